@@ -1,0 +1,104 @@
+"""What is known of an endpoint: typed keys, each with the plugin that produces it.
+
+An attribute that an endpoint doesn't have is absent, never zero: a reader has to say what absence means to it. On the
+bus and in the picker's columns an attribute goes by its `wire` name, `<name>/<producer>`, as in the Go original, so
+that two producers of one name don't meet.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+T = TypeVar("T")
+
+CORE = "core-metrics-extractor"
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeKey(Generic[T]):
+    """Names an attribute. `kind` is `float` (a column of numbers) or the struct or tuple that it holds."""
+
+    name: str
+    producer: str
+    kind: type[T]
+
+    @property
+    def wire(self) -> str:
+        return f"{self.name}/{self.producer}"
+
+    def __str__(self) -> str:
+        return self.wire
+
+
+WAITING_QUEUE_SIZE = AttributeKey("WaitingQueueSize", CORE, float)
+"""Requests that the model server has accepted and not started."""
+RUNNING_REQUESTS_SIZE = AttributeKey("RunningRequestsSize", CORE, float)
+"""Requests in the model server's batch."""
+KV_CACHE_USAGE = AttributeKey("KVCacheUsagePercent", CORE, float)
+"""Share of the KV cache in use, 0 to 1 (the name is the Go original's; the value is no percentage)."""
+CACHE_BLOCK_SIZE = AttributeKey("CacheBlockSize", CORE, float)
+"""Tokens in a KV cache block."""
+CACHE_NUM_BLOCKS = AttributeKey("CacheNumBlocks", CORE, float)
+"""KV cache blocks of the server."""
+MAX_ACTIVE_MODELS = AttributeKey("MaxActiveModels", CORE, float)
+"""LoRA adapters that fit on the server at a time."""
+ACTIVE_MODELS = AttributeKey[tuple[str, ...]]("ActiveModels", CORE, tuple)
+"""LoRA adapters that are loaded."""
+WAITING_MODELS = AttributeKey[tuple[str, ...]]("WaitingModels", CORE, tuple)
+"""LoRA adapters that requests wait for."""
+
+STANDARD_KEYS: tuple[AttributeKey[Any], ...] = (
+    WAITING_QUEUE_SIZE,
+    RUNNING_REQUESTS_SIZE,
+    KV_CACHE_USAGE,
+    CACHE_BLOCK_SIZE,
+    CACHE_NUM_BLOCKS,
+    MAX_ACTIVE_MODELS,
+    ACTIVE_MODELS,
+    WAITING_MODELS,
+)
+
+
+class Sample(Struct, frozen=True):
+    """An attribute's value and when it was seen, in seconds of the local monotonic clock."""
+
+    value: Any
+    at: float
+
+
+class AttributeMap:
+    """The attributes of one endpoint: the newest sample of each key.
+
+    >>> attributes = AttributeMap()
+    >>> attributes.put(WAITING_QUEUE_SIZE, 3.0, at=10.0)
+    >>> attributes.get(WAITING_QUEUE_SIZE)
+    3.0
+    """
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: dict[AttributeKey[Any], Sample] = {}
+
+    def put(self, key: AttributeKey[T], value: T, at: float) -> None:
+        self._samples[key] = Sample(value, at)
+
+    def get(self, key: AttributeKey[T]) -> T | None:
+        sample = self._samples.get(key)
+        return None if sample is None else sample.value
+
+    def sample(self, key: AttributeKey[Any]) -> Sample | None:
+        return self._samples.get(key)
+
+    def drop(self, key: AttributeKey[Any]) -> None:
+        self._samples.pop(key, None)
+
+    def items(self) -> list[tuple[AttributeKey[Any], Sample]]:
+        return list(self._samples.items())
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __repr__(self) -> str:
+        return f"<AttributeMap {', '.join(f'{key.name}={sample.value}' for key, sample in self._samples.items())}>"

@@ -1,0 +1,149 @@
+"""What the system is about: endpoints, the pool that they form, and the resources that steer its traffic.
+
+Every struct is frozen and is one fact on the bus (`shared.bus`): its tag names its kind and version, fields that a
+reader doesn't know are ignored. The resources follow the Gateway API Inference Extension (InferencePool v1,
+InferenceObjective, InferenceModelRewrite and InferenceModel v1alpha2); only what some tier reads is kept.
+"""
+
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import TypeAlias
+
+from msgspec import Struct
+
+
+class Endpoint(Struct, frozen=True, kw_only=True, tag="endpoint/1"):
+    """One model server port that can take a request: a pod's port, or one rank of a data-parallel pod."""
+
+    id: str
+    """Names namespace, pod and port or rank; unique in its pool, and stable as long as the same server is meant."""
+    name: str
+    namespace: str = "default"
+    address: str
+    """An IP address: Envoy can't resolve names, so the watcher has done it."""
+    port: int
+    labels: dict[str, str] = {}
+    metrics_host: str = ""
+    """`address:port` of the metrics page where it isn't the serving port; a source's own `port` goes before it."""
+    host: str = ""
+    """The host name that `address` was resolved from, or empty."""
+    rank: int = 0
+
+    @property
+    def authority(self) -> str:
+        """`address:port`, as the destination header and Envoy's `upstream.address` spell it; IPv6 in brackets."""
+        return join_host_port(self.address, self.port)
+
+
+class FailureMode(StrEnum):
+    """What a gateway does with a request when no picker answers (InferencePool `endpointPickerRef.failureMode`)."""
+
+    FAIL_CLOSE = "FailClose"
+    FAIL_OPEN = "FailOpen"
+
+
+class Pool(Struct, frozen=True, kw_only=True, tag="pool/1"):
+    """An InferencePool: the endpoints that serve the same models, and are picked from together."""
+
+    name: str
+    namespace: str = "default"
+    selector: dict[str, str] = {}
+    target_ports: tuple[int, ...] = ()
+    app_protocol: str = ""
+    """`http` or `kubernetes.io/h2c`; empty means no constraint."""
+    failure_mode: FailureMode = FailureMode.FAIL_CLOSE
+
+
+class Objective(Struct, frozen=True, kw_only=True, tag="objective/1"):
+    """An InferenceObjective: a name that requests give in a header, and the priority that it stands for."""
+
+    name: str
+    priority: int = 0
+    """Higher is more important; a negative one may be shed when the pool is saturated."""
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """Where a rewrite or a traffic split leads: a model name, and its share among its siblings."""
+
+    model: str
+    weight: int | None = None
+
+
+class RewriteRule(Struct, frozen=True, kw_only=True):
+    """Requests for one of `models` go to one of `targets`; no models means every model."""
+
+    models: tuple[str, ...] = ()
+    targets: tuple[Target, ...]
+
+
+class ModelRewrite(Struct, frozen=True, kw_only=True, tag="rewrite/1"):
+    """An InferenceModelRewrite. Among rules that match equally well the oldest resource's comes first."""
+
+    name: str
+    created: float = 0.0
+    """Unix seconds."""
+    rules: tuple[RewriteRule, ...]
+
+
+class Criticality(StrEnum):
+    """InferenceModel `spec.criticality`."""
+
+    CRITICAL = "Critical"
+    STANDARD = "Standard"
+    SHEDDABLE = "Sheddable"
+
+
+class Model(Struct, frozen=True, kw_only=True, tag="model/1"):
+    """An InferenceModel: a model name that clients ask for, how much it matters, and the models that serve it."""
+
+    name: str
+    model_name: str
+    criticality: Criticality = Criticality.STANDARD
+    targets: tuple[Target, ...] = ()
+    created: float = 0.0
+    """Unix seconds; of two resources for one model name the older one holds."""
+
+
+class Configuration(Struct, frozen=True, kw_only=True, tag="config/1"):
+    """An EndpointPickerConfig as it was written: every tier parses it with its own plugins."""
+
+    text: str
+    origin: str = ""
+    """Where it was read, for messages: a file, a ConfigMap's key."""
+
+
+Fact: TypeAlias = Endpoint | Pool | Objective | ModelRewrite | Model | Configuration
+
+
+def join_host_port(host: str, port: int) -> str:
+    """`host:port`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_host_port(text: str) -> tuple[str, int | None]:
+    """The parts of `10.0.0.1:8000`, `[fd00::1]:8000`, `[fd00::1]`, `fd00::1` or `host`; a missing port is None.
+
+    Raises ValueError, naming the text, when it is none of these.
+    """
+    host, port = text, ""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"{text!r} is not an address with an optional port")
+        port = rest[1:]
+        if rest == ":":
+            raise ValueError(f"{text!r} has an empty port")
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
+        raise ValueError(f"{text!r} is not an address with an optional port")
+    return host, int(port) if port else None
+
+
+def is_ip(text: str) -> bool:
+    """Whether the text is an IPv4 or IPv6 address, without brackets."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,1 +1,1 @@
-"""What the tiers agree on: the model, the attributes, the plugins, the configuration, the bus, the shape of a service."""
+"""What the tiers agree on: the model, the attributes, the plugins, the configuration, the bus, the service."""

@@ -1,0 +1,1 @@
+"""EndpointPickerConfig: its schema, its loading with every error at once, its defaults."""

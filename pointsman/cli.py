@@ -1,0 +1,46 @@
+"""`pointsman COMMAND …`: a command a process, plus those that help to run them. Imports only that command's module."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from shared.version import VERSION
+
+COMMANDS = {
+    "watcher": ("services.watcher.app", "publish which endpoints exist, and the configuration"),
+    "collector": ("services.collector.app", "scrape the model servers and publish their attributes"),
+    "picker": ("services.picker.app", "serve Envoy's ext_proc"),
+    "simulator": ("services.simulator.app", "a stand-in model server"),
+    "demo": ("pointsman.demo.app", "run the whole system on this machine"),
+    "check": ("pointsman.check", "validate an EndpointPickerConfig or an endpoints file"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that the arguments name; its exit code, or 2 for a command that doesn't exist."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0
+    if arguments[0] in ("-V", "--version", "version"):
+        print(f"pointsman {VERSION}")
+        return 0
+    command = COMMANDS.get(arguments[0])
+    if command is None:
+        print(f"pointsman: unknown command {arguments[0]!r}\n\n{_usage()}", file=sys.stderr)
+        return 2
+    code: int = importlib.import_module(command[0]).main(arguments[1:])
+    return code
+
+
+def _usage() -> str:
+    lines = [f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: pointsman COMMAND [--flag VALUE …]",
+            "",
+            *lines,
+            "",
+            "`pointsman COMMAND --help` lists a command's flags.",
+        ]
+    )

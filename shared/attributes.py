@@ -15,7 +15,7 @@ T = TypeVar("T")
 CORE = "core-metrics-extractor"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AttributeKey(Generic[T]):
     """Names an attribute. `kind` is `float` (a column of numbers) or the struct or tuple that it holds."""
 
@@ -43,9 +43,9 @@ CACHE_NUM_BLOCKS = AttributeKey("CacheNumBlocks", CORE, float)
 """KV cache blocks of the server."""
 MAX_ACTIVE_MODELS = AttributeKey("MaxActiveModels", CORE, float)
 """LoRA adapters that fit on the server at a time."""
-ACTIVE_MODELS = AttributeKey[tuple[str, ...]]("ActiveModels", CORE, tuple)
+ACTIVE_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("ActiveModels", CORE, tuple)
 """LoRA adapters that are loaded."""
-WAITING_MODELS = AttributeKey[tuple[str, ...]]("WaitingModels", CORE, tuple)
+WAITING_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("WaitingModels", CORE, tuple)
 """LoRA adapters that requests wait for."""
 
 STANDARD_KEYS: tuple[AttributeKey[Any], ...] = (

@@ -69,12 +69,20 @@ class Plugin:
     REQUIRES: ClassVar[tuple[AttributeKey[Any], ...]] = ()
     """Attributes that the plugin can't work without: one without a producer is an error at start."""
     PRODUCES: ClassVar[tuple[AttributeKey[Any], ...]] = ()
-    REFERENCES: ClassVar[tuple[str, ...]] = ()
-    """Parameters that hold another plugin's name."""
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         self.name = name
         self.parameters: Any = self.Parameters() if parameters is None else parameters
+
+    @classmethod
+    def deprecations(cls, parameters: Any) -> list[str]:
+        """What in the parameters is written as an older generation did, and what to write now."""
+        return []
+
+    @classmethod
+    def producer_parameters(cls, parameters: Any, producer: str) -> dict[str, Any]:
+        """Parameters for a producer of type `producer` that is added because this plugin requires what it makes."""
+        return {}
 
     def __repr__(self) -> str:
         return f"<{self.TYPE} {self.name!r}>"

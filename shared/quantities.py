@@ -27,6 +27,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T)?")
 Duration = Annotated[float, Meta(ge=0, extra={"format": "duration"})]
 """Seconds; written as a Go duration or a number of seconds; never negative."""
 
+PositiveDuration = Annotated[float, Meta(gt=0, extra={"format": "duration"})]
+"""Seconds; as `Duration`, and not zero."""
+
 Size = Annotated[int, Meta(ge=0, extra={"format": "size"})]
 """Bytes, or a count; written as a Kubernetes quantity or a plain number; never negative."""
 

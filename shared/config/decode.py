@@ -20,18 +20,22 @@ MISSING: Any = object()
 """What `decode` returns for a value that had problems."""
 
 
-def decode(raw: object, kind: Any, path: str, problems: Problems, *, ignore_case: bool = False) -> Any:
+def decode(
+    raw: object, kind: Any, path: str, problems: Problems, *, ignore_case: bool = False, lenient: bool = False
+) -> Any:
     """Convert `raw` to the type `kind`; on a problem, note it under `path` and return `MISSING`.
 
-    `ignore_case` matches struct fields as Go's JSON decoder does, which plugin parameters rely on.
+    `ignore_case` matches struct fields as Go's JSON decoder does, which plugin parameters rely on. `lenient` goes on
+    with the sound parts of a struct whose fields all have defaults, so that a later check can find more problems.
     """
-    return _Decoder(problems, ignore_case).value(raw, inspect.type_info(kind), path, {})
+    return _Decoder(problems, ignore_case, lenient).value(raw, inspect.type_info(kind), path, {})
 
 
 class _Decoder:
-    def __init__(self, problems: Problems, ignore_case: bool) -> None:
+    def __init__(self, problems: Problems, ignore_case: bool, lenient: bool) -> None:
         self._problems = problems
         self._ignore_case = ignore_case
+        self._lenient = lenient
 
     def value(self, raw: object, info: inspect.Type, path: str, extra: Mapping[str, Any]) -> Any:
         match info:
@@ -82,13 +86,15 @@ class _Decoder:
                 if item is None and (not field.required):
                     continue  # an explicit null leaves the default, as in the original
                 value = self.value(item, field.type, join(path, str(key)), {})
-                sound &= value is not MISSING
-                values[field.name] = value
+                if value is MISSING:
+                    sound = False
+                else:
+                    values[field.name] = value
         for name, field in fields.items():
             if field.required and name not in seen:
                 self._problems.error(join(path, name), "required, and missing")
                 sound = False
-        if not sound:
+        if not sound and not (self._lenient and all(not field.required for field in info.fields)):
             return MISSING
         try:
             return info.cls(**values)
@@ -102,7 +108,11 @@ class _Decoder:
             return MISSING
         values = [self.value(one, item, join(path, index), {}) for index, one in enumerate(raw)]
         if any(value is MISSING for value in values):
-            return MISSING
+            if not self._lenient:
+                return MISSING
+            # a position keeps its number, so that paths of later problems are right
+            stand_in = item.cls if isinstance(item, inspect.StructType) else None
+            values = [one if one is not MISSING else stand_in() for one in values if stand_in or one is not MISSING]
         return tuple(values) if isinstance(info, inspect.VarTupleType) else values
 
     def _dict(self, raw: object, item: inspect.Type, path: str) -> Any:

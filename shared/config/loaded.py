@@ -1,0 +1,89 @@
+"""What a document comes to: every plugin by name, resolved, validated, with the defaults that it left out."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from shared.config.problems import Invalid, Problem
+from shared.config.schema import FlowControlSection, StaleMetrics
+from shared.plugin import Plugin, Role, Tier
+
+
+class PluginSpec(Struct, frozen=True):
+    """One instance: its name, type and parameters, and where the document says so."""
+
+    name: str
+    kind: type[Plugin]
+    parameters: Any
+    path: str = ""
+    """Empty when the loader added it."""
+
+    @property
+    def injected(self) -> bool:
+        return not self.path
+
+    def create(self) -> Plugin:
+        return self.kind(self.name, self.parameters)
+
+
+class ProfileMember(Struct, frozen=True):
+    """A plugin in a profile; the weight counts where it is a scorer."""
+
+    plugin: PluginSpec
+    weight: float = 1.0
+
+
+class ProfileSpec(Struct, frozen=True):
+    """A scheduling profile: its members in the document's order, of any role; exactly one of them picks."""
+
+    name: str
+    members: tuple[ProfileMember, ...]
+
+    def having(self, role: Role) -> tuple[ProfileMember, ...]:
+        return tuple(one for one in self.members if role in one.plugin.kind.ROLES)
+
+
+class SourceSpec(Struct, frozen=True):
+    """A data source and the extractors that it feeds, by name."""
+
+    source: str
+    extractors: tuple[str, ...]
+
+
+class LoadedConfig(Struct, frozen=True, kw_only=True):
+    """A configuration that can be run. Every name in it is a key of `plugins`."""
+
+    origin: str
+    plugins: dict[str, PluginSpec]
+    """In the document's order, then what was injected."""
+    profiles: tuple[ProfileSpec, ...]
+    profile_handler: str
+    parsers: tuple[str, ...]
+    saturation_detector: str
+    sources: tuple[SourceSpec, ...]
+    discovery: str | None = None
+    stale_metrics: StaleMetrics = StaleMetrics()
+    flow_control: FlowControlSection | None = None
+    """Validated; None where the gate is off."""
+    gates: dict[str, bool] = {}
+    warnings: tuple[Problem, ...] = ()
+
+    def instances(self, tier: Tier) -> dict[str, Plugin]:
+        """New instances of the plugins that run in the tier, by name.
+
+        Raises `Invalid` when a plugin refuses what it was given, naming them all.
+        """
+        created: dict[str, Plugin] = {}
+        problems: list[Problem] = []
+        for name, spec in self.plugins.items():
+            if spec.kind.TIER is tier:
+                try:
+                    created[name] = spec.create()
+                except ValueError as error:
+                    problems.append(Problem(spec.path or f"plugins[{name}]", str(error)))
+        if problems:
+            raise Invalid(problems, self.origin)
+        return created
+
+    def having(self, role: Role) -> list[PluginSpec]:
+        return [spec for spec in self.plugins.values() if role in spec.kind.ROLES]

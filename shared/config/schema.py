@@ -1,0 +1,120 @@
+"""The EndpointPickerConfig document as it is written, before names are resolved and defaults injected.
+
+Keys are the document's own. What an older generation wrote differently stands beside its newer form and is moved there
+by `shared.config.loader`, with a deprecation warning.
+"""
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from shared.quantities import Duration, PositiveDuration, Size
+
+KIND = "EndpointPickerConfig"
+API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
+
+StalePolicy = Literal["saturated", "ignore", "lastKnown"]
+"""What a scorer makes of stale or never seen metrics: the worst score, the mean of the others, or as if new."""
+
+
+class PluginEntry(Struct, frozen=True, rename="camel"):
+    """`plugins[]`: an instance of a plugin type; its name is its type's unless given."""
+
+    type: str = ""
+    name: str = ""
+    parameters: dict[str, Any] | None = None
+
+
+class ProfileRef(Struct, frozen=True, rename="camel"):
+    """`schedulingProfiles[].plugins[]`: a plugin's name, and its weight where it is a scorer."""
+
+    plugin_ref: str = ""
+    weight: float | None = None
+
+
+class ProfileEntry(Struct, frozen=True, rename="camel"):
+    """`schedulingProfiles[]`."""
+
+    name: str = ""
+    plugins: tuple[ProfileRef, ...] = ()
+
+
+class Ref(Struct, frozen=True, rename="camel"):
+    """A section that is nothing but another plugin's name."""
+
+    plugin_ref: str = ""
+
+
+class SourceEntry(Struct, frozen=True, rename="camel"):
+    """`dataLayer.sources[]`: a data source, and the extractors that read what it brings."""
+
+    plugin_ref: str = ""
+    extractors: tuple[Ref, ...] = ()
+
+
+class StaleMetrics(Struct, frozen=True, rename="camel"):
+    """`dataLayer.staleMetrics`: from what age on an attribute is stale, and what scorers do then."""
+
+    after: PositiveDuration = 2.0
+    policy: StalePolicy = "saturated"
+
+
+class DataLayerSection(Struct, frozen=True, rename="camel"):
+    """`dataLayer`, or `data` as it was first called."""
+
+    inject_defaults: bool = True
+    sources: tuple[SourceEntry, ...] = ()
+    discovery: Ref | None = None
+    stale_metrics: StaleMetrics = StaleMetrics()
+
+
+def _camel_with_ttl(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join("TTL" if word == "ttl" else word.capitalize() for word in rest)
+
+
+class PriorityBand(Struct, frozen=True, rename="camel"):
+    """`flowControl.priorityBands[]`, and without `priority` the templates beside it."""
+
+    priority: int | None = None
+    max_bytes: Size | None = None
+    max_requests: Size | None = None
+    fairness_policy_ref: str = ""
+    ordering_policy_ref: str = ""
+
+
+class FlowControlSection(Struct, frozen=True, rename=_camel_with_ttl):
+    """`flowControl`."""
+
+    max_bytes: Size = 0
+    max_requests: Size = 0
+    default_request_ttl: Duration | None = None
+    no_endpoint_request_ttl: Duration | None = None
+    default_priority_band: PriorityBand | None = None
+    default_negative_priority_band: PriorityBand | None = None
+    priority_bands: tuple[PriorityBand, ...] = ()
+    usage_limit_policy_plugin_ref: str = ""
+    saturation_detector: Ref | None = None
+    enable_eviction: bool = False
+
+
+class RequestHandlerSection(Struct, frozen=True, rename="camel"):
+    """`requestHandler`."""
+
+    parsers: tuple[Ref, ...] = ()
+
+
+class Document(Struct, frozen=True, rename="camel"):
+    """A whole EndpointPickerConfig. `UNSET` tells a section that isn't there from an empty one."""
+
+    api_version: str = ""
+    kind: str = ""
+    feature_gates: tuple[str, ...] = ()
+    plugins: tuple[PluginEntry, ...] = ()
+    scheduling_profiles: tuple[ProfileEntry, ...] = ()
+    saturation_detector: dict[str, Any] | UnsetType = UNSET
+    data_layer: DataLayerSection | UnsetType = UNSET
+    data: DataLayerSection | UnsetType = UNSET
+    flow_control: FlowControlSection | UnsetType = UNSET
+    parser: Ref | UnsetType = UNSET
+    request_handler: RequestHandlerSection | UnsetType = UNSET

@@ -111,8 +111,10 @@ class _Decoder:
             if not self._lenient:
                 return MISSING
             # a position keeps its number, so that paths of later problems are right
-            stand_in = item.cls if isinstance(item, inspect.StructType) else None
-            values = [one if one is not MISSING else stand_in() for one in values if stand_in or one is not MISSING]
+            if isinstance(item, inspect.StructType):
+                values = [item.cls() if one is MISSING else one for one in values]
+            else:
+                values = [one for one in values if one is not MISSING]
         return tuple(values) if isinstance(info, inspect.VarTupleType) else values
 
     def _dict(self, raw: object, item: inspect.Type, path: str) -> Any:

@@ -1,0 +1,103 @@
+"""A request as the picker sees it: its headers, what its parser read from the body, and where it may go."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+
+class Headers:
+    """Request headers: names in lower case, every value kept in order.
+
+    >>> Headers([("X-Tag", "a"), ("x-tag", "b")]).all("x-tag")
+    ('a', 'b')
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self._values: dict[str, tuple[str, ...]] = {}
+        for name, value in pairs:
+            key = name.lower()
+            self._values[key] = (*self._values.get(key, ()), value)
+
+    def get(self, name: str, default: str = "") -> str:
+        """The last value of a header, as proxies and the Go original read it."""
+        values = self._values.get(name)
+        return values[-1] if values else default
+
+    def first_of(self, *names: str) -> str:
+        """The value of the first of these headers that is there and not empty."""
+        for name in names:
+            if value := self.get(name):
+                return value
+        return ""
+
+    def all(self, name: str) -> tuple[str, ...]:
+        return self._values.get(name, ())
+
+    def items(self) -> Iterable[tuple[str, str]]:
+        return ((name, value) for name, values in self._values.items() for value in values)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __repr__(self) -> str:
+        return f"<Headers {len(self._values)} names>"
+
+
+class Content(Struct, frozen=True):
+    """What a parser read from a body; every field has a value that means "not known"."""
+
+    api: str = ""
+    """`chat`, `completions`, `embeddings`, `responses`, or empty for a body that isn't interpreted."""
+    model: str = ""
+    stream: bool = False
+    prompt: bytes = b""
+    """The text that the model will read, in a form that is equal for equal prefixes; empty when there is none."""
+    cache_salt: str = ""
+    output_limit: int | None = None
+    """The most tokens that the client will take, or None."""
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """Everything that a decision reads of one request."""
+
+    id: str
+    """`x-request-id`, or one that we made. Clients choose it: never a key that two requests could share."""
+    headers: Headers
+    path: str = ""
+    content: Content = Content()
+    body_size: int = 0
+    """Bytes."""
+    subset: tuple[str, ...] | None = None
+    """The gateway's subset hint: `address` or `address:port` entries; None means every endpoint, empty means none."""
+    received_at: float = 0.0
+    """Monotonic seconds."""
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """Where a request goes, and what changes on the way."""
+
+    destinations: tuple[str, ...]
+    """`address:port`, the first choice first, then the fallbacks."""
+    set_headers: Mapping[str, str] = {}
+    model: str | None = None
+    """The model name to put into the body, when it isn't the client's."""
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """A request that is answered instead of routed."""
+
+    status: int
+    """HTTP status: 4xx, 429 or 503."""
+    message: str
+    kind: str = "invalid_request_error"
+    """`error.type` of the OpenAI-style body."""
+    reason: str = ""
+    """Value of the dropped-reason header, e.g. `rejected-saturated`."""
+    retry_after: int | None = None
+    """Seconds."""
+
+
+class Unparsable(Exception):
+    """A body that the model server would refuse; its text is what the client reads."""

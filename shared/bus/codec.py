@@ -1,0 +1,108 @@
+"""Messages to bytes and back. What can't be decoded is `Malformed`: counted, logged once a minute per sender, skipped.
+
+A fact's encoding is deterministic, so that equal facts have equal bytes: owners and readers compare their digests.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar, get_args
+
+import msgspec
+import structlog
+from xxhash import xxh3_64_intdigest
+
+from shared.bus.errors import Malformed
+from shared.bus.messages import Frame, Load, Message
+from shared.model import Fact
+
+M = TypeVar("M", bound=Message)
+
+_encoder = msgspec.msgpack.Encoder()
+_fact_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in get_args(Message)}
+_fact_decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
+
+MASK = 0xFFFF_FFFF_FFFF_FFFF
+"""Digests are sums modulo 2^64."""
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(kind: type[M], data: bytes) -> M:
+    """The message of that kind in the bytes; its columns have the lengths that they must have.
+
+    Raises Malformed: not MessagePack, another or an unknown tag, a field that is missing or of a wrong type or length.
+    """
+    try:
+        message: M = _decoders[kind].decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Malformed(f"no {kind.__name__}: {error}") from error
+    if isinstance(message, Frame | Load):
+        fault = message.fault()
+        if fault is not None:
+            raise Malformed(f"no {kind.__name__}: {fault}")
+    return message
+
+
+def encode_fact(fact: Fact) -> bytes:
+    """The fact alone, as it stands in an envelope."""
+    return _fact_encoder.encode(fact)
+
+
+def decode_fact(raw: bytes | msgspec.Raw) -> Fact:
+    """Raises Malformed, also for a kind of fact that this version doesn't know."""
+    try:
+        return _fact_decoder.decode(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise Malformed(f"no fact: {error}") from error
+
+
+def fact_digest(key: str, raw: bytes | msgspec.Raw) -> int:
+    """What one fact adds to its pool's digest; `raw` is the encoded fact without epoch and sequence."""
+    return xxh3_64_intdigest(bytes(raw), xxh3_64_intdigest(key.encode()))
+
+
+class MalformedLog:
+    """Counts messages that can't be used, and logs one line per sender and minute that says how many there were.
+
+    Memory is bounded: when more than `max_senders` are known, those that may log again are forgotten, and with all
+    of them recent, further senders share one entry.
+    """
+
+    OTHERS = "(others)"
+
+    def __init__(self, clock: Callable[[], float], *, interval: float = 60.0, max_senders: int = 1000) -> None:
+        self._clock = clock
+        self._interval = interval
+        self._max_senders = max_senders
+        self._next: dict[str, float] = {}
+        self._unlogged: dict[str, int] = {}
+        self._log = structlog.get_logger()
+        self.total = 0
+
+    def report(self, sender: str, error: Exception | str, *, subject: str = "") -> bool:
+        """Count one; returns whether it was logged too. `sender` is who the subject says it is from."""
+        self.total += 1
+        now = self._clock()
+        if sender not in self._next and len(self._next) >= self._max_senders:
+            self._forget(now)
+            if len(self._next) >= self._max_senders:
+                sender = self.OTHERS
+        skipped = self._unlogged.get(sender, 0)
+        if now < self._next.get(sender, now):
+            self._unlogged[sender] = skipped + 1
+            return False
+        self._next[sender] = now + self._interval
+        self._unlogged[sender] = 0
+        self._log.warning(
+            "bus.message.malformed", sender=sender, subject=subject, reason=str(error), since_last_line=skipped + 1
+        )
+        return True
+
+    def _forget(self, now: float) -> None:
+        for sender in [sender for sender, due in self._next.items() if due <= now and sender != self.OTHERS]:
+            del self._next[sender], self._unlogged[sender]
+
+    def __repr__(self) -> str:
+        return f"<MalformedLog total={self.total} senders={len(self._next)}>"

@@ -1,0 +1,43 @@
+"""What can go wrong on the bus. Everything a caller may have to handle derives from `BusError`."""
+
+
+class BusError(Exception):
+    """The bus couldn't do what it was asked for."""
+
+
+class BusOptionError(BusError, ValueError):
+    """An option of the connection, a prefix or a name can't be used; says which, its value and what would be right."""
+
+
+class Malformed(BusError):
+    """Bytes that are no message of the expected kind: not MessagePack, an unknown tag, a wrong type or length."""
+
+
+class NotConnected(BusError):
+    """There is no connection to a NATS server at the moment; what was asked for has not been sent."""
+
+
+class RequestTimeout(BusError):
+    """No answer in time. Whether the request was carried out is not known."""
+
+
+class NoResponders(BusError):
+    """Nobody listens to the subject: of a JetStream subject, its stream or JetStream itself is missing."""
+
+
+class JetStreamError(BusError):
+    """JetStream refused: `code` as in HTTP, `error_code` as in the nats-server's list of errors, `description`."""
+
+    def __init__(self, code: int, error_code: int, description: str) -> None:
+        super().__init__(f"{description} (code {code}, error {error_code})")
+        self.code = code
+        self.error_code = error_code
+        self.description = description
+
+
+class WrongLastSequence(JetStreamError):
+    """Error 10071: the key isn't at the revision that the write expects. Somebody else wrote it, or it is gone."""
+
+
+class LostLeadership(BusError):
+    """Another owner has taken the bucket, or the lease is gone: nothing more may be written."""

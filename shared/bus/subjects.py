@@ -1,0 +1,223 @@
+"""Every subject, bucket and key of the bus, in one place.
+
+A prefix separates installations that share one NATS completely: core subjects start with it, and buckets carry it in
+their name (the default prefix's are plain `endpoints`, `attributes`, `leases`). Every token that comes from outside is
+escaped: what NATS doesn't allow or reserves in a key becomes `=XX`, the bytes' hexadecimal value.
+"""
+
+import re
+from typing import NamedTuple
+
+from shared.bus.errors import BusOptionError
+from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
+
+DEFAULT_PREFIX = "pointsman"
+EPOCH = "epoch"
+SYNCED = "synced"
+
+_PREFIX = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_/")
+_ESCAPED = re.compile(r"=([0-9A-F]{2})")
+_EMPTY = "="
+
+
+def escape(token: str) -> str:
+    """One token of a key or subject: letters, digits, `-`, `_` and `/` stay, every other byte becomes `=XX`.
+
+    >>> escape("default/vllm-0:8000")
+    'default/vllm-0=3A8000'
+    """
+    if not token:
+        return _EMPTY
+    return "".join(
+        char if char in _PLAIN else "".join(f"={byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
+        for char in token
+    )
+
+
+def unescape(token: str) -> str:
+    """The inverse of `escape`. Raises ValueError for what `escape` can't have made."""
+    if token == _EMPTY:
+        return ""
+    parts = _ESCAPED.split(token)
+    raw = b"".join(
+        bytes([int(part, 16)]) if index % 2 else part.encode("utf-8", "surrogatepass")
+        for index, part in enumerate(parts)
+    )
+    try:
+        text = raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{token!r} is no escaped token: {error}") from error
+    if not text or escape(text) != token:
+        raise ValueError(f"{token!r} is no escaped token")
+    return text
+
+
+def pool_token(namespace: str, name: str) -> str:
+    """`namespace_name`; an underscore within either part is escaped, so the first one separates them.
+
+    >>> pool_token("default", "llama-8b")
+    'default_llama-8b'
+    """
+    return f"{escape(namespace).replace('_', '=5F')}_{escape(name).replace('_', '=5F')}"
+
+
+def split_pool(token: str) -> tuple[str, str]:
+    """(namespace, name) of a pool token. Raises ValueError for anything else."""
+    namespace, underscore, name = token.partition("_")
+    if not underscore or "_" in name:
+        raise ValueError(f"{token!r} is no pool token: namespace_name is needed")
+    return (
+        unescape(namespace.replace("=5F", "_")),
+        unescape(name.replace("=5F", "_")),
+    )
+
+
+class Key(NamedTuple):
+    """A key of the endpoints bucket, taken apart."""
+
+    pool: str
+    """The pool's token."""
+    kind: str
+    """`endpoint`, `pool`, `objective`, `rewrite`, `model`, `config` or `synced`."""
+    name: str = ""
+    """The endpoint's id or the resource's name, unescaped; empty for kinds of which a pool has one."""
+
+
+_NAMED = frozenset({"endpoint", "objective", "rewrite", "model"})
+_SINGLE = frozenset({"pool", "config", SYNCED})
+
+
+def parse_key(key: str) -> Key:
+    """The parts of a pool's key in the endpoints bucket. Raises ValueError when it isn't one."""
+    tokens = key.split(".")
+    if len(tokens) == 3 and tokens[1] in _NAMED:
+        return Key(tokens[0], tokens[1], unescape(tokens[2]))
+    if len(tokens) == 2 and tokens[1] in _SINGLE:
+        return Key(tokens[0], tokens[1])
+    raise ValueError(f"{key!r} is no key of a pool: <pool>.<kind>.<name>, <pool>.pool, .config or .synced is needed")
+
+
+def fact_key(pool: str, fact: Fact) -> str:
+    """The key of the endpoints bucket under which a pool's fact stands; `pool` is the pool's token."""
+    match fact:
+        case Endpoint(id=name):
+            return f"{pool}.endpoint.{escape(name)}"
+        case Objective(name=name):
+            return f"{pool}.objective.{escape(name)}"
+        case ModelRewrite(name=name):
+            return f"{pool}.rewrite.{escape(name)}"
+        case Model(name=name):
+            return f"{pool}.model.{escape(name)}"
+        case Pool():
+            return f"{pool}.pool"
+        case Configuration():
+            return f"{pool}.config"
+
+
+def synced_key(pool: str) -> str:
+    return f"{pool}.{SYNCED}"
+
+
+class Subjects:
+    """Names for one installation. Arguments called `pool` are pool tokens; ids are escaped here."""
+
+    def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
+        if not _PREFIX.fullmatch(prefix):
+            raise BusOptionError(f"prefix {prefix!r}: letters, digits, - and _ are allowed, and at least one of them")
+        self.prefix = prefix
+        lead = "" if prefix == DEFAULT_PREFIX else f"{prefix}_"
+        self.endpoints_bucket = f"{lead}endpoints"
+        self.attributes_bucket = f"{lead}attributes"
+        self.leases_bucket = f"{lead}leases"
+
+    @staticmethod
+    def stream(bucket: str) -> str:
+        """The JetStream stream behind a bucket."""
+        return f"KV_{bucket}"
+
+    @staticmethod
+    def stored(bucket: str, key: str) -> str:
+        """The subject that writes a key of a bucket; `>` for all keys."""
+        return f"$KV.{bucket}.{key}"
+
+    # The endpoints bucket
+
+    def fact(self, key: str) -> str:
+        """Writes a key of the endpoints bucket."""
+        return f"$KV.{self.endpoints_bucket}.{key}"
+
+    def republished(self, key: str) -> str:
+        """Where a key of the endpoints bucket appears once it is stored; `>` for all keys."""
+        return f"{self.prefix}.kv.endpoints.{key}"
+
+    def pool_facts(self, pool: str) -> str:
+        """All of one pool's keys, on the republish subject."""
+        return self.republished(f"{pool}.>")
+
+    def republished_key(self, subject: str) -> str:
+        """The key in a republish subject. Raises ValueError for any other subject."""
+        start = f"{self.prefix}.kv.endpoints."
+        if not subject.startswith(start) or len(subject) == len(start):
+            raise ValueError(f"{subject!r} is no republish subject of {self.prefix!r}")
+        return subject[len(start) :]
+
+    # The attributes bucket
+
+    def frame_key(self, pool: str, sender: str, part: int) -> str:
+        return f"{pool}.{escape(sender)}.{part}"
+
+    def frame(self, pool: str, sender: str, part: int) -> str:
+        """Writes one part of a collector's frame."""
+        return f"$KV.{self.attributes_bucket}.{pool}.{escape(sender)}.{part}"
+
+    def frames(self, pool: str) -> str:
+        """All frames of a pool: the bucket's own subject."""
+        return f"$KV.{self.attributes_bucket}.{pool}.>"
+
+    # Leases
+
+    def lease(self, name: str) -> str:
+        """Writes a lease."""
+        return f"$KV.{self.leases_bucket}.{escape(name)}"
+
+    def lease_released(self, name: str) -> str:
+        """Core subject: its holder has let go of a lease."""
+        return f"{self.prefix}.lease.{escape(name)}"
+
+    # Core subjects
+
+    def load(self, pool: str, picker: str) -> str:
+        return f"{self.prefix}.{pool}.load.{escape(picker)}"
+
+    def loads(self, pool: str) -> str:
+        return f"{self.prefix}.{pool}.load.*"
+
+    def prefixes(self, pool: str, picker: str) -> str:
+        """Batches of one picker's prefix placements."""
+        return f"{self.prefix}.{pool}.prefix.{escape(picker)}"
+
+    def all_prefixes(self, pool: str) -> str:
+        return f"{self.prefix}.{pool}.prefix.*"
+
+    def prefix_dump(self, pool: str, picker: str) -> str:
+        """Requests for a dump of what one picker knows of prefix placements."""
+        return f"{self.prefix}.{pool}.prefix-dump.{escape(picker)}"
+
+    def member(self, pool: str, tier: str, id: str) -> str:
+        return f"{self.prefix}.{pool}.member.{escape(tier)}.{escape(id)}"
+
+    def members(self, pool: str, tier: str) -> str:
+        return f"{self.prefix}.{pool}.member.{escape(tier)}.*"
+
+    @staticmethod
+    def sender(subject: str, position: int = -1) -> str:
+        """The id in a subject, by its position among the tokens; the raw token when it isn't escaped rightly."""
+        token = subject.split(".")[position]
+        try:
+            return unescape(token)
+        except ValueError:
+            return token
+
+    def __repr__(self) -> str:
+        return f"<Subjects {self.prefix!r}>"

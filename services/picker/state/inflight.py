@@ -1,0 +1,161 @@
+"""Requests and tokens in flight at each endpoint: this picker's own, and what its peers say of theirs.
+
+The sum is what scorers read. Our own part is a table of charges, each released exactly once; a peer's part is its last
+table, dropped when the peer says that it leaves or has been silent for longer than the expiry. Counts belong to an
+endpoint's id and outlive its absence, so an endpoint that comes back can't get a negative count.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from services.picker.state.layout import Floats, Layout
+from shared.bus.columns import endpoint_hash, pack_counts, pack_hashes, unpack_counts, unpack_hashes
+from shared.bus.messages import Load
+
+EXPIRY = 1.5
+"""Seconds without news after which a peer's row no longer counts: three heartbeats."""
+
+
+class Charge:
+    """What one request weighs, and on which endpoint. Released once; further releases do nothing."""
+
+    __slots__ = ("_table", "endpoint_id", "requests", "tokens")
+
+    def __init__(self, table: "InFlight", endpoint_id: str, tokens: int) -> None:
+        self._table: InFlight | None = table
+        self.endpoint_id = endpoint_id
+        self.requests = 1
+        self.tokens = tokens
+
+    @property
+    def released(self) -> bool:
+        return self._table is None
+
+    def move(self, endpoint_id: str) -> None:
+        """The request turned out to be served by another endpoint."""
+        if self._table is not None and endpoint_id != self.endpoint_id:
+            self._table.add(self.endpoint_id, -self.requests, -self.tokens)
+            self._table.add(endpoint_id, self.requests, self.tokens)
+            self.endpoint_id = endpoint_id
+
+    def release_tokens(self) -> None:
+        """The prompt has been read: only the request itself is still under way."""
+        if self._table is not None and self.tokens:
+            self._table.add(self.endpoint_id, 0, -self.tokens)
+            self.tokens = 0
+
+    def release(self) -> None:
+        if self._table is not None:
+            self._table.add(self.endpoint_id, -self.requests, -self.tokens)
+            self._table = None
+
+    def __repr__(self) -> str:
+        state = "released" if self.released else f"{self.tokens} tokens"
+        return f"<Charge {self.endpoint_id}: {state}>"
+
+
+class _Peer:
+    """A peer's last table, and where its endpoints are in the layout."""
+
+    __slots__ = ("_hashes", "_requests", "_tokens", "requests", "rows", "seen", "tokens")
+
+    def __init__(self, load: Load, layout: Layout, now: float) -> None:
+        self._hashes = unpack_hashes(load.ids)
+        self._requests = unpack_counts(load.requests).astype(np.float64)
+        self._tokens = unpack_counts(load.tokens).astype(np.float64)
+        self.seen = now
+        self.place(layout)
+
+    def place(self, layout: Layout) -> None:
+        self.rows, known = layout.rows_of(self._hashes)
+        self.requests, self.tokens = self._requests[known], self._tokens[known]
+
+
+class InFlight:
+    """The table. `requests` and `tokens` are the sums per endpoint, in the layout's order."""
+
+    def __init__(self) -> None:
+        self._layout = Layout()
+        self._own: dict[str, list[int]] = {}
+        self._peers: dict[str, _Peer] = {}
+        self.requests: Floats = np.zeros(0)
+        self.tokens: Floats = np.zeros(0)
+        self.changed = False
+        """Whether our own part changed since it was last published."""
+
+    def charge(self, endpoint_id: str, tokens: int) -> Charge:
+        """Count one request, and its tokens, for the endpoint until the charge is released."""
+        self.add(endpoint_id, 1, tokens)
+        return Charge(self, endpoint_id, tokens)
+
+    def add(self, endpoint_id: str, requests: int, tokens: int) -> None:
+        """Change our own part. Only `Charge` takes away, and only what it added."""
+        own = self._own.get(endpoint_id)
+        if own is None:
+            own = self._own[endpoint_id] = [0, 0]
+        own[0] += requests
+        own[1] += tokens
+        if own == [0, 0]:
+            del self._own[endpoint_id]
+        row = self._layout.index.get(endpoint_id)
+        if row is not None:
+            self.requests[row] += requests
+            self.tokens[row] += tokens
+        self.changed = True
+
+    def relayout(self, layout: Layout) -> None:
+        self._layout = layout
+        self.requests, self.tokens = np.zeros(len(layout)), np.zeros(len(layout))
+        for name, (requests, tokens) in self._own.items():
+            row = layout.index.get(name)
+            if row is not None:
+                self.requests[row] += requests
+                self.tokens[row] += tokens
+        for peer in self._peers.values():
+            peer.place(layout)
+            self._count(peer, 1)
+
+    def apply(self, load: Load, now: float) -> None:
+        """Take in a peer's table."""
+        peer = None if load.leaving else _Peer(load, self._layout, now)
+        self._forget(load.sender)
+        if peer is not None:
+            self._peers[load.sender] = peer
+            self._count(peer, 1)
+
+    def expire(self, now: float) -> list[str]:
+        """Drop the peers that have been silent too long; their names."""
+        gone = [name for name, peer in self._peers.items() if now - peer.seen > EXPIRY]
+        for name in gone:
+            self._forget(name)
+        return gone
+
+    def columns(self) -> tuple[bytes, bytes, bytes]:
+        """Our own part as a `Load` message has it: (ids, requests, tokens)."""
+        return (
+            pack_hashes([endpoint_hash(one) for one in self._own]),
+            pack_counts([own[0] for own in self._own.values()]),
+            pack_counts([own[1] for own in self._own.values()]),
+        )
+
+    def own(self) -> dict[str, tuple[int, int]]:
+        """Our own part: `{endpoint id: (requests, tokens)}`, without zeros."""
+        return {name: (own[0], own[1]) for name, own in self._own.items()}
+
+    def peers(self) -> Iterable[str]:
+        return self._peers.keys()
+
+    def _forget(self, sender: str) -> None:
+        peer = self._peers.pop(sender, None)
+        if peer is not None:
+            self._count(peer, -1)
+
+    def _count(self, peer: _Peer, sign: int) -> None:
+        # rows are unique in a table, so indexed addition counts each
+        self.requests[peer.rows] += sign * peer.requests
+        self.tokens[peer.rows] += sign * peer.tokens
+
+    def __repr__(self) -> str:
+        requests = sum(own[0] for own in self._own.values())
+        return f"<InFlight {requests} own requests, {len(self._peers)} peers>"

@@ -1,0 +1,88 @@
+"""Which endpoint is at which position of the view's arrays.
+
+A layout never changes: when an endpoint comes, goes or changes, there is a new one, and whatever holds arrays moves its
+elements over. A decision that was made with the old one can still be explained with it.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.bus.columns import endpoint_hash
+from shared.model import Endpoint, split_host_port
+
+Rows = npt.NDArray[np.intp]
+"""Positions in a layout, in no particular order unless said."""
+Floats = npt.NDArray[np.float64]
+Hashes = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Layout:
+    """Endpoints by position, id, authority and address."""
+
+    __slots__ = ("_by_address", "_order", "all_rows", "authorities", "endpoints", "generation", "hashes", "index")
+
+    def __init__(self, endpoints: Iterable[Endpoint] = (), generation: int = 0) -> None:
+        self.endpoints = tuple(sorted(endpoints, key=lambda one: one.id))
+        self.generation = generation
+        self.index = {one.id: row for row, one in enumerate(self.endpoints)}
+        self.authorities = tuple(one.authority for one in self.endpoints)
+        self.all_rows: Rows = np.arange(len(self.endpoints), dtype=np.intp)
+        self.hashes: Hashes = np.array([endpoint_hash(one.id) for one in self.endpoints], dtype=np.uint64)
+        self._order = np.argsort(self.hashes)
+        self._by_address: dict[str, list[int]] = {}
+        for row, one in enumerate(self.endpoints):
+            for name in {one.address, one.host, one.authority} - {""}:
+                self._by_address.setdefault(name, []).append(row)
+
+    def __len__(self) -> int:
+        return len(self.endpoints)
+
+    def row_of_authority(self, authority: str) -> int | None:
+        """The position of the endpoint at `address:port`, or None."""
+        rows = self._by_address.get(authority)
+        return rows[0] if rows else None
+
+    def rows_of(self, hashes: Hashes) -> tuple[Rows, Mask]:
+        """(positions of the endpoints with these hashes, which of the hashes are known)."""
+        if not len(self):
+            return self.all_rows, np.zeros(len(hashes), dtype=np.bool_)
+        places = np.searchsorted(self.hashes, hashes, sorter=self._order)
+        rows = self._order[np.minimum(places, len(self) - 1)]
+        known = self.hashes[rows] == hashes
+        return rows[known], known
+
+    def subset(self, hint: Iterable[str]) -> Rows:
+        """The endpoints that a gateway's subset hint names: `address:port`, or an address for all of its ports.
+
+        IPv6 with or without brackets. Entries that name nothing are no error (endpoint picker protocol).
+        """
+        rows: set[int] = set()
+        for entry in hint:
+            try:
+                host, port = split_host_port(entry.strip())
+            except ValueError:
+                continue
+            for row in self._by_address.get(host, ()):
+                if port is None or self.endpoints[row].port == port:
+                    rows.add(row)
+        return np.array(sorted(rows), dtype=np.intp)
+
+    def moved_from(self, old: "Layout") -> tuple[Rows, Rows]:
+        """(rows here, rows there) of the endpoints that both layouts have and that are the same server.
+
+        An endpoint whose address or port changed is another server: what was known of it no longer holds.
+        """
+        here: list[int] = []
+        there: list[int] = []
+        for row, one in enumerate(self.endpoints):
+            other = old.index.get(one.id)
+            if other is not None and old.authorities[other] == self.authorities[row]:
+                here.append(row)
+                there.append(other)
+        return np.array(here, dtype=np.intp), np.array(there, dtype=np.intp)
+
+    def __repr__(self) -> str:
+        return f"<Layout {self.generation}: {len(self)} endpoints>"

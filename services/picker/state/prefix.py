@@ -1,0 +1,148 @@
+"""Which endpoints probably hold which prompt prefixes in their KV cache: the blocks of the prompts sent there.
+
+A prompt is cut into blocks of bytes, each hashed with its predecessor's hash, so that one hash stands for a whole
+prefix. The index maps a hash to the set of endpoints that hold it, as an int with a bit an endpoint: walking a prompt
+is one dictionary look-up and one AND a block. Each endpoint's blocks are bounded by a least-recently-used order in
+which a prompt's first blocks are the youngest, because without them the rest is worth nothing.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import xxhash
+
+from services.picker.state.layout import Floats, Layout
+
+RETIRED_SWEEP = 2000
+"""Blocks of endpoints that have gone which one `sweep` removes: about a millisecond's work."""
+
+
+def block_hashes(prompt: bytes, block_bytes: int, seed: bytes, max_blocks: int) -> list[int]:
+    """Chained xxh3-64 hashes of the prompt's blocks; a last partial block counts as one.
+
+    `seed` tells apart what must not share a cache (target model, cache salt, block size). No more than `max_blocks`
+    blocks, 0 meaning no limit. An empty prompt has none.
+    """
+    digest = xxhash.xxh3_64_intdigest
+    end = min(len(prompt), block_bytes * max_blocks) if max_blocks else len(prompt)
+    view = memoryview(prompt)
+    last = digest(seed)
+    hashes: list[int] = []
+    for start in range(0, end, block_bytes):
+        last = digest(view[start : min(start + block_bytes, end)], last)
+        hashes.append(last)
+    return hashes
+
+
+class PrefixIndex:
+    """Block hash → endpoints, with a bound of blocks an endpoint."""
+
+    def __init__(self) -> None:
+        self._holders: dict[int, int] = {}
+        self._slots: dict[str, int] = {}
+        self._blocks: list[dict[int, None]] = []
+        """Each slot's hashes, least recently used first."""
+        self._free: list[int] = []
+        self._retired: list[int] = []
+        self._layout = Layout()
+        self._row_of_slot: dict[int, int] = {}
+        self._live = 0
+        """The bits of the layout's endpoints."""
+
+    def relayout(self, layout: Layout) -> None:
+        """Endpoints that have gone, or are another server under the same id, lose their blocks."""
+        here, _ = layout.moved_from(self._layout)
+        stayed = {layout.endpoints[row].id for row in here.tolist()}
+        for name in [one for one in self._slots if one not in stayed]:
+            self._retired.append(self._slots.pop(name))
+        self._layout = layout
+        self._row_of_slot = {slot: layout.index[name] for name, slot in self._slots.items()}
+        self._live = sum(1 << slot for slot in self._row_of_slot)
+
+    def match(self, hashes: Sequence[int]) -> Floats:
+        """For each endpoint of the layout, how many of the leading blocks it holds. Shape: (endpoints,)."""
+        counts = np.zeros(len(self._layout))
+        alive = self._live
+        holders = self._holders
+        depth = 0
+        for depth, block in enumerate(hashes):
+            still = alive & holders.get(block, 0)
+            if still != alive:
+                self._count(counts, alive ^ still, depth)
+                alive = still
+                if not alive:
+                    return counts
+        self._count(counts, alive, depth + 1 if hashes else 0)
+        return counts
+
+    def add(self, endpoint_id: str, hashes: Sequence[int], capacity: int) -> None:
+        """The endpoint is about to hold these blocks; beyond `capacity` its least recently used ones are forgotten."""
+        slot = self._slot(endpoint_id)
+        if slot is None:
+            return
+        bit = 1 << slot
+        blocks = self._blocks[slot]
+        holders = self._holders
+        for block in reversed(hashes):
+            if block in blocks:
+                del blocks[block]
+            else:
+                holders[block] = holders.get(block, 0) | bit
+            blocks[block] = None
+        while len(blocks) > capacity:
+            oldest = next(iter(blocks))
+            del blocks[oldest]
+            self._drop(oldest, bit)
+
+    def sweep(self, budget: int = RETIRED_SWEEP) -> None:
+        """Remove up to `budget` blocks of endpoints that have gone; called from time to time."""
+        while self._retired and budget > 0:
+            slot = self._retired[-1]
+            blocks = self._blocks[slot]
+            bit = 1 << slot
+            while blocks and budget > 0:
+                block, _ = blocks.popitem()
+                self._drop(block, bit)
+                budget -= 1
+            if not blocks:
+                self._free.append(self._retired.pop())
+
+    def blocks_of(self, endpoint_id: str) -> int:
+        """How many blocks the endpoint is thought to hold."""
+        slot = self._slots.get(endpoint_id)
+        return 0 if slot is None else len(self._blocks[slot])
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def _slot(self, endpoint_id: str) -> int | None:
+        slot = self._slots.get(endpoint_id)
+        if slot is None:
+            row = self._layout.index.get(endpoint_id)
+            if row is None:
+                return None  # it has gone since the pick
+            if self._free:
+                slot = self._free.pop()
+            else:
+                slot = len(self._blocks)
+                self._blocks.append({})
+            self._slots[endpoint_id] = slot
+            self._row_of_slot[slot] = row
+            self._live |= 1 << slot
+        return slot
+
+    def _drop(self, block: int, bit: int) -> None:
+        left = self._holders[block] & ~bit
+        if left:
+            self._holders[block] = left
+        else:
+            del self._holders[block]
+
+    def _count(self, counts: Floats, bits: int, depth: int) -> None:
+        while bits:
+            low = bits & -bits
+            counts[self._row_of_slot[low.bit_length() - 1]] = depth
+            bits ^= low
+
+    def __repr__(self) -> str:
+        return f"<PrefixIndex {len(self._holders)} blocks, {len(self._slots)} endpoints>"

@@ -1,0 +1,51 @@
+"""Which model a request is really for: the rules of the pool's InferenceModelRewrites, indexed.
+
+A rule that names the model goes before one for every model; among equals the oldest resource's first rule. A split
+between targets is decided by the request's id, so that a retry of the same request stays with its target.
+"""
+
+from collections.abc import Iterable
+
+import xxhash
+
+from shared.model import ModelRewrite, RewriteRule, Target
+
+
+class Rewrites:
+    """The rules of all rewrites of a pool."""
+
+    def __init__(self, rewrites: Iterable[ModelRewrite]) -> None:
+        self._exact: dict[str, tuple[str, RewriteRule]] = {}
+        self._generic: tuple[str, RewriteRule] | None = None
+        for rewrite in sorted(rewrites, key=lambda one: (one.created, one.name)):
+            for rule in rewrite.rules:
+                if not rule.targets:
+                    continue
+                for model in rule.models:
+                    self._exact.setdefault(model, (rewrite.name, rule))
+                if not rule.models and self._generic is None:
+                    self._generic = (rewrite.name, rule)
+
+    def target(self, model: str, request_id: str) -> tuple[str, str] | None:
+        """(rewrite's name, target model) for a model, or None when no rule applies."""
+        found = self._exact.get(model, self._generic)
+        if found is None:
+            return None
+        name, rule = found
+        return name, split(rule.targets, request_id)
+
+    def __repr__(self) -> str:
+        return f"<Rewrites {len(self._exact)} models{', any' if self._generic else ''}>"
+
+
+def split(targets: tuple[Target, ...], request_id: str) -> str:
+    """The target that falls to a request id: by weight, or evenly when no weight is positive."""
+    weights = [max(one.weight or 0, 0) for one in targets]
+    if not any(weights):
+        weights = [1] * len(targets)
+    point = xxhash.xxh3_64_intdigest(request_id.encode()) % sum(weights)
+    for one, weight in zip(targets, weights, strict=True):
+        if point < weight:
+            return one.model
+        point -= weight
+    raise AssertionError("the weights' sum is larger than every point below it")

@@ -1,0 +1,75 @@
+"""LoRA adapters: which are loaded, which are on their way, which can make room.
+
+An adapter takes one of `capacity` places from the moment its loading begins. A place is taken from the loaded adapter
+that was used longest ago, and only while no running request uses it.
+"""
+
+from collections.abc import Collection
+
+
+class Adapters:
+    """The adapters of a server."""
+
+    __slots__ = ("_idle", "_loading", "_users", "capacity", "evictions", "load_time", "loads")
+
+    def __init__(self, capacity: int, load_time: int) -> None:
+        self.capacity = capacity
+        self.load_time = load_time
+        """Nanoseconds."""
+        self.loads = 0
+        self.evictions = 0
+        self._users: dict[str, int] = {}
+        self._idle: dict[str, None] = {}
+        """Loaded and without a running request; the one that was used longest ago first."""
+        self._loading: dict[str, int] = {}
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        return (*self._users, *self._idle)
+
+    @property
+    def next_load(self) -> int | None:
+        """When the next adapter will be loaded, in nanoseconds."""
+        return min(self._loading.values(), default=None)
+
+    def want(self, name: str, now: int, keep: Collection[str]) -> bool:
+        """Whether a request for this adapter can run; begins to load it when there is a place or one can be made.
+
+        `keep` are adapters that requests before this one wait for: their places aren't taken.
+        """
+        if not name or name in self._users or name in self._idle:
+            return True
+        if name in self._loading:
+            return False
+        if len(self._users) + len(self._idle) + len(self._loading) >= self.capacity:
+            victim = next((one for one in self._idle if one not in keep), None)
+            if victim is None:
+                return False
+            del self._idle[victim]
+            self.evictions += 1
+        self._loading[name] = now + self.load_time
+        return False
+
+    def finish_loads(self, now: int) -> None:
+        """Adapters whose time has come are loaded."""
+        for name in [one for one, at in self._loading.items() if at <= now]:
+            del self._loading[name]
+            self._idle[name] = None
+            self.loads += 1
+
+    def use(self, name: str) -> None:
+        """A request begins to run with an adapter that is loaded."""
+        if name:
+            self._idle.pop(name, None)
+            self._users[name] = self._users.get(name, 0) + 1
+
+    def leave(self, name: str) -> None:
+        """A request no longer runs."""
+        if name:
+            self._users[name] -= 1
+            if not self._users[name]:
+                del self._users[name]
+                self._idle[name] = None
+
+    def __repr__(self) -> str:
+        return f"<Adapters used {self._users}, idle {list(self._idle)}, loading {list(self._loading)} of {self.capacity}>"

@@ -1,0 +1,406 @@
+"""The timing model of a model server: continuous batching in steps, as vLLM's scheduler does it.
+
+A step takes one output token of every request that decodes, and up to `prefill_chunk` prompt tokens of those that are
+being read. How long it takes is decided when it begins:
+
+    [n > 0] · decode_time · (1 + decode_growth · (n - 1))  +  prefill_time · prompt tokens
+
+with n requests decoding. Requests join and leave between steps. Nothing here has a clock: time comes in, in integer
+nanoseconds, so that any number of steps adds up exactly and the same work ends at the same times however often the
+engine is asked. Steps in which nobody joins, leaves or listens are taken many at once.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from services.simulator.adapters import Adapters
+from services.simulator.counters import Counters, FinishReason
+from services.simulator.kv_cache import KvCache
+from services.simulator.sequence import Progress, Sequence, Work
+from services.simulator.settings import SimulatorSettings
+
+SECOND = 1_000_000_000
+
+
+class EngineError(Exception):
+    """The engine doesn't take this work."""
+
+
+class ContextTooLong(EngineError):
+    """Prompt and output together are more tokens than the model's context."""
+
+
+class Overloaded(EngineError):
+    """As many requests as allowed are waiting and running."""
+
+
+class EngineState(Struct, frozen=True, kw_only=True):
+    """The engine's gauges at one moment."""
+
+    running: int
+    waiting: int
+    deferred: int
+    """Those of `waiting` that wait for an adapter."""
+    prefilling: int
+    kv_usage: float
+    """Share of the KV blocks that requests hold, 0 to 1."""
+    kv_used: int
+    kv_cached: int
+    loaded_adapters: tuple[str, ...]
+    running_adapters: tuple[str, ...]
+    waiting_adapters: tuple[str, ...]
+
+
+class _Step:
+    __slots__ = ("chunks", "decoders", "disturbed", "duration", "end")
+
+    def __init__(self, end: int, duration: int, decoders: list[Sequence], chunks: list[tuple[Sequence, int]]) -> None:
+        self.end = end
+        self.duration = duration
+        self.decoders = decoders
+        self.chunks = chunks
+        self.disturbed = False
+        """Whether the step after it can't be like it: somebody left, or the engine was slowed down."""
+
+
+class Engine:
+    """Slots, queue, KV cache and adapters of one server, and the steps that they go through."""
+
+    def __init__(self, settings: SimulatorSettings, now: int) -> None:
+        self.settings = settings
+        self.counters = Counters(settings.context_length)
+        self.cache = KvCache(settings.kv_blocks, caching=settings.prefix_caching)
+        self.adapters = Adapters(
+            settings.max_adapters, round(settings.adapter_load_time * SECOND / settings.speed)
+        )
+        self.revision = 0
+        """Rises whenever anything changes that metrics or state show."""
+        self._slowdown = 1.0
+        self._now = now
+        self._running: dict[str, Sequence] = {}
+        self._waiting: OrderedDict[str, Sequence] = OrderedDict()
+        self._step: _Step | None = None
+        self._stale = False
+        """Whether something happened that could let a waiting request in."""
+        self._progress: list[Progress] = []
+
+    # What users of the engine call.
+
+    def submit(self, work: Work, now: int) -> None:
+        """Queue a request. Raises `ContextTooLong`, `Overloaded`, and ValueError for an id that is in use."""
+        self._run(now)
+        if work.id in self._running or work.id in self._waiting:
+            raise ValueError(f"request {work.id!r} is here already")
+        length = work.prompt.tokens + work.output_tokens
+        if length > self.settings.context_length:
+            raise ContextTooLong(
+                f"{work.prompt.tokens} prompt tokens and {work.output_tokens} output tokens are more than "
+                f"the context of {self.settings.context_length} tokens"
+            )
+        if not self.room(1):
+            self.counters.rejections += 1
+            raise Overloaded(f"{self.settings.max_requests} requests are waiting or running; try again later")
+        self._waiting[work.id] = Sequence(work, now)
+        if work.choices:
+            self.counters.params_n.observe(work.choices)
+            self.counters.params_max_tokens.observe(work.max_tokens)
+        self._changed(admission=True)
+        self._begin_if_idle(now)
+
+    def cancel(self, id: str, now: int) -> bool:
+        """Forget a request: its slot and its blocks are free at once. False when it has ended or never was."""
+        self._run(now)
+        if sequence := self._waiting.pop(id, None):
+            self._finish(sequence, FinishReason.ABORT)
+        elif sequence := self._running.get(id):
+            self._withdraw(sequence)
+            self._finish(sequence, FinishReason.ABORT)
+            if not self._running:
+                self._step = None
+        else:
+            return False
+        self._begin_if_idle(now)
+        return True
+
+    def slow_down(self, factor: float, now: int) -> None:
+        """Multiply the duration of the steps that begin from now on; 1 is the model's own speed."""
+        self._run(now)
+        self._slowdown = factor
+        if self._step:
+            self._step.disturbed = True
+
+    def advance(self, now: int) -> list[Progress]:
+        """Go on to `now`; what requests got since the last call, in order."""
+        self._run(now)
+        progress, self._progress = self._progress, []
+        return progress
+
+    def next_event(self) -> int | None:
+        """When `advance` will next have something to report or to decide; None while nothing is under way."""
+        times = [] if (loaded := self.adapters.next_load) is None else [loaded]
+        if step := self._step:
+            times.append(step.end + (self._quiet_steps(step) - 1) * step.duration)
+        if self._progress:
+            times.append(self._now)
+        return min(times, default=None)
+
+    def room(self, count: int) -> bool:
+        """Whether that many further requests would be taken."""
+        return len(self._running) + len(self._waiting) + count <= self.settings.max_requests
+
+    def state(self) -> EngineState:
+        """The gauges, as of the last call of `advance`, `submit` or `cancel`."""
+        running, waiting = self._running.values(), self._waiting.values()
+        return EngineState(
+            running=len(running),
+            waiting=len(waiting),
+            deferred=sum(one.deferred for one in waiting) if self.settings.adapters else 0,
+            prefilling=sum(not one.decoding for one in running),
+            kv_usage=self.cache.usage,
+            kv_used=self.cache.used,
+            kv_cached=self.cache.cached,
+            loaded_adapters=self.adapters.loaded,
+            running_adapters=_adapters(running),
+            waiting_adapters=_adapters(waiting),
+        )
+
+    # Steps.
+
+    def _run(self, now: int) -> None:
+        if now < self._now:
+            raise ValueError(f"time runs backwards: {now} after {self._now}")
+        while True:
+            step, loaded = self._step, self.adapters.next_load
+            if loaded is not None and loaded <= now and (step is None or loaded <= step.end):
+                self.adapters.finish_loads(loaded)
+                self._changed(admission=True)
+                self._begin_if_idle(loaded)
+            elif step is not None and step.end <= now:
+                limit = now if loaded is None else min(now, loaded)
+                count = min(self._quiet_steps(step), 1 + (limit - step.end) // step.duration)
+                self._complete(step, count)
+            else:
+                break
+        self._now = now
+
+    def _quiet_steps(self, step: _Step) -> int:
+        """How many steps from this one on will be alike, with nothing to report before the last one's end."""
+        if step.chunks or step.disturbed or self._stale:
+            return 1
+        interval = self.settings.stream_interval
+        count = min(
+            min(one.remaining, interval - one.generated % interval) if one.work.stream else one.remaining
+            for one in step.decoders
+            if one.running
+        )
+        return count if self._growth(step, count) <= self.cache.available else 1
+
+    def _growth(self, step: _Step, steps: int) -> int:
+        return sum(self._blocks(one.computed + steps) - one.blocks for one in step.decoders if one.running)
+
+    def _begin_if_idle(self, now: int) -> None:
+        if self._step is None:
+            self._begin(now)
+
+    def _begin(self, now: int) -> None:
+        if self._stale:
+            self._admit(now)
+        for sequence in list(self._running.values()):
+            if sequence.running and sequence.decoding:
+                self._make_room(sequence)
+        settings = self.settings
+        decoders: list[Sequence] = []
+        chunks: list[tuple[Sequence, int]] = []
+        budget = settings.prefill_chunk
+        for sequence in self._running.values():
+            if sequence.decoding:
+                decoders.append(sequence)
+            elif budget:
+                chunk = min(budget, sequence.target - sequence.computed)
+                budget -= chunk
+                chunks.append((sequence, chunk))
+        if not decoders and not chunks:
+            self._step = None
+            return
+        seconds = settings.prefill_time * (settings.prefill_chunk - budget)
+        if decoders:
+            seconds += settings.decode_time * (1 + settings.decode_growth * (len(decoders) - 1))
+        duration = max(1, round(seconds * SECOND * self._slowdown / settings.speed))
+        self._step = _Step(now + duration, duration, decoders, chunks)
+
+    def _complete(self, step: _Step, count: int) -> None:
+        """End this step, and with it the `count - 1` quiet ones that follow."""
+        at = step.end + (count - 1) * step.duration
+        decoders = [one for one in step.decoders if one.running]
+        counters = self.counters
+        counters.steps += count
+        counters.busy_seconds += step.duration * count / SECOND
+        counters.step_tokens.observe(len(decoders) + sum(chunk for _, chunk in step.chunks), count)
+        counters.inter_token.observe(step.duration / SECOND, len(decoders) * count)
+        counters.generation_tokens += len(decoders) * count
+        for sequence in decoders:
+            if missing := self._blocks(sequence.computed + count) - sequence.blocks:
+                self.cache.grow(missing)
+                sequence.blocks += missing
+            sequence.computed += count
+            sequence.generated += count
+            sequence.last_token_at = at
+            self._publish(sequence)
+            self._report(sequence, at)
+        for sequence, chunk in step.chunks:
+            if sequence.running:
+                sequence.computed += chunk
+                self._publish(sequence)
+                if sequence.decoding:
+                    self._first_token(sequence, at)
+        self._changed(admission=False)
+        self._begin(at)
+
+    def _first_token(self, sequence: Sequence, at: int) -> None:
+        """A prefill is done. The token that it brings is the answer's first, unless the request was preempted."""
+        counters = self.counters
+        if sequence.first_token_at < 0:
+            sequence.first_token_at = at
+            counters.prompt_tokens += sequence.prompt_tokens
+            counters.cached_tokens += sequence.cached_tokens
+            if sequence.work.output:
+                counters.first_token.observe((at - sequence.arrived_at) / SECOND)
+        else:
+            counters.inter_token.observe((at - sequence.last_token_at) / SECOND)
+        if sequence.work.output:
+            sequence.generated += 1
+            counters.generation_tokens += 1
+        sequence.last_token_at = at
+        self._report(sequence, at)
+
+    def _report(self, sequence: Sequence, at: int) -> None:
+        finished = not sequence.remaining
+        work = sequence.work
+        if finished or (
+            work.stream and (sequence.generated == 1 or not sequence.generated % self.settings.stream_interval)
+        ):
+            self._progress.append(Progress(work.id, at, sequence.generated, sequence.cached_tokens, finished))
+        if finished:
+            self._withdraw(sequence)
+            self._finish(sequence, work.finish)
+
+    # Who is in the batch, and which blocks it holds.
+
+    def _admit(self, now: int) -> None:
+        """Let waiting requests in, first come first served. One that waits for its adapter lets others pass, one
+        that waits for blocks doesn't."""
+        self._stale = False
+        admitted: list[Sequence] = []
+        wanted: set[str] = set()
+        for sequence in self._waiting.values():
+            if len(self._running) + len(admitted) >= self.settings.slots:
+                break
+            adapter = sequence.work.adapter
+            sequence.deferred = not self.adapters.want(adapter, now, wanted)
+            wanted.add(adapter)
+            if sequence.deferred:
+                continue
+            if not self._reserve(sequence):
+                break
+            self.adapters.use(adapter)
+            admitted.append(sequence)
+        for sequence in admitted:
+            del self._waiting[sequence.work.id]
+            self._running[sequence.work.id] = sequence
+            sequence.running = True
+            if sequence.admitted_at < 0:
+                sequence.admitted_at = now
+
+    def _reserve(self, sequence: Sequence) -> bool:
+        """Take the blocks of everything that is to be computed; what the prefix cache has needn't be, up to the last
+        token, which has to be read for the next one to come out."""
+        target = sequence.prompt_tokens + sequence.generated
+        block_tokens = self.settings.block_tokens
+        hashes = sequence.hashes((target - 1) // block_tokens, block_tokens) if self.cache.caching else []
+        found = self.cache.match(hashes)
+        blocks = self._blocks(target)
+        if not self.cache.allocate(hashes[:found], blocks - found):
+            return False
+        sequence.target = target
+        sequence.computed = found * block_tokens
+        sequence.blocks = blocks
+        sequence.held = hashes[:found]
+        if not sequence.preemptions:
+            sequence.cached_tokens = sequence.computed
+            self.counters.prefix_queries += target
+            self.counters.prefix_hits += sequence.computed
+        return True
+
+    def _make_room(self, sequence: Sequence) -> None:
+        """The block that the next token needs, if need be from the request that came in last: it waits again, first in
+        the queue, and has to be read again, answer and all."""
+        missing = self._blocks(sequence.computed + 1) - sequence.blocks
+        while missing and not self.cache.grow(missing):
+            victim = next(reversed(self._running.values()))
+            self._withdraw(victim)
+            victim.preemptions += 1
+            self.counters.preemptions += 1
+            self._waiting[victim.work.id] = victim
+            self._waiting.move_to_end(victim.work.id, last=False)
+            if victim is sequence:
+                return
+        sequence.blocks += missing
+
+    def _publish(self, sequence: Sequence) -> None:
+        if self.cache.caching:
+            have, full = len(sequence.held), sequence.full_blocks(self.settings.block_tokens)
+            if full > have:
+                fresh = sequence.hashes(full, self.settings.block_tokens)[have:]
+                self.cache.publish(fresh)
+                sequence.held += fresh
+
+    def _withdraw(self, sequence: Sequence) -> None:
+        """Out of the batch: slot and blocks are free."""
+        del self._running[sequence.work.id]
+        sequence.running = False
+        self.adapters.leave(sequence.work.adapter)
+        self.cache.release(sequence.held, sequence.blocks - len(sequence.held))
+        sequence.held = []
+        sequence.blocks = 0
+        sequence.computed = 0
+        if self._step:
+            self._step.disturbed = True
+        self._changed(admission=True)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        counters = self.counters
+        counters.finished[reason] += 1
+        self._changed(admission=True)
+        if reason is FinishReason.ABORT:
+            return
+        arrived, admitted = sequence.arrived_at, sequence.admitted_at
+        first, last = sequence.first_token_at, sequence.last_token_at
+        counters.queue_seconds += (admitted - arrived) / SECOND
+        counters.request_prompt_tokens.observe(sequence.prompt_tokens)
+        counters.request_generation_tokens.observe(sequence.generated)
+        counters.request_max_tokens.observe(sequence.work.max_tokens)
+        counters.end_to_end.observe((last - arrived) / SECOND)
+        counters.queue.observe((admitted - arrived) / SECOND)
+        counters.inference.observe((last - admitted) / SECOND)
+        counters.prefill.observe((first - admitted) / SECOND)
+        counters.decode.observe((last - first) / SECOND)
+        if sequence.generated > 1:
+            counters.per_token.observe((last - first) / SECOND / (sequence.generated - 1))
+        counters.request_preemptions.observe(sequence.preemptions)
+        counters.prefill_computed.observe(sequence.prompt_tokens - sequence.cached_tokens)
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self.settings.block_tokens)
+
+    def _changed(self, *, admission: bool) -> None:
+        self.revision += 1
+        self._stale = self._stale or (admission and bool(self._waiting))
+
+    def __repr__(self) -> str:
+        return f"<Engine {len(self._running)} running, {len(self._waiting)} waiting, {self.cache!r}>"
+
+
+def _adapters(sequences: Iterable[Sequence]) -> tuple[str, ...]:
+    return tuple(sorted({one.work.adapter for one in sequences} - {""}))

@@ -1,0 +1,106 @@
+"""What a simulated model server can be told.
+
+The defaults are a middling GPU: 16 requests in a batch, 65 536 tokens of KV cache, 5 000 prompt tokens a second, 15 ms
+a token, and two thirds slower at a full batch. `speed` scales all the model's times at once.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from shared.quantities import Duration, Size
+
+
+class EngineType(StrEnum):
+    """Whose metrics page the server shows; the names are those of the collector's built-in engines."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TRTLLM_SERVE = "trtllm-serve"
+    TRITON_TENSORRT_LLM = "triton-tensorrt-llm"
+    TRITON = "triton"
+
+    @property
+    def metrics_path(self) -> str:
+        """Where the real server shows its metrics."""
+        return "/prometheus/metrics" if self is EngineType.TRTLLM_SERVE else "/metrics"
+
+
+class SimulatorSettings(Struct, frozen=True, kw_only=True):
+    """A stand-in model server: the OpenAI API, a timing model, the metrics of real engines, and faults on request."""
+
+    host: Annotated[str, Meta(min_length=1, description="address that the server listens on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="port of API and metrics; 0 takes a free one")] = 8000
+    name: Annotated[
+        str, Meta(description="what x-simulator-endpoint says in every response; default: host:port as bound")
+    ] = ""
+    engine: Annotated[EngineType, Meta(description="the engine whose metrics page is shown")] = EngineType.VLLM
+    models: Annotated[
+        tuple[str, ...], Meta(min_length=1, description="served model names; the first is the base model's own")
+    ] = ("simulated",)
+    adapters: Annotated[tuple[str, ...], Meta(description="LoRA adapters of the base model that can be asked for")] = ()
+    max_adapters: Annotated[int, Meta(ge=1, description="LoRA adapters loaded at a time (vLLM's --max-loras)")] = 4
+    adapter_load_time: Annotated[Duration, Meta(description="time to load an adapter that isn't loaded")] = 0.2
+    slots: Annotated[int, Meta(ge=1, description="requests in the batch at a time (vLLM's --max-num-seqs)")] = 16
+    max_requests: Annotated[
+        int,
+        Meta(ge=1, description="requests waiting and running; further ones get 503 (vLLM's --max-num-queued-reqs)"),
+    ] = 4096
+    kv_blocks: Annotated[int, Meta(ge=1, description="KV cache blocks")] = 4096
+    block_tokens: Annotated[int, Meta(ge=1, description="tokens in a KV cache block")] = 16
+    prefix_caching: Annotated[bool, Meta(description="whether blocks of finished requests are found again")] = True
+    max_model_len: Annotated[
+        int, Meta(ge=0, description="tokens of prompt and output together; 0 is what the KV cache holds")
+    ] = 0
+    prefill_time: Annotated[Duration, Meta(description="time for an uncached prompt token")] = 0.0002
+    prefill_chunk: Annotated[
+        int, Meta(ge=1, description="prompt tokens in one step of the engine (vLLM's --max-num-batched-tokens)")
+    ] = 2048
+    decode_time: Annotated[Duration, Meta(description="time for an output token of a request that runs alone")] = 0.015
+    decode_growth: Annotated[
+        float, Meta(ge=0, description="share of decode-time that every further request in the batch adds")
+    ] = 0.045
+    speed: Annotated[float, Meta(gt=0, description="divides every time of the model: 10 is ten times as fast")] = 1.0
+    output_tokens: Annotated[
+        int, Meta(ge=1, description="mean length of an answer that isn't cut by max_tokens; seeded, half to one and a half")
+    ] = 128
+    stream_interval: Annotated[int, Meta(ge=1, description="tokens in one event of a streamed answer")] = 1
+    embedding_dimensions: Annotated[int, Meta(ge=1, le=65536, description="length of an embedding vector")] = 256
+    page_bytes: Annotated[
+        Size, Meta(description="pads the metrics page with further families to about this size; 0 adds none")
+    ] = 0
+    max_body: Annotated[Size, Meta(ge=1, description="request bodies above this get 413")] = 64 * 2**20
+    drain_timeout: Annotated[Duration, Meta(description="how long a stopping server waits for running requests")] = 30.0
+    seed: Annotated[int, Meta(ge=0, description="what answers, their lengths and embeddings are derived from")] = 0
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="the least severe line that is logged")
+    ] = "info"
+    log_format: Annotated[Literal["json", "console"], Meta(description="one JSON object a line, or text")] = "json"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what only several fields together can say."""
+        if self.max_model_len > self.kv_tokens:
+            raise ValueError(
+                f"max_model_len: {self.max_model_len} is more than the KV cache holds, "
+                f"kv_blocks * block_tokens = {self.kv_tokens}"
+            )
+        if self.context_length < 2:
+            raise ValueError(
+                f"the context, {self.context_length} token(s), must hold a prompt token and an output token"
+            )
+        names = [*self.models, *self.adapters]
+        if "" in names:
+            raise ValueError("models, adapters: a name is empty")
+        if doubled := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"models, adapters: given more than once: {', '.join(doubled)}")
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.kv_blocks * self.block_tokens
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of prompt and output that a request may have."""
+        return self.max_model_len or self.kv_tokens

@@ -1,0 +1,116 @@
+"""Text as tokens, without a tokenizer: every four bytes are one, as the picker's own estimate has it.
+
+Answers are made of words of four bytes each, so that prompt and answer together are one run of tokens. The blocks of an
+earlier turn of a conversation are then found again when the next turn repeats them.
+"""
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from xxhash import xxh3_64_intdigest
+
+BYTES_PER_TOKEN = 4
+
+_PIECES = tuple(
+    word + b" "
+    for word in (
+        b"all and any are but can day did end far few fly for get got had has her him his how its let lot man "
+        b"map may men met new not now off old one our out own pay put ran rod run saw say see set she six sky ten the "
+        b"tie too top two use via was way who why yes yet you"
+    ).split()
+)
+
+
+class Prompt(Struct, frozen=True):
+    """What a model reads before it answers: bytes, `BYTES_PER_TOKEN` of them a token, the last one perhaps short."""
+
+    data: bytes
+
+    @property
+    def tokens(self) -> int:
+        """Length in tokens, at least one: a model has to be given something to begin with."""
+        return max(1, -(-len(self.data) // BYTES_PER_TOKEN))
+
+
+def from_text(text: str) -> Prompt:
+    """The prompt that a text makes. Lone surrogates, which JSON can carry and UTF-8 can't, count as `?`."""
+    return Prompt(text.encode("utf-8", "replace"))
+
+
+def from_ids(ids: Sequence[int]) -> Prompt:
+    """The prompt of a completion that was given as token ids. Raises ValueError unless all fit into 32 bits."""
+    try:
+        return Prompt(struct.pack(f"<{len(ids)}I", *ids))
+    except struct.error as error:
+        bad = next((one for one in ids if not 0 <= one < 2**32), None)
+        raise ValueError(f"{bad} is not a token id; 0 to 4294967295 is expected") from error
+
+
+def from_messages(messages: Iterable[dict[str, Any]], tools: Any = None) -> Prompt:
+    """The prompt of a chat in the ChatML layout.
+
+    Parts that aren't text stand as their type and a digest, so that the same image is the same tokens.
+    """
+    turns = [f"<|im_start|>tools\n{json.dumps(tools, sort_keys=True)}<|im_end|>\n"] if tools else []
+    for message in messages:
+        turns.append(f"<|im_start|>{message.get('role', '')}\n{_content(message)}<|im_end|>\n")
+    turns.append("<|im_start|>assistant\n")
+    return from_text("".join(turns))
+
+
+def _content(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    text = "".join(_part(part) for part in content) if isinstance(content, list) else content or ""
+    calls = message.get("tool_calls")
+    return f"{text}{json.dumps(calls, sort_keys=True)}" if calls else text
+
+
+def _part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if part.get("type") == "text":
+        return str(part.get("text", ""))
+    digest = xxh3_64_intdigest(json.dumps(part, sort_keys=True).encode())
+    return f"<|{part.get('type', 'part')}:{digest:016x}|>"
+
+
+def block_hashes(data: bytes, block_tokens: int, parent: int) -> Iterator[int]:
+    """Chained xxh3 hashes of the full blocks of `data`; `parent` is the hash before the first, or the chain's seed."""
+    size = block_tokens * BYTES_PER_TOKEN
+    for start in range(0, len(data) - size + 1, size):
+        parent = xxh3_64_intdigest(data[start : start + size], seed=parent)
+        yield parent
+
+
+def chain_seed(adapter: str) -> int:
+    """Where the hash chain of an adapter's blocks begins: its KV values aren't the base model's."""
+    return xxh3_64_intdigest(adapter.encode()) if adapter else 0
+
+
+def fingerprint(prompt: Prompt, seed: int, choice: int = 0) -> int:
+    """What the answer to a prompt is derived from: the same for the same prompt, seed and choice."""
+    return xxh3_64_intdigest(prompt.data, seed=(seed * 0x9E3779B97F4A7C15 + choice) % 2**64)
+
+
+def answer_length(mark: int, mean: int) -> int:
+    """Tokens after which the model would end the answer by itself: evenly from half the mean to one and a half."""
+    low, high = max(1, mean // 2), max(1, mean + mean // 2)
+    return low + mark % (high - low + 1)
+
+
+def answer_bytes(mark: int, tokens: int) -> bytes:
+    """An answer of that many tokens: words of four bytes, the space included."""
+    return b"".join(Random(mark).choices(_PIECES, k=tokens))
+
+
+def embedding(prompt: Prompt, seed: int, dimensions: int) -> list[float]:
+    """A unit vector that depends on the text alone."""
+    generator = np.random.Generator(np.random.PCG64(fingerprint(prompt, seed)))
+    vector = generator.standard_normal(dimensions)
+    unit: list[float] = (vector / np.linalg.norm(vector)).tolist()
+    return unit

@@ -20,6 +20,13 @@ class Headers:
             key = name.lower()
             self._values[key] = (*self._values.get(key, ()), value)
 
+    @classmethod
+    def of(cls, values: dict[str, tuple[str, ...]]) -> "Headers":
+        """Headers that are already gathered: lower-case names, each with its values. Takes the dict over."""
+        headers = cls.__new__(cls)
+        headers._values = values
+        return headers
+
     def get(self, name: str, default: str = "") -> str:
         """The last value of a header, as proxies and the Go original read it."""
         values = self._values.get(name)
@@ -34,6 +41,9 @@ class Headers:
 
     def all(self, name: str) -> tuple[str, ...]:
         return self._values.get(name, ())
+
+    def names(self) -> Iterable[str]:
+        return self._values.keys()
 
     def items(self) -> Iterable[tuple[str, str]]:
         return ((name, value) for name, values in self._values.items() for value in values)

@@ -1,0 +1,1 @@
+"""The ext_proc conversation, sans-IO: what a proxy sends goes in, what it must be answered comes out."""

@@ -1,0 +1,394 @@
+"""One ext_proc stream as a state machine: messages of a proxy in, events and answers out. No I/O, no clock.
+
+The proxy's body modes decide what is answered when. With FULL_DUPLEX_STREAMED the answer to the request headers waits
+for the end of the body, which goes back in pieces; with BUFFERED the headers are answered at once and the answer to
+the body carries the decision; with NONE and STREAMED, and for requests without a body, the headers alone decide.
+Whatever order messages come in, `receive` doesn't raise, and `Completed` comes exactly once.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+
+from services.picker.extproc import messages, names, refusals
+from services.picker.extproc.events import (
+    Completed,
+    Event,
+    Limits,
+    Refused,
+    RequestHead,
+    RequestReady,
+    ResponseStarted,
+)
+from services.picker.extproc.messages import (
+    GATEWAY_MODES,
+    BodyMode,
+    BodyModes,
+    Mutation,
+    ProcessingRequest,
+    ProcessingResponse,
+)
+from services.picker.requests.request import Headers, Refusal, Route
+from services.picker.requests.splice import replace_model
+
+PIECE = 62_000
+"""Bytes of a body piece on its way back: Envoy and its relatives take at most 64 KiB (the Go original's figure)."""
+
+_BUFFERED = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
+_HEADERS_DECIDE = frozenset({BodyMode.NONE, BodyMode.STREAMED})
+_ECHOED = frozenset({BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC})
+_NO_HEADERS = Headers()
+
+
+class State(Enum):
+    """Where the request half of a conversation stands."""
+
+    IDLE = "idle"
+    COLLECTING = "collecting"
+    DECIDING = "deciding"
+    ROUTED = "routed"
+    REFUSED = "refused"
+    OVERTAKEN = "overtaken"
+    """A response came before the decision: the proxy has answered by itself."""
+    ENDED = "ended"
+
+
+class Conversation:
+    """What one proxy and this picker say about one HTTP request.
+
+    `make_id` makes a request id for a request that has none. `fallback` are the body modes of a proxy that doesn't
+    announce its own.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_body",
+        "_chunks",
+        "_completed",
+        "_fallback",
+        "_head",
+        "_headers",
+        "_headers_owed",
+        "_limits",
+        "_make_id",
+        "_modes",
+        "_received_at",
+        "_response_started",
+        "_size",
+        "_state",
+        "_subset",
+        "_trailers_owed",
+        "_unanswered_chunks",
+    )
+
+    def __init__(self, limits: Limits, make_id: Callable[[], str], fallback: BodyModes = GATEWAY_MODES) -> None:
+        self._limits = limits
+        self._make_id = make_id
+        self._fallback = fallback
+        self._modes = fallback
+        self._state = State.IDLE
+        self._headers = _NO_HEADERS
+        self._head: RequestHead | None = None
+        self._subset: tuple[str, ...] | None = None
+        self._received_at = 0.0
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._body = b""
+        self._headers_owed = False
+        self._unanswered_chunks = 0
+        self._trailers_owed = False
+        self._response_started = False
+        self._completed = False
+        self._answers: list[ProcessingResponse] = []
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more will be said: the request was refused, or the stream has ended."""
+        return self._state is State.REFUSED or self._state is State.ENDED
+
+    def receive(self, message: ProcessingRequest, now: float) -> list[Event]:
+        """Take a message in. `now` is monotonic seconds."""
+        if self.closed:
+            return []
+        handle = _HANDLERS.get(message.WhichOneof("request"))
+        if handle is None:
+            return []  # a phase that this version of the protocol doesn't have: there is no answer to give
+        if self._state is State.IDLE:
+            self._modes = messages.body_modes(message, self._fallback)
+            self._received_at = now
+        return handle(self, message)
+
+    def route(self, route: Route) -> None:
+        """Answer the request that `RequestReady` told of. Does nothing when it is over already.
+
+        Raises ValueError for a route without a destination, or with a model for a body that has none to replace,
+        and RuntimeError when there is no request to answer.
+        """
+        if not self._undecided():
+            return
+        if not route.destinations:
+            raise ValueError("a route needs a destination")
+        assert self._head is not None
+        set_headers = dict(route.set_headers)
+        if self._headers.get(names.REQUEST_ID) != self._head.request_id:
+            set_headers[names.REQUEST_ID] = self._head.request_id
+        body = self._body
+        if route.model is not None:
+            body = replace_model(body, route.model)
+        changed = body is not self._body
+        if changed or self._restores_length(body):
+            set_headers["content-length"] = str(len(body))
+        mutation = Mutation(
+            destination=",".join(route.destinations),
+            set_headers=set_headers,
+            remove_headers=sorted(
+                name
+                for name in names.CONTROL.intersection(self._headers.names())
+                if name != names.DESTINATION and name not in set_headers
+            ),
+        )
+        self._state = State.ROUTED
+        self._body = b""
+        self._answer_request(mutation, body, changed)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer the request that `RequestReady` told of with an error. Does nothing when it is over already.
+
+        Raises RuntimeError when there is no request to answer.
+        """
+        if self._undecided():
+            self._refuse(refusal)
+
+    def responses(self) -> list[ProcessingResponse]:
+        """What to send now, in order. Each answer is handed out once."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def end(self, now: float) -> list[Event]:
+        """The stream is over: half-closed, cancelled, or lost."""
+        if self._state is State.ENDED:
+            return []
+        refused = self._state is State.REFUSED
+        seen = self._response_started and self._modes.response is BodyMode.NONE
+        self._release()
+        self._state = State.ENDED
+        return self._complete(aborted=not (refused or seen))
+
+    # -- the request
+
+    def _on_request_headers(self, message: ProcessingRequest) -> list[Event]:
+        if self._state is not State.IDLE:
+            return []
+        shown = message.request_headers
+        self._merge_subset(message)
+        count, size = messages.headers_size(shown)
+        limits = self._limits
+        if count > limits.header_count or size > limits.header_bytes:
+            return self._refuse_itself(
+                431,
+                f"the request has {count} headers of {size} bytes together; "
+                f"at most {limits.header_count} headers and {limits.header_bytes} bytes are taken",
+            )
+        self._headers = messages.read_headers(shown)
+        mode = self._modes.request
+        if shown.end_of_stream or mode in _HEADERS_DECIDE:
+            self._headers_owed = True
+            return self._ready(has_body=False)
+        if mode is BodyMode.GRPC:
+            return self._refuse_itself(
+                500,
+                "the proxy sends request bodies in mode GRPC, which this picker doesn't speak; "
+                "request_body_mode BUFFERED or FULL_DUPLEX_STREAMED is right",
+            )
+        length = self._headers.get("content-length")
+        if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limits.request_body):
+            return self._refuse_large(f"of {length[:18]} bytes")
+        self._state = State.COLLECTING
+        if mode in _BUFFERED:
+            self._answers.append(messages.REQUEST_HEADERS_UNCHANGED)
+        else:
+            self._headers_owed = True
+        return []
+
+    def _on_request_body(self, message: ProcessingRequest) -> list[Event]:
+        mode = self._modes.request
+        state = self._state
+        if state is State.IDLE:  # the proxy doesn't show request headers
+            state = self._state = State.COLLECTING
+        if state is not State.COLLECTING:
+            if state is State.DECIDING:
+                self._unanswered_chunks += mode not in _ECHOED
+            elif state is State.ROUTED and mode not in _ECHOED:
+                self._answers.append(messages.REQUEST_BODY_UNCHANGED)
+            return []
+        self._merge_subset(message)
+        shown = message.request_body
+        if mode in _HEADERS_DECIDE:
+            self._unanswered_chunks = 1
+            return self._ready(has_body=False)
+        chunk = shown.body
+        self._size += len(chunk)
+        if self._size > self._limits.request_body:
+            return self._refuse_large("")
+        if chunk:
+            self._chunks.append(chunk)
+        if mode in _BUFFERED:  # one message, also when trailers follow and it isn't the end of the stream
+            self._unanswered_chunks = 1
+            return self._ready(truncated=mode is BodyMode.BUFFERED_PARTIAL and not shown.end_of_stream)
+        if shown.end_of_stream:
+            self._unanswered_chunks = 1
+            return self._ready()
+        return []
+
+    def _on_request_trailers(self, message: ProcessingRequest) -> list[Event]:
+        if self._state is State.ROUTED:
+            self._answers.append(messages.REQUEST_TRAILERS_UNCHANGED)
+        elif self._state is not State.OVERTAKEN:
+            self._trailers_owed = True
+            if self._state is not State.DECIDING:
+                self._merge_subset(message)
+                return self._ready(has_body=self._size > 0)
+        return []
+
+    def _merge_subset(self, message: ProcessingRequest) -> None:
+        """Proxies attach the hint to some phases only: one without it takes nothing back."""
+        if message.HasField("metadata_context"):
+            found = messages.read_subset(message)
+            if found is not None:
+                self._subset = found
+
+    def _ready(self, *, has_body: bool = True, truncated: bool = False) -> list[Event]:
+        chunks = self._chunks
+        self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._chunks = []
+        headers = self._headers
+        self._head = RequestHead(
+            headers=headers,
+            path=headers.first_of(":path", "x-original-path", "x-forwarded-path"),
+            method=headers.get(":method"),
+            request_id=headers.get(names.REQUEST_ID) or self._make_id(),
+            subset=self._subset,
+            received_at=self._received_at,
+            has_body=has_body,
+            truncated=truncated,
+        )
+        self._state = State.DECIDING
+        return [RequestReady(self._head, self._body)]
+
+    def _undecided(self) -> bool:
+        if self._state is State.DECIDING:
+            return True
+        if self.closed or self._state is State.OVERTAKEN:
+            return False
+        raise RuntimeError(f"no request waits for an answer: {self!r}")
+
+    def _restores_length(self, body: bytes) -> bool:
+        """A proxy that streams the body both ways drops the client's content-length: it may change on the way."""
+        return (
+            self._modes.request is BodyMode.FULL_DUPLEX_STREAMED
+            and bool(body)
+            and not self._trailers_owed
+            and "content-length" in self._headers
+        )
+
+    def _answer_request(self, mutation: Mutation, body: bytes, changed: bool) -> None:
+        """Answer what the proxy waits for, in the order of its messages. The first answer carries the decision."""
+        pending: Mutation | None = mutation
+        answers = self._answers
+        if self._headers_owed:
+            answers.append(messages.answer_headers(mutation))
+            pending = None
+        if self._modes.request is BodyMode.FULL_DUPLEX_STREAMED:
+            if body or self._unanswered_chunks:
+                last = max(0, len(body) - 1) // PIECE * PIECE
+                for start in range(0, last + 1, PIECE):
+                    end = start == last and not self._trailers_owed
+                    answers.append(messages.echo_request(body[start : start + PIECE], end, pending))
+                    pending = None
+        else:
+            for _ in range(self._unanswered_chunks):
+                if pending is None:
+                    answers.append(messages.REQUEST_BODY_UNCHANGED)
+                else:
+                    answers.append(messages.answer_body(pending, body if changed else None))
+                    pending = None
+        if self._trailers_owed:
+            answers.append(
+                messages.REQUEST_TRAILERS_UNCHANGED if pending is None else messages.answer_trailers(pending)
+            )
+
+    # -- refusals
+
+    def _refuse(self, refusal: Refusal) -> None:
+        grpc = self._headers.get("content-type").startswith("application/grpc")
+        self._answers.append(refusals.answer(refusal, grpc))
+        self._release()
+        self._state = State.REFUSED
+
+    def _refuse_itself(self, status: int, message: str) -> list[Event]:
+        refusal = Refusal(status=status, message=message)
+        self._refuse(refusal)
+        return [Refused(refusal)]
+
+    def _refuse_large(self, size: str) -> list[Event]:
+        body = f"a body {size}" if size else "the body"
+        return self._refuse_itself(413, f"{body} is larger than the limit of {self._limits.request_body} bytes")
+
+    def _release(self) -> None:
+        self._chunks = []
+        self._body = b""
+
+    # -- the response
+
+    def _on_response_headers(self, message: ProcessingRequest) -> list[Event]:
+        self._answers.append(messages.RESPONSE_HEADERS_UNCHANGED)
+        if self._response_started:
+            return []
+        self._overtake()
+        self._response_started = True
+        shown = message.response_headers
+        events: list[Event] = [ResponseStarted(messages.read_status(shown), messages.read_served(message))]
+        return events + self._complete(aborted=False) if shown.end_of_stream else events
+
+    def _on_response_body(self, message: ProcessingRequest) -> list[Event]:
+        self._overtake()
+        chunk = message.response_body
+        echoed = self._modes.response in _ECHOED
+        self._answers.append(messages.echo_response(chunk) if echoed else messages.RESPONSE_BODY_UNCHANGED)
+        if chunk.end_of_stream or chunk.end_of_stream_without_message:
+            return self._complete(aborted=False)
+        return []
+
+    def _on_response_trailers(self, message: ProcessingRequest) -> list[Event]:
+        self._overtake()
+        self._answers.append(messages.RESPONSE_TRAILERS_UNCHANGED)
+        return self._complete(aborted=False)
+
+    def _overtake(self) -> None:
+        if self._state is not State.ROUTED:
+            self._release()
+            self._state = State.OVERTAKEN
+
+    def _complete(self, *, aborted: bool) -> list[Event]:
+        if self._completed:
+            return []
+        self._completed = True
+        return [Completed(aborted)]
+
+    def __repr__(self) -> str:
+        size = self._size if self._state is State.COLLECTING else len(self._body)
+        held = f", holds {size} bytes" if size else ""
+        response = "complete" if self._completed else "started" if self._response_started else "awaited"
+        return (
+            f"<Conversation {self._state.value}, response {response}, "
+            f"bodies {self._modes.request.name}/{self._modes.response.name}{held}>"
+        )
+
+
+_HANDLERS: dict[str | None, Callable[[Conversation, ProcessingRequest], list[Event]]] = {
+    "request_headers": Conversation._on_request_headers,
+    "request_body": Conversation._on_request_body,
+    "request_trailers": Conversation._on_request_trailers,
+    "response_headers": Conversation._on_response_headers,
+    "response_body": Conversation._on_response_body,
+    "response_trailers": Conversation._on_response_trailers,
+}

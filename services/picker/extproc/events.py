@@ -1,0 +1,70 @@
+"""What a conversation tells its owner, and the limits that it is made with."""
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from services.picker.requests.request import Headers, Refusal
+from shared.quantities import Size
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How much of one request a conversation keeps. What is beyond a limit is refused, never kept."""
+
+    request_body: Size = 64 * 2**20
+    """Bytes; a larger body is refused with 413."""
+    header_count: int = 1000
+    """Request headers; more are refused with 431."""
+    header_bytes: Size = 256 * 2**10
+    """Bytes of all request headers on the wire; more are refused with 431."""
+
+
+class RequestHead(Struct, frozen=True, kw_only=True):
+    """What is known of a request besides its body."""
+
+    headers: Headers
+    path: str
+    """With the query, as the client sent it; empty when the proxy didn't show the headers."""
+    method: str
+    request_id: str
+    """`x-request-id`, or one that was made."""
+    subset: tuple[str, ...] | None
+    """The subset hint: entries without blanks; None means every endpoint, empty means none."""
+    received_at: float
+    """Monotonic seconds of the first message."""
+    has_body: bool = True
+    """Whether a body was shown. False for requests without one, and where the proxy keeps it (NONE, STREAMED)."""
+    truncated: bool = False
+    """Whether the proxy may have shown only the body's beginning (BUFFERED_PARTIAL)."""
+
+
+class RequestReady(Struct, frozen=True):
+    """Everything that will be known of the request is known: time to answer with `route` or `refuse`."""
+
+    head: RequestHead
+    body: bytes
+
+
+class Refused(Struct, frozen=True):
+    """The conversation itself has refused the request; there will be no RequestReady."""
+
+    refusal: Refusal
+
+
+class ResponseStarted(Struct, frozen=True):
+    """The response headers have come."""
+
+    status: int | None
+    """HTTP status; None when the proxy didn't show it."""
+    served: str | None
+    """`address:port` of the endpoint that answered; None when the proxy doesn't tell."""
+
+
+class Completed(Struct, frozen=True):
+    """The request is over; nothing follows. Comes once for every conversation, whatever happened before."""
+
+    aborted: bool
+    """Whether it ended before a response or a refusal was complete, as far as the proxy shows it."""
+
+
+Event: TypeAlias = RequestReady | Refused | ResponseStarted | Completed

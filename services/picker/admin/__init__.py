@@ -1,0 +1,1 @@
+"""What a picker tells about itself: metrics, decisions with their reasons, state."""

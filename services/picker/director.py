@@ -1,0 +1,153 @@
+"""`Director.decide`: from a request and the view to a decision, without I/O.
+
+The order is the reference's: model, priority, admission, candidates, scheduling. Two of its gaps are closed: the
+candidates are looked at before admission, so an empty pool is a 503 for everybody, and a subset hint is honoured with
+its ports, also for requests without a body.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+
+from services.picker.admission.detector import SaturationDetector
+from services.picker.decision import Decision
+from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
+from services.picker.requests.request import Refusal, Request, Route
+from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.scheduler import Scheduler
+from services.picker.state.layout import Rows
+from services.picker.state.view import View
+from shared.config.schema import StaleMetrics
+
+RETRY_AFTER = 1
+"""Seconds: an empty or full pool is a matter of scrapes and scaling, worth asking again soon."""
+
+
+class Director:
+    """Decides with one configuration's scheduler and detector. Randomness and the wall clock are passed in."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        detector: SaturationDetector,
+        stale: StaleMetrics,
+        random: np.random.Generator,
+        wall_clock: Callable[[], float],
+        *,
+        honour_subset: bool = True,
+    ) -> None:
+        self.scheduler = scheduler
+        self.detector = detector
+        self._stale = stale
+        self._random = random
+        self._wall_clock = wall_clock
+        self._honour_subset = honour_subset
+
+    def decide(self, request: Request, view: View, now: float) -> Decision:
+        """Where the request goes at the monotonic time `now`. Producers have learned of it; nothing is charged yet."""
+        started = perf_counter()
+        model, rewrite = self._model(request, view)
+        objective = request.headers.first_of(*OBJECTIVE_HEADERS)
+        known = view.objectives.get(objective)
+        priority = known.priority if known is not None else 0
+        candidates = self._candidates(request, view)
+        cycle = Cycle(
+            request,
+            view,
+            now,
+            self._random,
+            self._stale,
+            model=model,
+            priority=priority,
+            candidates=candidates,
+        )
+        decided = partial(
+            Decision,
+            request=request,
+            layout=cycle.layout,
+            model=model,
+            rewrite=rewrite,
+            objective=objective,
+            priority=priority,
+            candidates=candidates,
+            readings=cycle.readings,
+            at=self._wall_clock(),
+            monotonic=now,
+        )
+        if refusal := self._admit(cycle):
+            return decided(outcome=refusal, seconds=perf_counter() - started)
+        runs, primary = self.scheduler.schedule(cycle)
+        picked = runs[primary].picked
+        if not picked:
+            return decided(outcome=_FILTERED, runs=runs, primary=primary, seconds=perf_counter() - started)
+        self.scheduler.picked(cycle, picked[0])
+        route = Route(
+            destinations=tuple(cycle.layout.authorities[row] for row in picked),
+            model=model if model != request.content.model else None,
+        )
+        return decided(
+            outcome=route,
+            runs=runs,
+            primary=primary,
+            tokens=self.scheduler.weigher.tokens(cycle, picked[0]),
+            seconds=perf_counter() - started,
+        )
+
+    def _model(self, request: Request, view: View) -> tuple[str, str]:
+        """(target model, name of the rewrite that applied)."""
+        model = request.content.model
+        if not model:
+            return "", ""
+        found = view.rewrites.target(model, request.id)
+        if found is not None:
+            rewrite, target = found
+            return target, rewrite
+        return request.headers.first_of(*REWRITE_HEADERS) or model, ""
+
+    def _candidates(self, request: Request, view: View) -> Rows:
+        layout = view.layout
+        if request.subset is None or not self._honour_subset:
+            return layout.all_rows
+        return layout.subset(request.subset)
+
+    def _admit(self, cycle: Cycle) -> Refusal | None:
+        if not len(cycle.candidates):
+            return _EMPTY if not len(cycle.layout) else _NONE_IN_SUBSET
+        if cycle.priority < 0 and self.detector.saturation(cycle, cycle.candidates) >= 1.0:
+            return _SHED
+        return None
+
+    def __repr__(self) -> str:
+        return f"<Director {self.scheduler!r}>"
+
+
+_EMPTY = Refusal(
+    status=503,
+    message="no endpoints: the pool has no model server that is ready",
+    kind="service_unavailable",
+    reason=REJECTED_NO_ENDPOINTS,
+    retry_after=RETRY_AFTER,
+)
+_NONE_IN_SUBSET = Refusal(
+    status=503,
+    message="no endpoints: none of the pool's model servers is in the subset that the gateway asks for",
+    kind="service_unavailable",
+    reason=REJECTED_NO_ENDPOINTS,
+    retry_after=RETRY_AFTER,
+)
+_FILTERED = Refusal(
+    status=429,
+    message="no endpoints available for the given request: the scheduling filters left none",
+    kind="rate_limit_exceeded",
+    reason=REJECTED_SATURATED,
+    retry_after=RETRY_AFTER,
+)
+_SHED = Refusal(
+    status=429,
+    message="system saturated, sheddable request dropped",
+    kind="rate_limit_exceeded",
+    reason=REJECTED_SATURATED,
+    retry_after=RETRY_AFTER,
+)

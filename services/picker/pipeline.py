@@ -1,0 +1,74 @@
+"""What one configuration comes to in a picker: its parsers, its director, its plugins.
+
+A changed configuration is built beside the running one and swapped in whole; the view (endpoints, load, prefix index)
+belongs to neither and stays.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from services.picker.admission.detector import SaturationDetector
+from services.picker.director import Director
+from services.picker.requests.parsers import Parser, ParserChain
+from services.picker.scheduling.profile import Observe, nothing
+from services.picker.scheduling.scheduler import Scheduler
+from shared.config.loaded import LoadedConfig
+from shared.config.problems import Invalid, Problem
+from shared.plugin import Tier
+
+
+class Pipeline:
+    """Parsers and director of one configuration."""
+
+    def __init__(self, config: LoadedConfig, parsers: ParserChain, director: Director) -> None:
+        self.config = config
+        self.parsers = parsers
+        self.director = director
+
+    def state(self) -> dict[str, Any]:
+        """What `/debug/state` shows of the configuration."""
+        return {
+            "origin": self.config.origin or "built-in default",
+            "plugins": {
+                name: {"type": spec.kind.TYPE, "added_by_default": spec.injected}
+                for name, spec in self.config.plugins.items()
+            },
+            "parsers": list(self.config.parsers),
+            "saturation_detector": self.config.saturation_detector,
+            "stale_metrics": {
+                "after": self.config.stale_metrics.after,
+                "policy": self.config.stale_metrics.policy,
+            },
+            "warnings": [str(one) for one in self.config.warnings],
+            **self.director.scheduler.state(),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.config.origin or 'default'}: {self.director!r}>"
+
+
+def build(
+    config: LoadedConfig,
+    random: np.random.Generator,
+    wall_clock: Callable[[], float],
+    observe: Observe = nothing,
+    *,
+    honour_subset: bool = True,
+) -> Pipeline:
+    """Instances of the configuration's plugins, wired. Raises `Invalid` when a plugin refuses to be made."""
+    plugins = config.instances(Tier.PICKER)
+    detector = plugins[config.saturation_detector]
+    if not isinstance(detector, SaturationDetector):
+        raise Invalid([Problem(config.saturation_detector, f"{detector!r} implements no SaturationDetector")])
+    parsers = [one for name in config.parsers if isinstance(one := plugins[name], Parser)]
+    director = Director(
+        Scheduler(config, plugins, observe),
+        detector,
+        config.stale_metrics,
+        random,
+        wall_clock,
+        honour_subset=honour_subset,
+    )
+    return Pipeline(config, ParserChain(parsers), director)

@@ -1,0 +1,40 @@
+"""The plugin types that run in a picker. A new one is a file in `scheduling` and a line here."""
+
+from services.picker.admission.utilization import UtilizationDetector
+from services.picker.requests.openai import OpenAIParser
+from services.picker.requests.passthrough import PassthroughParser
+from services.picker.scheduling.filters.label_selector import LabelSelectorFilter
+from services.picker.scheduling.handlers.single_profile import SingleProfileHandler
+from services.picker.scheduling.pickers.max_score import MaxScorePicker
+from services.picker.scheduling.pickers.random import RandomPicker
+from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
+from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
+from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
+from services.picker.scheduling.scorers.active_request import ActiveRequestScorer
+from services.picker.scheduling.scorers.kv_cache import KvCacheUtilizationScorer
+from services.picker.scheduling.scorers.lora_affinity import LoraAffinityScorer
+from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
+from services.picker.scheduling.scorers.queue import QueueScorer
+from services.picker.scheduling.scorers.running_requests import RunningRequestsScorer
+from services.picker.scheduling.scorers.token_load import TokenLoadScorer
+from shared.plugin import Plugin
+
+PLUGINS: tuple[type[Plugin], ...] = (
+    OpenAIParser,
+    PassthroughParser,
+    LabelSelectorFilter,
+    QueueScorer,
+    KvCacheUtilizationScorer,
+    RunningRequestsScorer,
+    LoraAffinityScorer,
+    PrefixCacheScorer,
+    TokenLoadScorer,
+    ActiveRequestScorer,
+    MaxScorePicker,
+    RandomPicker,
+    WeightedRandomPicker,
+    SingleProfileHandler,
+    ApproxPrefixProducer,
+    InFlightLoadProducer,
+    UtilizationDetector,
+)

@@ -1,0 +1,71 @@
+"""`label-selector-filter`: keeps the endpoints whose labels a Kubernetes label selector matches."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+
+from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.interfaces import Filter
+from services.picker.state.layout import Mask, Rows
+
+
+class Requirement(Struct, frozen=True):
+    """One of `matchExpressions`."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.operator in ("In", "NotIn") and not self.values:
+            raise ValueError(f"operator {self.operator!r} needs values")
+        if self.operator in ("Exists", "DoesNotExist") and self.values:
+            raise ValueError(f"operator {self.operator!r} takes no values")
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+
+
+class LabelSelector(Struct, frozen=True, rename="camel"):
+    """A Kubernetes `LabelSelector`; an empty one matches everything."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            one.matches(labels) for one in self.match_expressions
+        )
+
+
+class LabelSelectorFilter(Filter):
+    """The selector is evaluated once for each layout, not for each request."""
+
+    TYPE = "label-selector-filter"
+    ALIASES = ("by-label-selector",)
+    Parameters = LabelSelector
+    parameters: LabelSelector
+
+    def __init__(self, name: str, parameters: LabelSelector | None = None) -> None:
+        super().__init__(name, parameters)
+        self._generation = -1
+        self._kept: Mask = np.zeros(0, np.bool_)
+
+    def filter(self, cycle: Cycle, rows: Rows) -> Rows:
+        layout = cycle.layout
+        if layout.generation != self._generation:
+            matches = (self.parameters.matches(one.labels) for one in layout.endpoints)
+            self._kept = np.fromiter(matches, np.bool_, len(layout))
+            self._generation = layout.generation
+        kept: Rows = rows[self._kept[rows]]
+        return kept

@@ -1,0 +1,73 @@
+"""What a scheduling plugin implements. Each is plain synchronous code over arrays; none keeps the cycle."""
+
+from typing import Any
+
+from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.record import ProfileRun
+from services.picker.state.layout import Floats, Rows
+from shared.plugin import Plugin, Role, Tier
+
+
+class Filter(Plugin):
+    """Narrows the candidates."""
+
+    ROLES = frozenset({Role.FILTER})
+    TIER = Tier.PICKER
+
+    def filter(self, cycle: Cycle, rows: Rows) -> Rows:
+        """The rows that stay, in the order given. Empty means that no endpoint can take the request."""
+        raise NotImplementedError
+
+
+class Scorer(Plugin):
+    """Says how well each candidate suits the request."""
+
+    ROLES = frozenset({Role.SCORER})
+    TIER = Tier.PICKER
+
+    def score(self, cycle: Cycle, rows: Rows) -> Floats:
+        """A new array of scores, one a row; the profile holds them to 0..1 and takes NaN for 0."""
+        raise NotImplementedError
+
+
+class Picker(Plugin):
+    """Chooses among the scored candidates."""
+
+    ROLES = frozenset({Role.PICKER})
+    TIER = Tier.PICKER
+
+    def pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> list[int]:
+        """The chosen rows, first choice first, then the fallbacks; at least one when there is a candidate."""
+        raise NotImplementedError
+
+
+class ProfileHandler(Plugin):
+    """Decides which profiles run, and what their results mean together."""
+
+    ROLES = frozenset({Role.PROFILE_HANDLER})
+    TIER = Tier.PICKER
+
+    def next_profiles(self, cycle: Cycle, names: tuple[str, ...], results: dict[str, ProfileRun]) -> tuple[str, ...]:
+        """The profiles to run now, given what has run; none when all is done."""
+        raise NotImplementedError
+
+    def primary(self, cycle: Cycle, results: dict[str, ProfileRun]) -> str:
+        """The profile whose pick is the request's destination."""
+        raise NotImplementedError
+
+
+class Producer(Plugin):
+    """Finds something out about a request before it is scheduled, and learns from where it went."""
+
+    ROLES = frozenset({Role.DATA_PRODUCER})
+    TIER = Tier.PICKER
+
+    def produce(self, cycle: Cycle) -> None:
+        """Put what it produces into `cycle.attributes`."""
+
+    def picked(self, cycle: Cycle, row: int) -> None:
+        """The request goes to this endpoint."""
+
+    def state(self) -> dict[str, Any]:
+        """What `/debug/state` shows of it."""
+        return {}

@@ -1,0 +1,1 @@
+"""Data producers, one a file."""

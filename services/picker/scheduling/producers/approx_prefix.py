@@ -1,0 +1,109 @@
+"""`approx-prefix-cache-producer`: remembers where prompts went, and so who probably holds a prompt's prefix.
+
+Prompts are cut into blocks of estimated tokens, four bytes each. With `autoTune` the block and the number of blocks
+follow what the model servers report, the largest of the pool, so that every request is cut alike.
+"""
+
+from typing import Annotated, Any
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from services.picker.scheduling.cycle import BYTES_PER_TOKEN, PREFIX_MATCH, Cycle, PrefixMatch
+from services.picker.scheduling.interfaces import Producer
+from services.picker.state.prefix import block_hashes
+from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, AttributeKey
+
+SMALLEST_BLOCK = 64
+"""Tokens: smaller blocks cost more than they tell (the reference's floor)."""
+_HASHES: AttributeKey[list[int]] = AttributeKey("PromptBlocks", "approx-prefix-cache-producer", list)
+
+
+class ApproxPrefixParameters(Struct, frozen=True, rename="camel"):
+    """The size of a block, and how many are looked at and remembered."""
+
+    auto_tune: bool = True
+    block_size_tokens: Annotated[int, Meta(ge=0)] = 16
+    block_size: Annotated[int, Meta(ge=0)] = 0
+    """Characters; an older generation's `blockSizeTokens`."""
+    hash_block_size: Annotated[int, Meta(ge=0)] = 0
+    """Characters; a still older one's."""
+    max_prefix_tokens_to_match: Annotated[int, Meta(ge=0)] = 131_072
+    max_prefix_blocks_to_match: Annotated[int, Meta(ge=0)] = 2048
+    """Counts only when `maxPrefixTokensToMatch` is 0; both 0 means no limit."""
+    lru_capacity_per_server: Annotated[int, Meta(gt=0)] = 31_250
+
+    def __post_init__(self) -> None:
+        if not self.auto_tune and not self.tokens:
+            raise ValueError("blockSizeTokens is 0; without autoTune it must be positive")
+
+    @property
+    def tokens(self) -> int:
+        """The configured block in tokens."""
+        characters = self.block_size or self.hash_block_size
+        return -(-characters // BYTES_PER_TOKEN) if characters else self.block_size_tokens
+
+
+class ApproxPrefixProducer(Producer):
+    """Looks a prompt up before the pick, and adds it to the index afterwards."""
+
+    TYPE = "approx-prefix-cache-producer"
+    Parameters = ApproxPrefixParameters
+    PRODUCES = (PREFIX_MATCH,)
+    parameters: ApproxPrefixParameters
+
+    def __init__(self, name: str, parameters: ApproxPrefixParameters | None = None) -> None:
+        super().__init__(name, parameters)
+        self.lookups = 0
+        self.blocks = 0
+        self.hits = 0
+
+    @classmethod
+    def deprecations(cls, parameters: ApproxPrefixParameters) -> list[str]:
+        former = {"blockSize": parameters.block_size, "hashBlockSize": parameters.hash_block_size}
+        return [f"{name} is deprecated; write blockSizeTokens" for name, value in former.items() if value]
+
+    def produce(self, cycle: Cycle) -> None:
+        block = self._block_tokens(cycle)
+        content = cycle.request.content
+        seed = f"{cycle.model}\x00{content.cache_salt}\x00{block}".encode()
+        hashes = block_hashes(content.prompt, block * BYTES_PER_TOKEN, seed, self._most_blocks(block))
+        matched = cycle.view.prefixes.match(hashes)
+        cycle.attributes[_HASHES] = hashes
+        cycle.attributes[PREFIX_MATCH] = PrefixMatch(matched, len(hashes), block)
+
+    def picked(self, cycle: Cycle, row: int) -> None:
+        hashes: list[int] = cycle.attributes.get(_HASHES, [])
+        if hashes:
+            match: PrefixMatch = cycle.attributes[PREFIX_MATCH]
+            self.lookups += 1
+            self.blocks += match.total
+            self.hits += int(match.matched[row])
+            endpoint = cycle.layout.endpoints[row]
+            cycle.view.prefixes.add(endpoint.id, hashes, self._capacity(cycle, row, match.block_tokens))
+
+    def state(self) -> dict[str, Any]:
+        return {"lookups": self.lookups, "blocks": self.blocks, "hits": self.hits}
+
+    def _block_tokens(self, cycle: Cycle) -> int:
+        block = self.parameters.tokens
+        if self.parameters.auto_tune:
+            reported = cycle.view.columns.numbers(CACHE_BLOCK_SIZE.wire).values
+            largest = np.fmax.reduce(reported, initial=0.0)
+            if largest > 0:
+                block = int(largest)
+        return max(block, SMALLEST_BLOCK)
+
+    def _most_blocks(self, block: int) -> int:
+        tokens = self.parameters.max_prefix_tokens_to_match
+        return max(tokens // block, 1) if tokens else self.parameters.max_prefix_blocks_to_match
+
+    def _capacity(self, cycle: Cycle, row: int, block: int) -> int:
+        """Blocks that the endpoint's cache holds: as many of ours as its own tokens make."""
+        if self.parameters.auto_tune:
+            columns = cycle.view.columns
+            blocks = columns.numbers(CACHE_NUM_BLOCKS.wire).values[row]
+            size = columns.numbers(CACHE_BLOCK_SIZE.wire).values[row]
+            if blocks > 0 and size > 0:
+                return max(int(blocks * size) // block, 1)
+        return self.parameters.lru_capacity_per_server

@@ -1,0 +1,44 @@
+"""`inflight-load-producer`: what a request weighs in the load in flight while it is under way.
+
+The table itself is the view's, because every request is counted whatever is configured; this plugin says how many
+tokens a request is charged with.
+"""
+
+from typing import Annotated, Any
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
+from services.picker.scheduling.interfaces import Producer
+
+
+class InFlightLoadParameters(Struct, frozen=True, rename="camel"):
+    """Whether the tokens that the request will generate are charged too, and how they are estimated."""
+
+    add_estimated_output_tokens: bool = False
+    output_ratio: Annotated[float, Meta(ge=0)] = 1.5
+    """Output tokens per prompt token."""
+    max_estimated_output_tokens: Annotated[int, Meta(ge=0)] = 0
+    """0 means no limit."""
+    prefix_match_info_producer_name: str = ""
+    sync_cross_replica_state: Any = None
+    """Pickers always share their load; read so that documents that set it load."""
+
+
+class InFlightLoadProducer(Producer):
+    """Charges the prompt tokens that the endpoint has to compute, and on request an estimate of the output."""
+
+    TYPE = "inflight-load-producer"
+    Parameters = InFlightLoadParameters
+    PRODUCES = (IN_FLIGHT_LOAD,)
+    parameters: InFlightLoadParameters
+
+    def tokens(self, cycle: Cycle, row: int) -> int:
+        """What the request is charged with on this endpoint."""
+        charged = int(cycle.uncached_tokens(np.array([row], np.intp))[0])
+        if self.parameters.add_estimated_output_tokens:
+            estimate = round(cycle.prompt_tokens() * self.parameters.output_ratio)
+            limits = (cycle.request.content.output_limit, self.parameters.max_estimated_output_tokens)
+            charged += min(estimate, *(limit for limit in limits if limit)) if any(limits) else estimate
+        return charged

@@ -1,0 +1,36 @@
+"""What happened in a profile, step by step: enough to explain the pick, cheap enough to keep for every request."""
+
+from msgspec import Struct
+
+from services.picker.state.layout import Floats, Rows
+
+
+class FilterStep(Struct, frozen=True):
+    """A filter and what it let through."""
+
+    plugin: str
+    kept: Rows
+
+
+class ScoreStep(Struct, frozen=True):
+    """A scorer, its weight, and its scores (0..1) in the order of the run's rows."""
+
+    plugin: str
+    weight: float
+    scores: Floats
+
+
+class ProfileRun(Struct, frozen=True):
+    """One run of a profile."""
+
+    profile: str
+    candidates: Rows
+    filters: tuple[FilterStep, ...]
+    rows: Rows
+    """What the filters left."""
+    scores: tuple[ScoreStep, ...]
+    totals: Floats
+    """Sum of weight · score, in the order of `rows`."""
+    picker: str
+    picked: tuple[int, ...]
+    """Rows, the first choice first; empty when the filters left nothing."""

@@ -1,0 +1,78 @@
+"""Runs a configuration's profiles on a cycle: producers first, then the profiles that the handler asks for.
+
+Only producers whose product some profile's plugin requires are run: what nobody reads is not computed.
+"""
+
+from time import perf_counter
+
+from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
+from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
+from services.picker.scheduling.profile import Observe, Profile, nothing
+from services.picker.scheduling.record import ProfileRun
+from shared.config.loaded import LoadedConfig, ProfileSpec
+from shared.config.problems import Invalid, Problem
+from shared.plugin import Plugin
+
+
+class Scheduler:
+    """The plugins of one configuration, wired."""
+
+    def __init__(self, config: LoadedConfig, plugins: dict[str, Plugin], observe: Observe = nothing) -> None:
+        """Wire the instances that `config` names. Raises `Invalid` for a plugin that isn't what its role demands."""
+        self._observe = observe
+        self._profiles = {spec.name: _profile(spec, plugins, observe) for spec in config.profiles}
+        self._names = tuple(self._profiles)
+        handler = plugins[config.profile_handler]
+        if not isinstance(handler, ProfileHandler):
+            raise Invalid([Problem(config.profile_handler, f"{handler!r} implements no ProfileHandler")])
+        self._handler = handler
+        wanted = {key for spec in config.profiles for one in spec.members for key in one.plugin.kind.REQUIRES}
+        self.producers = tuple(
+            one for one in plugins.values() if isinstance(one, Producer) and wanted.intersection(one.PRODUCES)
+        )
+        self.weigher = next(
+            (one for one in plugins.values() if isinstance(one, InFlightLoadProducer)),
+            InFlightLoadProducer(InFlightLoadProducer.TYPE),
+        )
+        """Says what a request weighs in the load in flight."""
+
+    def schedule(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], str]:
+        """(each profile's run, the name of the one whose pick is the destination)."""
+        started = perf_counter()
+        for producer in self.producers:
+            producer.produce(cycle)
+            ended = perf_counter()
+            self._observe("DataProducer", producer.TYPE, producer.name, ended - started)
+            started = ended
+        runs: dict[str, ProfileRun] = {}
+        while names := self._handler.next_profiles(cycle, self._names, runs):
+            for name in names:
+                runs[name] = self._profiles[name].run(cycle, cycle.candidates)
+        return runs, self._handler.primary(cycle, runs)
+
+    def picked(self, cycle: Cycle, row: int) -> None:
+        """Tell the producers where the request goes."""
+        for producer in self.producers:
+            producer.picked(cycle, row)
+
+    def state(self) -> dict[str, object]:
+        return {
+            "profiles": [repr(one) for one in self._profiles.values()],
+            "handler": self._handler.name,
+            "producers": {one.name: one.state() for one in self.producers},
+        }
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {', '.join(map(repr, self._profiles.values()))}>"
+
+
+def _profile(spec: ProfileSpec, plugins: dict[str, Plugin], observe: Observe) -> Profile:
+    members = [(plugins[one.plugin.name], one.weight) for one in spec.members if one.plugin.name in plugins]
+    return Profile(
+        spec.name,
+        tuple(one for one, _ in members if isinstance(one, Filter)),
+        tuple((one, weight) for one, weight in members if isinstance(one, Scorer)),
+        next(one for one, _ in members if isinstance(one, Picker)),
+        observe,
+    )

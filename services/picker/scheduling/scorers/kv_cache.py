@@ -1,0 +1,17 @@
+"""`kv-cache-utilization-scorer`: the more of its KV cache an endpoint has free, the better."""
+
+from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.interfaces import Scorer
+from services.picker.state.layout import Floats, Rows
+from shared.attributes import KV_CACHE_USAGE
+
+
+class KvCacheUtilizationScorer(Scorer):
+    """`1 − usage`."""
+
+    TYPE = "kv-cache-utilization-scorer"
+    ALIASES = ("kv-cache-scorer",)
+    REQUIRES = (KV_CACHE_USAGE,)
+
+    def score(self, cycle: Cycle, rows: Rows) -> Floats:
+        return cycle.score_by(KV_CACHE_USAGE, rows, lambda usage: 1.0 - usage)

@@ -1,0 +1,72 @@
+"""`prefix-cache-scorer`: the more of the prompt an endpoint probably has in its KV cache, the better."""
+
+from typing import Annotated, Any
+
+import numpy as np
+from msgspec import Meta, Struct, to_builtins
+
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
+from services.picker.scheduling.interfaces import Scorer
+from services.picker.state.layout import Floats, Rows
+
+PRODUCER = "approx-prefix-cache-producer"
+FORMER = (
+    "autoTune",
+    "blockSizeTokens",
+    "blockSize",
+    "hashBlockSize",
+    "maxPrefixBlocksToMatch",
+    "maxPrefixTokensToMatch",
+    "lruCapacityPerServer",
+)
+"""The index's own parameters, which stood here while the scorer owned the index (GIE 0.5 to 1.4)."""
+
+
+class PrefixCacheParameters(Struct, frozen=True, rename="camel"):
+    """Weighs the share of the prompt that matches against its length."""
+
+    match_length_weight: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    match_length_scale_tokens: Annotated[int, Meta(gt=0)] = 8192
+    prefix_match_info_producer_name: str = ""
+    auto_tune: bool | None = None
+    block_size_tokens: Annotated[int, Meta(ge=0)] | None = None
+    block_size: Annotated[int, Meta(ge=0)] | None = None
+    hash_block_size: Annotated[int, Meta(ge=0)] | None = None
+    max_prefix_blocks_to_match: Annotated[int, Meta(ge=0)] | None = None
+    max_prefix_tokens_to_match: Annotated[int, Meta(ge=0)] | None = None
+    lru_capacity_per_server: Annotated[int, Meta(gt=0)] | None = None
+
+    def former(self) -> dict[str, Any]:
+        """The index's parameters that were given here."""
+        given: dict[str, Any] = to_builtins(self)
+        return {name: given[name] for name in FORMER if given[name] is not None}
+
+
+class PrefixCacheScorer(Scorer):
+    """`w · min(1, matched tokens / scale)² + (1 − w) · matched / total blocks`."""
+
+    TYPE = "prefix-cache-scorer"
+    Parameters = PrefixCacheParameters
+    REQUIRES = (PREFIX_MATCH,)
+    parameters: PrefixCacheParameters
+
+    @classmethod
+    def deprecations(cls, parameters: PrefixCacheParameters) -> list[str]:
+        return [f"{name} is deprecated here; write it on {PRODUCER}" for name in parameters.former()]
+
+    @classmethod
+    def producer_parameters(cls, parameters: PrefixCacheParameters, producer: str) -> dict[str, Any]:
+        return parameters.former() if producer == PRODUCER else {}
+
+    def score(self, cycle: Cycle, rows: Rows) -> Floats:
+        match: PrefixMatch | None = cycle.attributes.get(PREFIX_MATCH)
+        if match is None or not match.total:
+            return np.zeros(len(rows))
+        matched = match.matched[rows]
+        cycle.note(PREFIX_MATCH.wire, rows, matched)
+        share: Floats = matched / match.total
+        weight = self.parameters.match_length_weight
+        if weight:
+            length = np.minimum(matched * match.block_tokens / self.parameters.match_length_scale_tokens, 1.0) ** 2
+            share = weight * length + (1.0 - weight) * share
+        return share

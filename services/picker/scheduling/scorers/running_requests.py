@@ -1,0 +1,17 @@
+"""`running-requests-size-scorer`: the fewer requests an endpoint runs, compared with the others, the better."""
+
+from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.interfaces import Scorer
+from services.picker.scheduling.scorers.queue import least_is_best
+from services.picker.state.layout import Floats, Rows
+from shared.attributes import RUNNING_REQUESTS_SIZE
+
+
+class RunningRequestsScorer(Scorer):
+    """Relative batch size."""
+
+    TYPE = "running-requests-size-scorer"
+    REQUIRES = (RUNNING_REQUESTS_SIZE,)
+
+    def score(self, cycle: Cycle, rows: Rows) -> Floats:
+        return cycle.score_by(RUNNING_REQUESTS_SIZE, rows, least_is_best)

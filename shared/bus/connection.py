@@ -1,0 +1,568 @@
+"""The connection to NATS: one `Bus` per process, which is up or down and says since when.
+
+It wraps nats-py with one client object per connection, and reconnects by itself. nats-py's own reconnecting has three
+traps that matter here: what wasn't flushed before the link broke is sent after it is back, looking fresh; closing waits
+until a dead peer takes what is in the socket's buffer; and some errors of the server close the client for good. A new
+client has nothing left over, and an old one is aborted.
+
+While there is no connection, publishes are dropped: every message of the bus is about now.
+"""
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+import nats.errors
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from shared.bus.credentials import CredentialsFile
+from shared.bus.errors import BusError, BusOptionError, NoResponders, NotConnected, RequestTimeout
+
+Handler: TypeAlias = Callable[[Msg], None]
+"""Takes a message: `subject`, `data`, `headers` (or None), `reply`. Runs in the event loop and must not block."""
+
+MINIMUM_SERVER = (2, 11)
+"""The first nats-server with batched direct gets and a time to live per message."""
+
+_OUTSTANDING_PINGS = 2
+_WATCH_INTERVAL = 0.1
+_CLOSE_TIMEOUT = 1.0
+
+
+class _Client(Client):  # type: ignore[misc, unused-ignore]
+    """nats-py's client, which doesn't send credentials in the clear when TLS was asked for."""
+
+    tls_required = False
+
+    def _connect_command(self) -> bytes:
+        offered = bool(self._server_info.get("tls_required")) or bool(self.options["tls_handshake_first"])
+        if self.tls_required and not offered:
+            raise nats.errors.Error("TLS is asked for, and the server doesn't offer it")
+        command: bytes = super()._connect_command()
+        return command
+
+
+class Subscription:
+    """Interest in a subject, renewed at every connection until `unsubscribe`."""
+
+    def __init__(self, bus: "Bus", subject: str, handler: Handler) -> None:
+        self._bus = bus
+        self.subject = subject
+        self._handler = handler
+        self._client: Client | None = None
+        self._inner: object | None = None
+        self.received = 0
+
+    async def _attach(self, client: Client) -> None:
+        if self._client is not client:
+            self._client = client
+            self._inner = await client.subscribe(self.subject, cb=self._handle)
+
+    async def _handle(self, message: Msg) -> None:
+        self.received += 1
+        try:
+            self._handler(message)
+        except Exception:  # noqa: BLE001 - the top of the subscription's task: one bad message must not end it
+            self._bus.handler_errors += 1
+            structlog.get_logger().exception("bus.handler.failed", subject=message.subject)
+
+    async def unsubscribe(self) -> None:
+        self._bus._subscriptions.discard(self)
+        inner, self._inner, self._client = self._inner, None, None
+        if inner is not None:
+            try:
+                await inner.unsubscribe()  # type: ignore[attr-defined]
+            except nats.errors.Error:
+                pass  # the connection is gone, and the subscription with it
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.subject!r} received={self.received}>"
+
+
+class Bus:
+    """The connection to NATS, kept up for ever.
+
+    `servers` are URLs (`nats://host:4222`, `tls://…`, `ws://…`, `wss://…`), tried in turn. `name` shows in the server's
+    monitoring. Credentials are a `credentials` file, or `user` and `password`, or a `token`, or stand in the URL.
+    `tls_ca`, `tls_cert` with `tls_key`: PEM files; TLS is required with any of them or a `tls://` URL.
+    Times are seconds; `reconnect_wait` is the range of the pause between two attempts.
+
+    Raises BusOptionError for an option that can't be used.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        name: str,
+        credentials: Path | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        tls_ca: Path | None = None,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
+        tls_hostname: str | None = None,
+        connect_timeout: float = 1.0,
+        ping_interval: float = 1.0,
+        reconnect_wait: tuple[float, float] = (0.1, 0.25),
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.servers = _checked_servers([servers] if isinstance(servers, str) else list(servers))
+        if (user is None) != (password is None):
+            raise BusOptionError("user and password: one is given without the other")
+        if sum(option is not None for option in (credentials, user, token)) > 1:
+            raise BusOptionError("credentials, user and token: only one of them can be used")
+        self.name = name
+        self._credentials = None if credentials is None else CredentialsFile(credentials)
+        self._user, self._password, self._token = user, password, token
+        self._tls = _tls_context(self.servers, tls_ca, tls_cert, tls_key)
+        self._tls_hostname = tls_hostname
+        self._connect_timeout = connect_timeout
+        self._ping_interval = ping_interval
+        self._reconnect_wait = reconnect_wait
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._log = structlog.get_logger()
+
+        self._client: Client | None = None
+        """The client of the connection that is up."""
+        self._link: Client | None = None
+        """The client of the connection that is up or about to be: subscriptions are made on it."""
+        self._lost = asyncio.Event()
+        self._up = asyncio.Event()
+        self._supervisor: asyncio.Task[None] | None = None
+        self._closers: set[asyncio.Task[None]] = set()
+        self._subscriptions: set[Subscription] = set()
+        self._on_connect: list[Callable[[], None]] = []
+        self._on_disconnect: list[Callable[[], None]] = []
+        self._inbox = ""
+        self._replies: dict[str, asyncio.Future[Msg]] = {}
+        self._collectors: dict[str, Callable[[Msg], None]] = {}
+        self._failures: set[asyncio.Future[Msg]] = set()
+        self._requests = 0
+
+        self.since = clock()
+        """When the present state, connected or not, began."""
+        self.error = "not started"
+        """Why there is no connection; of no meaning while there is one."""
+        self.connections = 0
+        self.dropped = 0
+        """Publishes that were dropped because there was no connection."""
+        self.handler_errors = 0
+        self.slow_consumers = 0
+
+    # State
+
+    @property
+    def connected(self) -> bool:
+        return self._client is not None and self._client.is_connected
+
+    def readiness(self) -> str | None:
+        """None while connected, otherwise why not and for how long."""
+        if self.connected:
+            return None
+        return (
+            f"NATS {', '.join(map(_without_secrets, self.servers))}: {self.error} ({self._clock() - self.since:.1f} s)"
+        )
+
+    def on_connect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back at every connection, and at once when there is one; subscriptions are in place by then.
+
+        Returns a function that takes the callback back.
+        """
+        self._on_connect.append(callback)
+        if self.connected:
+            callback()
+        return lambda: self._on_connect.remove(callback)
+
+    def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back when a connection is lost. Returns a function that takes the callback back."""
+        self._on_disconnect.append(callback)
+        return lambda: self._on_disconnect.remove(callback)
+
+    async def wait_connected(self, timeout: float | None = None) -> None:
+        """Wait for a connection. Raises NotConnected, with the reason, when there is none in time."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not self.connected:
+                    self._up.clear()
+                    await self._up.wait()
+        except TimeoutError as error:
+            raise NotConnected(self.readiness() or "no connection in time") from error
+
+    # Life
+
+    async def start(self, wait: float = 0.0) -> None:
+        """Connect and stay connected, in the background; waits up to `wait` seconds for the first connection."""
+        if self._supervisor is None:
+            self.error = "connecting"
+            self._supervisor = asyncio.create_task(self._supervise(), name="bus")
+        if wait > 0:
+            try:
+                await self.wait_connected(wait)
+            except NotConnected:
+                pass  # the supervisor goes on, and readiness() says why it isn't connected
+
+    async def close(self) -> None:
+        """Send what was published, and disconnect for good."""
+        supervisor, self._supervisor = self._supervisor, None
+        client = self._client
+        if client is not None and client.is_connected:
+            try:
+                await client.flush(timeout=_CLOSE_TIMEOUT)  # type: ignore[arg-type]
+            except nats.errors.Error:
+                pass  # the server doesn't answer; there is nobody to send it to
+        if supervisor is not None:
+            supervisor.cancel()
+            await asyncio.wait([supervisor])
+        self._down("closed")
+        if self._closers:
+            await asyncio.wait(self._closers)
+
+    async def __aenter__(self) -> "Bus":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _supervise(self) -> None:
+        servers = list(self.servers)
+        self._rng.shuffle(servers)
+        for server in cycle(servers):
+            client = _Client()
+            client.tls_required = self._tls is not None
+            self._lost.clear()
+            try:
+                await self._connect(client, server)
+                await self._until_lost(client)
+            except (OSError, nats.errors.Error, BusError, TimeoutError, ssl.SSLError) as error:
+                reason = str(error) or (
+                    "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+                )
+                if reason != self.error:
+                    self._log.warning("bus.connect.failed", server=_without_secrets(server), reason=reason)
+                self.error = reason
+            except Exception as error:  # noqa: BLE001 - the top of the task: it must never stop trying
+                self.error = f"{type(error).__name__}: {error}"
+                self._log.exception("bus.connect.failed", server=_without_secrets(server))
+            finally:
+                self._link = None
+                self._abandon(client)
+            await asyncio.sleep(self._rng.uniform(*self._reconnect_wait))
+
+    async def _connect(self, client: Client, server: str) -> None:
+        last_error: list[Exception] = []
+
+        async def on_error(error: Exception) -> None:
+            last_error.append(error)
+            if isinstance(error, nats.errors.SlowConsumerError):
+                self.slow_consumers += 1
+                self._log.warning("bus.slow-consumer", subject=error.subject)
+            elif client is self._client:
+                self._log.info("bus.error", reason=str(error) or type(error).__name__)
+
+        async def on_closed() -> None:
+            self._lost.set()
+
+        async def on_lame_duck() -> None:
+            # The server is about to stop; with another one in the list there is no need to wait for that.
+            if len(self.servers) > 1:
+                self._lost.set()
+
+        try:
+            # One attempt takes at most three waits: for TCP, for the server's INFO and for its PONG.
+            async with asyncio.timeout(3 * self._connect_timeout):
+                await client.connect(
+                    [server],
+                    name=self.name,
+                    error_cb=on_error,
+                    closed_cb=on_closed,
+                    lame_duck_mode_cb=on_lame_duck,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    connect_timeout=self._connect_timeout,  # type: ignore[arg-type]
+                    ping_interval=self._ping_interval,  # type: ignore[arg-type]
+                    max_outstanding_pings=_OUTSTANDING_PINGS,
+                    pending_size=0,
+                    no_echo=True,
+                    tls=self._tls,
+                    tls_hostname=self._tls_hostname,
+                    user=self._user,
+                    password=self._password,
+                    token=self._token,
+                    user_jwt_cb=None if self._credentials is None else self._credentials.jwt,
+                    signature_cb=None if self._credentials is None else self._credentials.sign,
+                )
+        except nats.errors.NoServersError as error:
+            # nats-py hides what happened to the only server of its list behind this one.
+            raise (last_error[-1] if last_error else error) from error
+        version = client.connected_server_version
+        if (version.major, version.minor) < MINIMUM_SERVER:
+            raise BusError(
+                f"nats-server {version.major}.{version.minor}.{version.patch} is too old, "
+                f"{'.'.join(map(str, MINIMUM_SERVER))} or newer is needed"
+            )
+        self._inbox = client.new_inbox()
+        self._link = client
+        await client.subscribe(f"{self._inbox}.*", cb=self._reply)
+        for subscription in list(self._subscriptions):
+            await subscription._attach(client)
+        self._client = client
+        self.since = self._clock()
+        self.connections += 1
+        self._up.set()
+        self._log.info("bus.connected", server=_without_secrets(server), connections=self.connections)
+        for callback in list(self._on_connect):
+            self._call(callback)
+
+    async def _until_lost(self, client: Client) -> None:
+        # nats-py calls back only once the socket is closed, which can take for ever when the peer is dead; its state
+        # changes at once.
+        while client.is_connected and not self._lost.is_set():
+            try:
+                async with asyncio.timeout(_WATCH_INTERVAL):
+                    await self._lost.wait()
+            except TimeoutError:
+                pass
+        error = client.last_error
+        self._down("connection lost" if error is None else f"connection lost: {str(error) or type(error).__name__}")
+
+    def _down(self, reason: str) -> None:
+        client, self._client, self._link = self._client, None, None
+        self.error = reason
+        if client is None:
+            return
+        self.since = self._clock()
+        failures, self._failures = self._failures, set()
+        for future in failures:
+            if not future.done():
+                future.set_exception(NotConnected(reason))
+        self._replies.clear()
+        self._collectors.clear()
+        self._log.info("bus.disconnected", reason=reason)
+        for callback in list(self._on_disconnect):
+            self._call(callback)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception:  # noqa: BLE001 - one part's mistake must not keep the others from hearing of it
+            self.handler_errors += 1
+            self._log.exception("bus.callback.failed")
+
+    def _abandon(self, client: Client) -> None:
+        closer = asyncio.create_task(_close_client(client), name="bus-close")
+        self._closers.add(closer)
+        closer.add_done_callback(self._closers.discard)
+
+    # Messages
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", *, headers: Mapping[str, str] | None = None, reply: str = ""
+    ) -> bool:
+        """Hand a message to the connection; returns False when there is none and it was dropped.
+
+        Raises BusError for a subject or a payload that NATS doesn't take.
+        """
+        client = self._client
+        if client is not None:
+            try:
+                await client.publish(subject, payload, reply, None if headers is None else dict(headers))
+            except (
+                nats.errors.ConnectionClosedError,
+                nats.errors.ConnectionDrainingError,
+                nats.errors.OutboundBufferLimitError,
+            ):
+                pass  # counted below
+            except nats.errors.Error as error:
+                raise BusError(f"{subject}: {error}") from error
+            else:
+                return True
+        self.dropped += 1
+        return False
+
+    async def subscribe(self, subject: str, handler: Handler) -> Subscription:
+        """Have a subject's messages handled, now and after every reconnect. Wildcards as in NATS: `*` and `>`."""
+        subscription = Subscription(self, subject, handler)
+        self._subscriptions.add(subscription)
+        if self._link is not None:
+            try:
+                await subscription._attach(self._link)
+            except nats.errors.BadSubjectError as error:
+                self._subscriptions.discard(subscription)
+                raise BusError(f"{subject!r} can't be subscribed to") from error
+            except nats.errors.Error:
+                pass  # the connection just broke: the next one brings the subscription
+        return subscription
+
+    async def request(
+        self, subject: str, payload: bytes = b"", *, timeout: float = 1.0, headers: Mapping[str, str] | None = None
+    ) -> Msg:
+        """Send a request and wait for its one answer.
+
+        Raises NotConnected (also when the connection is lost meanwhile), NoResponders, RequestTimeout, BusError.
+        """
+        token, future = self._expect()
+        self._replies[token] = future
+        try:
+            message = await self._ask(subject, payload, token, future, timeout, headers)
+        finally:
+            self._replies.pop(token, None)
+        if _status(message) == "503":
+            raise NoResponders(f"{subject}: nobody answers requests")
+        return message
+
+    async def request_many(
+        self, subject: str, payload: bytes, *, last: Callable[[Msg], bool], timeout: float = 1.0
+    ) -> list[Msg]:
+        """Send a request and collect its answers, up to the one of which `last` says that it is the last.
+
+        Raises as `request` does; what came before is then lost.
+        """
+        token, future = self._expect()
+        answers: list[Msg] = []
+
+        def collect(message: Msg) -> None:
+            answers.append(message)
+            if (_status(message) == "503" or last(message)) and not future.done():
+                future.set_result(message)
+
+        self._collectors[token] = collect
+        try:
+            message = await self._ask(subject, payload, token, future, timeout, None)
+        finally:
+            self._collectors.pop(token, None)
+        if _status(message) == "503":
+            raise NoResponders(f"{subject}: nobody answers requests")
+        return answers
+
+    def _expect(self) -> tuple[str, "asyncio.Future[Msg]"]:
+        if not self.connected:
+            raise NotConnected(self.readiness() or "the connection has just been lost")
+        self._requests += 1
+        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        return str(self._requests), future
+
+    async def _ask(
+        self,
+        subject: str,
+        payload: bytes,
+        token: str,
+        future: "asyncio.Future[Msg]",
+        timeout: float,
+        headers: Mapping[str, str] | None,
+    ) -> Msg:
+        self._failures.add(future)
+        try:
+            if not await self.publish(subject, payload, headers=headers, reply=f"{self._inbox}.{token}"):
+                raise NotConnected(self.readiness() or "the connection has just been lost")
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError as error:
+            raise RequestTimeout(f"{subject}: no answer in {timeout:g} s") from error
+        finally:
+            self._failures.discard(future)
+            future.cancel()
+
+    async def _reply(self, message: Msg) -> None:
+        token = message.subject.rpartition(".")[2]
+        future = self._replies.get(token)
+        if future is not None:
+            if not future.done():
+                future.set_result(message)
+        elif (collect := self._collectors.get(token)) is not None:
+            collect(message)
+
+    def __repr__(self) -> str:
+        state = "connected" if self.connected else f"disconnected ({self.error})"
+        return (
+            f"<Bus {self.name!r} {state} for {self._clock() - self.since:.1f} s, "
+            f"connections={self.connections} subscriptions={len(self._subscriptions)} dropped={self.dropped}>"
+        )
+
+
+def _status(message: Msg) -> str | None:
+    return None if message.headers is None or message.data else message.headers.get("Status")
+
+
+async def _close_client(client: Client) -> None:
+    """Close a client without waiting for its peer, and let its tasks end."""
+    tasks = [
+        task
+        for name in ("_reading_task", "_ping_interval_task", "_flusher_task")
+        if isinstance(task := getattr(client, name, None), asyncio.Task)
+    ]
+    subscriptions = list(client._subs.values())
+    if client.is_connected:
+        closing: Awaitable[None] = client.close()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await closing
+        except (TimeoutError, OSError, nats.errors.Error):
+            pass  # aborted below
+    writer = getattr(client._transport, "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+    try:
+        async with asyncio.timeout(_CLOSE_TIMEOUT):
+            await client.close()
+    except (TimeoutError, OSError, nats.errors.Error):
+        pass  # the transport is aborted: nothing of it stays open
+    for subscription in subscriptions:
+        subscription._stop_processing()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _checked_servers(servers: list[str]) -> tuple[str, ...]:
+    if not servers:
+        raise BusOptionError("servers: at least one URL is needed, such as nats://127.0.0.1:4222")
+    checked = []
+    for server in servers:
+        url = server if "://" in server else f"nats://{server}"
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise BusOptionError(
+                f"server {_without_secrets(server)!r} is no URL of a NATS server; nats://host:4222 would be one"
+            )
+        checked.append(url)
+    return tuple(checked)
+
+
+def _without_secrets(server: str) -> str:
+    head, at, tail = server.rpartition("@")
+    return f"{head.partition('://')[0]}://{tail}" if at and "://" in head else tail
+
+
+def _tls_context(servers: Sequence[str], ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if (cert is None) != (key is None):
+        raise BusOptionError("tls_cert and tls_key: one is given without the other")
+    if ca is None and cert is None and not any(server.startswith(("tls://", "wss://")) for server in servers):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise BusOptionError(f"tls_ca {str(ca)!r} can't be used: {error}") from error
+    if cert is not None:
+        try:
+            context.load_cert_chain(str(cert), None if key is None else str(key))
+        except (OSError, ssl.SSLError) as error:
+            raise BusOptionError(f"tls_cert {str(cert)!r} with tls_key {str(key)!r} can't be used: {error}") from error
+    return context

@@ -1,0 +1,165 @@
+"""The reader of the attributes bucket: frames of all collectors of a pool, each with the age that it gained on its way.
+
+Live frames come from the bucket's own subject. A snapshot at the start and after a reconnect fills in what was sent
+before; how long its frames lay there nobody knows, so they count as one time to live old. A frame only ever updates:
+which endpoints exist is the watcher's business.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+import structlog
+from nats.aio.msg import Msg
+
+from shared.bus import jetstream
+from shared.bus.codec import MalformedLog, decode
+from shared.bus.connection import Bus, Subscription
+from shared.bus.errors import BusError, Malformed, NoResponders
+from shared.bus.messages import Frame
+from shared.bus.subjects import Subjects
+from shared.bus.transit import Transit
+
+OnFrame: TypeAlias = Callable[[Frame, float], None]
+"""Called with a frame and the seconds to add to each of its ages."""
+
+ATTRIBUTES_TTL = 5.0
+"""Seconds after which the attributes bucket forgets a frame."""
+
+
+class FrameSequence:
+    """Which frames are news: the newest of each key, by the sender's clock. A clock that goes back is a restart."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[str, float, int]] = {}
+
+    def live(self, key: str, frame: Frame) -> None:
+        """A live frame is always news: one connection keeps a sender's order."""
+        self._newest[key] = (frame.sender, frame.sent, frame.sequence)
+
+    def stored(self, key: str, frame: Frame) -> bool:
+        """Whether a frame of a snapshot says more than what came live."""
+        newest = self._newest.get(key)
+        return newest is None or (newest[0] == frame.sender and (frame.sent, frame.sequence) > newest[1:])
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+
+class FrameReader:
+    """Hands each frame of a pool (`pool` is its token) to `on_frame`, in the event loop.
+
+    After a reconnect a frame may be older than what was seen before it: the consumer keeps the newer value.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        pool: str,
+        on_frame: OnFrame,
+        *,
+        ttl: float = ATTRIBUTES_TTL,
+        window: float = 60.0,
+        retry: float = 0.25,
+        timeout: float = jetstream.API_TIMEOUT,
+        clock: Callable[[], float] = time.monotonic,
+        malformed: MalformedLog | None = None,
+    ) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self.pool = pool
+        self._on_frame = on_frame
+        self._ttl = ttl
+        self._retry = retry
+        self._timeout = timeout
+        self._clock = clock
+        self.malformed = malformed or MalformedLog(clock)
+        self._transit = Transit(window)
+        self._order = FrameSequence()
+        self._subscription: Subscription | None = None
+        self._snapshot: asyncio.Task[None] | None = None
+        self._unhook: Callable[[], None] | None = None
+        self._start = len(subjects.stored(subjects.attributes_bucket, ""))
+        self._log = structlog.get_logger()
+        self.frames = 0
+        """Live frames."""
+        self.snapshot_frames = 0
+        self.heard_at: float | None = None
+        """When the last live frame came."""
+
+    async def start(self) -> None:
+        """Subscribe, and take a snapshot at every connection; doesn't wait for either."""
+        self._subscription = await self._bus.subscribe(self._subjects.frames(self.pool), self._receive)
+        self._unhook = self._bus.on_connect(self._connected)
+
+    async def close(self) -> None:
+        if self._unhook is not None:
+            self._unhook()
+        if self._subscription is not None:
+            await self._subscription.unsubscribe()
+        if self._snapshot is not None:
+            self._snapshot.cancel()
+            await asyncio.wait([self._snapshot])
+
+    def age(self, now: float | None = None) -> float:
+        """Seconds since the last live frame; infinite before the first."""
+        return math.inf if self.heard_at is None else (self._clock() if now is None else now) - self.heard_at
+
+    def _receive(self, message: Msg) -> None:
+        now = self._clock()
+        try:
+            frame = decode(Frame, message.data)
+        except Malformed as error:
+            self.malformed.report(Subjects.sender(message.subject, -2), error, subject=message.subject)
+            return
+        self._order.live(message.subject[self._start :], frame)
+        self.frames += 1
+        self.heard_at = now
+        self._on_frame(frame, self._transit.observe(frame.sender, frame.sent, now))
+
+    def _connected(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.cancel()
+        self._snapshot = asyncio.create_task(self._take_snapshot(), name=f"frames {self.pool}")
+
+    async def _take_snapshot(self) -> None:
+        """Try until it works or no longer matters: after one time to live, all stored frames are newer than this."""
+        until = self._clock() + self._ttl
+        while self._clock() < until:
+            try:
+                found = await jetstream.snapshot(
+                    self._bus,
+                    self._subjects.attributes_bucket,
+                    self._subjects.frames(self.pool),
+                    timeout=self._timeout,
+                )
+            except NoResponders:
+                return  # no bucket, so no frames: its owner makes one, and then frames come live
+            except BusError as error:
+                self._log.info("frames.snapshot.failed", pool=self.pool, reason=str(error))
+                await asyncio.sleep(self._retry)
+                continue
+            for stored in found:
+                self._fill_in(stored)
+            return
+
+    def _fill_in(self, stored: jetstream.Stored) -> None:
+        if stored.headers.get(jetstream.OPERATION):
+            return
+        try:
+            frame = decode(Frame, stored.data)
+        except Malformed as error:
+            self.malformed.report(Subjects.sender(stored.subject, -2), error, subject=stored.subject)
+            return
+        if self._order.stored(stored.subject[self._start :], frame):
+            self.snapshot_frames += 1
+            self._on_frame(frame, self._ttl)
+
+    def __repr__(self) -> str:
+        return (
+            f"<FrameReader {self.pool!r} frames={self.frames} snapshot_frames={self.snapshot_frames} "
+            f"age={self.age():.1f} malformed={self.malformed.total}>"
+        )

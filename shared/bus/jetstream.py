@@ -1,0 +1,229 @@
+"""The few JetStream operations that the bus needs, as plain requests with time-outs that the caller sets.
+
+A bucket is a stream of the kind that `nats kv` knows: `KV_<bucket>`, subjects `$KV.<bucket>.>`. nats-py's own helpers
+aren't used: their time-outs are hidden, and its watch stays silent after a restart of the server.
+Protocol: https://docs.nats.io/reference/reference-protocols/nats_api_reference and ADR-8 (key-value), ADR-31 (direct
+gets), ADR-43 (time to live per message) of github.com/nats-io/nats-architecture-and-design.
+"""
+
+from base64 import b64decode
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from shared.bus.connection import Bus
+from shared.bus.errors import BusError, JetStreamError, WrongLastSequence
+
+WRONG_LAST_SEQUENCE: Final = 10071
+STREAM_NOT_FOUND: Final = 10059
+STREAM_DIFFERS: Final = 10058
+NO_MESSAGE: Final = 10037
+SEQUENCE_NOT_FOUND: Final = 10043
+
+EXPECTED_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+OPERATION: Final = "KV-Operation"
+
+PAGE: Final = 500
+"""Keys of one page of a snapshot; measured, pages of 100 to 5 000 take the same time per key."""
+API_TIMEOUT: Final = 1.0
+
+
+class Bucket(Struct, frozen=True, kw_only=True):
+    """What a bucket must be like. Everything else about its stream is left as an administrator has set it."""
+
+    name: str
+    storage: str
+    """`file` or `memory`."""
+    replicas: int = 1
+    ttl: float = 0.0
+    """Seconds after which a key expires; 0: never."""
+    republish: str = ""
+    """Subject under which what was stored is published again; `>` stands for the key."""
+    message_ttl: bool = False
+    """Allow a write to bring its own time to live."""
+    deletable: bool = False
+    """Allow single messages to be deleted."""
+
+    @property
+    def stream(self) -> str:
+        return f"KV_{self.name}"
+
+    def config(self) -> dict[str, Any]:
+        """The stream's configuration."""
+        subject = f"$KV.{self.name}.>"
+        config: dict[str, Any] = {
+            "name": self.stream,
+            "subjects": [subject],
+            "storage": self.storage,
+            "num_replicas": self.replicas,
+            "max_msgs_per_subject": 1,
+            "discard": "new",
+            "allow_direct": True,
+            "allow_rollup_hdrs": True,
+            "deny_delete": not self.deletable,
+            "max_age": round(self.ttl * 1e9),
+        }
+        if self.republish:
+            config["republish"] = {"src": subject, "dest": self.republish}
+        if self.message_ttl:
+            config["allow_msg_ttl"] = True
+        return config
+
+
+class Stored(NamedTuple):
+    """A message of a stream."""
+
+    subject: str
+    data: bytes
+    headers: Mapping[str, str]
+    sequence: int
+    """Of the stream: a key's revision."""
+
+
+class _Error(Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _Answer(Struct):
+    error: _Error | None = None
+    seq: int = 0
+    config: dict[str, Any] = {}
+    message: dict[str, Any] = {}
+
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+def _answer(message: Msg) -> _Answer:
+    try:
+        answer = _answers.decode(message.data)
+    except msgspec.DecodeError as error:
+        raise BusError(f"JetStream's answer can't be read: {error}") from error
+    if answer.error is not None:
+        kind = WrongLastSequence if answer.error.err_code == WRONG_LAST_SEQUENCE else JetStreamError
+        raise kind(answer.error.code, answer.error.err_code, answer.error.description)
+    return answer
+
+
+async def api(bus: Bus, operation: str, body: Mapping[str, Any], *, timeout: float = API_TIMEOUT) -> _Answer:
+    """A request of JetStream's API, such as `STREAM.INFO.KV_endpoints`. Raises JetStreamError and as `Bus.request`."""
+    return _answer(await bus.request(f"$JS.API.{operation}", msgspec.json.encode(body), timeout=timeout))
+
+
+async def ensure_bucket(bus: Bus, bucket: Bucket, *, timeout: float = API_TIMEOUT) -> bool:
+    """Create the bucket, or adapt it where it isn't as it must be; returns whether anything had to be done.
+
+    For its owners only. More replicas than asked for stay. Raises JetStreamError when it can't be adapted: a bucket
+    with another kind of storage has to be removed by hand.
+    """
+    wanted = bucket.config()
+    try:
+        found = (await api(bus, f"STREAM.INFO.{bucket.stream}", {}, timeout=timeout)).config
+    except JetStreamError as error:
+        if error.error_code != STREAM_NOT_FOUND:
+            raise
+        try:
+            await api(bus, f"STREAM.CREATE.{bucket.stream}", wanted, timeout=timeout)
+        except JetStreamError as race:
+            if race.error_code != STREAM_DIFFERS:
+                raise
+        return True
+    wanted["num_replicas"] = max(bucket.replicas, found.get("num_replicas", 1))
+    if all(_same(found.get(name), value) for name, value in wanted.items()):
+        return False
+    await api(bus, f"STREAM.UPDATE.{bucket.stream}", found | wanted, timeout=timeout)
+    return True
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(found.get(name) == value for name, value in wanted.items())
+    return bool(found == wanted) or (not wanted and not found)
+
+
+async def replicas(bus: Bus, bucket: str, *, timeout: float = API_TIMEOUT) -> int:
+    """How many replicas a bucket has."""
+    config = (await api(bus, f"STREAM.INFO.KV_{bucket}", {}, timeout=timeout)).config
+    return int(config.get("num_replicas", 1))
+
+
+async def put(
+    bus: Bus, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, timeout: float
+) -> int:
+    """Write a message and wait until the stream has it; returns its sequence.
+
+    Raises WrongLastSequence, JetStreamError and as `Bus.request`. After RequestTimeout it may have been written or
+    not: a stream that is missing doesn't answer either, when anyone subscribes to the subject.
+    """
+    return _answer(await bus.request(subject, payload, headers=headers, timeout=timeout)).seq
+
+
+async def last(bus: Bus, bucket: str, subject: str, *, timeout: float = API_TIMEOUT) -> Stored | None:
+    """The last message of a subject, as the stream's leader knows it; None when there is none.
+
+    Raises JetStreamError (10059: there is no such bucket) and as `Bus.request`.
+    """
+    try:
+        answer = await api(bus, f"STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": subject}, timeout=timeout)
+    except JetStreamError as error:
+        if error.error_code == NO_MESSAGE:
+            return None
+        raise
+    found = answer.message
+    lines = b64decode(found.get("hdrs", ""))
+    return Stored(
+        found["subject"],
+        b64decode(found.get("data", "")),
+        Client._parse_header_lines(lines.partition(b"\r\n")[2]),
+        found["seq"],
+    )
+
+
+async def snapshot(
+    bus: Bus, bucket: str, subjects: str, *, page: int = PAGE, timeout: float = API_TIMEOUT
+) -> list[Stored]:
+    """The last message of every subject that matches `subjects`, in the stream's order, by batched direct gets.
+
+    Any replica may answer, also one that is behind. `timeout` is for a page. A bucket with nothing to show gives an
+    empty list, a missing one raises NoResponders; else raises JetStreamError and as `Bus.request`.
+    """
+    found: list[Stored] = []
+    sequence = 1
+    while True:
+        body = msgspec.json.encode({"seq": sequence, "batch": page, "next_by_subj": subjects})
+        answers = await bus.request_many(f"$JS.API.DIRECT.GET.KV_{bucket}", body, last=_ends_batch, timeout=timeout)
+        end = answers.pop()
+        for message in answers:
+            headers: Mapping[str, str] = message.headers or {}
+            found.append(Stored(headers["Nats-Subject"], message.data, headers, int(headers["Nats-Sequence"])))
+        status = (end.headers or {}).get("Status")
+        if status == "404":
+            return found
+        if status != "204":
+            description = (end.headers or {}).get("Description", "no description")
+            raise JetStreamError(int(status or 0), 0, f"direct get of {subjects}: {description}")
+        if int((end.headers or {}).get("Nats-Num-Pending", "0")) == 0 or not answers:
+            return found
+        sequence = found[-1].sequence + 1
+
+
+def _ends_batch(message: Msg) -> bool:
+    return not message.data and message.headers is not None and "Status" in message.headers
+
+
+async def remove(bus: Bus, bucket: str, sequence: int, *, timeout: float = API_TIMEOUT) -> bool:
+    """Delete one message of a bucket whose messages are deletable; returns whether it was still there."""
+    try:
+        await api(bus, f"STREAM.MSG.DELETE.KV_{bucket}", {"seq": sequence, "no_erase": True}, timeout=timeout)
+    except JetStreamError as error:
+        if error.error_code in (SEQUENCE_NOT_FOUND, NO_MESSAGE):
+            return False
+        raise
+    return True

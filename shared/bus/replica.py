@@ -1,0 +1,177 @@
+"""The reader of the endpoints bucket: `ReplicaState` driven by the bus.
+
+It listens to the republish subject, which shows only what was stored (the bucket's own subject also shows writes that
+were refused), and takes its snapshots by batched direct gets.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+from nats.aio.msg import Msg
+
+from shared.bus import jetstream
+from shared.bus.codec import MalformedLog
+from shared.bus.connection import Bus, Subscription
+from shared.bus.errors import BusError, Malformed, NoResponders
+from shared.bus.replica_state import Counters, Entry, Event, ReplicaState, Written, parse_entry
+from shared.bus.subjects import Subjects
+from shared.model import Fact
+
+
+class Replica:
+    """The facts of one pool (`pool` is its token), kept up to date.
+
+    `on_event` is called in the event loop with each Reset, Upsert and Delete; keys are the bucket's, as
+    `shared.bus.subjects.fact_key` makes them and `parse_key` takes them apart. The first event is a Reset.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        pool: str,
+        on_event: Callable[[Event], None],
+        *,
+        disagreement: float = 1.0,
+        lower_epoch: float = 5.0,
+        retry: float = 0.25,
+        page: int = jetstream.PAGE,
+        timeout: float = jetstream.API_TIMEOUT,
+        clock: Callable[[], float] = time.monotonic,
+        malformed: MalformedLog | None = None,
+    ) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self.pool = pool
+        self._state = ReplicaState(on_event, disagreement=disagreement, lower_epoch=lower_epoch, retry=retry)
+        self._page = page
+        self._timeout = timeout
+        self._clock = clock
+        self.malformed = malformed or MalformedLog(clock)
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._subscription: Subscription | None = None
+        self._unhook: list[Callable[[], None]] = []
+        self._failure = ""
+        self._log = structlog.get_logger()
+
+    async def start(self) -> None:
+        """Subscribe, and take the first snapshot as soon as there is a connection; doesn't wait for it."""
+        self._subscription = await self._bus.subscribe(self._subjects.pool_facts(self.pool), self._receive)
+        self._task = asyncio.create_task(self._take_snapshots(), name=f"replica {self.pool}")
+        self._unhook = [self._bus.on_connect(self._connected), self._bus.on_disconnect(self._state.disconnected)]
+
+    async def close(self) -> None:
+        for unhook in self._unhook:
+            unhook()
+        self._unhook = []
+        if self._subscription is not None:
+            await self._subscription.unsubscribe()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    # What the consumer may ask
+
+    @property
+    def synced(self) -> bool:
+        """Whether a complete view has been had: from then on there is one, however old."""
+        return self._state.synced
+
+    def age(self, now: float | None = None) -> float:
+        """Seconds since an owner was last heard to say that the view is complete; infinite when none ever was."""
+        return self._state.age(self._clock() if now is None else now)
+
+    @property
+    def epoch(self) -> int:
+        return self._state.epoch
+
+    @property
+    def counters(self) -> Counters:
+        return self._state.counters
+
+    def facts(self) -> dict[str, Fact]:
+        """The view: facts by key."""
+        return self._state.facts()
+
+    def readiness(self) -> str | None:
+        """None once there has been a complete view, otherwise why there is none."""
+        if self._state.synced:
+            return None
+        return self._bus.readiness() or self._failure or f"no complete set of the facts of {self.pool} yet"
+
+    # The driver
+
+    def _connected(self) -> None:
+        self._state.connected(self._clock())
+        self._wake.set()
+
+    def _receive(self, message: Msg) -> None:
+        key = self._subjects.republished_key(message.subject)
+        try:
+            entry = self._checked(parse_entry(key, message.data, message.headers or {}), message.subject)
+        except Malformed as error:
+            self.malformed.report(self.pool, error, subject=message.subject)
+            return
+        self._state.receive(entry, self._clock())
+        if self._state.snapshot_due() is not None:
+            self._wake.set()
+
+    def _checked(self, entry: Entry, subject: str) -> Entry:
+        if isinstance(entry, Written) and entry.fact is None:
+            self.malformed.report(self.pool, entry.fault, subject=subject)
+        return entry
+
+    async def _take_snapshots(self) -> None:
+        while True:
+            due = self._state.snapshot_due()
+            wait = None if due is None else due - self._clock()
+            if wait is None or wait > 0:
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout(wait):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                continue
+            try:
+                await self._take_snapshot()
+            except Exception:  # noqa: BLE001 - the top of the task: without snapshots the view could never recover
+                self._log.exception("replica.snapshot.failed", pool=self.pool)
+                self._state.snapshot_failed(self._clock())
+
+    async def _take_snapshot(self) -> None:
+        state, generation = self._state, self._state.generation
+        was_synced = state.synced
+        state.snapshot_started(self._clock())
+        bucket = self._subjects.endpoints_bucket
+        subjects = self._subjects.stored(bucket, f"{self.pool}.>")
+        try:
+            found = await jetstream.snapshot(self._bus, bucket, subjects, page=self._page, timeout=self._timeout)
+        except BusError as error:
+            reason = f"bucket {bucket!r} is missing" if isinstance(error, NoResponders) else str(error)
+            if reason != self._failure:
+                self._log.warning("replica.snapshot.failed", pool=self.pool, reason=reason)
+            self._failure = reason
+            if generation == state.generation:
+                state.snapshot_failed(self._clock())
+            return
+        self._failure = ""
+        if generation != state.generation:
+            return
+        entries: list[Entry] = []
+        start = len(self._subjects.stored(bucket, ""))
+        for stored in found:
+            try:
+                entry = parse_entry(stored.subject[start:], stored.data, stored.headers)
+                entries.append(self._checked(entry, stored.subject))
+            except Malformed as error:
+                self.malformed.report(self.pool, error, subject=stored.subject)
+        state.snapshot(entries, self._clock())
+        if state.synced and not was_synced:
+            self._log.info("replica.synced", pool=self.pool, epoch=state.epoch, facts=len(state.facts()))
+
+    def __repr__(self) -> str:
+        return f"<Replica {self.pool!r} age={self.age():.1f} malformed={self.malformed.total} {self._state!r}>"

@@ -1,0 +1,399 @@
+"""The reader's side of the endpoints bucket as a pure state machine: messages and snapshots in, events out.
+
+The one rule: a copy is complete when its count and digest agree with the owner's `synced`, and only a complete copy
+replaces the view. So there are two copies. The *view* is what the consumer has been told. The *candidate* is collected
+beside it, from a snapshot and everything heard since the subscription, whenever the view can't be trusted to be
+complete: at the start, after a reconnect, and when `synced` disagrees with the view. It becomes the view the moment it
+agrees; until then, and when the bucket is missing or empty, the view stays as it is and ages.
+
+`(epoch, sequence)` orders all writes, so messages may come twice, late or in any order.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from msgspec import Struct, structs
+
+from shared.bus.codec import MASK, decode, decode_fact, fact_digest
+from shared.bus.errors import Malformed
+from shared.bus.messages import FactEnvelope, Synced
+from shared.bus.subjects import SYNCED, parse_key
+from shared.model import Fact
+
+EPOCH_HEADER = "Pointsman-Epoch"
+SEQUENCE_HEADER = "Pointsman-Sequence"
+"""Headers of a delete, which has no body."""
+
+Version: TypeAlias = tuple[int, int]
+"""(epoch, sequence)"""
+NEVER: Version = (0, -1)
+
+
+class Reset(Struct, frozen=True):
+    """All facts of the pool, by key. What is not in it is gone."""
+
+    facts: dict[str, Fact]
+
+
+class Upsert(Struct, frozen=True):
+    """One fact is new or has changed."""
+
+    key: str
+    fact: Fact
+
+
+class Delete(Struct, frozen=True):
+    """One fact is gone."""
+
+    key: str
+
+
+Event: TypeAlias = Reset | Upsert | Delete
+
+
+class Written(Struct, frozen=True):
+    """A fact as it came from the bucket."""
+
+    key: str
+    version: Version
+    digest: int
+    fact: Fact | None
+    """None when this program can't decode it: it counts for completeness, and its last known value stays."""
+    fault: str = ""
+    """Why it couldn't be decoded."""
+
+    @property
+    def epoch(self) -> int:
+        return self.version[0]
+
+
+class Removed(Struct, frozen=True):
+    """A delete as it came from the bucket."""
+
+    key: str
+    version: Version
+
+    @property
+    def epoch(self) -> int:
+        return self.version[0]
+
+
+Entry: TypeAlias = Written | Removed | Synced
+
+
+def parse_entry(key: str, data: bytes, headers: Mapping[str, str]) -> Entry:
+    """One message of the bucket. Raises Malformed, also for a delete without order (`nats kv del`)."""
+    try:
+        kind = parse_key(key).kind
+    except ValueError as error:
+        raise Malformed(str(error)) from error
+    if operation := headers.get("KV-Operation"):
+        try:
+            return Removed(key, (int(headers[EPOCH_HEADER]), int(headers[SEQUENCE_HEADER])))
+        except (KeyError, ValueError) as error:
+            raise Malformed(f"{operation} of {key} without {EPOCH_HEADER} and {SEQUENCE_HEADER}") from error
+    if kind == SYNCED:
+        return decode(Synced, data)
+    envelope = decode(FactEnvelope, data)
+    version, digest = (envelope.epoch, envelope.sequence), fact_digest(key, envelope.fact)
+    try:
+        return Written(key, version, digest, decode_fact(envelope.fact))
+    except Malformed as error:
+        return Written(key, version, digest, None, str(error))
+
+
+class _Copy:
+    """Facts by key with their versions; knows its count and digest at any moment."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Written] = {}
+        self.removed: dict[str, Version] = {}
+        self.digest = 0
+        self.complete_at: Version = NEVER
+        """Everything up to this version is in it: older messages are repetitions."""
+
+    def version(self, key: str) -> Version:
+        entry = self.entries.get(key)
+        return max(self.complete_at, NEVER if entry is None else entry.version, self.removed.get(key, NEVER))
+
+    def apply(self, entry: Written | Removed) -> tuple[bool, Written | None]:
+        """Take it in when it is news; returns whether it was, and what was there before."""
+        if entry.version <= self.version(entry.key):
+            return False, None
+        before = self.entries.pop(entry.key, None)
+        if before is not None:
+            self.digest = (self.digest - before.digest) & MASK
+        if isinstance(entry, Removed):
+            self.removed[entry.key] = entry.version
+        else:
+            self.removed.pop(entry.key, None)
+            self.entries[entry.key] = entry
+            self.digest = (self.digest + entry.digest) & MASK
+        return True, before
+
+    def agrees(self, synced: Synced) -> bool:
+        return len(self.entries) == synced.count and self.digest == synced.digest
+
+    def mark_complete(self, synced: Synced) -> None:
+        self.complete_at = max(self.complete_at, (synced.epoch, synced.sequence))
+        self.removed.clear()
+
+    def forget_versions(self) -> None:
+        """Keep the facts, and let any message about them be news."""
+        self.entries = {key: structs.replace(entry, version=NEVER) for key, entry in self.entries.items()}
+        self.removed.clear()
+        self.complete_at = NEVER
+
+    def facts(self) -> dict[str, Fact]:
+        return {key: entry.fact for key, entry in self.entries.items() if entry.fact is not None}
+
+
+class Counters(Struct):
+    """What a replica has seen since it started."""
+
+    resets: int = 0
+    upserts: int = 0
+    deletes: int = 0
+    gaps: int = 0
+    """Times that `synced` disagreed with the view long enough for another snapshot."""
+    snapshots: int = 0
+    snapshots_failed: int = 0
+    late: int = 0
+    """Messages that were repetitions, overtaken, or of an owner that has been replaced."""
+
+
+class ReplicaState:
+    """The view of one pool, as its reader drives it; `emit` is called with each event, after the state has changed.
+
+    The reader takes a snapshot whenever `snapshot_due` has come: `snapshot_started` as it asks, then `snapshot` or
+    `snapshot_failed`. Times are seconds of its monotonic clock: `disagreement` before another snapshot is taken,
+    `lower_epoch` before an owner with a lower epoch is believed, `retry` after a snapshot that failed.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[Event], None],
+        *,
+        disagreement: float = 1.0,
+        lower_epoch: float = 5.0,
+        retry: float = 0.25,
+    ) -> None:
+        self._emit = emit
+        self._disagreement = disagreement
+        self._lower_epoch = lower_epoch
+        self._retry = retry
+        self._view = _Copy()
+        self._candidate: _Copy | None = None
+        self._latest: Synced | None = None
+        """The newest `synced` of the epoch that counts."""
+        self._latest_heard: float | None = None
+        """When it was last heard, not read from a snapshot."""
+        self._challenger: tuple[int, float] | None = None
+        """A lower epoch that is being heard, and since when."""
+        self._disagrees_since: float | None = None
+        self._snapshot_due: float | None = None
+        self._connected = False
+        self.epoch = 0
+        self.synced = False
+        """A complete copy has been seen. That stays true: the view ages, but it is never taken away."""
+        self.confirmed_at: float | None = None
+        """When an owner was last heard to say that the view is complete."""
+        self.generation = 0
+        """Counts connections: a snapshot that was asked for over an earlier one is of no use."""
+        self.counters = Counters()
+
+    # The connection
+
+    def connected(self, now: float) -> None:
+        """The subscription is in place, anew: anything may have been missed."""
+        self._connected = True
+        self.generation += 1
+        self._disagrees_since = None
+        self._snapshot_due = now
+
+    def disconnected(self) -> None:
+        self._connected = False
+
+    # What the bus brings
+
+    def receive(self, entry: Entry, now: float) -> None:
+        """A message of the subscription."""
+        if entry.epoch < self.epoch and not self._believe_lower(entry, now):
+            self.counters.late += 1
+            return
+        self._challenger = None
+        if entry.epoch > self.epoch:
+            self._follow(entry.epoch)
+        if isinstance(entry, Synced):
+            self._receive_synced(entry, now)
+            return
+        if self._candidate is not None:
+            self._candidate.apply(entry)
+        if self.synced:
+            self._apply(entry)
+        self._compare(now)
+
+    def snapshot_started(self, now: float) -> None:
+        """The reader asks for a snapshot; what it hears from now on comes on top of it."""
+        if self._disagrees_since is not None and self._disagrees_since + self._disagreement <= now:
+            self.counters.gaps += 1
+        self._disagrees_since = None
+        self._snapshot_due = None
+        self._candidate = _Copy()
+
+    def snapshot(self, entries: Iterable[Entry], now: float) -> None:
+        """The snapshot that was asked for."""
+        self.counters.snapshots += 1
+        heard = self._candidate
+        if heard is None:
+            return  # the view has been confirmed in the meantime
+        taken = _Copy()
+        for entry in entries:
+            if isinstance(entry, Synced):
+                self._read_synced(entry)
+            else:
+                taken.apply(entry)
+        for key, version in heard.removed.items():
+            taken.apply(Removed(key, version))
+        for written in heard.entries.values():
+            taken.apply(written)
+        self._candidate = taken
+        self._snapshot_due = now + self._disagreement
+        self._compare(now)
+
+    def snapshot_failed(self, now: float) -> None:
+        """No snapshot could be had; the view stays as it is."""
+        self.counters.snapshots_failed += 1
+        if self._candidate is not None:
+            self._snapshot_due = now + self._retry
+
+    def snapshot_due(self) -> float | None:
+        """When the next snapshot is to be taken, a time that may have passed; None when none is needed."""
+        if not self._connected:
+            return None
+        due = self._snapshot_due
+        if self._disagrees_since is not None:
+            disagreed = self._disagrees_since + self._disagreement
+            due = disagreed if due is None else min(due, disagreed)
+        return due
+
+    # What the consumer may ask
+
+    def facts(self) -> dict[str, Fact]:
+        """The view: facts by key."""
+        return self._view.facts()
+
+    def age(self, now: float) -> float:
+        """Seconds since an owner was last heard to say that the view is complete; infinite when none ever was."""
+        return math.inf if self.confirmed_at is None else max(0.0, now - self.confirmed_at)
+
+    # Epochs
+
+    def _follow(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._latest = None
+        self._latest_heard = None
+
+    def _believe_lower(self, entry: Entry, now: float) -> bool:
+        """Whether a lower epoch counts from now on: its `synced` came long enough, and nothing of the higher one."""
+        if not isinstance(entry, Synced):
+            return False
+        if self._challenger is None or self._challenger[0] < entry.epoch:
+            self._challenger = (entry.epoch, now)
+        epoch, since = self._challenger
+        if epoch != entry.epoch or now - since < self._lower_epoch:
+            return False
+        self._follow(epoch)
+        self._view.forget_versions()
+        self._snapshot_due = now
+        return True
+
+    # Completeness
+
+    def _receive_synced(self, synced: Synced, now: float) -> None:
+        first_of_owner = self._latest is None
+        if not first_of_owner and self._latest is not None and synced.sequence < self._latest.sequence:
+            self.counters.late += 1
+            return
+        self._latest, self._latest_heard = synced, now
+        if self.synced and self._view.agrees(synced):
+            self._confirm(now)
+        elif self._candidate is not None and self._candidate.agrees(synced):
+            self._accept(now)
+        elif self.synced and self._disagrees_since is None and self._candidate is None:
+            self._disagrees_since = now
+            if first_of_owner:
+                # A new owner has published what it has, so what the view has beyond that can't be on its way.
+                self._snapshot_due = now
+
+    def _read_synced(self, synced: Synced) -> None:
+        """A `synced` out of a snapshot: it may be old, but never older than what it stands beside."""
+        if synced.epoch > self.epoch:
+            self._follow(synced.epoch)
+        if synced.epoch == self.epoch and (self._latest is None or synced.sequence > self._latest.sequence):
+            self._latest, self._latest_heard = synced, None
+
+    def _compare(self, now: float) -> None:
+        if self._latest is None:
+            return
+        if self._disagrees_since is not None and self._view.agrees(self._latest):
+            self._confirm(now)
+        elif self._candidate is not None and self._candidate.agrees(self._latest):
+            self._accept(now)
+
+    def _confirm(self, now: float) -> None:
+        assert self._latest is not None
+        self._view.mark_complete(self._latest)
+        self._settle()
+        self.confirmed_at = now
+
+    def _accept(self, now: float) -> None:
+        assert self._latest is not None
+        assert self._candidate is not None
+        view, self._view = self._view, self._candidate
+        self._view.mark_complete(self._latest)
+        for key, entry in self._view.entries.items():
+            if entry.fact is None and key in view.entries:
+                self._view.entries[key] = structs.replace(entry, fact=view.entries[key].fact)
+        self._settle()
+        if self._latest_heard is not None:
+            self.confirmed_at = self._latest_heard
+        same = self.synced and self._view.digest == view.digest and len(self._view.entries) == len(view.entries)
+        self.synced = True
+        if not same:
+            self.counters.resets += 1
+            self._emit(Reset(self._view.facts()))
+
+    def _settle(self) -> None:
+        self._candidate = None
+        self._disagrees_since = None
+        self._snapshot_due = None
+
+    # The view
+
+    def _apply(self, entry: Written | Removed) -> None:
+        news, before = self._view.apply(entry)
+        if not news:
+            self.counters.late += 1
+        elif isinstance(entry, Removed):
+            if before is not None and before.fact is not None:
+                self.counters.deletes += 1
+                self._emit(Delete(entry.key))
+        elif entry.fact is None:
+            if before is not None:
+                self._view.entries[entry.key] = structs.replace(entry, fact=before.fact)
+        elif before is None or before.fact is None or before.digest != entry.digest:
+            self.counters.upserts += 1
+            self._emit(Upsert(entry.key, entry.fact))
+
+    def __repr__(self) -> str:
+        state = "synced" if self.synced else "not synced"
+        if self._candidate is not None:
+            state += f", checking a candidate of {len(self._candidate.entries)}"
+        if self._disagrees_since is not None:
+            state += ", disagreeing"
+        return (
+            f"<ReplicaState {state}, facts={len(self._view.entries)} epoch={self.epoch} "
+            f"sequence={self._view.complete_at[1]} resets={self.counters.resets}>"
+        )

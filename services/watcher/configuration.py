@@ -1,0 +1,49 @@
+"""The EndpointPickerConfig among the documents: validated with every tier's plugins before anybody gets it."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from services.watcher.documents import Documents
+from services.watcher.plugins import FileDiscovery
+from services.watcher.positions import with_lines
+from shared.config.loaded import LoadedConfig
+from shared.config.loader import load
+from shared.config.problems import Invalid
+from shared.plugin import Registry
+
+Registries: TypeAlias = Callable[[], Registry]
+"""Gives the plugin types. Called when there is a configuration to validate: finding them imports every tier."""
+
+
+@cache
+def installed() -> Registry:
+    """The plugin types of the installed distributions, looked up once."""
+    return Registry.installed()
+
+
+def validate(documents: Documents, registries: Registries) -> LoadedConfig | None:
+    """The configuration of a file, loaded; None where it has none.
+
+    Raises `Invalid` with every problem, each with its line in the file.
+    """
+    configuration = documents.configuration
+    if configuration is None:
+        return None
+    try:
+        return load(configuration.text, registries(), configuration.origin)
+    except Invalid as error:
+        before = documents.configuration_line - 1
+        located = with_lines(configuration.text, 0, error.problems)
+        moved = [replace(one, line=one.line + before) if one.line else one for one in located]
+        raise Invalid(moved, configuration.origin) from error
+
+
+def discovery(loaded: LoadedConfig | None) -> FileDiscovery | None:
+    """The `file-discovery` plugin that the configuration names under `dataLayer.discovery`, if it does."""
+    if loaded is None or loaded.discovery is None:
+        return None
+    plugin = loaded.plugins[loaded.discovery].create()
+    return plugin if isinstance(plugin, FileDiscovery) else None

@@ -1,0 +1,34 @@
+"""The plugin types that the watcher brings: where endpoints come from."""
+
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta, Struct
+
+from shared.plugin import Plugin, Role, Tier
+
+
+class FileDiscoveryParameters(Struct, frozen=True, rename="camel"):
+    """Parameters of `file-discovery`."""
+
+    path: Annotated[str, Meta(min_length=1, description="the endpoints file, or a directory of files")]
+    watch_file: Annotated[bool, Meta(description="read it again when it changes")] = True
+
+
+class FileDiscovery(Plugin):
+    """Endpoints from a file: the Go original's `file-discovery`.
+
+    It holds where `--endpoints-file` isn't given. Unlike the original's, a file is watched unless `watchFile` is false.
+    """
+
+    TYPE: ClassVar[str] = "file-discovery"
+    ROLES: ClassVar[frozenset[Role]] = frozenset({Role.DISCOVERY})
+    TIER: ClassVar[Tier] = Tier.WATCHER
+    Parameters: ClassVar[type[Struct]] = FileDiscoveryParameters
+
+    def __init__(self, name: str, parameters: Any = None) -> None:
+        super().__init__(name, parameters)
+        self.path: str = self.parameters.path
+        self.watch_file: bool = self.parameters.watch_file
+
+
+PLUGINS: tuple[type[Plugin], ...] = (FileDiscovery,)

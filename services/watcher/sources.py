@@ -1,0 +1,52 @@
+"""Where facts come from: a source reads something and says what it found, in three words.
+
+`Reset` is all that an origin states now, `Rejected` says that it can't be used (what it stated last holds), `Removed`
+that it is no more. An origin is a file, or for another source whatever it lists as one. The file source is
+`services.watcher.files`; `services.watcher.state` merges what all sources say.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from msgspec import Struct
+
+from services.watcher.documents import Documents
+from shared.config.loaded import LoadedConfig
+from shared.config.problems import Problem
+
+
+class Reset(Struct, frozen=True):
+    """All that the origin states: what it stated before and isn't in here is gone."""
+
+    origin: str
+    documents: Documents
+    loaded: LoadedConfig | None = None
+    """The configuration among the documents, validated."""
+
+
+class Rejected(Struct, frozen=True):
+    """The origin can't be used as it is; its last `Reset` holds."""
+
+    origin: str
+    problems: tuple[Problem, ...]
+
+
+class Removed(Struct, frozen=True):
+    """The origin is no more, and nothing that it stated."""
+
+    origin: str
+
+
+Event: TypeAlias = Reset | Rejected | Removed
+Emit: TypeAlias = Callable[[Sequence[Event]], None]
+"""Takes events that belong together: they are merged as one change."""
+
+
+class Source(Protocol):
+    """Something that knows facts."""
+
+    async def load(self) -> Sequence[Event]:
+        """The first complete reading."""
+
+    async def run(self, emit: Emit) -> None:
+        """Report changes for ever. What can go wrong with an origin is an event, not an exception."""

@@ -1,0 +1,76 @@
+"""When to look at files again: after the system's notice, and at an interval whether there was one or not.
+
+Directories are watched, not files: a file that is replaced by rename, or a Kubernetes ConfigMap whose `..data` link is
+swapped, is another inode under the same name. The interval is for what gives no notice (network file systems, links
+into directories far away, a watch that died with its directory).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+
+import structlog
+from watchfiles import awatch
+
+log = structlog.get_logger(__name__)
+
+QUIET_MS = 20
+"""A burst of changes is over when nothing changed for so long; a writer's pieces are read as one."""
+LONGEST_BURST_MS = 200
+"""A burst that goes on is looked at after so long."""
+MAX_LINKS = 40
+"""Symbolic links that are followed from one path (Linux's own limit)."""
+
+
+async def looks(paths: Callable[[], Iterable[Path]], interval: float) -> AsyncIterator[None]:
+    """Yield whenever something under the paths may have changed: at once, after notices, and every interval."""
+    complained = False
+    while True:
+        yield
+        directories = _identities(paths())
+        try:
+            if not directories:
+                raise FileNotFoundError("none of the directories is there")
+            notices = awatch(
+                *directories,
+                watch_filter=None,
+                debounce=LONGEST_BURST_MS,
+                step=QUIET_MS,
+                rust_timeout=max(1, round(interval * 1000)),
+                yield_on_timeout=True,
+                recursive=False,
+            )
+            async with contextlib.aclosing(notices):
+                async for _ in notices:
+                    complained = False
+                    yield
+                    if _identities(paths()) != directories:
+                        break  # a watch holds on to the directory that it began with
+        except (OSError, RuntimeError) as error:
+            if not complained:
+                log.warning("files.not_watched", reason=str(error), looking_every=interval)
+            complained = True
+            await asyncio.sleep(interval)
+
+
+def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    """The directories to watch for these paths, as far as they are there, with device and inode."""
+    found: dict[Path, tuple[int, int]] = {}
+    for path in paths:
+        for directory in _directories(path):
+            with contextlib.suppress(OSError):
+                status = directory.stat()
+                found[directory] = (status.st_dev, status.st_ino)
+    return found
+
+
+def _directories(path: Path) -> list[Path]:
+    """Those in which a rename can change what the path means: its own, its parent, and its links' parents."""
+    found = [path] if path.is_dir() else []
+    for _ in range(MAX_LINKS):
+        found.append(path.absolute().parent)
+        if not path.is_symlink():
+            break
+        path = path.parent / path.readlink()
+    return found

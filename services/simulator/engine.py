@@ -72,9 +72,7 @@ class Engine:
         self.settings = settings
         self.counters = Counters(settings.context_length)
         self.cache = KvCache(settings.kv_blocks, caching=settings.prefix_caching)
-        self.adapters = Adapters(
-            settings.max_adapters, round(settings.adapter_load_time * SECOND / settings.speed)
-        )
+        self.adapters = Adapters(settings.max_adapters, round(settings.adapter_load_time * SECOND / settings.speed))
         self.revision = 0
         """Rises whenever anything changes that metrics or state show."""
         self._slowdown = 1.0
@@ -91,17 +89,7 @@ class Engine:
     def submit(self, work: Work, now: int) -> None:
         """Queue a request. Raises `ContextTooLong`, `Overloaded`, and ValueError for an id that is in use."""
         self._run(now)
-        if work.id in self._running or work.id in self._waiting:
-            raise ValueError(f"request {work.id!r} is here already")
-        length = work.prompt.tokens + work.output_tokens
-        if length > self.settings.context_length:
-            raise ContextTooLong(
-                f"{work.prompt.tokens} prompt tokens and {work.output_tokens} output tokens are more than "
-                f"the context of {self.settings.context_length} tokens"
-            )
-        if not self.room(1):
-            self.counters.rejections += 1
-            raise Overloaded(f"{self.settings.max_requests} requests are waiting or running; try again later")
+        self.check([work])
         self._waiting[work.id] = Sequence(work, now)
         if work.choices:
             self.counters.params_n.observe(work.choices)
@@ -146,9 +134,24 @@ class Engine:
             times.append(self._now)
         return min(times, default=None)
 
-    def room(self, count: int) -> bool:
-        """Whether that many further requests would be taken."""
-        return len(self._running) + len(self._waiting) + count <= self.settings.max_requests
+    def check(self, works: list[Work]) -> None:
+        """Raises what `submit` would raise for one of these, if all were submitted now."""
+        for work in works:
+            if work.id in self._running or work.id in self._waiting:
+                raise ValueError(f"request {work.id!r} is here already")
+            if work.prompt.tokens + work.output_tokens > self.settings.context_length:
+                raise ContextTooLong(
+                    f"{work.prompt.tokens} prompt tokens and {work.output_tokens} output tokens are more than "
+                    f"the context of {self.settings.context_length} tokens"
+                )
+        present = len(self._running) + len(self._waiting)
+        if present + len(works) > self.settings.max_requests:
+            self.counters.rejections += 1
+            self.revision += 1
+            raise Overloaded(
+                f"{present} requests are waiting or running and {len(works)} more would exceed the limit of "
+                f"{self.settings.max_requests}; try again later"
+            )
 
     def state(self) -> EngineState:
         """The gauges, as of the last call of `advance`, `submit` or `cancel`."""
@@ -377,7 +380,6 @@ class Engine:
             return
         arrived, admitted = sequence.arrived_at, sequence.admitted_at
         first, last = sequence.first_token_at, sequence.last_token_at
-        counters.queue_seconds += (admitted - arrived) / SECOND
         counters.request_prompt_tokens.observe(sequence.prompt_tokens)
         counters.request_generation_tokens.observe(sequence.generated)
         counters.request_max_tokens.observe(sequence.work.max_tokens)

@@ -128,7 +128,7 @@ def number(value: float) -> str:
     """A sample's value as prometheus-client writes it: `3.0`, `1.795e+09`."""
     if isinstance(value, int) and -1_000_000 < value < 1_000_000:
         return f"{value}.0"
-    text: str = floatToGoString(value)
+    text: str = floatToGoString(value)  # type: ignore[no-untyped-call]
     return text
 
 

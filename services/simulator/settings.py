@@ -63,7 +63,8 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     ] = 0.045
     speed: Annotated[float, Meta(gt=0, description="divides every time of the model: 10 is ten times as fast")] = 1.0
     output_tokens: Annotated[
-        int, Meta(ge=1, description="mean length of an answer that isn't cut by max_tokens; seeded, half to one and a half")
+        int,
+        Meta(ge=1, description="mean length of an answer that isn't cut by max_tokens; seeded, half to one and a half"),
     ] = 128
     stream_interval: Annotated[int, Meta(ge=1, description="tokens in one event of a streamed answer")] = 1
     embedding_dimensions: Annotated[int, Meta(ge=1, le=65536, description="length of an embedding vector")] = 256

@@ -51,26 +51,34 @@ def from_ids(ids: Sequence[int]) -> Prompt:
         raise ValueError(f"{bad} is not a token id; 0 to 4294967295 is expected") from error
 
 
-def from_messages(messages: Iterable[dict[str, Any]], tools: Any = None) -> Prompt:
+class Message(Struct, frozen=True):
+    """A turn of a chat, as far as a chat template reads it."""
+
+    role: str
+    content: str | list[str | dict[str, Any]] | None = None
+    tool_calls: Any = None
+
+
+def from_messages(messages: Iterable[Message], tools: Any = None) -> Prompt:
     """The prompt of a chat in the ChatML layout.
 
     Parts that aren't text stand as their type and a digest, so that the same image is the same tokens.
     """
     turns = [f"<|im_start|>tools\n{json.dumps(tools, sort_keys=True)}<|im_end|>\n"] if tools else []
     for message in messages:
-        turns.append(f"<|im_start|>{message.get('role', '')}\n{_content(message)}<|im_end|>\n")
+        turns.append(f"<|im_start|>{message.role}\n{_content(message)}<|im_end|>\n")
     turns.append("<|im_start|>assistant\n")
     return from_text("".join(turns))
 
 
-def _content(message: dict[str, Any]) -> str:
-    content = message.get("content")
-    text = "".join(_part(part) for part in content) if isinstance(content, list) else content or ""
-    calls = message.get("tool_calls")
+def _content(message: Message) -> str:
+    content = message.content
+    text = "".join(map(_part, content)) if isinstance(content, list) else content or ""
+    calls = message.tool_calls
     return f"{text}{json.dumps(calls, sort_keys=True)}" if calls else text
 
 
-def _part(part: Any) -> str:
+def _part(part: str | dict[str, Any]) -> str:
     if isinstance(part, str):
         return part
     if part.get("type") == "text":

@@ -26,7 +26,7 @@ def page(model: str, executions: _Getter) -> list[Part[Moment]]:
         ),
         "nv_inference_queue_duration_us": (
             "Microseconds that requests were queued.",
-            lambda now: round(now.counters.queue_seconds * 1e6),
+            lambda now: round(now.counters.queue.sum * 1e6),
         ),
         "nv_inference_compute_input_duration_us": ("Microseconds to prepare inputs.", lambda now: 0),
         "nv_inference_compute_infer_duration_us": (
@@ -45,9 +45,7 @@ def page(model: str, executions: _Getter) -> list[Part[Moment]]:
     return [
         *(Family(name, "counter", help, [(labels, get)], whole=True) for name, (help, get) in counters.items()),
         Family("nv_inference_request_failure", "counter", "Requests that failed.", failures, whole=True),
-        Family(
-            "nv_inference_pending_request_count", "gauge", pending, [(labels, lambda now: now.waiting)], whole=True
-        ),
+        Family("nv_inference_pending_request_count", "gauge", pending, [(labels, lambda now: now.waiting)], whole=True),
         Family("nv_cpu_utilization", "gauge", "CPU utilization, 0.0 to 1.0.", [({}, _none)], whole=True),
     ]
 
@@ -71,10 +69,12 @@ def tensorrt_llm(model: str, slots: int) -> list[Part[Moment]]:
     batcher: dict[str, _Getter] = {
         "micro_batch_id": lambda now: 0,
         "generation_requests": lambda now: now.running - now.prefilling,
-        "total_context_tokens": lambda now: now.prefilling and now.counters.prompt_tokens,
     }
     memory: dict[str, _Getter] = dict.fromkeys(("pinned", "gpu", "cpu"), _none)
-    general: dict[str, _Getter] = {"iteration_counter": lambda now: now.counters.steps, "timestamp": lambda now: now.wall}
+    general: dict[str, _Getter] = {
+        "iteration_counter": lambda now: now.counters.steps,
+        "timestamp": lambda now: int(now.wall),
+    }
     return [
         _labelled("request_metrics", "TRT LLM request metrics", model, "request_type", requests),
         _labelled("runtime_memory_metrics", "TRT LLM runtime memory metrics", model, "memory_type", memory),

@@ -76,9 +76,7 @@ def _flops(add: _Builder) -> None:
 
 
 def _gauges(add: _Builder) -> None:
-    add.gauge(
-        "num_requests_running", "Number of requests in model execution batches.", [({}, lambda now: now.running)]
-    )
+    add.gauge("num_requests_running", "Number of requests in model execution batches.", [({}, lambda now: now.running)])
     add.gauge("num_requests_waiting", "Number of requests waiting to be processed.", [({}, lambda now: now.waiting)])
     add.gauge(
         "num_requests_waiting_by_reason",
@@ -114,7 +112,9 @@ def _cache_counters(add: _Builder) -> None:
         "Prefix cache hits, in terms of number of cached tokens.",
         [({}, lambda now: now.counters.prefix_hits)],
     )
-    external = "External prefix cache {} from KV connector cross-instance cache sharing, in terms of number of {} tokens."
+    external = (
+        "External prefix cache {} from KV connector cross-instance cache sharing, in terms of number of {} tokens."
+    )
     add.counter("external_prefix_cache_queries", external.format("queries", "queried"), [({}, _zero)])
     add.counter("external_prefix_cache_hits", external.format("hits", "cached"), [({}, _zero)])
     multimodal = "Multi-modal cache {}, in terms of number of {} items."
@@ -128,9 +128,7 @@ def _cache_counters(add: _Builder) -> None:
 
 
 def _token_counters(add: _Builder) -> None:
-    add.counter(
-        "prompt_tokens", "Number of prefill tokens processed.", [({}, lambda now: now.counters.prompt_tokens)]
-    )
+    add.counter("prompt_tokens", "Number of prefill tokens processed.", [({}, lambda now: now.counters.prompt_tokens)])
     add.counter(
         "prompt_tokens_by_source",
         "Number of prompt tokens by source.",
@@ -159,7 +157,9 @@ def _token_counters(add: _Builder) -> None:
         ],
     )
     add.counter(
-        "generation_tokens", "Number of generation tokens processed.", [({}, lambda now: now.counters.generation_tokens)]
+        "generation_tokens",
+        "Number of generation tokens processed.",
+        [({}, lambda now: now.counters.generation_tokens)],
     )
 
 

@@ -1,0 +1,132 @@
+"""The simulator as a process, and as a server inside a test.
+
+It is a model server, so it has one port for API, metrics and control, and no admin port. On SIGTERM or SIGINT it takes
+no new connections, lets running requests end (bounded by `--drain-timeout`), and goes; a second signal ends it at once.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+
+import structlog
+import uvloop
+from aiohttp import web
+
+from services.simulator.control import ControlApi
+from services.simulator.openai_api import OpenAiApi
+from services.simulator.server import ModelServer
+from services.simulator.settings import SimulatorSettings
+from shared.config.problems import Invalid, Problem
+from shared.model import join_host_port
+from shared.service import logs, parse, report
+
+log = structlog.get_logger(__name__)
+
+
+class Simulator:
+    """A simulated model server that listens; its address is known once it has started.
+
+    >>> async with simulator(SimulatorSettings(port=0)) as running:  # doctest: +SKIP
+    ...     print(running.url)
+    """
+
+    def __init__(self, settings: SimulatorSettings) -> None:
+        self.settings = settings
+        self.server = ModelServer(settings)
+        self.port = settings.port
+        app = web.Application(client_max_size=settings.max_body)
+        app.add_routes([*OpenAiApi(self.server).routes(), *ControlApi(self.server).routes()])
+        app.on_response_prepare.append(self._sign)
+        app.on_shutdown.append(self._let_go)
+        # A handler whose client has left is cancelled: that is how an abort frees its slot and its blocks.
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=settings.drain_timeout
+        )
+
+    @property
+    def name(self) -> str:
+        """What `x-simulator-endpoint` says."""
+        return self.server.name
+
+    @property
+    def authority(self) -> str:
+        return join_host_port(self.settings.host, self.port)
+
+    @property
+    def url(self) -> str:
+        """Where the server listens, without a path: `http://127.0.0.1:8000`."""
+        return f"http://{self.authority}"
+
+    async def start(self) -> None:
+        """Listen. Raises `Invalid` when the address can't be had."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.settings.host, self.settings.port, backlog=1024)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            problem = Problem("port", f"{self.authority} can't be listened on: {error.strerror}")
+            raise Invalid([problem]) from error
+        self.port = self._runner.addresses[0][1]
+        self.server.name = self.settings.name or self.authority
+        log.info("simulator.started", url=self.url, engine=self.settings.engine, name=self.name)
+
+    async def stop(self) -> None:
+        """Take no new connections, wait for running requests, cut off those that take too long."""
+        log.info("simulator.draining", timeout=self.settings.drain_timeout)
+        await self._runner.cleanup()
+        self.server.close()
+        log.info("simulator.stopped")
+
+    async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["x-simulator-endpoint"] = self.server.name
+
+    async def _let_go(self, app: web.Application) -> None:
+        self.server.lift_faults()
+
+    def __repr__(self) -> str:
+        return f"<Simulator {self.url} {self.server!r}>"
+
+
+@contextlib.asynccontextmanager
+async def simulator(settings: SimulatorSettings) -> AsyncIterator[Simulator]:
+    """A server for as long as the block runs."""
+    running = Simulator(settings)
+    await running.start()
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+async def serve(settings: SimulatorSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then drain. Raises `Invalid` when the address can't be had."""
+    async with simulator(settings):
+        await stop.wait()
+
+
+def main(argv: Sequence[str]) -> int:
+    """`pointsman simulator`; the process's exit code."""
+    try:
+        settings = parse(SimulatorSettings, argv, os.environ, "pointsman simulator")
+        logs.configure(settings.log_level, settings.log_format, tier="simulator")
+        uvloop.run(_until_signal(settings))
+    except Invalid as error:
+        return report(error)
+    return 0
+
+
+async def _until_signal(settings: SimulatorSettings) -> None:
+    stop = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        log.info("simulator.signal", signal=signal.Signals(number).name)
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+    await serve(settings, stop)

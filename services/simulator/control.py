@@ -1,0 +1,92 @@
+"""The control API, `/control`: faults, pinned metrics, and what the server has seen."""
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from services.simulator.faults import TARGETS, AnyFault, Target
+from services.simulator.gauges import Pins
+from services.simulator.server import ModelServer
+
+
+class FaultsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`PUT /control/faults`: the fault of each target, `null` to take it away; an absent target stays as it is."""
+
+    metrics: AnyFault | msgspec.UnsetType | None = msgspec.UNSET
+    inference: AnyFault | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ControlApi:
+    """The handlers of one server."""
+
+    def __init__(self, server: ModelServer) -> None:
+        self._server = server
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/control/state", self._state),
+            web.get("/control/faults", self._show_faults),
+            web.put("/control/faults", self._set_faults),
+            web.delete("/control/faults", self._clear_faults),
+            web.get("/control/metrics", self._show_pins),
+            web.put("/control/metrics", self._set_pins),
+            web.delete("/control/metrics", self._clear_pins),
+        ]
+
+    async def _state(self, request: web.Request) -> web.Response:
+        return _json(self._server.state())
+
+    async def _show_faults(self, request: web.Request) -> web.Response:
+        return _json(self._server.faults.describe())
+
+    async def _set_faults(self, request: web.Request) -> web.Response:
+        """Both targets or none: a wrong fault changes nothing."""
+        try:
+            given = msgspec.json.decode(await request.read(), type=FaultsBody)
+            faults: dict[Target, AnyFault | None] = {}
+            if given.metrics is not msgspec.UNSET:
+                faults["metrics"] = given.metrics
+            if given.inference is not msgspec.UNSET:
+                faults["inference"] = given.inference
+            for target, fault in faults.items():
+                self._server.faults.check(target, fault)
+        except (msgspec.DecodeError, ValueError) as error:
+            return _refuse(error)
+        for target, fault in faults.items():
+            self._server.set_fault(target, fault)
+        return _json(self._server.faults.describe())
+
+    async def _clear_faults(self, request: web.Request) -> web.Response:
+        """All faults, or with `?target=` one's."""
+        wanted = request.query.get("target")
+        if wanted is not None and wanted not in TARGETS:
+            return _refuse(ValueError(f"target: {wanted!r} is unknown; metrics or inference is expected"))
+        for target in TARGETS:
+            if wanted in (None, target):
+                self._server.set_fault(target, None)
+        return _json(self._server.faults.describe())
+
+    async def _show_pins(self, request: web.Request) -> web.Response:
+        return _json(self._server.page.pins)
+
+    async def _set_pins(self, request: web.Request) -> web.Response:
+        """The pins that hold from now on; what isn't named is the engine's own again."""
+        try:
+            pins = msgspec.json.decode(await request.read(), type=Pins)
+        except msgspec.DecodeError as error:
+            return _refuse(error)
+        self._server.page.pin(pins)
+        return _json(pins)
+
+    async def _clear_pins(self, request: web.Request) -> web.Response:
+        self._server.page.pin(Pins())
+        return _json(Pins())
+
+
+def _json(content: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content), content_type="application/json")
+
+
+def _refuse(error: Exception) -> web.Response:
+    body = msgspec.json.encode({"error": {"message": str(error), "type": "BadRequestError", "code": 400}})
+    return web.Response(body=body, content_type="application/json", status=400)

@@ -1,0 +1,127 @@
+"""Puts an answer on the wire, whole or in pieces, and spoils it on the way when a fault says so."""
+
+import asyncio
+import json
+from typing import NoReturn
+
+from aiohttp import web
+
+from services.simulator.exposition import filler
+from services.simulator.faults import AnyFault, Close, ContentType, Huge, Trickle, Truncate
+
+_CHUNK = 64 * 1024
+
+
+class Closed(Exception):
+    """The fault has closed the connection; nothing can be sent any more."""
+
+
+class Reply:
+    """One answer to one request."""
+
+    __slots__ = ("_headers", "_request", "_response", "_sent", "fault", "spoiled")
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self.fault: AnyFault | None = None
+        self._headers: dict[str, str] = {}
+        self._response: web.StreamResponse | None = None
+        self._sent = 0
+        self.spoiled = False
+        """Whether the fault has cut the answer short."""
+
+    @property
+    def sent(self) -> int:
+        """Bytes of the body so far."""
+        return self._sent
+
+    def header(self, name: str, value: str) -> None:
+        """Add a header; only before the answer has begun."""
+        self._headers[name] = value
+
+    async def whole(self, body: bytes, content_type: str, status: int = 200) -> web.StreamResponse:
+        """Send an answer that is known in full. Raises `Closed` when the fault closes the connection."""
+        fault = self.fault
+        headers = {**self._headers, "content-type": fault.value if isinstance(fault, ContentType) else content_type}
+        if isinstance(fault, Truncate):
+            body = body[: _half(body) if fault.after is None else fault.after]
+            self.spoiled = True
+        if not isinstance(fault, Trickle | Close | Huge):
+            self._sent = len(body)
+            return web.Response(body=body, status=status, headers=headers)
+        if isinstance(fault, Close) and not fault.after:
+            self.close()
+        size = max(fault.size, len(body)) if isinstance(fault, Huge) else len(body)
+        headers["content-length"] = str(size)
+        response = self._response = web.StreamResponse(status=status, headers=headers)
+        await response.prepare(self._request)
+        if isinstance(fault, Close):
+            await self._put(body[: fault.after])
+            self.close()
+        await self._put(body)
+        left = size - len(body)
+        filling = filler("", {}, _CHUNK).encode()
+        while left > 0:
+            await self._put(filling[:left])
+            left -= len(filling)
+        return response
+
+    async def begin(self, content_type: str) -> None:
+        """Send the head of a streamed answer. Raises `Closed`."""
+        fault = self.fault
+        if isinstance(fault, Close) and not fault.after:
+            self.close()
+        headers = {**self._headers, "content-type": fault.value if isinstance(fault, ContentType) else content_type}
+        self._response = web.StreamResponse(headers=headers)
+        await self._response.prepare(self._request)
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece of a streamed answer, or of what the fault leaves of it. Raises `Closed`."""
+        fault = self.fault
+        if self.spoiled:
+            return
+        if not isinstance(fault, Truncate | Close):
+            await self._put(data)
+            return
+        await self._put(data if fault.after is None else data[: fault.after - self._sent])
+        if fault.after is None or self._sent >= fault.after:
+            self.spoiled = True
+            if isinstance(fault, Close):
+                self.close()
+
+    async def end(self) -> web.StreamResponse:
+        """The streamed answer is complete, or to HTTP it looks so."""
+        assert self._response is not None, "end comes after begin"
+        await self._response.write_eof()
+        return self._response
+
+    def close(self) -> NoReturn:
+        """Close the connection under the answer. Raises `Closed`."""
+        self.spoiled = True
+        if self._request.transport is not None:
+            self._request.transport.close()
+        raise Closed
+
+    async def _put(self, data: bytes) -> None:
+        assert self._response is not None, "the head comes first"
+        if isinstance(self.fault, Trickle):
+            for start in range(0, len(data), self.fault.piece):
+                await self._response.write(data[start : start + self.fault.piece])
+                await asyncio.sleep(self.fault.interval)
+        elif data:
+            await self._response.write(data)
+        self._sent += len(data)
+
+    def __repr__(self) -> str:
+        return f"<Reply to {self._request.path}, {self._sent} bytes sent, fault {self.fault}>"
+
+
+def _half(body: bytes) -> int:
+    """The middle, but not at the end of a line: what is cut there would be whole."""
+    cut = len(body) // 2
+    return cut - 1 if body[cut - 1 : cut] == b"\n" else cut
+
+
+def received_headers(request: web.Request) -> str:
+    """The request's headers as they came, as a JSON list of pairs that fits into a header."""
+    return json.dumps([[name.decode("latin-1"), value.decode("latin-1")] for name, value in request.raw_headers])

@@ -1,0 +1,265 @@
+"""Bodies of the OpenAI API as work for the engine. What the model would answer is decided here, before it begins.
+
+Fields that mean nothing without a real model (temperature, logprobs, …) are accepted and ignored, as are unknown ones.
+"""
+
+import re
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from services.simulator.api_error import bad_request, unknown_model
+from services.simulator.counters import FinishReason
+from services.simulator.sequence import Work
+from services.simulator.settings import SimulatorSettings
+from services.simulator.tokens import (
+    BYTES_PER_TOKEN,
+    Message,
+    Prompt,
+    answer_bytes,
+    answer_length,
+    fingerprint,
+    from_ids,
+    from_messages,
+    from_text,
+)
+
+MAX_CHOICES = 128
+"""Choices of one call, as OpenAI limits `n`."""
+DEFAULT_COMPLETION_TOKENS = 16
+"""`max_tokens` of a completion that doesn't say, as OpenAI has it."""
+
+PromptInput: TypeAlias = str | list[str | int | list[int]]
+"""A text, texts, token ids, or lists of token ids."""
+
+
+class StreamOptions(Struct, frozen=True):
+    """OpenAI `stream_options`."""
+
+    include_usage: bool | None = None
+
+
+class GenerationBody(Struct, frozen=True, kw_only=True):
+    """What chat and completions have in common."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    n: int | None = None
+    ignore_eos: bool | None = None
+    """vLLM's extension: the answer has `max_tokens` tokens."""
+
+
+class ChatBody(GenerationBody, frozen=True, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    tools: Any = None
+
+
+class CompletionBody(GenerationBody, frozen=True, kw_only=True):
+    """`POST /v1/completions`."""
+
+    prompt: PromptInput
+
+
+class EmbeddingBody(Struct, frozen=True, kw_only=True):
+    """`POST /v1/embeddings`."""
+
+    model: str
+    input: PromptInput
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """One answer to be: the engine's work for it, and the text that the client will see."""
+
+    index: int
+    work: Work
+    text: str
+    """The answer up to the stop string."""
+
+    def visible(self, tokens: int) -> str:
+        """What of the text is out after that many tokens."""
+        return self.text[: tokens * BYTES_PER_TOKEN]
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """A call of the API, ready for the engine."""
+
+    kind: Literal["chat", "completion", "embedding"]
+    id: str
+    model: str
+    choices: tuple[Choice, ...]
+    stream: bool = False
+    include_usage: bool = False
+    base64: bool = False
+    dimensions: int = 0
+
+    @property
+    def works(self) -> list[Work]:
+        return [choice.work for choice in self.choices]
+
+
+B = TypeVar("B", bound=Struct)
+_PATH = re.compile(r" - at `\$\.?(.*)`$")
+
+
+def chat(body: bytes, id: str, settings: SimulatorSettings) -> Call:
+    """A chat's call. Raises `ApiError` for what vLLM would refuse too."""
+    parsed = _decode(body, ChatBody)
+    if not parsed.messages:
+        raise bad_request("messages: [] has no message; at least one is expected", "messages")
+    prompt = from_messages(parsed.messages, parsed.tools)
+    limit = parsed.max_tokens if parsed.max_completion_tokens is None else parsed.max_completion_tokens
+    name = "max_tokens" if parsed.max_completion_tokens is None else "max_completion_tokens"
+    return _generation("chat", f"chatcmpl-{id}", parsed, [prompt], limit, name, settings)
+
+
+def completion(body: bytes, id: str, settings: SimulatorSettings) -> Call:
+    """A completion's call. Raises `ApiError`."""
+    parsed = _decode(body, CompletionBody)
+    limit = DEFAULT_COMPLETION_TOKENS if parsed.max_tokens is None else parsed.max_tokens
+    prompts = _prompts(parsed.prompt, "prompt")
+    return _generation("completion", f"cmpl-{id}", parsed, prompts, limit, "max_tokens", settings)
+
+
+def embedding(body: bytes, id: str, settings: SimulatorSettings) -> Call:
+    """An embedding's call. Raises `ApiError`."""
+    parsed = _decode(body, EmbeddingBody)
+    adapter = _adapter(parsed.model, settings)
+    dimensions = settings.embedding_dimensions if parsed.dimensions is None else parsed.dimensions
+    if not 1 <= dimensions <= settings.embedding_dimensions:
+        raise bad_request(
+            f"dimensions: {dimensions} is out of range; 1 to {settings.embedding_dimensions} is expected", "dimensions"
+        )
+    id = f"embd-{id}"
+    choices = tuple(
+        Choice(
+            index=index,
+            work=Work(id=f"{id}-{index}", prompt=prompt, adapter=adapter, finish=FinishReason.STOP, choices=not index),
+            text="",
+        )
+        for index, prompt in enumerate(_prompts(parsed.input, "input"))
+    )
+    for choice in choices:
+        _check_length(choice.work.prompt, 0, settings)
+    return Call(
+        kind="embedding",
+        id=id,
+        model=parsed.model,
+        choices=choices,
+        base64=parsed.encoding_format == "base64",
+        dimensions=dimensions,
+    )
+
+
+def _generation(
+    kind: Literal["chat", "completion"],
+    id: str,
+    body: GenerationBody,
+    prompts: list[Prompt],
+    limit: int | None,
+    limit_name: str,
+    settings: SimulatorSettings,
+) -> Call:
+    adapter = _adapter(body.model, settings)
+    n = 1 if body.n is None else body.n
+    if not 1 <= n * len(prompts) <= MAX_CHOICES:
+        raise bad_request(f"n: {n} for {len(prompts)} prompt(s); 1 to {MAX_CHOICES} choices are expected", "n")
+    if limit is not None and limit < 1:
+        raise bad_request(f"{limit_name}: {limit} is too small; at least 1 is expected", limit_name)
+    stops = [one for one in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if one]
+    choices: list[Choice] = []
+    for prompt in prompts:
+        _check_length(prompt, limit or 1, settings)
+        room = settings.context_length - prompt.tokens
+        for _ in range(n):
+            index = len(choices)
+            allowed = room if limit is None else limit
+            text, tokens, finish = _answer(prompt, index % n, allowed, stops, bool(body.ignore_eos), settings)
+            work = Work(
+                id=f"{id}-{index}",
+                prompt=prompt,
+                output=tokens,
+                finish=finish,
+                adapter=adapter,
+                stream=bool(body.stream),
+                max_tokens=allowed,
+                choices=0 if index else n,
+            )
+            choices.append(Choice(index=index, work=work, text=text))
+    options = body.stream_options
+    return Call(
+        kind=kind,
+        id=id,
+        model=body.model,
+        choices=tuple(choices),
+        stream=bool(body.stream),
+        include_usage=bool(options and options.include_usage),
+    )
+
+
+def _answer(
+    prompt: Prompt, choice: int, allowed: int, stops: list[str], ignore_eos: bool, settings: SimulatorSettings
+) -> tuple[str, bytes, FinishReason]:
+    """The text that is shown, the tokens that it costs, and why it ends."""
+    mark = fingerprint(prompt, settings.seed, choice)
+    natural = allowed if ignore_eos else min(allowed, answer_length(mark, settings.output_tokens))
+    tokens = answer_bytes(mark, natural)
+    text = tokens.decode()
+    finish = FinishReason.STOP if natural < allowed else FinishReason.LENGTH
+    found = [(position, len(stop)) for stop in stops if (position := text.find(stop)) >= 0]
+    if found:
+        cut, length = min(found)
+        tokens = tokens[: -(-(cut + length) // BYTES_PER_TOKEN) * BYTES_PER_TOKEN]
+        return text[:cut], tokens, FinishReason.STOP
+    return text, tokens, finish
+
+
+def _adapter(model: str, settings: SimulatorSettings) -> str:
+    if model in settings.adapters:
+        return model
+    if model not in settings.models:
+        raise unknown_model(model)
+    return ""
+
+
+def _check_length(prompt: Prompt, output: int, settings: SimulatorSettings) -> None:
+    if prompt.tokens + output > settings.context_length:
+        raise bad_request(
+            f"This model's maximum context length is {settings.context_length} tokens. However, {output} output tokens "
+            f"were requested and the prompt has {prompt.tokens} tokens."
+        )
+
+
+def _prompts(given: PromptInput, name: str) -> list[Prompt]:
+    if isinstance(given, str):
+        return [from_text(given)]
+    ids = [one for one in given if isinstance(one, int)]
+    if not given or [] in given:
+        raise bad_request(f"{name}: an empty list has no prompt; text or token ids are expected", name)
+    if ids and len(ids) < len(given):
+        raise bad_request(f"{name}: token ids and prompts are mixed; one kind is expected", name)
+    try:
+        if ids:
+            return [from_ids(ids)]
+        return [from_text(one) if isinstance(one, str) else from_ids(one) for one in given if not isinstance(one, int)]
+    except ValueError as error:
+        raise bad_request(f"{name}: {error}", name) from error
+
+
+def _decode(body: bytes, kind: type[B]) -> B:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        place = _PATH.search(text)
+        raise bad_request(text, place.group(1) if place else None) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad_request(f"The body is not JSON: {error}") from error

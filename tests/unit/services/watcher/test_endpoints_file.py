@@ -284,7 +284,8 @@ def test_every_problem_is_named_at_once() -> None:
         ("endpoints: []\nendpoints: []\n", ["document: duplicate key 'endpoints' (line 2)"]),
         ("endpoints: [}\n", ["document: not valid YAML: did not find expected node content (line 1)"]),
         (
-            "endpoints: [{name: a, address: 10.0.0.1, port: 1}]\n---\nendpoints: [{name: a, address: 10.0.0.2, port: 1}]",
+            "endpoints: [{name: a, address: 10.0.0.1, port: 1}]\n---\n"
+            "endpoints: [{name: a, address: 10.0.0.2, port: 1}]\n",
             ["documents[1].endpoints: 'default/a' is in another document of this file too (line 3)"],
         ),
     ],

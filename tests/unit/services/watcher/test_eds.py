@@ -1,0 +1,111 @@
+"""Envoy's EDS file."""
+
+import stat
+from pathlib import Path
+
+import envoy.config.endpoint.v3.endpoint_pb2 as endpoint_pb2
+import msgspec
+import pytest
+from envoy.service.discovery.v3.discovery_pb2 import DiscoveryResponse
+from google.protobuf import json_format
+
+from services.watcher.eds import EdsFile, render
+from shared.model import Endpoint
+
+
+def endpoint(name: str, address: str = "10.0.0.1", port: int = 80) -> Endpoint:
+    return Endpoint(id=f"default/{name}", name=name, address=address, port=port)
+
+
+def hosts(content: bytes) -> list[tuple[str, int]]:
+    """The endpoints in the file as Envoy's own types read them: an unknown field is an error."""
+    response = json_format.Parse(content, DiscoveryResponse())
+    [resource] = response.resources
+    assignment = endpoint_pb2.ClusterLoadAssignment()
+    assert resource.Unpack(assignment)
+    assert assignment.cluster_name == "model-servers"
+    return [
+        (host.endpoint.address.socket_address.address, host.endpoint.address.socket_address.port_value)
+        for locality in assignment.endpoints
+        for host in locality.lb_endpoints
+    ]
+
+
+def test_the_file_is_a_discovery_response_of_the_endpoints() -> None:
+    content = render([endpoint("a"), endpoint("b", "fd00::1", 8000)], "model-servers")
+    assert hosts(content) == [("10.0.0.1", 80), ("fd00::1", 8000)]
+
+
+def test_no_endpoints_are_an_empty_assignment() -> None:
+    assert hosts(render([], "model-servers")) == []
+
+
+def test_the_text_depends_on_nothing_but_the_endpoints() -> None:
+    one, other = endpoint("a"), endpoint("b", "10.0.0.2")
+    assert render([one, other], "c") == render([other, one], "c")
+    labelled = msgspec.structs.replace(one, labels={"x": "y"})
+    assert render([labelled, other], "c") == render([one, other], "c")
+
+
+def test_another_set_has_another_version() -> None:
+    first, second = (msgspec.json.decode(render([endpoint("a", port=port)], "c")) for port in (80, 81))
+    assert first["version_info"] != second["version_info"]
+
+
+def test_two_endpoints_on_one_server_are_one_host() -> None:
+    assert hosts(render([endpoint("b"), endpoint("a")], "model-servers")) == [("10.0.0.1", 80)]
+
+
+def test_the_file_is_readable_for_everybody_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "eds.json"
+    assert EdsFile(str(path)).write(b"content") is True
+    assert path.read_bytes() == b"content"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert [one.name for one in tmp_path.iterdir()] == ["eds.json"]
+
+
+def test_the_file_is_replaced_and_never_written_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "eds.json"
+    file = EdsFile(str(path))
+    file.write(b"first")
+    with path.open("rb") as reader:
+        assert file.write(b"second") is True
+        assert reader.read() == b"first"
+    assert path.read_bytes() == b"second"
+
+
+def test_an_unchanged_file_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "eds.json"
+    EdsFile(str(path)).write(b"content")
+    before = path.stat().st_ino
+    file = EdsFile(str(path))
+    assert (file.write(b"content"), file.write(b"content")) == (False, False)
+    assert path.stat().st_ino == before
+
+
+def test_a_file_that_was_removed_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "eds.json"
+    file = EdsFile(str(path))
+    file.write(b"content")
+    path.unlink()
+    assert file.write(b"content") is True
+    assert repr(file) == f"<EdsFile {path} written 2 times>"
+
+
+def test_what_can_not_be_written_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "eds.json"
+    file = EdsFile(str(path))
+    file.write(b"first")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        file.write(b"second")
+    assert path.read_bytes() == b"first"
+    assert [one.name for one in tmp_path.iterdir()] == ["eds.json"]
+    monkeypatch.undo()
+    assert file.write(b"second") is True

@@ -1,0 +1,267 @@
+"""Files and directories as events."""
+
+# ruff: noqa: ASYNC240 - the files are the test's own, and nothing else runs in its event loop
+
+import os
+from pathlib import Path
+
+import pytest
+
+from services.watcher import files
+from services.watcher.files import FileReader, FileSource, Limits, Root
+from services.watcher.resources import PoolId
+from services.watcher.sources import Event, Rejected, Removed, Reset
+from shared.plugin import Registry
+
+GOOD = "endpoints:\n- {name: a, address: 10.0.0.1, port: 80}\n"
+OTHER = "endpoints:\n- {name: b, address: 10.0.0.2, port: 80}\n"
+
+
+def source(*paths: Path, watched: bool = True, configures: bool = False, limits: Limits | None = None) -> FileSource:
+    made = FileSource(FileReader(PoolId("default", "default"), Registry), 2.0, limits)
+    made.follow([Root(str(path), "--endpoints-file", watched, configures) for path in paths])
+    return made
+
+
+def said(events: list[Event]) -> list[tuple[str, str]]:
+    """Each event as (file name, names of its endpoints, or its first problem, or `removed`)."""
+    spoken: list[tuple[str, str]] = []
+    for event in events:
+        match event:
+            case Reset(origin, documents):
+                spoken.append((Path(origin).name, " ".join(one.name for one in documents.endpoints or ())))
+            case Rejected(origin, problems):
+                spoken.append((Path(origin).name, str(problems[0])))
+            case Removed(origin):
+                spoken.append((Path(origin).name, "removed"))
+    return spoken
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(GOOD)
+    return file
+
+
+async def test_a_file_is_read_once_while_it_stays_as_it_is(path: Path) -> None:
+    reading = source(path)
+    assert said(await reading.load()) == [("endpoints.yaml", "a")]
+    assert await reading.load() == []
+
+
+async def test_a_file_that_is_edited_in_place_is_read_again(path: Path) -> None:
+    reading = source(path)
+    await reading.load()
+    path.write_text(OTHER)
+    assert said(await reading.load()) == [("endpoints.yaml", "b")]
+
+
+async def test_a_file_that_is_replaced_by_rename_is_read_again(path: Path) -> None:
+    reading = source(path)
+    await reading.load()
+    replacement = path.with_name("new")
+    replacement.write_text(OTHER)
+    os.utime(replacement, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    replacement.rename(path)
+    assert said(await reading.load()) == [("endpoints.yaml", "b")]
+
+
+async def test_a_missing_file_is_rejected_once_and_news_when_it_is_back(path: Path) -> None:
+    reading = source(path)
+    await reading.load()
+    path.rename(path.with_name("away"))
+    missing = "document: can't be read: No such file or directory (--endpoints-file)"
+    assert said(await reading.load()) == [("endpoints.yaml", missing)]
+    assert await reading.load() == []
+    path.with_name("away").rename(path)
+    assert said(await reading.load()) == [("endpoints.yaml", "a")]
+
+
+async def test_of_a_directory_the_yaml_and_json_files_are_read_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b.yml").write_text(OTHER)
+    (tmp_path / "a.json").write_text('{"endpoints": []}')
+    (tmp_path / "c.yaml").write_text(GOOD)
+    (tmp_path / ".hidden.yaml").write_text("{")
+    (tmp_path / "notes.txt").write_text("{")
+    (tmp_path / "d.yaml~").write_text("{")
+    (tmp_path / "sub.yaml").mkdir()
+    assert said(await source(tmp_path).load()) == [("a.json", ""), ("b.yml", "b"), ("c.yaml", "a")]
+
+
+async def test_a_file_that_leaves_the_directory_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    (tmp_path / "b.yaml").write_text(OTHER)
+    reading = source(tmp_path)
+    await reading.load()
+    (tmp_path / "b.yaml").unlink()
+    assert said(await reading.load()) == [("b.yaml", "removed")]
+
+
+async def test_only_the_files_that_changed_are_read_again(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    (tmp_path / "b.yaml").write_text(OTHER)
+    reading = source(tmp_path)
+    await reading.load()
+    (tmp_path / "b.yaml").write_text("endpoints: []")
+    assert said(await reading.load()) == [("b.yaml", "")]
+
+
+async def test_a_directory_that_empties_is_rejected_and_keeps_its_files(tmp_path: Path) -> None:
+    """All files gone at once is a volume that was unmounted rather than a pool without endpoints."""
+    (tmp_path / "a.yaml").write_text(GOOD)
+    reading = source(tmp_path)
+    await reading.load()
+    (tmp_path / "a.yaml").unlink()
+    assert said(await reading.load()) == [
+        (
+            tmp_path.name,
+            "document: no .yaml, .yml, .json file in it; `endpoints: []` in one says that there are none "
+            "(--endpoints-file)",
+        )
+    ]
+    assert await reading.load() == []
+    (tmp_path / "a.yaml").write_text(OTHER)
+    assert said(await reading.load()) == [(tmp_path.name, "removed"), ("a.yaml", "b")]
+
+
+async def test_a_missing_directory_is_rejected_and_keeps_its_files(tmp_path: Path) -> None:
+    directory = tmp_path / "conf"
+    directory.mkdir()
+    (directory / "a.yaml").write_text(GOOD)
+    reading = source(directory)
+    await reading.load()
+    directory.rename(tmp_path / "away")
+    assert said(await reading.load()) == [
+        ("conf", "document: can't be read: No such file or directory (--endpoints-file)")
+    ]
+    (tmp_path / "away").rename(directory)
+    assert said(await reading.load()) == [("conf", "removed")]
+
+
+async def test_a_configmap_is_read_through_its_links_and_again_when_they_are_swapped(tmp_path: Path) -> None:
+    for version, text in (("..1", GOOD), ("..2", OTHER)):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "a.yaml").write_text(text)
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "a.yaml").symlink_to("..data/a.yaml")
+    reading = source(tmp_path)
+    assert said(await reading.load()) == [("a.yaml", "a")]
+    (tmp_path / "..data_tmp").symlink_to("..2")
+    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+    assert said(await reading.load()) == [("a.yaml", "b")]
+
+
+async def test_a_link_that_leads_nowhere_is_rejected_once(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").symlink_to("nowhere")
+    reading = source(tmp_path)
+    assert said(await reading.load()) == [
+        ("a.yaml", "document: can't be read: No such file or directory (--endpoints-file)")
+    ]
+    assert await reading.load() == []
+
+
+async def test_a_bad_file_is_rejected_as_a_whole_and_once(path: Path) -> None:
+    path.write_text(GOOD + "- {name: c, address: 10.0.0.3, port: 0}\n- {name: d}\n")
+    reading = source(path)
+    [event] = await reading.load()
+    assert isinstance(event, Rejected)
+    assert len(event.problems) == 3
+    assert await reading.load() == []
+
+
+async def test_bytes_that_are_no_utf8_are_named_with_their_line(path: Path) -> None:
+    path.write_bytes(b"endpoints:\n- {name: \xff}\n")
+    assert said(await source(path).load()) == [
+        ("endpoints.yaml", "document: byte 20 isn't UTF-8: invalid start byte (line 2)")
+    ]
+
+
+async def test_a_file_above_the_limit_is_rejected(path: Path) -> None:
+    assert said(await source(path, limits=Limits(file_size=10)).load()) == [
+        ("endpoints.yaml", "document: is larger than 10 bytes (--endpoints-file)")
+    ]
+
+
+async def test_a_directory_with_too_many_files_is_rejected(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.yaml").write_text(GOOD)
+    assert said(await source(tmp_path, limits=Limits(files=1)).load()) == [
+        (tmp_path.name, "document: 2 files; at most 1 are read (--endpoints-file)")
+    ]
+
+
+async def test_a_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.yaml")
+    assert said(await source(tmp_path / "a.yaml").load()) == [
+        ("a.yaml", "document: is no regular file (--endpoints-file)")
+    ]
+
+
+async def test_a_file_that_changes_while_it_is_read_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read the first time is half of the old and half of the new text, and must not be used."""
+    read = files._bytes
+    readings: list[bytes] = []
+
+    def reading(origin: str, limit: int) -> bytes:
+        data = read(origin, limit)
+        if not readings:
+            path.write_text(OTHER)
+        readings.append(data)
+        return data
+
+    monkeypatch.setattr(files, "_bytes", reading)
+    assert said(await source(path).load()) == [("endpoints.yaml", "b")]
+    assert len(readings) == 2
+
+
+async def test_a_file_that_changes_all_the_time_is_rejected_at_the_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = files._bytes
+
+    def reading(origin: str, limit: int) -> bytes:
+        data = read(origin, limit)
+        path.write_text(GOOD + "#" * (path.stat().st_size + 1))
+        return data
+
+    monkeypatch.setattr(files, "_bytes", reading)
+    monkeypatch.setattr(files, "UNSTEADY_WAIT", 0.0)
+    assert said(await source(path).load()) == [
+        ("endpoints.yaml", "document: changes all the time; a file should be replaced by rename")
+    ]
+
+
+async def test_a_file_that_is_not_watched_is_read_once(path: Path) -> None:
+    reading = source(path, watched=False)
+    assert said(await reading.load()) == [("endpoints.yaml", "a")]
+    path.write_text(OTHER)
+    assert await reading.load() == []
+    path.unlink()
+    assert await reading.load() == []
+
+
+async def test_a_root_that_is_no_longer_followed_takes_its_origins_along(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    (tmp_path / "b.yaml").write_text(OTHER)
+    reading = source(tmp_path / "a.yaml")
+    await reading.load()
+    reading.follow([Root(str(tmp_path / "b.yaml"), "--endpoints-file")])
+    assert said(await reading.load()) == [("b.yaml", "b"), ("a.yaml", "removed")]
+    assert repr(reading) == f"<FileSource {tmp_path / 'b.yaml'}, 1 files>"
+
+
+async def test_a_file_for_the_configuration_has_to_have_one(path: Path) -> None:
+    assert said(await source(path, configures=True).load()) == [
+        ("endpoints.yaml", "document: no EndpointPickerConfig in it")
+    ]
+
+
+async def test_a_bad_configuration_is_rejected_with_the_lines_of_its_file(path: Path) -> None:
+    path.write_text(
+        GOOD + "---\napiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: no-such-plugin\n"
+    )
+    [event] = await source(path).load()
+    assert isinstance(event, Rejected)
+    [problem] = [one for one in event.problems if "no-such-plugin" in str(one)]
+    assert (problem.path, problem.line) == ("plugins[0].type", 7)

@@ -1,0 +1,114 @@
+"""Host names to addresses."""
+
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.watcher.resolve import Names, SystemLookup, order
+from shared.model import Endpoint
+
+
+def endpoint(name: str, host: str = "", address: str = "") -> Endpoint:
+    return Endpoint(id=f"default/{name}", name=name, host=host, address=address, port=80)
+
+
+def names_for(*hosts: str, interval: float = 30.0) -> tuple[Names, list[Endpoint]]:
+    names = Names(interval)
+    endpoints = [endpoint(f"e{index}", host) for index, host in enumerate(hosts)]
+    names.follow(endpoints)
+    return names, endpoints
+
+
+def test_an_endpoint_with_an_address_needs_no_name() -> None:
+    names = Names(30.0)
+    fixed = endpoint("a", address="10.0.0.1")
+    names.follow([fixed])
+    assert (names.due(0.0), names.next_due(), names.apply([fixed])) == ([], None, (fixed,))
+
+
+def test_an_endpoint_gets_the_address_of_its_name_and_keeps_the_name() -> None:
+    names, endpoints = names_for("a.example")
+    assert names.answered("a.example", ["10.0.0.1"], 1.0) is True
+    assert names.apply(endpoints) == (endpoint("e0", "a.example", "10.0.0.1"),)
+
+
+def test_a_name_that_never_resolved_has_no_endpoint_and_the_others_do() -> None:
+    names, endpoints = names_for("a.example", "b.example")
+    names.failed("a.example", "not found", 1.0)
+    names.answered("b.example", ["10.0.0.2"], 1.0)
+    assert [one.host for one in names.apply(endpoints)] == ["b.example"]
+    assert names.unresolved == ["a.example"]
+
+
+def test_a_name_that_stops_resolving_keeps_its_address_and_says_so() -> None:
+    names, endpoints = names_for("a.example")
+    names.answered("a.example", ["10.0.0.1"], 1.0)
+    assert names.failed("a.example", "not found", 31.0) is False
+    assert names.apply(endpoints)[0].address == "10.0.0.1"
+    assert (names.names["a.example"].error, names.names["a.example"].failures) == ("not found", 1)
+
+
+def test_an_answer_without_a_usable_address_is_a_failure() -> None:
+    names, endpoints = names_for("a.example")
+    names.answered("a.example", ["10.0.0.1"], 1.0)
+    assert names.answered("a.example", ["fe80::1%eth0", "0.0.0.0"], 31.0) is False
+    assert names.apply(endpoints)[0].address == "10.0.0.1"
+    assert names.names["a.example"].error == "no address that a server could have"
+
+
+def test_a_name_is_looked_up_again_after_the_interval() -> None:
+    names, _ = names_for("a.example", interval=30.0)
+    assert names.due(0.0) == ["a.example"]
+    names.answered("a.example", ["10.0.0.1"], 1.0)
+    assert (names.due(30.9), names.next_due(), names.due(31.0)) == ([], 31.0, ["a.example"])
+
+
+def test_a_name_that_never_resolved_is_tried_again_sooner_and_ever_later() -> None:
+    names, _ = names_for("a.example", interval=3.0)
+    now, waits = 0.0, []
+    for _ in range(6):
+        names.failed("a.example", "not found", now)
+        due = names.next_due()
+        assert due is not None
+        waits.append(due - now)
+        now = due
+    assert waits == [0.5, 1.0, 2.0, 3.0, 3.0, 3.0]
+
+
+def test_another_address_is_a_change_and_the_same_is_none() -> None:
+    names, _ = names_for("a.example")
+    assert names.answered("a.example", ["10.0.0.1"], 1.0) is True
+    assert names.answered("a.example", ["10.0.0.1", "10.0.0.9"], 31.0) is False
+    assert names.answered("a.example", ["10.0.0.9"], 61.0) is True
+
+
+@given(st.permutations(["10.0.0.10", "10.0.0.9", "fd00::1", "192.168.0.1"]))
+def test_of_several_addresses_the_first_ipv4_counts_in_whatever_order_they_come(answer: list[str]) -> None:
+    assert order(answer) == ("10.0.0.9", "10.0.0.10", "192.168.0.1", "fd00::1")
+
+
+def test_an_earlier_watchers_address_holds_until_the_name_resolves() -> None:
+    names, endpoints = names_for("a.example", "b.example")
+    names.answered("b.example", ["10.0.0.2"], 1.0)
+    names.adopt([endpoint("e0", "a.example", "10.0.0.7"), endpoint("e1", "b.example", "10.0.0.8")])
+    assert [one.address for one in names.apply(endpoints)] == ["10.0.0.7", "10.0.0.2"]
+    assert names.answered("a.example", ["10.0.0.1"], 2.0) is True
+
+
+def test_a_name_that_no_endpoint_has_is_forgotten() -> None:
+    names, _ = names_for("a.example")
+    names.answered("a.example", ["10.0.0.1"], 1.0)
+    names.follow([])
+    assert names.answered("a.example", ["10.0.0.2"], 2.0) is False
+    assert (dict(names.names), repr(names)) == ({}, "<Names 0, 0 unresolved>")
+
+
+async def test_the_system_resolves_localhost() -> None:
+    assert "127.0.0.1" in await SystemLookup(5.0)("localhost")
+
+
+async def test_the_system_says_when_a_name_does_not_exist() -> None:
+    with pytest.raises(socket.gaierror):
+        await SystemLookup(5.0)("does-not-exist.invalid")

@@ -1,0 +1,243 @@
+"""The picker process: the view kept up to date from the bus, the gRPC servers, the drain."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import structlog
+from fastapi import FastAPI
+from nats.aio.msg import Msg
+
+from services.picker.admin.decisions import DecisionRing, add_routes
+from services.picker.admin.metrics import PickerMetrics
+from services.picker.exchange import Desk
+from services.picker.extproc.events import Limits
+from services.picker.pipeline import Pipeline, build
+from services.picker.settings import PickerSettings
+from services.picker.state.view import View
+from services.picker.transport.grpc_server import ExtProcServer
+from services.picker.transport.health import HealthServer
+from shared.bus import Delete, Event, FrameReader, Load, Malformed, MalformedLog, Replica, Reset, Upsert, decode, encode
+from shared.bus.subjects import parse_key
+from shared.config import Invalid, LoadedConfig, load
+from shared.model import Configuration
+from shared.plugin import Registry
+from shared.service import Service, read_text, run
+from shared.service.bus import make_bus
+
+log = structlog.get_logger(__name__)
+
+MAINTENANCE = 0.25
+"""Seconds between two looks at what has expired."""
+
+
+class PickerService(Service):
+    """One picker. All pickers of a pool are active and see the same view."""
+
+    tier = "picker"
+
+    def __init__(self, settings: PickerSettings) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._plugins = Registry.installed()
+        self._random = np.random.default_rng(settings.seed)
+        self.view = View()
+        self.ring = DecisionRing(settings.decisions_kept)
+        self.metrics = PickerMetrics(self.registry, self.view)
+        self._config_problem = ""
+        self._published_config = ""
+        self.desk = Desk(
+            self.view,
+            self._first_pipeline(),
+            self.ring,
+            self.metrics,
+            limits=Limits(request_body=settings.max_request_body, header_bytes=settings.max_request_headers),
+            make_id=lambda: str(uuid.uuid4()),
+            clock=time.monotonic,
+            log_decisions=settings.log_decisions,
+        )
+        self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
+        malformed = MalformedLog(time.monotonic)
+        self._malformed = malformed
+        self.replica = Replica(self.bus, self._subjects, self._pool, self._on_event, malformed=malformed)
+        self.frames = FrameReader(
+            self.bus,
+            self._subjects,
+            self._pool,
+            lambda frame, extra: self.view.apply_frame(frame, time.monotonic(), extra),
+            malformed=malformed,
+        )
+        self._load_sequence = 0
+        self._load_published = 0.0
+        self._load_changed = asyncio.Event()
+        self.readiness.require("view", self.replica.readiness)
+        self.grpc = ExtProcServer(
+            self.desk.exchange,
+            settings.grpc_host,
+            settings.grpc_port,
+            secure=settings.secure_serving,
+            cert_path=settings.cert_path,
+            max_message=settings.max_request_body + 2**20,
+        )
+        self.health = HealthServer(settings.grpc_host, settings.grpc_health_port, lambda: self.readiness.ready)
+
+    async def start(self) -> None:
+        await self.grpc.start()
+        await self.health.start()
+        log.info("picker.listening", grpc_port=self.grpc.port, grpc_health_port=self.health.port)
+        await self.bus.subscribe(self._subjects.loads(self._pool), self._on_load)
+        await self.replica.start()
+        await self.frames.start()
+        await self.bus.start()
+        self.spawn(self._publish_load(), "load")
+        self.spawn(self._maintain(), "maintenance")
+
+    async def drain(self) -> None:
+        """NOT_SERVING at once, time for the proxies to see it, then GOAWAY and the end of the open streams."""
+        await self.health.drain()
+        await asyncio.sleep(self._settings.drain_delay)
+        await self.grpc.stop(max(self._settings.drain_timeout - self._settings.drain_delay, 0.0))
+
+    async def close(self) -> None:
+        await self.grpc.stop(0.0)
+        await self._send_load(leaving=True)
+        await self.health.stop()
+        await self.replica.close()
+        await self.frames.close()
+        await self.bus.close()
+
+    def state(self) -> Mapping[str, Any]:
+        now = time.monotonic()
+        age = self.replica.age(now)
+        return {
+            "pool": self._pool,
+            "grpc_port": self.grpc.port,
+            "grpc_health_port": self.health.port,
+            "view": {
+                "synced": self.replica.synced,
+                "age": round(age, 3) if age < 1e9 else None,
+                "epoch": self.replica.epoch,
+                "frames": self.view.columns.frames,
+            },
+            "bus": {"connected": self.bus.connected, "problem": self.bus.readiness()},
+            "open_exchanges": self.desk.open,
+            "own_inflight": {
+                name: {"requests": requests, "tokens": tokens}
+                for name, (requests, tokens) in self.view.in_flight.own().items()
+            },
+            "peers": sorted(self.view.in_flight.peers()),
+            "endpoints": [{**one, "picks": self.metrics.picks.get(one["id"], 0)} for one in self.view.state(now)],
+            "config": {**self.desk.pipeline.state(), "problem": self._config_problem or None},
+        }
+
+    def routes(self, app: FastAPI) -> None:
+        add_routes(app, self.ring)
+
+    # Configuration
+
+    def _first_pipeline(self) -> Pipeline:
+        """The pipeline of `--config-file`, or of the default until the watcher has published one."""
+        path = self._settings.config_file
+        text = read_text(path, "--config-file") if path else ""
+        return self._build(self._load(text, path))
+
+    def _load(self, text: str, origin: str) -> LoadedConfig:
+        config = load(text, self._plugins, origin, allow_experimental=self._settings.allow_experimental_plugins)
+        for warning in config.warnings:
+            log.warning("config.warning", origin=origin, problem=str(warning))
+        return config
+
+    def _build(self, config: LoadedConfig) -> Pipeline:
+        return build(
+            config,
+            self._random,
+            time.time,
+            self.metrics.plugin,
+            honour_subset=not self._settings.disable_endpoint_subset_filter,
+        )
+
+    def _on_config(self, text: str, origin: str) -> None:
+        """A configuration from the bus: swapped in whole, or the last good one stays."""
+        if self._settings.config_file or text == self._published_config:
+            return
+        self._published_config = text
+        try:
+            self.desk.pipeline = self._build(self._load(text, origin))
+        except Invalid as error:
+            self._config_problem = str(error)
+            self.metrics.reloads.labels("refused").inc()
+            log.error("config.refused", origin=origin, problems=error.lines())
+        else:
+            self._config_problem = ""
+            self.metrics.reloads.labels("taken").inc()
+            log.info("config.taken", origin=origin or "built-in default")
+
+    # What the bus brings
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Reset(facts=facts):
+                self.view.reset(facts)
+                published = next((one for one in facts.values() if isinstance(one, Configuration)), None)
+                self._on_config(published.text if published else "", published.origin if published else "")
+            case Upsert(key=key, fact=Configuration() as fact):
+                self._on_config(fact.text, fact.origin)
+            case Upsert(key=key, fact=fact):
+                self.view.upsert(key, fact)
+            case Delete(key=key):
+                parsed = parse_key(key)
+                if parsed.kind == "config":
+                    self._on_config("", "")
+                else:
+                    self.view.delete(key, parsed.name)
+
+    def _on_load(self, message: Msg) -> None:
+        try:
+            row = decode(Load, message.data)
+        except Malformed as error:
+            self._malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
+            return
+        if row.sender != self.id:
+            self.view.apply_load(row, time.monotonic())
+
+    # What the bus is told
+
+    async def _publish_load(self) -> None:
+        """The load row: soon after a change, and as a heartbeat."""
+        while True:
+            await asyncio.sleep(self._settings.load_interval)
+            due = time.monotonic() - self._load_published >= self._settings.load_heartbeat
+            if self.view.in_flight.changed or due:
+                await self._send_load()
+
+    async def _send_load(self, *, leaving: bool = False) -> None:
+        ids, requests, tokens = self.view.in_flight.columns()
+        self.view.in_flight.changed = False
+        self._load_published = time.monotonic()
+        self._load_sequence += 1
+        row = Load(
+            sender=self.id,
+            sent=self._load_published,
+            sequence=self._load_sequence,
+            ids=ids,
+            requests=requests,
+            tokens=tokens,
+            leaving=leaving,
+        )
+        await self.bus.publish(self._subjects.load(self._pool, self.id), encode(row))
+
+    async def _maintain(self) -> None:
+        while True:
+            await asyncio.sleep(MAINTENANCE)
+            for peer in self.view.in_flight.expire(time.monotonic()):
+                log.info("peer.expired", peer=peer)
+            self.view.prefixes.sweep()
+            self.metrics.forget_endpoints()
+
+
+def main(argv: Sequence[str]) -> int:
+    """`pointsman picker`."""
+    return run(PickerSettings, PickerService, argv, "picker")

@@ -45,4 +45,4 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         Duration,
         Meta(description="how long a stopping picker takes streams after it says NOT_SERVING: two health checks"),
     ] = 2.0
-    seed: Annotated[int | None, Meta(ge=0, description="makes random choices repeatable")] = None
+    seed: Annotated[int | None, Meta(description="makes random choices repeatable")] = None

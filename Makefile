@@ -9,7 +9,7 @@ FIXTURES := $(abspath ../shared/fixtures)
 export POINTSMAN_FIXTURES ?= $(if $(wildcard $(FIXTURES)/.),$(FIXTURES))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit check format bench lock clean
+.PHONY: help install demo test unit check format bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,9 @@ format: $(VENV)/.dev ## let ruff put the code in form
 
 bench: $(VENV)/.dev ## the benchmarks, one after the other
 	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+docs: $(VENV)/.dev ## write the pages of docs/ that come from the code
+	$(BIN)/python -m pointsman.docs
 
 lock: ## write constraints.txt anew, from the newest versions that pyproject.toml allows
 	$(PYTHON) -m venv --clear .venv-lock

@@ -1,0 +1,53 @@
+"""`python -m pointsman.docs`: writes the pages of docs/ that come from the code. A test holds them to it."""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from services.collector.settings import CollectorSettings
+from services.picker.settings import PickerSettings
+from services.simulator.settings import SimulatorSettings
+from services.watcher.settings import WatcherSettings
+from shared.service import CommonSettings, describe
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = {"settings.md": lambda: settings_page()}
+
+_TIERS: tuple[tuple[str, type[Struct]], ...] = (
+    ("watcher", WatcherSettings),
+    ("collector", CollectorSettings),
+    ("picker", PickerSettings),
+    ("simulator", SimulatorSettings),
+)
+
+
+def settings_page() -> str:
+    """docs/settings.md: every flag and environment variable of every process."""
+    common = {row[0] for row in describe(CommonSettings)}
+    parts = [
+        "# Settings\n\nEach setting is a flag and an environment variable; the flag wins. Durations are written `200ms`, "
+        "`2s` or `1m30s`, sizes `4096`, `64Mi` or `1G`, lists with commas. Everything wrong is reported at once, and "
+        "nothing is started. This page is made from the code by `make docs`.\n",
+        _section("Every tier", describe(CommonSettings)),
+    ]
+    for name, kind in _TIERS:
+        rows = [row for row in describe(kind) if row[0] not in common or not issubclass(kind, CommonSettings)]
+        parts.append(_section(f"`pointsman {name}`", rows))
+    return "\n".join(parts)
+
+
+def _section(title: str, rows: list[tuple[str, str, str, str]]) -> str:
+    lines = [f"## {title}", "", "| flag | environment | default | what it is |", "|---|---|---|---|"]
+    for flag, variable, default, text in rows:
+        shown = f"`{default}`" if default else "–"
+        lines.append(f"| `{flag}` | `{variable}` | {shown} | {text.replace('|', '&#124;')} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    for name, render in PAGES.items():
+        (DOCS / name).write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

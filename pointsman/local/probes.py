@@ -1,4 +1,4 @@
-"""Whether a process is ready, asked from outside: an HTTP path that answers 200, a TCP port that says hello."""
+"""Whether a process is ready, asked from outside: an HTTP path that answers 200, a nats-server that greets."""
 
 import asyncio
 import json
@@ -27,8 +27,8 @@ def http(url: str) -> Probe:
     return probe
 
 
-def greeting(host: str, port: int, start: bytes) -> Probe:
-    """Ready when the server's first line begins like this."""
+def nats(host: str, port: int, server_name: str) -> Probe:
+    """Ready when nats-server greets with this name (another one may have the port) and has JetStream."""
 
     async def probe() -> None:
         where = f"{host}:{port}"
@@ -39,10 +39,13 @@ def greeting(host: str, port: int, start: bytes) -> Probe:
                     line = await reader.readline()
                 finally:
                     writer.close()
-        except (OSError, TimeoutError) as error:
+            info = json.loads(line.removeprefix(b"INFO "))
+        except (OSError, TimeoutError, ValueError) as error:
             raise NotReady(f"{where}: {str(error) or type(error).__name__}") from error
-        if not line.startswith(start):
-            raise NotReady(f"{where} says {line[:80]!r}")
+        if info.get("server_name") != server_name:
+            raise NotReady(f"{where} is another server, {info.get('server_name')!r}")
+        if not info.get("jetstream"):
+            raise NotReady(f"{where} has no JetStream yet")
 
     return probe
 

@@ -49,8 +49,8 @@ class ProcessError(Exception):
 class Process:
     """A child process by name. `start` it or use it as an async context manager; it can be started again after its end.
 
-    `command[0]` is a path or found on PATH; `env` is added to this process's environment. Without a probe a process
-    is ready as soon as it runs.
+    `command[0]` is a path or found on PATH; `env` is its whole environment, by default this process's. Without a probe
+    a process is ready as soon as it runs.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Process:
         self.ready_timeout = ready_timeout
         self.stop_timeout = stop_timeout
         self._ready = ready
-        self._env = dict(env or {})
+        self._env = None if env is None else dict(env)
         self._cwd = cwd
         self._child: asyncio.subprocess.Process | None = None
         self._paused = False
@@ -127,7 +127,7 @@ class Process:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env={**os.environ, **self._env},
+                    env=self._env,
                     cwd=self._cwd,
                     start_new_session=True,
                     preexec_fn=partial(_die_with_parent, os.getpid()) if _libc else None,
@@ -198,6 +198,10 @@ class Process:
         self._signal_group(signal.SIGKILL)
         return await self.wait()
 
+    def kill_now(self) -> None:
+        """SIGKILL without waiting, for when there is no time or no event loop left."""
+        self._signal_group(signal.SIGKILL)
+
     async def restart(self) -> None:
         """Stop it if it runs, and start it again; same command, same ports, same log."""
         await self.stop()
@@ -260,4 +264,4 @@ _running: set[Process] = set()
 @atexit.register
 def _kill_all() -> None:
     for process in list(_running):
-        process._signal_group(signal.SIGKILL)
+        process.kill_now()

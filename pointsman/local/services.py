@@ -1,0 +1,117 @@
+"""Pointsman's own tiers as processes: `python -m pointsman TIER --flag value …`, asked by their admin HTTP.
+
+They get this process's environment without its `POINTSMAN_…` variables: what a stack runs is what its plan says.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx
+from msgspec import Struct
+
+from pointsman.local import probes
+from pointsman.local.envoy import PickerAddress
+from pointsman.local.ports import LOOPBACK
+from pointsman.local.process import Process
+from shared.model import join_host_port
+from shared.service.settings import PREFIX
+
+Flags: TypeAlias = Mapping[str, str | int | float]
+"""By the setting's flag without its dashes: `{"log-level": "debug"}`."""
+
+ROOT = Path(__file__).resolve().parents[2]
+"""Where the packages are imported from, so that a child runs the same code."""
+
+
+class Address(Struct, frozen=True):
+    """Where a process listens."""
+
+    port: int
+    host: str = LOOPBACK
+
+    def __str__(self) -> str:
+        return join_host_port(self.host, self.port)
+
+
+class ServiceProcess(Process):
+    """A process of one tier, with what its HTTP interface tells."""
+
+    def __init__(
+        self, tier: str, name: str, directory: Path, http: Address, flags: Flags, *, ready_path: str = "/readyz"
+    ) -> None:
+        self.tier = tier
+        self.http = http
+        self.flags = dict(flags)
+        self._client: httpx.AsyncClient | None = None
+        words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
+        super().__init__(
+            name,
+            [sys.executable, "-m", "pointsman", tier, *words],
+            directory / f"{name}.log",
+            ready=probes.http(f"http://{http}{ready_path}"),
+            ready_timeout=30.0,
+            env={key: value for key, value in os.environ.items() if not key.startswith(PREFIX)},
+            cwd=ROOT,
+        )
+
+    @property
+    def url(self) -> str:
+        """Of its admin HTTP (a simulator: of all it serves)."""
+        return f"http://{self.http}"
+
+    async def get(self, path: str) -> httpx.Response:
+        """GET a path of its HTTP interface. Raises httpx.HTTPError, also for a status that isn't 2xx."""
+        if self._client is None or self._client.is_closed:
+            self._client = httpx.AsyncClient(base_url=self.url, timeout=5, trust_env=False, verify=False)
+        response = await self._client.get(path)
+        return response.raise_for_status()
+
+    async def state(self) -> Any:
+        """Its `/debug/state`."""
+        return (await self.get("/debug/state")).json()
+
+    async def metrics(self) -> str:
+        """Its `/metrics`, in Prometheus's text format."""
+        return (await self.get("/metrics")).text
+
+    async def wait(self) -> int:
+        """Wait for its end, and let go of connections to it; the exit code."""
+        code = await super().wait()
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+        return code
+
+
+class Picker(ServiceProcess):
+    """A picker: its ext_proc and health ports besides."""
+
+    def __init__(self, name: str, directory: Path, http: Address, address: PickerAddress, flags: Flags) -> None:
+        self.address = address
+        own: dict[str, str | int | float] = {
+            "grpc-host": address.host,
+            "grpc-port": address.port,
+            "grpc-health-port": address.health_port,
+        }
+        super().__init__("picker", name, directory, http, own | dict(flags))
+
+
+class Simulator(ServiceProcess):
+    """A simulated model server. One port for everything; what it reports of itself is at `/control/state`."""
+
+    def __init__(self, name: str, directory: Path, http: Address, labels: Mapping[str, str], flags: Flags) -> None:
+        self.labels = dict(labels)
+        own: dict[str, str | int | float] = {"name": name, "host": http.host, "port": http.port}
+        super().__init__("simulator", name, directory, http, own | dict(flags), ready_path="/health")
+
+    @property
+    def authority(self) -> str:
+        """`address:port`, as a pick spells it."""
+        return str(self.http)
+
+    async def state(self) -> Any:
+        """Its `/control/state`."""
+        return (await self.get("/control/state")).json()

@@ -1,0 +1,269 @@
+"""The whole system on this machine: NATS, model servers, watcher, collectors, pickers, Envoy, each a real process.
+
+`LocalStack` starts them in the order in which they need each other, waits until every one is ready, and stops them in
+reverse, so that no request fails on the way down either. Handles are processes: stop, kill, pause, restart one, and
+look what the others do.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+import yaml
+from msgspec import Struct
+
+from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces, PickerAddress
+from pointsman.local.nats import NatsServer
+from pointsman.local.ports import Ports
+from pointsman.local.process import Process, ProcessError
+from pointsman.local.services import Address, Flags, Picker, ServiceProcess, Simulator
+
+log = structlog.get_logger(__name__)
+
+ENGINE_LABEL = "llm-d.ai/engine-type"
+"""The label by which collectors choose how to read an endpoint's metrics."""
+_EDS_TIMEOUT = 10.0
+
+
+class SimulatorPlan(Struct, frozen=True, kw_only=True):
+    """One simulated model server, and how the endpoints file lists it."""
+
+    name: str
+    engine: str = "vllm"
+    labels: Mapping[str, str] = {}
+    flags: Flags = {}
+
+
+def simulators(count: int, **flags: str | int | float) -> tuple[SimulatorPlan, ...]:
+    """So many equal model servers, `model-1` and on. Flags with underscores for dashes."""
+    given = {name.replace("_", "-"): value for name, value in flags.items()}
+    return tuple(SimulatorPlan(name=f"model-{number}", flags=given) for number in range(1, count + 1))
+
+
+class StackPlan(Struct, frozen=True, kw_only=True):
+    """What to start."""
+
+    simulators: tuple[SimulatorPlan, ...] = simulators(3)
+    watchers: int = 1
+    collectors: int = 2
+    pickers: int = 2
+    configuration: str | None = None
+    """An EndpointPickerConfig (YAML); None: the tiers' own default."""
+    resources: str = ""
+    """Further YAML documents for the watcher: InferencePool, InferenceObjective, …"""
+    pool_name: str = "default"
+    pool_namespace: str = "default"
+    envoy: Path | None = STANDALONE
+    """The configuration of deploy/envoy, or None to start none."""
+    envoy_concurrency: int = 1
+    port: int = 0
+    """Of Envoy's listener; 0: a free one."""
+    secure_serving: bool = False
+    """TLS between Envoy and pickers."""
+    flags: Mapping[str, Flags] = {}
+    """Further flags of each tier: `{"picker": {"drain-timeout": "5s"}}`."""
+    log_level: str = "info"
+    nats_http: bool = False
+    """Whether nats-server serves its monitoring pages."""
+
+
+class LocalStack:
+    """The processes of a plan, their files and logs in one directory. Use as an async context manager.
+
+    Raises PortTaken, BinaryMissing or ProcessError when it can't be started; nothing is left running then.
+    """
+
+    def __init__(self, plan: StackPlan, directory: Path) -> None:
+        self.plan = plan
+        self.directory = directory
+        self.endpoints_file = directory / "endpoints.yaml"
+        self.eds_file = directory / "eds.json"
+        self._ports = Ports()
+        try:
+            self._build()
+        except BaseException:
+            self._ports.close()
+            raise
+
+    def _build(self) -> None:
+        """Make every process; takes all ports, and starts nothing."""
+        plan, take = self.plan, self._ports.take
+        envoy_port = take("Envoy's listener", plan.port) if plan.envoy else 0
+        http = take("NATS's monitoring") if plan.nats_http else None
+        self.nats = NatsServer(self.directory, take("NATS"), http_port=http)
+        self.simulators = [
+            Simulator(one.name, self.directory, Address(take(one.name)), _labels(one), self._flags("simulator", one))
+            for one in plan.simulators
+        ]
+        self.watchers = [self._service("watcher", number, self._watcher_flags()) for number in _count(plan.watchers)]
+        self.collectors = [self._service("collector", number, {}) for number in _count(plan.collectors)]
+        self.pickers = [self._picker(number) for number in _count(plan.pickers)]
+        self.envoy = self._envoy(plan.envoy, envoy_port) if plan.envoy else None
+
+    def _service(self, tier: str, number: int, flags: Flags) -> ServiceProcess:
+        name = f"{tier}-{number}"
+        http = Address(self._ports.take(f"admin of {name}"))
+        return ServiceProcess(tier, name, self.directory, http, self._tier_flags(tier, name, http) | dict(flags))
+
+    def _picker(self, number: int) -> Picker:
+        name = f"picker-{number}"
+        http = Address(self._ports.take(f"admin of {name}"))
+        address = PickerAddress(self._ports.take(f"ext_proc of {name}"), self._ports.take(f"health of {name}"))
+        secure = {"secure-serving": str(self.plan.secure_serving).lower()}
+        return Picker(name, self.directory, http, address, secure | self._tier_flags("picker", name, http))
+
+    def _envoy(self, configuration: Path, port: int) -> Envoy:
+        places = EnvoyPlaces(
+            port=port,
+            admin_port=self._ports.take("Envoy's admin"),
+            stats_port=self._ports.take("Envoy's statistics"),
+            pickers=tuple(picker.address for picker in self.pickers),
+            eds_file=self.eds_file,
+            picker_tls=self.plan.secure_serving,
+        )
+        return Envoy(self.directory, configuration, places, concurrency=self.plan.envoy_concurrency)
+
+    def _flags(self, tier: str, one: SimulatorPlan) -> Flags:
+        return {"engine": one.engine, "log-level": self.plan.log_level, **self.plan.flags.get(tier, {}), **one.flags}
+
+    def _tier_flags(self, tier: str, name: str, http: Address) -> dict[str, str | int | float]:
+        return {
+            "id": name,
+            "nats-url": self.nats.url,
+            "pool-name": self.plan.pool_name,
+            "pool-namespace": self.plan.pool_namespace,
+            "admin-host": http.host,
+            "admin-port": http.port,
+            "log-level": self.plan.log_level,
+            **self.plan.flags.get(tier, {}),
+        }
+
+    def _watcher_flags(self) -> Flags:
+        flags: dict[str, str | int | float] = {"endpoints-file": str(self.endpoints_file)}
+        flags["eds-file"] = str(self.eds_file)
+        if self.plan.configuration is not None:
+            flags["config-file"] = str(self.directory / "config.yaml")
+        return flags
+
+    # ---- files
+
+    def write_endpoints(self, servers: Sequence[Simulator] | None = None) -> None:
+        """Replace the endpoints file by one that lists these servers, by default all of the plan."""
+        entries = [
+            {"name": one.name, "address": one.http.host, "port": one.http.port, "labels": one.labels}
+            for one in (self.simulators if servers is None else servers)
+        ]
+        text = yaml.safe_dump({"endpoints": entries}, sort_keys=False)
+        if self.plan.resources:
+            text += f"---\n{self.plan.resources}"
+        _replace(self.endpoints_file, text)
+
+    def write_configuration(self, text: str) -> None:
+        """Replace the EndpointPickerConfig that the watcher publishes. For a plan that has one."""
+        if self.plan.configuration is None:
+            raise ValueError("the plan has no configuration, so no watcher reads one")
+        _replace(self.directory / "config.yaml", text)
+
+    # ---- life
+
+    @property
+    def processes(self) -> Iterator[Process]:
+        """All, in the order in which they are started."""
+        for tier in self._tiers():
+            yield from tier
+
+    def _tiers(self) -> list[Sequence[Process]]:
+        envoys = [self.envoy] if self.envoy else []
+        return [[self.nats, *self.simulators], self.watchers, [*self.collectors, *self.pickers], envoys]
+
+    def __getitem__(self, name: str) -> Process:
+        """A process by its name: `nats`, `model-1`, `watcher-1`, `collector-1`, `picker-1`, `envoy`."""
+        for process in self.processes:
+            if process.name == name:
+                return process
+        raise KeyError(f"{name!r} is none of {', '.join(process.name for process in self.processes)}")
+
+    @property
+    def url(self) -> str:
+        """What clients call: Envoy's listener."""
+        if self.envoy is None:
+            raise ValueError("the plan has no Envoy")
+        return self.envoy.url
+
+    async def start(self) -> Self:
+        """Start everything and wait until it is ready."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.write_endpoints()
+        if self.plan.configuration is not None:
+            self.write_configuration(self.plan.configuration)
+        try:
+            for tier in self._tiers():
+                if self.envoy in tier and self.watchers:
+                    await self._wait_for_eds()
+                await _start_all(tier)
+        except BaseException:
+            await self.stop()
+            raise
+        log.info("stack.started", processes=sum(1 for _ in self.processes), directory=str(self.directory))
+        return self
+
+    async def _wait_for_eds(self) -> None:
+        """Envoy doesn't start without its endpoints' file."""
+        try:
+            async with asyncio.timeout(_EDS_TIMEOUT):
+                while not self.eds_file.exists():  # noqa: ASYNC110 -- another process writes it
+                    await asyncio.sleep(0.02)
+        except TimeoutError as error:
+            raise ProcessError(self.watchers[0], f"did not write {self.eds_file} in {_EDS_TIMEOUT:g} s") from error
+
+    async def stop(self) -> None:
+        """Stop what runs, Envoy first and NATS last; whatever happens, nothing runs afterwards."""
+        try:
+            for tier in reversed(self._tiers()):
+                await asyncio.gather(*(process.stop() for process in tier))
+        finally:
+            for process in self.processes:
+                process.kill_now()
+            self._ports.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __repr__(self) -> str:
+        return f"<LocalStack {self.directory} {list(self.processes)}>"
+
+
+async def _start_all(processes: Sequence[Process]) -> None:
+    """Start them at once. The first that fails is the error; the others are cancelled, and so stopped."""
+    tasks = [asyncio.create_task(process.start()) for process in processes]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _count(number: int) -> range:
+    return range(1, number + 1)
+
+
+def _labels(one: SimulatorPlan) -> dict[str, str]:
+    return {ENGINE_LABEL: one.engine, **one.labels}
+
+
+def _replace(path: Path, text: str) -> None:
+    """By rename: a reader sees the old file or the new one."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)

@@ -1,0 +1,90 @@
+"""Ports are ours from the moment they are taken, and a taken one is reported by name."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pointsman.local.ports import LOOPBACK, Ports, PortTaken, holder_of
+
+
+def listen(port: int = 0) -> socket.socket:
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((LOOPBACK, port))
+    server.listen()
+    return server
+
+
+def test_a_server_can_listen_on_a_held_port_and_again_after_a_restart() -> None:
+    with Ports() as ports:
+        port = ports.take("a server")
+        for _ in range(2):
+            with listen(port) as server:
+                assert server.getsockname()[1] == port
+
+
+def test_nobody_listens_on_a_held_port_by_itself() -> None:
+    with Ports() as ports, pytest.raises(ConnectionRefusedError):
+        socket.create_connection((LOOPBACK, ports.take("nobody")), timeout=1)
+
+
+def test_free_ports_differ() -> None:
+    with Ports() as ports:
+        assert len({ports.take("one of many") for _ in range(100)}) == 100
+
+
+def test_a_wanted_port_that_is_free_is_given() -> None:
+    with Ports() as ports:
+        port = ports.take("any")
+    with Ports() as ports:
+        assert ports.take("the same", port) == port
+        assert ports.held == {port: "the same"}
+        assert repr(ports) == f"<Ports 127.0.0.1 {{{port}: 'the same'}}>"
+
+
+def test_a_taken_port_is_reported_with_its_purpose_and_its_holder() -> None:
+    with listen() as server, Ports() as ports:
+        port = server.getsockname()[1]
+        with pytest.raises(PortTaken) as caught:
+            ports.take("Envoy's listener", port)
+        assert f"port {port} of 127.0.0.1, wanted for Envoy's listener, is taken by " in str(caught.value)
+        assert caught.value.holder is not None
+        assert caught.value.holder.endswith(f"(pid {os.getpid()})")
+        assert ports.held == {}
+
+
+def test_a_server_on_all_addresses_takes_the_port_too() -> None:
+    with socket.socket() as server, Ports() as ports:
+        server.bind(("0.0.0.0", 0))
+        server.listen()
+        with pytest.raises(PortTaken):
+            ports.take("Envoy's listener", server.getsockname()[1])
+
+
+def test_the_holder_may_be_another_process() -> None:
+    code = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        port = int(child.stdout.readline())
+        holder = holder_of(port)
+        child.communicate("\n")
+    assert holder is not None
+    assert holder.endswith(f"(pid {child.pid})")
+
+
+def test_a_port_is_wanted_once() -> None:
+    with Ports() as ports:
+        port = ports.take("first")
+        with pytest.raises(PortTaken, match="wanted for second, is taken by this process, for first"):
+            ports.take("second", port)
+
+
+def test_without_proc_the_holder_is_unknown(tmp_path: Path) -> None:
+    assert holder_of(80, tmp_path) is None
+    assert str(PortTaken("x", LOOPBACK, 80, None)).endswith("is taken by a process that can't be seen from here")

@@ -1,0 +1,180 @@
+"""A child process starts, becomes ready, takes signals, and never outlives what started it."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from pointsman.local.process import NotReady, Process, ProcessError
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('up', flush=True)
+time.sleep(600)
+"""
+
+
+def process(tmp_path: Path, command: list[str] = SLEEP, **options: object) -> Process:
+    """A process that is ready once it has printed `up` as often as it was started."""
+
+    async def up() -> None:
+        if one.tail().count("up") < one.starts:
+            raise NotReady("it hasn't said anything")
+
+    one = Process("child", command, tmp_path / "logs" / "child.log", ready=up, **options)  # type: ignore[arg-type]
+    return one
+
+
+def state(pid: int | None) -> str:
+    """The kernel's letter for it: S sleeps, T is stopped, Z has ended; X: it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def alive(pid: int) -> bool:
+    return state(pid) not in "XZ"
+
+
+async def test_it_runs_when_it_is_ready_and_ends_with_the_context(tmp_path: Path) -> None:
+    one = process(tmp_path)
+    assert repr(one) == "<Process child not started>"
+    async with one:
+        assert one.running
+        assert one.tail() == ["up"]
+        pid = one.pid
+        assert pid is not None
+        assert repr(one) == f"<Process child running as {pid}>"
+    assert not alive(pid)
+    assert one.exit_code == -signal.SIGTERM
+    assert repr(one) == "<Process child ended with -15>"
+
+
+async def test_a_process_that_ends_early_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import sys; print('no such file'); sys.exit(3)"]
+    with pytest.raises(ProcessError, match=r"child ended with exit code 3 before it was ready(.|\n)*no such file"):
+        await process(tmp_path, command).start()
+
+
+async def test_a_process_that_doesn_t_become_ready_is_reported_with_the_reason_and_is_gone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import time; print('down', flush=True); time.sleep(600)"]
+    one = process(tmp_path, command, ready_timeout=0.5)
+    with pytest.raises(ProcessError, match=r"not ready after 0.5 s \(it hasn't said anything\)"):
+        await one.start()
+    assert not one.running
+
+
+async def test_a_command_that_doesn_t_exist_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match="child can't be started"):
+        await process(tmp_path, ["/nowhere/program"]).start()
+
+
+async def test_it_can_be_killed_and_started_again_with_the_same_log(tmp_path: Path) -> None:
+    async with process(tmp_path) as one:
+        assert await one.kill() == -signal.SIGKILL
+        await one.start()
+        assert one.running
+        assert one.starts == 2
+        assert one.tail() == ["up", "up"]
+
+
+async def test_restart_stops_it_first(tmp_path: Path) -> None:
+    async with process(tmp_path) as one:
+        before = one.pid
+        await one.restart()
+        assert one.running
+        assert one.pid != before
+
+
+async def test_one_that_runs_isn_t_started_twice(tmp_path: Path) -> None:
+    async with process(tmp_path) as one:
+        with pytest.raises(ProcessError, match="runs already"):
+            await one.start()
+
+
+async def test_a_paused_process_hangs_and_can_be_stopped(tmp_path: Path) -> None:
+    async with process(tmp_path) as one:
+        one.pause()
+        assert one.paused
+        async with asyncio.timeout(5):
+            while state(one.pid) != "T":  # noqa: ASYNC110 -- the kernel tells nobody
+                await asyncio.sleep(0.01)
+        assert repr(one) == f"<Process child paused as {one.pid}>"
+        assert await one.stop() == -signal.SIGTERM
+
+
+async def test_one_that_ignores_sigterm_is_killed_after_the_time_out(tmp_path: Path) -> None:
+    async with process(tmp_path, [sys.executable, "-c", STUBBORN]) as one:
+        assert await one.stop(timeout=0.2) == -signal.SIGKILL
+
+
+async def test_stopping_what_doesn_t_run_is_harmless(tmp_path: Path) -> None:
+    one = process(tmp_path)
+    assert await one.stop() is None
+    assert await one.kill() is None
+    async with one:
+        pass
+    assert await one.stop() == -signal.SIGTERM
+
+
+async def test_its_own_children_are_killed_with_it(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time; c = subprocess.Popen(['sleep', '600']);"
+        "print(c.pid, flush=True); print('up', flush=True); time.sleep(600)"
+    )
+    async with process(tmp_path, [sys.executable, "-c", code]) as one:
+        grandchild = int(one.tail()[0])
+        await one.kill()
+        async with asyncio.timeout(5):
+            while alive(grandchild):  # noqa: ASYNC110 -- the kernel tells nobody
+                await asyncio.sleep(0.01)
+
+
+async def test_it_is_stopped_when_starting_it_is_cancelled(tmp_path: Path) -> None:
+    one = process(tmp_path, [sys.executable, "-c", "import time; time.sleep(600)"])
+    starting = asyncio.create_task(one.start())
+    async with asyncio.timeout(5):
+        while not one.running:  # noqa: ASYNC110 -- the start is under way in the other task
+            await asyncio.sleep(0.01)
+    pid = one.pid
+    assert pid is not None
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not alive(pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_it_dies_with_its_parent(tmp_path: Path, number: signal.Signals) -> None:
+    code = f"""
+import asyncio
+from pathlib import Path
+from pointsman.local.process import Process
+
+async def main():
+    child = await Process("child", ["sleep", "600"], Path({str(tmp_path)!r}) / "child.log").start()
+    print(child.pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    assert parent.stdout is not None
+    line = b""
+    while not line.strip().isdigit():  # before it comes a log line
+        line = await parent.stdout.readline()
+        assert line, "the parent has ended"
+    child = int(line)
+    assert alive(child)
+    os.kill(parent.pid, number)
+    await parent.wait()
+    async with asyncio.timeout(5):
+        while alive(child):  # noqa: ASYNC110 -- the kernel tells nobody
+            await asyncio.sleep(0.01)

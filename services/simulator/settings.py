@@ -71,7 +71,7 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     page_bytes: Annotated[
         Size, Meta(description="pads the metrics page with further families to about this size; 0 adds none")
     ] = 0
-    max_body: Annotated[Size, Meta(ge=1, description="request bodies above this get 413")] = 64 * 2**20
+    max_body: Annotated[Size, Meta(description="request bodies above this get 413; 0 sets no limit")] = 64 * 2**20
     drain_timeout: Annotated[Duration, Meta(description="how long a stopping server waits for running requests")] = 30.0
     seed: Annotated[int, Meta(ge=0, description="what answers, their lengths and embeddings are derived from")] = 0
     log_level: Annotated[

@@ -33,9 +33,9 @@ from services.picker.requests.splice import replace_model
 PIECE = 62_000
 """Bytes of a body piece on its way back: Envoy and its relatives take at most 64 KiB (the Go original's figure)."""
 
-_BUFFERED = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
-_HEADERS_DECIDE = frozenset({BodyMode.NONE, BodyMode.STREAMED})
-_ECHOED = frozenset({BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC})
+_BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+_HEADERS_DECIDE = (BodyMode.NONE, BodyMode.STREAMED)
+_ECHOED = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
 _NO_HEADERS = Headers()
 
 
@@ -50,6 +50,16 @@ class State(Enum):
     OVERTAKEN = "overtaken"
     """A response came before the decision: the proxy has answered by itself."""
     ENDED = "ended"
+
+
+# A member through its enum costs 0.08 µs in Python 3.11, a name of the module 0.01 µs; a conversation asks 30 times.
+_IDLE = State.IDLE
+_COLLECTING = State.COLLECTING
+_DECIDING = State.DECIDING
+_ROUTED = State.ROUTED
+_REFUSED = State.REFUSED
+_OVERTAKEN = State.OVERTAKEN
+_ENDED = State.ENDED
 
 
 class Conversation:
@@ -85,7 +95,7 @@ class Conversation:
         self._make_id = make_id
         self._fallback = fallback
         self._modes = fallback
-        self._state = State.IDLE
+        self._state = _IDLE
         self._headers = _NO_HEADERS
         self._head: RequestHead | None = None
         self._subset: tuple[str, ...] | None = None
@@ -103,7 +113,7 @@ class Conversation:
     @property
     def closed(self) -> bool:
         """Whether nothing more will be said: the request was refused, or the stream has ended."""
-        return self._state is State.REFUSED or self._state is State.ENDED
+        return self._state is _REFUSED or self._state is _ENDED
 
     def receive(self, message: ProcessingRequest, now: float) -> list[Event]:
         """Take a message in. `now` is monotonic seconds."""
@@ -112,7 +122,7 @@ class Conversation:
         handle = _HANDLERS.get(message.WhichOneof("request"))
         if handle is None:
             return []  # a phase that this version of the protocol doesn't have: there is no answer to give
-        if self._state is State.IDLE:
+        if self._state is _IDLE:
             self._modes = messages.body_modes(message, self._fallback)
             self._received_at = now
         return handle(self, message)
@@ -146,7 +156,7 @@ class Conversation:
                 if name != names.DESTINATION and name not in set_headers
             ),
         )
-        self._state = State.ROUTED
+        self._state = _ROUTED
         self._body = b""
         self._answer_request(mutation, body, changed)
 
@@ -165,18 +175,18 @@ class Conversation:
 
     def end(self, now: float) -> list[Event]:
         """The stream is over: half-closed, cancelled, or lost."""
-        if self._state is State.ENDED:
+        if self._state is _ENDED:
             return []
-        refused = self._state is State.REFUSED
+        refused = self._state is _REFUSED
         seen = self._response_started and self._modes.response is BodyMode.NONE
         self._release()
-        self._state = State.ENDED
+        self._state = _ENDED
         return self._complete(aborted=not (refused or seen))
 
     # -- the request
 
     def _on_request_headers(self, message: ProcessingRequest) -> list[Event]:
-        if self._state is not State.IDLE:
+        if self._state is not _IDLE:
             return []
         shown = message.request_headers
         self._merge_subset(message)
@@ -202,7 +212,7 @@ class Conversation:
         length = self._headers.get("content-length")
         if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limits.request_body):
             return self._refuse_large(f"of {length[:18]} bytes")
-        self._state = State.COLLECTING
+        self._state = _COLLECTING
         if mode in _BUFFERED:
             self._answers.append(messages.REQUEST_HEADERS_UNCHANGED)
         else:
@@ -212,12 +222,12 @@ class Conversation:
     def _on_request_body(self, message: ProcessingRequest) -> list[Event]:
         mode = self._modes.request
         state = self._state
-        if state is State.IDLE:  # the proxy doesn't show request headers
-            state = self._state = State.COLLECTING
-        if state is not State.COLLECTING:
-            if state is State.DECIDING:
+        if state is _IDLE:  # the proxy doesn't show request headers
+            state = self._state = _COLLECTING
+        if state is not _COLLECTING:
+            if state is _DECIDING:
                 self._unanswered_chunks += mode not in _ECHOED
-            elif state is State.ROUTED and mode not in _ECHOED:
+            elif state is _ROUTED and mode not in _ECHOED:
                 self._answers.append(messages.REQUEST_BODY_UNCHANGED)
             return []
         self._merge_subset(message)
@@ -240,11 +250,11 @@ class Conversation:
         return []
 
     def _on_request_trailers(self, message: ProcessingRequest) -> list[Event]:
-        if self._state is State.ROUTED:
+        if self._state is _ROUTED:
             self._answers.append(messages.REQUEST_TRAILERS_UNCHANGED)
-        elif self._state is not State.OVERTAKEN:
+        elif self._state is not _OVERTAKEN:
             self._trailers_owed = True
-            if self._state is not State.DECIDING:
+            if self._state is not _DECIDING:
                 self._merge_subset(message)
                 return self._ready(has_body=self._size > 0)
         return []
@@ -271,13 +281,13 @@ class Conversation:
             has_body=has_body,
             truncated=truncated,
         )
-        self._state = State.DECIDING
+        self._state = _DECIDING
         return [RequestReady(self._head, self._body)]
 
     def _undecided(self) -> bool:
-        if self._state is State.DECIDING:
+        if self._state is _DECIDING:
             return True
-        if self.closed or self._state is State.OVERTAKEN:
+        if self.closed or self._state is _OVERTAKEN:
             return False
         raise RuntimeError(f"no request waits for an answer: {self!r}")
 
@@ -322,7 +332,7 @@ class Conversation:
         grpc = self._headers.get("content-type").startswith("application/grpc")
         self._answers.append(refusals.answer(refusal, grpc))
         self._release()
-        self._state = State.REFUSED
+        self._state = _REFUSED
 
     def _refuse_itself(self, status: int, message: str) -> list[Event]:
         refusal = Refusal(status=status, message=message)
@@ -364,9 +374,9 @@ class Conversation:
         return self._complete(aborted=False)
 
     def _overtake(self) -> None:
-        if self._state is not State.ROUTED:
+        if self._state is not _ROUTED:
             self._release()
-            self._state = State.OVERTAKEN
+            self._state = _OVERTAKEN
 
     def _complete(self, *, aborted: bool) -> list[Event]:
         if self._completed:
@@ -375,7 +385,7 @@ class Conversation:
         return [Completed(aborted)]
 
     def __repr__(self) -> str:
-        size = self._size if self._state is State.COLLECTING else len(self._body)
+        size = self._size if self._state is _COLLECTING else len(self._body)
         held = f", holds {size} bytes" if size else ""
         response = "complete" if self._completed else "started" if self._response_started else "awaited"
         return (

@@ -1,7 +1,6 @@
-"""Header and metadata names of the endpoint picker protocol (proposal 004) and of llm-d, with the older spellings.
+"""Header and metadata names that pass between proxy and picker, and the headers that a client's request must lose."""
 
-Where a name has an alias, the canonical one comes first and wins when a request has both.
-"""
+from services.picker.names import OBJECTIVE_HEADERS, REWRITE_HEADERS
 
 DESTINATION = "x-gateway-destination-endpoint"
 """Header, and key in the `envoy.lb` metadata: the endpoints that the request may go to, in order."""
@@ -18,8 +17,6 @@ UPSTREAM_ADDRESS = "upstream.address"
 """Envoy's response attribute: `address:port` of the endpoint that answered."""
 
 FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
-MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 VIDEO = ("x-llm-d-video-fps", "x-llm-d-video-duration-seconds", "x-llm-d-video-resolution")
@@ -33,8 +30,8 @@ CONTROL = frozenset(
         SUBSET,
         DROPPED_REASON,
         *FAIRNESS_ID,
-        *OBJECTIVE,
-        *MODEL_REWRITE,
+        *OBJECTIVE_HEADERS,
+        *REWRITE_HEADERS,
         *SLO_TTFT_MS,
         *SLO_TPOT_MS,
         *VIDEO,

@@ -1,0 +1,142 @@
+"""The ext_proc server on `grpc.aio`: read a message, give it to the stream's exchange, write its answers.
+
+Messages are decoded here and not by gRPC, so that one that can't be decoded ends its own stream with a clear status.
+A failure in an exchange ends that stream only.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any, Literal
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf.message import DecodeError
+from msgspec import Meta, Struct
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from services.picker.extproc.messages import ProcessingRequest
+from services.picker.transport.certificate import Certificate
+from services.picker.transport.exchange import Exchange
+from services.picker.transport.listen import listen
+from shared.quantities import PositiveDuration, Size
+
+log = structlog.get_logger(__name__)
+
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs is older
+
+Outcome = Literal["finished", "refused", "cancelled", "malformed", "failed"]
+_OUTCOMES: tuple[Outcome, ...] = ("finished", "refused", "cancelled", "malformed", "failed")
+
+
+class ServerOptions(Struct, frozen=True, kw_only=True):
+    """What the ext_proc server takes from its peers."""
+
+    max_message_size: Annotated[Size, Meta(gt=0, description="largest gRPC message; more than the body limit")] = (
+        128 * 2**20
+    )
+    keepalive_time: Annotated[PositiveDuration, Meta(description="a silent connection is asked for a sign of life")] = (
+        30.0
+    )
+    keepalive_timeout: Annotated[PositiveDuration, Meta(description="a connection that gives none is closed")] = 10.0
+
+
+DEFAULTS = ServerOptions()
+
+
+class ExtProcServer:
+    """Serves `ExternalProcessor/Process`. Every stream gets an exchange of its own, which is ended exactly once."""
+
+    def __init__(
+        self,
+        exchanges: Callable[[], Exchange],
+        *,
+        host: str = "0.0.0.0",
+        port: int = 9002,
+        certificate: Certificate | None = None,
+        options: ServerOptions = DEFAULTS,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self._exchanges = exchanges
+        self._host = host
+        self._wanted_port = port
+        self._certificate = certificate
+        self._options = options
+        self._server: grpc.aio.Server | None = None
+        self.port = 0
+        self.open = 0
+        """Streams under way."""
+        streams = Counter(
+            "pointsman_ext_proc_streams",
+            "ext_proc streams that have ended: finished, refused (answered by the picker), cancelled (by the proxy), "
+            "malformed (a message that is no ProcessingRequest), failed (an error in the picker)",
+            ["outcome"],
+            registry=registry,
+        )
+        self._ended = {outcome: streams.labels(outcome) for outcome in _OUTCOMES}
+        gauge = Gauge("pointsman_ext_proc_open_streams", "ext_proc streams under way", registry=registry)
+        gauge.set_function(lambda: self.open)
+
+    async def start(self) -> None:
+        """Begin to serve; the port is in `port` afterwards. Raises `Invalid` when the port can't be had."""
+        options = self._options
+        self._server = grpc.aio.server(
+            options=(
+                ("grpc.so_reuseport", 0),  # a taken port is an error, not a second listener that gets half
+                ("grpc.max_receive_message_length", options.max_message_size),
+                ("grpc.max_send_message_length", options.max_message_size),
+                ("grpc.keepalive_time_ms", int(options.keepalive_time * 1000)),
+                ("grpc.keepalive_timeout_ms", int(options.keepalive_timeout * 1000)),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # proxies may ping as often as once a second
+            )
+        )
+        handler = grpc.stream_stream_rpc_method_handler(self._serve)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),))
+        self.port = listen(self._server, self._host, self._wanted_port, "--grpc-port", self._certificate)
+        await self._server.start()
+        log.info("ext_proc.listening", host=self._host, port=self.port, tls=self._certificate is not None)
+
+    async def stop(self, grace: float) -> None:
+        """Take no new streams (GOAWAY), wait up to `grace` seconds for the open ones, cancel what is left."""
+        if self._server is not None:
+            await self._server.stop(grace)
+
+    async def _serve(self, _: AsyncIterator[bytes], context: Any) -> None:
+        outcome: Outcome = "cancelled"
+        self.open += 1
+        try:
+            exchange = self._exchanges()
+            try:
+                outcome = await _converse(exchange, context)
+            finally:
+                exchange.end()
+        except DecodeError as error:
+            outcome = "malformed"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a message is no ProcessingRequest: {error}")
+        except (asyncio.CancelledError, grpc.aio.BaseError):
+            raise  # the proxy has gone
+        except Exception:  # the top of a stream: the others must go on
+            outcome = "failed"
+            log.exception("ext_proc.stream_failed")
+            await context.abort(grpc.StatusCode.INTERNAL, "the picker has failed on this request")
+        finally:
+            self.open -= 1
+            self._ended[outcome].inc()
+
+    def __repr__(self) -> str:
+        state = f"on {self._host}:{self.port}, {self.open} streams open" if self.port else "not started"
+        return f"<ExtProcServer {state}>"
+
+
+async def _converse(exchange: Exchange, context: Any) -> Outcome:
+    """Drives an exchange to its end. Raises DecodeError for bytes that are no `ProcessingRequest`."""
+    read, write, decode = context.read, context.write, ProcessingRequest.FromString
+    while (data := await read()) is not _EOF:
+        for answer in exchange.receive(decode(data)):
+            await write(answer.SerializeToString())
+        if exchange.closed:
+            return "refused"
+    return "finished"

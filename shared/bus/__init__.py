@@ -1,0 +1,149 @@
+"""The bus: what the tiers tell each other, over NATS.
+
+NATS owns nothing. Every fact has one owner that can publish all of it again at any moment, and every reader knows how
+old its copy is; so a NATS that was killed, restarted, wiped or rolled back is an ordinary event, and reading never
+waits for it. A process has one `Bus`, the connection, and builds on it what it needs:
+
+- `FactPublisher` and `Replica`: endpoints, pool, objectives, rewrites, models and configuration, in the KV bucket
+  `endpoints`. The watcher's leader wants a set of facts to be there (`update`), and writes the difference; readers get
+  `Reset(all)`, `Upsert(one)` and `Delete(one)`. A reset is ordinary: start, reconnect, gap, new owner. Completeness is
+  decided by `synced`, which names count and digest of the set; only a copy that agrees becomes the view. Epoch and
+  sequence of each write put messages in order, whichever way they came; the key `epoch` fences off former leaders.
+- `FramePublisher` and `FrameReader`: attributes of endpoints, in the KV bucket `attributes`, as frames of columns. Each
+  value has its age; what a message spent on its way beyond the usual (`Transit`) is added to it by the reader.
+- `Lease`: which watcher leads, in the KV bucket `leases`.
+- `Membership`: which collectors are alive, by heartbeats on a core subject.
+- `Load` and `PlacementBatch` are messages that pickers send each other on core subjects.
+
+Messages are msgspec structs in MessagePack (`encode`, `decode`); what can't be decoded is `Malformed`, which readers
+count, log once a minute per sender (`MalformedLog`) and skip. Names of subjects, buckets and keys come from `Subjects`,
+whose prefix separates installations. The parts that decide (`ReplicaState`, `Ledger`, `Transit`, `LeaseClock`,
+`Members`) are plain state with the time passed in; the classes around them only move bytes.
+"""
+
+from shared.bus.codec import MalformedLog, decode, decode_fact, encode, encode_fact, fact_digest
+from shared.bus.columns import (
+    endpoint_hash,
+    pack_ages,
+    pack_counts,
+    pack_floats,
+    pack_hashes,
+    unpack_ages,
+    unpack_counts,
+    unpack_floats,
+    unpack_hashes,
+)
+from shared.bus.connection import Bus, Handler, Subscription
+from shared.bus.errors import (
+    BusError,
+    BusOptionError,
+    JetStreamError,
+    LostLeadership,
+    Malformed,
+    NoResponders,
+    NotConnected,
+    RequestTimeout,
+    WrongLastSequence,
+)
+from shared.bus.frame_publisher import FramePublisher
+from shared.bus.frame_reader import FrameReader, OnFrame
+from shared.bus.lease import Lease, LeaseClock
+from shared.bus.ledger import Ledger
+from shared.bus.membership import Members, Membership
+from shared.bus.messages import (
+    DumpPiece,
+    DumpRequest,
+    Epoch,
+    FactEnvelope,
+    Frame,
+    Holder,
+    Load,
+    Member,
+    Message,
+    PlacementBatch,
+    Placements,
+    Synced,
+)
+from shared.bus.publisher import FactPublisher
+from shared.bus.replica import Replica
+from shared.bus.replica_state import Counters, Delete, Event, ReplicaState, Reset, Upsert
+from shared.bus.subjects import (
+    DEFAULT_PREFIX,
+    Key,
+    Subjects,
+    escape,
+    fact_key,
+    parse_key,
+    pool_token,
+    split_pool,
+    unescape,
+)
+from shared.bus.transit import Transit
+
+__all__ = [
+    "DEFAULT_PREFIX",
+    "Bus",
+    "BusError",
+    "BusOptionError",
+    "Counters",
+    "Delete",
+    "DumpPiece",
+    "DumpRequest",
+    "Epoch",
+    "Event",
+    "FactEnvelope",
+    "FactPublisher",
+    "Frame",
+    "FramePublisher",
+    "FrameReader",
+    "Handler",
+    "Holder",
+    "JetStreamError",
+    "Key",
+    "Lease",
+    "LeaseClock",
+    "Ledger",
+    "Load",
+    "LostLeadership",
+    "Malformed",
+    "MalformedLog",
+    "Member",
+    "Members",
+    "Membership",
+    "Message",
+    "NoResponders",
+    "NotConnected",
+    "OnFrame",
+    "PlacementBatch",
+    "Placements",
+    "Replica",
+    "ReplicaState",
+    "RequestTimeout",
+    "Reset",
+    "Subjects",
+    "Subscription",
+    "Synced",
+    "Transit",
+    "Upsert",
+    "WrongLastSequence",
+    "decode",
+    "decode_fact",
+    "encode",
+    "encode_fact",
+    "endpoint_hash",
+    "escape",
+    "fact_digest",
+    "fact_key",
+    "pack_ages",
+    "pack_counts",
+    "pack_floats",
+    "pack_hashes",
+    "parse_key",
+    "pool_token",
+    "split_pool",
+    "unescape",
+    "unpack_ages",
+    "unpack_counts",
+    "unpack_floats",
+    "unpack_hashes",
+]

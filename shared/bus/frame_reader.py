@@ -30,19 +30,24 @@ ATTRIBUTES_TTL = 5.0
 
 
 class FrameSequence:
-    """Which frames are news: the newest of each key, by the sender's clock. A clock that goes back is a restart."""
+    """Which frames of a snapshot are news: those later than the last live one of their key, by the sender's clock."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, tuple[str, float, int]] = {}
+        self._newest: dict[str, tuple[float, int, float]] = {}
 
-    def live(self, key: str, frame: Frame) -> None:
+    def live(self, key: str, frame: Frame, now: float) -> None:
         """A live frame is always news: one connection keeps a sender's order."""
-        self._newest[key] = (frame.sender, frame.sent, frame.sequence)
+        self._newest[key] = (frame.sent, frame.sequence, now)
 
     def stored(self, key: str, frame: Frame) -> bool:
         """Whether a frame of a snapshot says more than what came live."""
         newest = self._newest.get(key)
-        return newest is None or (newest[0] == frame.sender and (frame.sent, frame.sequence) > newest[1:])
+        return newest is None or (frame.sent, frame.sequence) > newest[:2]
+
+    def prune(self, before: float) -> None:
+        """Forget keys of which nothing came live since `before`."""
+        for key in [key for key, newest in self._newest.items() if newest[2] < before]:
+            del self._newest[key]
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -79,6 +84,8 @@ class FrameReader:
         self.malformed = malformed or MalformedLog(clock)
         self._transit = Transit(window)
         self._order = FrameSequence()
+        self._window = window
+        self._prune_at = clock() + window
         self._subscription: Subscription | None = None
         self._snapshot: asyncio.Task[None] | None = None
         self._unhook: Callable[[], None] | None = None
@@ -115,18 +122,28 @@ class FrameReader:
         except Malformed as error:
             self.malformed.report(Subjects.sender(message.subject, -2), error, subject=message.subject)
             return
-        self._order.live(message.subject[self._start :], frame)
+        self._order.live(message.subject[self._start :], frame, now)
         self.frames += 1
         self.heard_at = now
         self._on_frame(frame, self._transit.observe(frame.sender, frame.sent, now))
+        if now >= self._prune_at:
+            self._prune_at = now + self._window
+            self._transit.prune(now - self._window)
+            self._order.prune(now - self._window)
 
     def _connected(self) -> None:
         if self._snapshot is not None:
             self._snapshot.cancel()
-        self._snapshot = asyncio.create_task(self._take_snapshot(), name=f"frames {self.pool}")
+        self._snapshot = asyncio.create_task(self._fill(), name=f"frames {self.pool}")
+
+    async def _fill(self) -> None:
+        try:
+            await self._take_snapshot()
+        except Exception:  # noqa: BLE001 - the top of the task; live frames go on
+            self._log.exception("frames.snapshot.failed", pool=self.pool)
 
     async def _take_snapshot(self) -> None:
-        """Try until it works or no longer matters: after one time to live, all stored frames are newer than this."""
+        """Try until it works or no longer matters: what was stored before has expired after one time to live."""
         until = self._clock() + self._ttl
         while self._clock() < until:
             try:

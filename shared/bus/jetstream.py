@@ -117,8 +117,16 @@ async def api(bus: Bus, operation: str, body: Mapping[str, Any], *, timeout: flo
     return _answer(await bus.request(f"$JS.API.{operation}", msgspec.json.encode(body), timeout=timeout))
 
 
-async def ensure_bucket(bus: Bus, bucket: Bucket, *, timeout: float = API_TIMEOUT) -> bool:
-    """Create the bucket, or adapt it where it isn't as it must be; returns whether anything had to be done.
+class Ensured(NamedTuple):
+    """A bucket that is there."""
+
+    changed: bool
+    """It had to be created or adapted."""
+    replicas: int
+
+
+async def ensure_bucket(bus: Bus, bucket: Bucket, *, timeout: float = API_TIMEOUT) -> Ensured:
+    """Create the bucket, or adapt it where it isn't as it must be.
 
     For its owners only. More replicas than asked for stay. Raises JetStreamError when it can't be adapted: a bucket
     with another kind of storage has to be removed by hand.
@@ -134,24 +142,18 @@ async def ensure_bucket(bus: Bus, bucket: Bucket, *, timeout: float = API_TIMEOU
         except JetStreamError as race:
             if race.error_code != STREAM_DIFFERS:
                 raise
-        return True
+        return Ensured(True, bucket.replicas)
     wanted["num_replicas"] = max(bucket.replicas, found.get("num_replicas", 1))
     if all(_same(found.get(name), value) for name, value in wanted.items()):
-        return False
+        return Ensured(False, wanted["num_replicas"])
     await api(bus, f"STREAM.UPDATE.{bucket.stream}", found | wanted, timeout=timeout)
-    return True
+    return Ensured(True, wanted["num_replicas"])
 
 
 def _same(found: Any, wanted: Any) -> bool:
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(found.get(name) == value for name, value in wanted.items())
     return bool(found == wanted) or (not wanted and not found)
-
-
-async def replicas(bus: Bus, bucket: str, *, timeout: float = API_TIMEOUT) -> int:
-    """How many replicas a bucket has."""
-    config = (await api(bus, f"STREAM.INFO.KV_{bucket}", {}, timeout=timeout)).config
-    return int(config.get("num_replicas", 1))
 
 
 async def put(

@@ -6,14 +6,13 @@ has above that was spent waiting somewhere. Measured: after a stall of the serve
 to 2.5 s late, all of which looked fresh.
 """
 
-from collections.abc import Callable
-
 
 class _Sender:
-    __slots__ = ("before", "current", "sent", "turned")
+    __slots__ = ("before", "current", "heard", "sent", "turned")
 
     def __init__(self, difference: float, sent: float, received: float) -> None:
         self.sent = sent
+        self.heard = received
         self.turned = received
         self.current = difference
         self.before = difference
@@ -41,15 +40,16 @@ class Transit:
             self._senders[sender] = _Sender(difference, sent, received)
             return 0.0
         known.sent = sent
+        known.heard = received
         if received - known.turned >= self._half:
             known.before, known.current, known.turned = known.current, difference, received
         elif difference < known.current:
             known.current = difference
         return max(0.0, difference - min(known.before, known.current))
 
-    def forget(self, gone: Callable[[str], bool]) -> None:
-        """Forget the senders of which `gone` says so."""
-        for sender in [sender for sender in self._senders if gone(sender)]:
+    def prune(self, before: float) -> None:
+        """Forget senders that weren't heard since `before`."""
+        for sender in [sender for sender, known in self._senders.items() if known.heard < before]:
             del self._senders[sender]
 
     def __len__(self) -> int:

@@ -1,0 +1,143 @@
+"""The owner's side of the attributes bucket: a collector's frames, sent without waiting for acknowledgements.
+
+A lost frame heals at the next one. Once a second a frame is sent with an acknowledgement all the same: that is how a
+missing bucket is noticed, which nobody would report otherwise.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from shared.bus import jetstream
+from shared.bus.codec import encode
+from shared.bus.connection import Bus
+from shared.bus.errors import BusError
+from shared.bus.frame_reader import ATTRIBUTES_TTL
+from shared.bus.messages import Frame
+from shared.bus.subjects import Subjects
+
+
+class FramePublisher:
+    """Publishes frames of one sender (a collector's id) about one pool (its token).
+
+    Seconds: `ttl` after which the bucket forgets a frame, `check_interval` between two acknowledged frames,
+    `ack_timeout` after which the bucket is looked after.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        pool: str,
+        sender: str,
+        *,
+        ttl: float = ATTRIBUTES_TTL,
+        replicas: int = 1,
+        check_interval: float = 1.0,
+        ack_timeout: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self.pool = pool
+        self.sender = sender
+        self._bucket = jetstream.Bucket(name=subjects.attributes_bucket, storage="memory", replicas=replicas, ttl=ttl)
+        self._check_interval = check_interval
+        self._ack_timeout = ack_timeout
+        self._clock = clock
+        self._check_at = clock() + check_interval
+        self._task: asyncio.Task[None] | None = None
+        """The bucket is being made sure of, or a frame's acknowledgement is awaited."""
+        self._unhook: Callable[[], None] | None = None
+        self._failure = ""
+        self._log = structlog.get_logger()
+        self.sequence = 0
+        self.dropped = 0
+        """Frames that were dropped because there was no connection."""
+        self.acknowledged = 0
+        self.unacknowledged = 0
+
+    async def start(self) -> None:
+        """Make sure of the bucket at every connection; doesn't wait for it."""
+        self._unhook = self._bus.on_connect(self._connected)
+
+    async def close(self) -> None:
+        if self._unhook is not None:
+            self._unhook()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def publish(
+        self,
+        part: int,
+        ids: Sequence[str],
+        *,
+        columns: Mapping[str, bytes],
+        ages: Mapping[str, bytes],
+        objects: Mapping[str, list[Any]] | None = None,
+    ) -> bool:
+        """Send one part of the sender's endpoints, as `Frame` describes it: packed columns, an age for every value.
+
+        Returns False when it was dropped because there is no connection. Raises ValueError for columns of a wrong
+        length, and BusError for a frame that is too large.
+        """
+        now = self._clock()
+        self.sequence += 1
+        frame = Frame(
+            sender=self.sender,
+            sent=now,
+            sequence=self.sequence,
+            ids=tuple(ids),
+            columns=dict(columns),
+            ages=dict(ages),
+            objects={} if objects is None else dict(objects),
+        )
+        fault = frame.fault()
+        if fault is not None:
+            raise ValueError(fault)
+        subject, payload = self._subjects.frame(self.pool, self.sender, part), encode(frame)
+        if now >= self._check_at and self._bus.connected and (self._task is None or self._task.done()):
+            self._check_at = now + self._check_interval
+            self._task = asyncio.create_task(self._publish_acknowledged(subject, payload), name="frame-check")
+            return True
+        if await self._bus.publish(subject, payload):
+            return True
+        self.dropped += 1
+        return False
+
+    def _connected(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.create_task(self._ensure_bucket(), name="frame-bucket")
+
+    async def _publish_acknowledged(self, subject: str, payload: bytes) -> None:
+        try:
+            await jetstream.put(self._bus, subject, payload, timeout=self._ack_timeout)
+        except BusError:
+            self.unacknowledged += 1
+            await self._ensure_bucket()
+        else:
+            self.acknowledged += 1
+
+    async def _ensure_bucket(self) -> None:
+        try:
+            ensured = await jetstream.ensure_bucket(self._bus, self._bucket)
+        except BusError as error:
+            reason = str(error)
+            if reason != self._failure:
+                self._log.warning("frames.bucket.failed", bucket=self._bucket.name, reason=reason)
+            self._failure = reason
+        else:
+            self._failure = ""
+            if ensured.changed:
+                self._log.info("frames.bucket.created", bucket=self._bucket.name)
+
+    def __repr__(self) -> str:
+        return (
+            f"<FramePublisher {self.sender!r} of {self.pool!r} sequence={self.sequence} dropped={self.dropped} "
+            f"acknowledged={self.acknowledged} unacknowledged={self.unacknowledged}>"
+        )

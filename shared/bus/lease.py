@@ -1,0 +1,251 @@
+"""Who leads: a key that its holder renews and that expires without it. For installations with and without Kubernetes.
+
+The lease is created or not at all, and renewed by its own revision, so there is one holder at a time. The bucket's time
+to live expires it; a key's own time to live would be lost at the first renewal. The holder stops by its own clock well
+before that, so it knows that it has lost the lease before anybody else can have it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from shared.bus import jetstream
+from shared.bus.codec import decode, encode
+from shared.bus.connection import Bus, Subscription
+from shared.bus.errors import BusError, BusOptionError, Malformed, NotConnected, WrongLastSequence
+from shared.bus.messages import Holder
+from shared.bus.subjects import Subjects
+
+
+class LeaseClock:
+    """When a lease is held, to be renewed, to be tried for: plain arithmetic on monotonic seconds.
+
+    A renewal counts from the moment that it was sent, for the server's clock starts later than that.
+    """
+
+    def __init__(self, *, hold: float, renew: float, attempt: float) -> None:
+        self._hold = hold
+        self._renew = renew
+        self._attempt = attempt
+        self._sent: float | None = None
+        """When the last request that succeeded was sent."""
+        self._tried: float | None = None
+
+    def succeeded(self, sent: float) -> None:
+        """The lease was got or renewed by a request that was sent then."""
+        self._sent = sent if self._sent is None else max(sent, self._sent)
+
+    def tried(self, sent: float) -> None:
+        self._tried = sent
+
+    def dropped(self) -> None:
+        """The lease was lost or given back."""
+        self._sent = None
+
+    def held(self, now: float) -> bool:
+        return self._sent is not None and now < self._sent + self._hold
+
+    def deadline(self) -> float | None:
+        """Until when it is held; None when it isn't."""
+        return None if self._sent is None else self._sent + self._hold
+
+    def next_request(self, now: float) -> float:
+        """When to renew, after a failure when to try again; for one who doesn't hold it, when to try for it."""
+        again = now if self._tried is None else self._tried + self._attempt
+        return again if self._sent is None else max(self._sent + self._renew, again)
+
+    def __repr__(self) -> str:
+        return f"<LeaseClock deadline={self.deadline()}>"
+
+
+class Lease:
+    """The lease `name`, for `owner`: a name that no other process has, nor this one after a restart.
+
+    Ask `held` before acting as the leader; wait for `lost` to stop.
+
+    Seconds: `ttl` until the server lets it expire, `hold` until the holder stops by its own clock, `renew` between
+    renewals, `attempt` between attempts to get it. Raises BusOptionError when they leave no margin.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        name: str,
+        owner: str,
+        *,
+        replicas: int = 1,
+        ttl: float = 2.0,
+        hold: float = 1.5,
+        renew: float = 0.5,
+        attempt: float = 0.25,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not 0 < attempt <= renew < hold < ttl:
+            raise BusOptionError(
+                f"lease times must be 0 < attempt <= renew < hold < ttl, not {attempt}, {renew}, {hold}, {ttl}"
+            )
+        self._bus = bus
+        self._subjects = subjects
+        self.name = name
+        self.owner = owner
+        self._bucket = jetstream.Bucket(
+            name=subjects.leases_bucket, storage="memory", replicas=replicas, ttl=ttl, deletable=True
+        )
+        self._key = subjects.lease(name)
+        self._clock = clock
+        self._times = LeaseClock(hold=hold, renew=renew, attempt=attempt)
+        self._timeout = attempt * 2
+        self._revision = 0
+        self._doubtful = True
+        """It isn't known whether the bucket is there, or what became of the last request."""
+        self._task: asyncio.Task[None] | None = None
+        self._released: Subscription | None = None
+        self._wake = asyncio.Event()
+        self._failure = ""
+        self._log = structlog.get_logger()
+        self.lost = asyncio.Event()
+        """Set when the lease that was held is held no more, for whatever reason."""
+        self.acquisitions = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether this owner holds the lease at this moment, by its own clock."""
+        return self._times.held(self._clock())
+
+    async def acquire(self) -> None:
+        """Wait until the lease is held; from then on it is renewed in the background until it is lost or released."""
+        await self._stop()
+        self._times.dropped()
+        self._released = await self._bus.subscribe(self._subjects.lease_released(self.name), self._hear_release)
+        unhook = self._bus.on_connect(self._wake.set)
+        try:
+            while True:
+                await self._pause()
+                try:
+                    if await self._obtain(0):
+                        break
+                except BusError as error:
+                    self._note(error)
+        finally:
+            unhook()
+            await self._released.unsubscribe()
+        self.lost.clear()
+        self.acquisitions += 1
+        self._log.info("lease.acquired", lease=self.name, owner=self.owner)
+        self._task = asyncio.create_task(self._keep(), name=f"lease {self.name}")
+
+    async def release(self) -> None:
+        """Give the lease back, so that a standby has it at once."""
+        was_held = self.held
+        await self._stop()
+        self._times.dropped()
+        self.lost.set()
+        if not was_held:
+            return
+        try:
+            await jetstream.remove(self._bus, self._bucket.name, self._revision, timeout=self._timeout)
+            await self._bus.publish(self._subjects.lease_released(self.name))
+        except BusError as error:
+            self._log.info("lease.release.failed", lease=self.name, reason=str(error))  # it expires
+        else:
+            self._log.info("lease.released", lease=self.name, owner=self.owner)
+
+    async def _stop(self) -> None:
+        if self._task is not None:
+            task, self._task = self._task, None
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _hear_release(self, _: object) -> None:
+        self._wake.set()
+
+    async def _pause(self) -> None:
+        """Until the next request is due; a release or a new connection cuts it short."""
+        self._wake.clear()
+        wait = self._times.next_request(self._clock()) - self._clock()
+        deadline = self._times.deadline()
+        if deadline is not None:
+            wait = min(wait, deadline - self._clock())
+        try:
+            async with asyncio.timeout(max(0.0, wait)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _obtain(self, revision: int) -> bool:
+        """Write the key where it is at that revision (0: where it isn't at all); returns whether it is held by that.
+
+        After a request with an unknown end the bucket is made sure of, and the key may be at another revision that is
+        this owner's own; or NATS was wiped, and it is whose who is first.
+        """
+        self._times.tried(self._clock())
+        doubtful, self._doubtful = self._doubtful, True
+        if doubtful:
+            await jetstream.ensure_bucket(self._bus, self._bucket, timeout=self._timeout)
+        obtained = await self._write(revision)
+        if not obtained and (doubtful or revision):
+            found = await jetstream.last(self._bus, self._bucket.name, self._key, timeout=self._timeout)
+            if found is None:
+                obtained = await self._write(0)
+            elif self._is_own(found.data):
+                obtained = await self._write(found.sequence)
+        self._doubtful = False
+        return obtained
+
+    def _is_own(self, data: bytes) -> bool:
+        try:
+            return decode(Holder, data).owner == self.owner
+        except Malformed:
+            return False
+
+    async def _write(self, revision: int) -> bool:
+        sent = self._clock()
+        try:
+            self._revision = await jetstream.put(
+                self._bus,
+                self._key,
+                encode(Holder(owner=self.owner)),
+                headers={jetstream.EXPECTED_SEQUENCE: str(revision)},
+                timeout=self._timeout,
+            )
+        except WrongLastSequence:
+            return False
+        self._times.succeeded(sent)
+        self._failure = ""
+        return True
+
+    async def _keep(self) -> None:
+        try:
+            while True:
+                await self._pause()
+                now = self._clock()
+                deadline = self._times.deadline()
+                if deadline is None or now >= deadline:
+                    break
+                if now < self._times.next_request(now):
+                    continue
+                try:
+                    async with asyncio.timeout(deadline - now):
+                        if not await self._obtain(self._revision):
+                            break
+                except TimeoutError:
+                    break
+                except BusError as error:
+                    self._note(error)
+        except Exception:  # noqa: BLE001 - the top of the task: whatever happened, the lease isn't renewed any more
+            self._log.exception("lease.renewal.failed", lease=self.name)
+        self._times.dropped()
+        self.lost.set()
+        self._log.warning("lease.lost", lease=self.name, owner=self.owner)
+
+    def _note(self, error: BusError) -> None:
+        reason = str(error)
+        if reason != self._failure and not isinstance(error, NotConnected):
+            self._log.warning("lease.request.failed", lease=self.name, reason=reason)
+        self._failure = reason
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.name!r} of {self.owner!r} {'held' if self.held else 'not held'}>"

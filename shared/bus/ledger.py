@@ -1,0 +1,153 @@
+"""What the owner wants in the endpoints bucket, and what it knows to be there; the difference has to be written.
+
+Pure: the publisher tells it what was acknowledged and what is in doubt.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+from msgspec import Struct
+
+from shared.bus.codec import MASK, encode, encode_fact, fact_digest
+from shared.bus.messages import FactEnvelope, Synced
+from shared.bus.subjects import EPOCH, SYNCED, parse_key, split_pool, synced_key
+from shared.model import Fact
+
+
+class Change(Struct, frozen=True):
+    """A key that isn't as it should be."""
+
+    key: str
+    raw: bytes | None
+    """The encoded fact to write, or None to delete the key."""
+
+
+class _Totals:
+    __slots__ = ("count", "digest")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.digest = 0
+
+
+class Ledger:
+    """The owner's books. Keys are the bucket's; `epoch` and each pool's `synced` are the publisher's own business."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, Fact] = {}
+        self._wanted: dict[str, bytes] = {}
+        self._stored: dict[str, bytes] = {}
+        self._doubtful: set[str] = set()
+        """Keys that may or may not be in the bucket, with whatever content."""
+        self._totals: dict[str, _Totals] = {}
+        """Per pool, what is stored."""
+        self._pools: tuple[str, ...] = ()
+        self.filled = False
+        """Something is wanted, if only that there be nothing."""
+        self.epoch = 0
+        self.sequence = 0
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        return self._pools
+
+    def want(self, facts: Mapping[str, Fact], pools: Collection[str]) -> None:
+        """Set all that shall be in the bucket; `pools` are the tokens of the pools that exist, also those with no fact.
+
+        Raises ValueError for a key that is no fact's or lies in none of the pools; nothing has changed then.
+        """
+        for pool in pools:
+            split_pool(pool)
+        wanted: dict[str, bytes] = {}
+        for key, fact in facts.items():
+            pool, kind, _ = parse_key(key)
+            if kind == SYNCED or pool not in pools:
+                raise ValueError(f"key {key!r} is no fact of one of the pools {', '.join(sorted(pools)) or '(none)'}")
+            wanted[key] = self._wanted[key] if self._facts.get(key) is fact else encode_fact(fact)
+        self._facts = dict(facts)
+        self._wanted = wanted
+        self._pools = tuple(sorted(pools))
+        self.filled = True
+
+    def lead(self, epoch: int) -> None:
+        """Begin an epoch; its changes count from 1."""
+        self.epoch = epoch
+        self.sequence = 0
+
+    def next_sequence(self) -> int:
+        self.sequence += 1
+        return self.sequence
+
+    def envelope(self, raw: bytes) -> bytes:
+        """A fact, encoded for its key, as the next change."""
+        return encode(FactEnvelope(epoch=self.epoch, sequence=self.next_sequence(), fact=msgspec.Raw(raw)))
+
+    def changes(self) -> list[Change]:
+        """What has to be written, deletes last: a pool is never emptier on its way than before or after."""
+        writes = [Change(key, raw) for key, raw in self._wanted.items() if self._stored.get(key) != raw]
+        gone = (self._stored.keys() | self._doubtful) - self._wanted.keys()
+        return writes + [Change(key, None) for key in sorted(gone)]
+
+    def done(self, change: Change) -> None:
+        """A change was acknowledged."""
+        self._doubtful.discard(change.key)
+        self._unstore(change.key)
+        if change.raw is not None:
+            self._store(change.key, change.raw)
+
+    def doubt(self, change: Change) -> None:
+        """A change may have been written or not."""
+        self._unstore(change.key)
+        self._doubtful.add(change.key)
+
+    def doubt_all(self) -> None:
+        """Nothing is known of the bucket: everything has to be written again."""
+        self._doubtful |= self._stored.keys()
+        self._stored.clear()
+        self._totals.clear()
+
+    def adopt(self, found: Iterable[tuple[str, bytes | None]], *, trust: bool) -> int:
+        """Compare with what the bucket really holds: (key, encoded fact, or None where that can't be told).
+
+        With `trust`, what is found and as it should be needs no writing; without it, everything does. What is found
+        and isn't wanted will be deleted, also a `synced` of a pool that no longer exists. Returns how many of the
+        keys that were believed to be right are not.
+        """
+        believed = dict(self._stored)
+        self.doubt_all()
+        self._doubtful.clear()
+        ours = {EPOCH, *(synced_key(pool) for pool in self._pools)}
+        for key, raw in found:
+            if key in ours:
+                continue
+            if trust and raw is not None and self._wanted.get(key) == raw:
+                self._store(key, raw)
+            else:
+                self._doubtful.add(key)
+        odd = {key for key, raw in believed.items() if self._stored.get(key) != raw}
+        odd |= self._doubtful - believed.keys()
+        return len(odd)
+
+    def synced(self, pool: str) -> Synced:
+        """What a complete copy of the pool looks like now. To be written when nothing is in doubt."""
+        totals = self._totals.get(pool) or _Totals()
+        return Synced(epoch=self.epoch, sequence=self.sequence, count=totals.count, digest=totals.digest)
+
+    def _store(self, key: str, raw: bytes) -> None:
+        self._stored[key] = raw
+        totals = self._totals.setdefault(parse_key(key).pool, _Totals())
+        totals.count += 1
+        totals.digest = (totals.digest + fact_digest(key, raw)) & MASK
+
+    def _unstore(self, key: str) -> None:
+        raw = self._stored.pop(key, None)
+        if raw is not None:
+            totals = self._totals[parse_key(key).pool]
+            totals.count -= 1
+            totals.digest = (totals.digest - fact_digest(key, raw)) & MASK
+
+    def __repr__(self) -> str:
+        return (
+            f"<Ledger epoch={self.epoch} sequence={self.sequence} wanted={len(self._wanted)} "
+            f"stored={len(self._stored)} doubtful={len(self._doubtful)} pools={len(self._pools)}>"
+        )

@@ -1,0 +1,196 @@
+"""Which collectors or watchers are alive: heartbeats on a core subject, and the table that they keep.
+
+Nobody coordinates: every member sees the same table within an interval, and computes from it what is its own. While a
+member has no connection it can't tell who is alive, so its table stands still until the others had time to be heard
+again; otherwise each of them would take itself for the last one.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+from nats.aio.msg import Msg
+
+from shared.bus.codec import MalformedLog, decode, encode
+from shared.bus.connection import Bus, Subscription
+from shared.bus.errors import BusError, Malformed
+from shared.bus.messages import Member
+from shared.bus.subjects import Subjects
+
+HEARTBEAT_INTERVAL = 0.5
+EXPIRY = 1.5
+
+
+class Members:
+    """Who was heard lately, by the receiver's monotonic clock."""
+
+    def __init__(self, expiry: float = EXPIRY) -> None:
+        self._expiry = expiry
+        self._heard: dict[str, float] = {}
+        self._paused = False
+
+    def heard(self, member: Member, now: float) -> bool:
+        """Take in a heartbeat; returns whether somebody came or left with it."""
+        known = member.id in self._heard
+        if member.leaving:
+            self._heard.pop(member.id, None)
+            return known
+        self._heard[member.id] = now
+        return not known
+
+    def expire(self, now: float) -> tuple[str, ...]:
+        """Remove those that weren't heard for too long, and return them."""
+        if self._paused:
+            return ()
+        gone = tuple(sorted(id for id, heard in self._heard.items() if now - heard >= self._expiry))
+        for id in gone:
+            del self._heard[id]
+        return gone
+
+    def next_expiry(self) -> float | None:
+        """When the next one expires if it isn't heard before; None for never."""
+        return None if self._paused or not self._heard else min(self._heard.values()) + self._expiry
+
+    def pause(self) -> None:
+        """There is no connection: silence says nothing."""
+        self._paused = True
+
+    def resume(self, now: float) -> None:
+        """There is a connection again: everybody has one expiry to be heard."""
+        self._paused = False
+        self._heard = dict.fromkeys(self._heard, now)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Sorted, so that all members compute the same from it."""
+        return tuple(sorted(self._heard))
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._heard
+
+    def __repr__(self) -> str:
+        return f"<Members {', '.join(self.ids) or 'none'}{' (paused)' if self._paused else ''}>"
+
+
+class Membership:
+    """This process as a member of its tier, and its view of the others.
+
+    `pool` is a token. `on_change` is called with the sorted ids of all live members, this one included, at the start
+    and whenever they change. A process that only looks on gives no `id`.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        pool: str,
+        tier: str,
+        id: str | None,
+        on_change: Callable[[tuple[str, ...]], None],
+        *,
+        interval: float = HEARTBEAT_INTERVAL,
+        expiry: float = EXPIRY,
+        clock: Callable[[], float] = time.monotonic,
+        malformed: MalformedLog | None = None,
+    ) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self.pool = pool
+        self.tier = tier
+        self.id = id
+        self._on_change = on_change
+        self._interval = interval
+        self._clock = clock
+        self.malformed = malformed or MalformedLog(clock)
+        self._members = Members(expiry)
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._subscription: Subscription | None = None
+        self._unhook: list[Callable[[], None]] = []
+        self._told: tuple[str, ...] | None = None
+        self._log = structlog.get_logger()
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """All live members, sorted; this one is always among them."""
+        others = self._members.ids
+        return others if self.id is None else tuple(sorted({*others, self.id}))
+
+    async def start(self) -> None:
+        self._subscription = await self._bus.subscribe(self._subjects.members(self.pool, self.tier), self._receive)
+        self._members.pause()
+        self._unhook = [self._bus.on_connect(self._connected), self._bus.on_disconnect(self._members.pause)]
+        self._tasks = [asyncio.create_task(self._expire(), name=f"members {self.tier}")]
+        if self.id is not None:
+            self._tasks.append(asyncio.create_task(self._beat(self.id), name=f"heartbeat {self.tier}"))
+        self._tell()
+
+    async def close(self) -> None:
+        """Leave: the others hear it at once."""
+        for unhook in self._unhook:
+            unhook()
+        self._unhook = []
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks = []
+        if self._subscription is not None:
+            await self._subscription.unsubscribe()
+        if self.id is not None:
+            await self._send(self.id, leaving=True)
+
+    def _connected(self) -> None:
+        self._members.resume(self._clock())
+        self._wake.set()
+
+    def _receive(self, message: Msg) -> None:
+        try:
+            member = decode(Member, message.data)
+        except Malformed as error:
+            self.malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
+            return
+        if member.id != self.id and self._members.heard(member, self._clock()):
+            self._wake.set()
+            self._tell()
+
+    def _tell(self) -> None:
+        ids = self.ids
+        if ids != self._told:
+            self._told = ids
+            self._log.info("members.changed", tier=self.tier, members=ids)
+            self._on_change(ids)
+
+    async def _expire(self) -> None:
+        while True:
+            due = self._members.next_expiry()
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            try:
+                if self._members.expire(self._clock()):
+                    self._tell()
+            except Exception:  # noqa: BLE001 - the top of the task: a mistake of the listener must not end it
+                self._log.exception("members.change.failed", tier=self.tier)
+
+    async def _beat(self, id: str) -> None:
+        # An absolute schedule: a busy moment doesn't shift the beats that follow.
+        due = self._clock()
+        while True:
+            try:
+                await self._send(id, leaving=False)
+            except BusError:
+                self._log.exception("members.heartbeat.failed", tier=self.tier)
+            due = max(due + self._interval, self._clock())
+            await asyncio.sleep(due - self._clock())
+
+    async def _send(self, id: str, *, leaving: bool) -> None:
+        member = Member(id=id, tier=self.tier, sent=self._clock(), leaving=leaving)
+        await self._bus.publish(self._subjects.member(self.pool, self.tier, id), encode(member))
+
+    def __repr__(self) -> str:
+        return f"<Membership {self.id!r} of {self.tier!r}, live: {', '.join(self.ids) or 'none'}>"

@@ -1,0 +1,338 @@
+"""The owner's side of the endpoints bucket: `Ledger` driven by the bus.
+
+Whoever leads writes the key `epoch` and fences every other write with its revision, so that a leader that was replaced
+can't store anything any more. Each time the publisher (re)establishes itself, it writes that key anew: what was still
+on its way from before, in the buffers of a stalled connection, is refused as well and can't overtake newer facts.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import NoReturn
+
+import structlog
+
+from shared.bus import jetstream
+from shared.bus.codec import decode, encode
+from shared.bus.connection import Bus
+from shared.bus.errors import BusError, LostLeadership, Malformed, WrongLastSequence
+from shared.bus.ledger import Change, Ledger
+from shared.bus.messages import Epoch, FactEnvelope
+from shared.bus.replica_state import EPOCH_HEADER, SEQUENCE_HEADER
+from shared.bus.subjects import EPOCH, Subjects, synced_key
+from shared.model import Fact
+
+_EPOCH_ATTEMPTS = 5
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+
+
+def next_epoch(unix_seconds: float, highest_seen: int) -> int:
+    """The epoch of a new leader: the clock's milliseconds, and in any case more than was seen before."""
+    return max(int(unix_seconds * 1000), highest_seen + 1)
+
+
+class FactPublisher:
+    """Keeps the endpoints bucket equal to the facts of the last `update`, as its one owner.
+
+    `owner` is this process's identity, new at each start. `is_leader` is asked before each burst and each serial write
+    (a lease's `held`). Seconds: `ack_timeout` after which an acknowledgement makes everything be published again,
+    `synced_interval` between two repetitions of `synced`, `check_interval` between two comparisons with what the
+    bucket really holds, `marker_ttl` that a delete stays visible. `window`: writes on their way at a time, where the
+    bucket has one replica; with more of them it is one.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        owner: str,
+        *,
+        replicas: int = 1,
+        ack_timeout: float = 0.5,
+        synced_interval: float = 0.5,
+        check_interval: float = 10.0,
+        marker_ttl: int = 60,
+        window: int = 128,
+        timeout: float = jetstream.API_TIMEOUT,
+        is_leader: Callable[[], bool] = lambda: True,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self.owner = owner
+        self._bucket = jetstream.Bucket(
+            name=subjects.endpoints_bucket,
+            storage="file",
+            replicas=replicas,
+            republish=subjects.republished(">"),
+            message_ttl=True,
+        )
+        self._ack_timeout = ack_timeout
+        self._synced_interval = synced_interval
+        self._check_interval = check_interval
+        self._marker_ttl = str(marker_ttl)
+        self._window = window
+        self._timeout = timeout
+        self._is_leader = is_leader
+        self._wall = wall
+        self._clock = clock
+        self._log = structlog.get_logger()
+
+        self._ledger = Ledger()
+        self._leads = False
+        """The epoch in the bucket is, or may be, this run's."""
+        self._fence = 0
+        self._replicas = replicas
+        self._established = False
+        self._check_at = 0.0
+        self._wake = asyncio.Event()
+        self._published = asyncio.Event()
+        self._failure = ""
+
+        self.establishments = 0
+        """Times that the bucket was made sure of and all facts were published."""
+        self.written = 0
+        self.deleted = 0
+        self.failures = 0
+        self.repaired = 0
+        """Keys that somebody else had changed."""
+
+    def update(self, facts: Mapping[str, Fact], pools: Collection[str]) -> None:
+        """Set everything that shall be in the bucket: facts by key (`fact_key`), and the tokens of all pools.
+
+        A pool without facts is complete and empty. Only differences are written, soon, while `run` runs.
+        Raises ValueError for a key that is no fact's or lies in none of the pools; nothing has changed then.
+        """
+        self._ledger.want(facts, pools)
+        self._published.clear()
+        self._wake.set()
+
+    async def wait_published(self, timeout: float | None = None) -> None:
+        """Wait until everything of the last `update` is in the bucket, `synced` included. Raises TimeoutError."""
+        async with asyncio.timeout(timeout):
+            await self._published.wait()
+
+    @property
+    def published(self) -> bool:
+        """Everything of the last `update` is in the bucket."""
+        return self._published.is_set()
+
+    @property
+    def epoch(self) -> int:
+        return self._ledger.epoch
+
+    def readiness(self) -> str | None:
+        """None when everything is published, otherwise what is missing."""
+        if self._published.is_set():
+            return None
+        if not self._ledger.filled:
+            return "no facts to publish yet"
+        return self._bus.readiness() or self._failure or "facts are being published"
+
+    async def run(self) -> NoReturn:
+        """Lead: publish until cancelled. Raises LostLeadership when another owner has taken over.
+
+        Begins with the first `update`: an owner that doesn't know the facts yet must not clear the bucket.
+        """
+        self._leads = False
+        self._established = False
+        self._failure = ""
+        unhook = self._bus.on_connect(self._connected)
+        pause = _FIRST_PAUSE
+        try:
+            while True:
+                self._wake.clear()
+                if not self._ledger.filled or not self._bus.connected:
+                    await self._wake.wait()
+                    continue
+                try:
+                    if not self._established:
+                        self._established = True
+                        await self._establish()
+                    elif self._clock() >= self._check_at:
+                        await self._check()
+                    await self._publish()
+                except LostLeadership:
+                    raise
+                except BusError as error:
+                    self._fail(error)
+                    await self._sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                else:
+                    pause = _FIRST_PAUSE
+                    if self._established:
+                        await self._sleep(self._synced_interval)
+        finally:
+            unhook()
+            self._leads = False
+            self._published.clear()
+
+    def _connected(self) -> None:
+        self._established = False
+        self._wake.set()
+
+    def _fail(self, error: BusError) -> None:
+        self._established = False
+        self._published.clear()
+        self.failures += 1
+        reason = str(error)
+        if reason != self._failure:
+            self._log.warning("facts.publish.failed", bucket=self._bucket.name, reason=reason)
+        self._failure = reason
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    # Taking the bucket
+
+    async def _establish(self) -> None:
+        """Make sure of the bucket and of the fence; then find out what has to be written.
+
+        At the start of a term that is what differs; later everything, for what happened meanwhile isn't known.
+        """
+        self._replicas = (await jetstream.ensure_bucket(self._bus, self._bucket, timeout=self._timeout)).replicas
+        for _ in range(_EPOCH_ATTEMPTS):
+            first = await self._take_epoch()
+            if first is not None:
+                break
+        else:
+            raise BusError(f"the epoch of bucket {self._bucket.name!r} changes all the time")
+        self._ledger.adopt(await self._read(), trust=first)
+        self._check_at = self._clock() + self._check_interval
+        self.establishments += 1
+        self._log.info(
+            "facts.established",
+            bucket=self._bucket.name,
+            epoch=self._ledger.epoch,
+            changes=len(self._ledger.changes()),
+        )
+
+    async def _take_epoch(self) -> bool | None:
+        """Write the epoch anew. Returns whether the term begins with it, or None when somebody else was quicker."""
+        self._require_leadership()
+        subject = self._subjects.fact(EPOCH)
+        found = await jetstream.last(self._bus, self._bucket.name, subject, timeout=self._timeout)
+        seen = Epoch(epoch=0, owner="")
+        if found is not None:
+            try:
+                seen = decode(Epoch, found.data)
+            except Malformed as error:
+                self._log.warning("facts.epoch.malformed", bucket=self._bucket.name, reason=str(error))
+        ours = self._leads and seen == Epoch(epoch=self._ledger.epoch, owner=self.owner)
+        if self._leads and not ours and seen.epoch > self._ledger.epoch:
+            raise LostLeadership(f"{seen.owner!r} owns bucket {self._bucket.name!r} since epoch {seen.epoch}")
+        first = not self._leads
+        if not ours:
+            self._ledger.lead(next_epoch(self._wall(), max(seen.epoch, self._ledger.epoch)))
+            self._leads = True
+        try:
+            self._fence = await jetstream.put(
+                self._bus,
+                subject,
+                encode(Epoch(epoch=self._ledger.epoch, owner=self.owner)),
+                headers={jetstream.EXPECTED_SEQUENCE: str(0 if found is None else found.sequence)},
+                timeout=self._timeout,
+            )
+        except WrongLastSequence:
+            if first:
+                self._leads = False
+            return None
+        return first
+
+    async def _read(self) -> list[tuple[str, bytes | None]]:
+        """What the bucket holds, at least up to the present fence."""
+        everything = self._subjects.fact(">")
+        stored = await jetstream.snapshot(self._bus, self._bucket.name, everything, timeout=self._timeout)
+        found: list[tuple[str, bytes | None]] = []
+        fenced = False
+        start = len(self._subjects.fact(""))
+        for message in stored:
+            key = message.subject[start:]
+            fenced = fenced or (key == EPOCH and message.sequence == self._fence)
+            if message.headers.get(jetstream.OPERATION) and EPOCH_HEADER in message.headers:
+                continue
+            try:
+                found.append((key, bytes(decode(FactEnvelope, message.data).fact)))
+            except Malformed:
+                found.append((key, None))
+        if not fenced:
+            raise BusError(f"bucket {self._bucket.name!r} was read from a replica that is behind")
+        return found
+
+    async def _check(self) -> None:
+        """Compare with what the bucket really holds: anybody may write to it by hand, unfenced."""
+        self._check_at = self._clock() + self._check_interval
+        repaired = self._ledger.adopt(await self._read(), trust=True)
+        if repaired:
+            self.repaired += repaired
+            self._log.warning("facts.repaired", bucket=self._bucket.name, keys=repaired)
+
+    # Writing
+
+    async def _publish(self) -> None:
+        """Write what differs, then each pool's `synced`."""
+        self._require_leadership()
+        while changes := self._ledger.changes():
+            width = self._window if self._replicas == 1 else 1
+            for start in range(0, len(changes), width):
+                await self._write(changes[start : start + width])
+        for pool in self._ledger.pools:
+            await self._fenced_put(synced_key(pool), encode(self._ledger.synced(pool)), {})
+        if not self._ledger.changes():
+            self._failure = ""
+            self._published.set()
+
+    async def _write(self, changes: list[Change]) -> None:
+        self._require_leadership()
+        results = await asyncio.gather(*map(self._write_one, changes), return_exceptions=True)
+        failed: BaseException | None = None
+        for change, result in zip(changes, results, strict=True):
+            if result is None:
+                self._ledger.done(change)
+                if change.raw is None:
+                    self.deleted += 1
+                else:
+                    self.written += 1
+                continue
+            self._ledger.doubt(change)
+            if failed is None or not isinstance(failed, WrongLastSequence):
+                failed = result
+        if failed is not None:
+            raise failed
+
+    async def _write_one(self, change: Change) -> None:
+        if change.raw is not None:
+            await self._fenced_put(change.key, self._ledger.envelope(change.raw), {})
+            return
+        await self._fenced_put(
+            change.key,
+            b"",
+            {
+                jetstream.OPERATION: "PURGE",
+                "Nats-Rollup": "sub",
+                "Nats-TTL": self._marker_ttl,
+                EPOCH_HEADER: str(self._ledger.epoch),
+                SEQUENCE_HEADER: str(self._ledger.next_sequence()),
+            },
+        )
+
+    async def _fenced_put(self, key: str, payload: bytes, headers: dict[str, str]) -> None:
+        headers[jetstream.EXPECTED_SEQUENCE] = str(self._fence)
+        headers[jetstream.EXPECTED_SUBJECT] = self._subjects.fact(EPOCH)
+        await jetstream.put(self._bus, self._subjects.fact(key), payload, headers=headers, timeout=self._ack_timeout)
+
+    def _require_leadership(self) -> None:
+        if not self._is_leader():
+            raise LostLeadership(f"{self.owner!r} doesn't hold the lease any more")
+
+    def __repr__(self) -> str:
+        state = "published" if self.published else f"not published ({self.readiness()})"
+        return (
+            f"<FactPublisher {self.owner!r} {state}, establishments={self.establishments} written={self.written} "
+            f"deleted={self.deleted} failures={self.failures} {self._ledger!r}>"
+        )

@@ -71,7 +71,7 @@ class Process:
         self.ready_timeout = ready_timeout
         self.stop_timeout = stop_timeout
         self._ready = ready
-        self._env = None if env is None else dict(env)
+        self.environment = None if env is None else dict(env)
         self._cwd = cwd
         self._child: asyncio.subprocess.Process | None = None
         self._paused = False
@@ -127,7 +127,7 @@ class Process:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=self._env,
+                    env=self.environment,
                     cwd=self._cwd,
                     start_new_session=True,
                     preexec_fn=partial(_die_with_parent, os.getpid()) if _libc else None,

@@ -226,9 +226,13 @@ class LocalStack:
             for tier in reversed(self._tiers()):
                 await asyncio.gather(*(process.stop() for process in tier))
         finally:
-            for process in self.processes:
-                process.kill_now()
-            self._ports.close()
+            self.close()
+
+    def close(self) -> None:
+        """Kill what runs and let go of the ports: the end of `stop`, and of a stack that was never started."""
+        for process in self.processes:
+            process.kill_now()
+        self._ports.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()

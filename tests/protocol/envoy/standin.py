@@ -40,7 +40,7 @@ OPTIONS = [
     ("grpc.max_send_message_length", -1),
     # Envoy's configuration PINGs once a second; by default this is answered with GOAWAY "too many pings".
     ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 100),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 

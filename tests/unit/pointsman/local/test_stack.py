@@ -1,0 +1,147 @@
+"""A plan becomes processes with the right flags, and files that say what the plan says."""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import yaml
+
+from pointsman.local.ports import LOOPBACK, PortTaken
+from pointsman.local.process import Process
+from pointsman.local.stack import ENGINE_LABEL, LocalStack, SimulatorPlan, StackPlan, simulators
+
+
+def flags(process: Process) -> dict[str, str]:
+    """The flags of a tier's command line: after `python -m pointsman TIER`."""
+    words = process.command[4:]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+Build: TypeAlias = Callable[[StackPlan], LocalStack]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Build]:
+    """Makes stacks that are never started, and lets go of their ports."""
+    with ExitStack() as ends:
+
+        def make(plan: StackPlan) -> LocalStack:
+            stack = LocalStack(plan, tmp_path)
+            ends.callback(stack.close)
+            return stack
+
+        yield make
+
+
+@pytest.fixture
+def stack(build: Build) -> LocalStack:
+    plan = StackPlan(
+        simulators=(
+            SimulatorPlan(name="fast", flags={"speed": 2}),
+            SimulatorPlan(name="other", engine="sglang", labels={"zone": "b"}),
+        ),
+        pickers=3,
+        configuration="kind: EndpointPickerConfig\n",
+        resources="kind: InferencePool\n",
+        pool_name="chat",
+        flags={"picker": {"drain-timeout": "5s"}, "simulator": {"slots": 4}},
+    )
+    return build(plan)
+
+
+def test_processes_have_the_names_of_their_tier_and_number(stack: LocalStack) -> None:
+    assert [process.name for process in stack.processes] == [
+        *("nats", "fast", "other", "watcher-1"),
+        *("collector-1", "collector-2", "picker-1", "picker-2", "picker-3", "envoy"),
+    ]
+    assert stack["picker-2"] is stack.pickers[1]
+    with pytest.raises(KeyError, match="'picker-9' is none of nats, fast"):
+        stack["picker-9"]
+    assert repr(stack).startswith(f"<LocalStack {stack.directory} [<Process nats not started>")
+
+
+def test_every_tier_is_told_where_nats_is_and_what_it_serves(stack: LocalStack) -> None:
+    for process in [*stack.watchers, *stack.collectors, *stack.pickers]:
+        given = flags(process)
+        assert given["--nats-url"] == stack.nats.url
+        assert given["--pool-name"] == "chat"
+        assert given["--id"] == process.name
+        assert given["--admin-port"] == str(process.http.port)
+
+
+def test_pickers_serve_where_envoy_looks_for_them(stack: LocalStack) -> None:
+    assert stack.envoy is not None
+    assert stack.envoy.places.pickers == tuple(picker.address for picker in stack.pickers)
+    for picker in stack.pickers:
+        given = flags(picker)
+        assert given["--grpc-port"] == str(picker.address.port)
+        assert given["--grpc-health-port"] == str(picker.address.health_port)
+        assert given["--secure-serving"] == "false"
+        assert given["--drain-timeout"] == "5s"
+
+
+def test_a_server_s_own_flags_go_before_those_of_its_tier(build: Build) -> None:
+    one = SimulatorPlan(name="small", flags={"slots": 2})
+    built = build(StackPlan(simulators=(one,), flags={"simulator": {"slots": 4, "speed": 3}}))
+    given = flags(built.simulators[0])
+    assert (given["--slots"], given["--speed"], given["--engine"]) == ("2", "3", "vllm")
+
+
+def test_the_endpoints_file_lists_the_servers_and_the_plan_s_resources(stack: LocalStack) -> None:
+    stack.write_endpoints()
+    endpoints, resource = yaml.safe_load_all(stack.endpoints_file.read_text(encoding="utf-8"))
+    assert resource == {"kind": "InferencePool"}
+    fast, other = stack.simulators
+    assert endpoints == {
+        "endpoints": [
+            {"name": "fast", "address": LOOPBACK, "port": fast.http.port, "labels": {ENGINE_LABEL: "vllm"}},
+            {
+                "name": "other",
+                "address": LOOPBACK,
+                "port": other.http.port,
+                "labels": {ENGINE_LABEL: "sglang", "zone": "b"},
+            },
+        ]
+    }
+    stack.write_endpoints([other])
+    assert [one["name"] for one in next(yaml.safe_load_all(stack.endpoints_file.read_text()))["endpoints"]] == ["other"]
+
+
+def test_every_process_has_ports_of_its_own(build: Build) -> None:
+    first, second = build(StackPlan()), build(StackPlan())
+    ports = [
+        port
+        for built in (first, second)
+        for port in [
+            built.nats.port,
+            *(one.http.port for one in [*built.simulators, *built.watchers, *built.collectors, *built.pickers]),
+            *(port for one in built.pickers for port in (one.address.port, one.address.health_port)),
+        ]
+    ]
+    assert len(ports) == len(set(ports))
+
+
+def test_a_wanted_port_that_is_taken_is_reported_before_anything_starts(build: Build) -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"port {port} of 127.0.0.1, wanted for Envoy's listener"):
+            build(StackPlan(port=port))
+
+
+def test_services_do_not_inherit_settings_from_the_environment(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "POINTSMAN_LOG_LEVEL", "debug")
+    picker = build(StackPlan()).pickers[0]
+    assert picker.environment is not None
+    assert not any(name.startswith("POINTSMAN_") for name in picker.environment)
+    assert picker.environment["PATH"] == os.environ["PATH"]
+
+
+def test_equal_simulators_are_numbered_and_share_their_flags() -> None:
+    assert [(one.name, one.flags) for one in simulators(2, kv_blocks=10)] == [
+        ("model-1", {"kv-blocks": 10}),
+        ("model-2", {"kv-blocks": 10}),
+    ]

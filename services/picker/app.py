@@ -1,9 +1,11 @@
 """The picker process: the view kept up to date from the bus, the gRPC servers, the drain."""
 
 import asyncio
+import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,8 @@ from services.picker.extproc.events import Limits
 from services.picker.pipeline import Pipeline, build
 from services.picker.settings import PickerSettings
 from services.picker.state.view import View
-from services.picker.transport.grpc_server import ExtProcServer
+from services.picker.transport import certificate
+from services.picker.transport.grpc_server import ExtProcServer, ServerOptions
 from services.picker.transport.health import HealthServer
 from shared.bus import Delete, Event, FrameReader, Load, Malformed, MalformedLog, Replica, Reset, Upsert, decode, encode
 from shared.bus.subjects import parse_key
@@ -30,6 +33,8 @@ from shared.service.bus import make_bus
 
 log = structlog.get_logger(__name__)
 
+LEAST_MESSAGE = 64 * 2**20
+"""Bytes that a gRPC message may have whatever the body limit: above what our Envoy configuration buffers."""
 MAINTENANCE = 0.25
 """Seconds between two looks at what has expired."""
 
@@ -72,28 +77,30 @@ class PickerService(Service):
         )
         self._load_sequence = 0
         self._load_published = 0.0
-        self._load_changed = asyncio.Event()
         self.readiness.require("view", self.replica.readiness)
         self.grpc = ExtProcServer(
             self.desk.exchange,
-            settings.grpc_host,
-            settings.grpc_port,
-            secure=settings.secure_serving,
-            cert_path=settings.cert_path,
-            max_message=settings.max_request_body + 2**20,
+            host=settings.grpc_host,
+            port=settings.grpc_port,
+            certificate=_certificate(settings) if settings.secure_serving else None,
+            # a BUFFERED body is one message; one beyond the body limit must still arrive to be refused with 413
+            options=ServerOptions(max_message_size=max(2 * settings.max_request_body, LEAST_MESSAGE)),
+            registry=self.registry,
         )
-        self.health = HealthServer(settings.grpc_host, settings.grpc_health_port, lambda: self.readiness.ready)
+        self.health = HealthServer(
+            lambda: self.readiness.ready, host=settings.grpc_host, port=settings.grpc_health_port
+        )
 
     async def start(self) -> None:
         await self.grpc.start()
         await self.health.start()
-        log.info("picker.listening", grpc_port=self.grpc.port, grpc_health_port=self.health.port)
         await self.bus.subscribe(self._subjects.loads(self._pool), self._on_load)
         await self.replica.start()
         await self.frames.start()
         await self.bus.start()
         self.spawn(self._publish_load(), "load")
         self.spawn(self._maintain(), "maintenance")
+        self.spawn(self.health.run(), "health")
 
     async def drain(self) -> None:
         """NOT_SERVING at once, time for the proxies to see it, then GOAWAY and the end of the open streams."""
@@ -236,6 +243,13 @@ class PickerService(Service):
                 log.info("peer.expired", peer=peer)
             self.view.prefixes.sweep()
             self.metrics.forget_endpoints()
+
+
+def _certificate(settings: PickerSettings) -> certificate.Certificate:
+    if settings.cert_path:
+        return certificate.read(settings.cert_path)
+    names = {"localhost", "127.0.0.1", socket.gethostname()}
+    return certificate.self_signed(sorted(names), datetime.now(UTC))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,13 +7,13 @@ is released exactly once.
 from collections.abc import Callable, Sequence
 
 import structlog
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.decision import Decision
-from services.picker.extproc.conversation import Conversation, Limits
-from services.picker.extproc.events import Completed, Event, RequestReady, ResponseStarted
+from services.picker.extproc.conversation import Conversation
+from services.picker.extproc.events import Completed, Event, Limits, Refused, RequestReady, ResponseStarted
+from services.picker.extproc.messages import ProcessingRequest, ProcessingResponse
 from services.picker.pipeline import Pipeline
 from services.picker.requests.request import Content, Refusal, Request, Route, Unparsable
 from services.picker.state.inflight import Charge
@@ -55,7 +55,7 @@ class Desk:
         """The decision on a request; a refusal when its body can't be read."""
         head = ready.head
         content = Content()
-        if ready.body or not ready.header_only:
+        if head.has_body and not head.truncated:
             try:
                 content = self.pipeline.parsers.parse(head.path, head.headers, ready.body)
             except Unparsable as error:
@@ -112,6 +112,8 @@ class Exchange:
             match event:
                 case RequestReady():
                     self._decide(event, now)
+                case Refused(refusal=refusal):
+                    self._desk.metrics.answered(refusal.status, self._desk.clock() - now)
                 case ResponseStarted():
                     self._on_response(event)
                 case Completed():

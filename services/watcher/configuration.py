@@ -24,7 +24,7 @@ def installed() -> Registry:
     return Registry.installed()
 
 
-def validate(documents: Documents, registries: Registries) -> LoadedConfig | None:
+def validate(documents: Documents, registries: Registries, *, allow_experimental: bool = False) -> LoadedConfig | None:
     """The configuration of a file, loaded; None where it has none.
 
     Raises `Invalid` with every problem, each with its line in the file.
@@ -33,7 +33,7 @@ def validate(documents: Documents, registries: Registries) -> LoadedConfig | Non
     if configuration is None:
         return None
     try:
-        return load(configuration.text, registries(), configuration.origin)
+        return load(configuration.text, registries(), configuration.origin, allow_experimental=allow_experimental)
     except Invalid as error:
         before = documents.configuration_line - 1
         located = with_lines(configuration.text, 0, error.problems)

@@ -103,11 +103,11 @@ class _Reader:
             problems.error(join(path, "kind"), f"{show(kind)} isn't a kind; a string is expected")
         elif kind is None and "endpoints" in raw:
             self._read_list(raw, path, problems)
-        elif kind in KINDS:
-            self._read_resource(raw, kind, path, problems)
         elif kind is None:
             hint = next((hint for key in raw if (hint := nearest(str(key), ("endpoints", "kind")))), "")
             problems.error(path, f"neither `endpoints` nor `kind` is in it{hint}")
+        elif kind in KINDS:
+            self._read_resource(raw, kind, path, problems)
         elif kind == "List" or kind.removesuffix("List") in KINDS:
             self._read_items(raw, path, problems)
         elif kind == CONFIGURATION_KIND:

@@ -7,6 +7,7 @@ has `--eds-file`, leader or not: the file serves the Envoy of its own machine.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterable
@@ -66,6 +67,16 @@ class EdsFile:
         self._content = content
         self.writes += 1
         return True
+
+    def check(self) -> None:
+        """Raises OSError when the file's directory isn't there or can't be written to."""
+        if not self._path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, f"no directory {str(self._path.parent)!r}")
+        if not os.access(self._path.parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, f"no permission to write in {str(self._path.parent)!r}")
+
+    def exists(self) -> bool:
+        return self._path.exists()
 
     def _read(self) -> bytes | None:
         try:

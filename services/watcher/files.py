@@ -73,9 +73,10 @@ _ABSENT = _Signature(-2, -2, -2, -2, -2)
 class FileReader:
     """One file's bytes into an event. Pure but for the registry."""
 
-    def __init__(self, pool: PoolId, registries: Registries) -> None:
+    def __init__(self, pool: PoolId, registries: Registries, *, allow_experimental: bool = False) -> None:
         self._pool = pool
         self._registries = registries
+        self._allow_experimental = allow_experimental
 
     def read(self, origin: str, data: bytes, *, configures: bool = False) -> Reset | Rejected:
         """What the file states; rejected as a whole when anything in it is wrong."""
@@ -90,7 +91,7 @@ class FileReader:
             problems.error("", f"no {CONFIGURATION_KIND} in it")
         loaded = None
         try:
-            loaded = validate(documents, self._registries)
+            loaded = validate(documents, self._registries, allow_experimental=self._allow_experimental)
         except Invalid as error:
             problems.errors += error.problems
         if problems.errors:

@@ -52,12 +52,15 @@ class Names:
             host: self._names.get(host, Name(host)) for host in sorted({one.host for one in endpoints} - {""})
         }
 
-    def adopt(self, endpoints: Iterable[Endpoint]) -> None:
-        """Take over addresses that an earlier watcher found, for names that have none yet."""
+    def adopt(self, endpoints: Iterable[Endpoint]) -> bool:
+        """Take over addresses that another watcher found, for names that have none yet; whether there was one."""
+        adopted = False
         for endpoint in endpoints:
             name = self._names.get(endpoint.host)
             if name is not None and not name.addresses and endpoint.address:
                 self._names[name.host] = replace(name, addresses=(endpoint.address,))
+                adopted = True
+        return adopted
 
     def due(self, now: float) -> list[str]:
         return [name.host for name in self._names.values() if name.next_try <= now]

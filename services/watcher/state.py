@@ -79,7 +79,7 @@ class State:
 
     def problems(self) -> dict[str, list[Problem]]:
         """What is wrong, by origin; empty when what holds is what the origins say."""
-        found = {origin: list(problems) for origin, problems in sorted(self._rejected.items())}
+        found = self.rejected
         for origin, problem in self._conflicts:
             found.setdefault(origin, []).append(problem)
         return found
@@ -100,6 +100,11 @@ class State:
                 if reset.documents.configuration and origin != self._preferred:
                     found[origin] = (*found[origin], note)
         return {origin: notes for origin, notes in found.items() if notes}
+
+    @property
+    def rejected(self) -> dict[str, list[Problem]]:
+        """The origins that can't be used as they are, and why."""
+        return {origin: list(problems) for origin, problems in sorted(self._rejected.items())}
 
     @property
     def origins(self) -> list[str]:

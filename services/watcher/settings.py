@@ -1,0 +1,39 @@
+"""What a watcher can be told."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from shared.quantities import PositiveDuration, Size
+from shared.service import CommonSettings
+
+
+class WatcherSettings(CommonSettings, frozen=True, kw_only=True):
+    """Publishes which endpoints, resources and configuration there are, and writes Envoy's endpoints file."""
+
+    endpoints_file: Annotated[
+        str,
+        Meta(
+            description="endpoints and resources: a YAML or JSON file, or a directory of such files; "
+            "default: what the configuration's file-discovery plugin names"
+        ),
+    ] = ""
+    config_file: Annotated[
+        str, Meta(description="the EndpointPickerConfig to publish; goes before one among the endpoints files")
+    ] = ""
+    eds_file: Annotated[str, Meta(description="where to write the endpoints for Envoy's EDS; default: nowhere")] = ""
+    eds_cluster: Annotated[str, Meta(min_length=1, description="the name of Envoy's cluster in the EDS file")] = (
+        "model-servers"
+    )
+    resolve_interval: Annotated[
+        PositiveDuration, Meta(description="time between two look-ups of an endpoint's host name")
+    ] = 30.0
+    resolve_timeout: Annotated[PositiveDuration, Meta(description="how long the look-up of a host name may take")] = 5.0
+    rescan_interval: Annotated[
+        PositiveDuration, Meta(description="time between two looks at the files when the system gives no notice")
+    ] = 2.0
+    allow_experimental_plugins: Annotated[
+        bool, Meta(description="accept a configuration with plugin types of alpha stability")
+    ] = False
+    max_file_size: Annotated[Size, Meta(description="bytes of a file that is read at most")] = 16 * 2**20
+    max_files: Annotated[int, Meta(ge=1, description="files of a directory that are read at most")] = 1000

@@ -26,8 +26,8 @@ def settings_page() -> str:
     common = {row[0] for row in describe(CommonSettings)}
     parts = [
         "# Settings\n\nEach setting is a flag and an environment variable; the flag wins. Durations are written "
-        "`200ms`, `2s` or `1m30s`, sizes `4096`, `64Mi` or `1G`, lists with commas. Everything wrong is reported at once, and "
-        "nothing is started. This page is made from the code by `make docs`.\n",
+        "`200ms`, `2s` or `1m30s`, sizes `4096`, `64Mi` or `1G`, lists with commas. Everything wrong is reported at "
+        "once, and nothing is started. This page is made from the code by `make docs`.\n",
         _section("Every tier", describe(CommonSettings)),
     ]
     for name, kind in _TIERS:

@@ -1,0 +1,209 @@
+"""The collector process: the endpoints that are its share, scraped and published.
+
+It needs the bus to know what to scrape, not to go on scraping: while NATS is away its share and its configuration stay
+as they are, and frames go out again with the next connection.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+from fastapi import FastAPI
+
+from services.collector.assignment import assigned
+from services.collector.http import Client
+from services.collector.metrics import CollectorMetrics
+from services.collector.pipeline import Pipeline, build
+from services.collector.publishing import FrameSender
+from services.collector.scraper import Scraper, Watched
+from services.collector.settings import CollectorSettings
+from shared.bus import Delete, Event, FramePublisher, MalformedLog, Membership, Replica, Reset, Upsert
+from shared.bus.subjects import fact_key
+from shared.config import Invalid, load
+from shared.model import Configuration, Endpoint
+from shared.plugin import Registry
+from shared.service import Service, read_text, run
+from shared.service.bus import make_bus
+
+log = structlog.get_logger(__name__)
+
+
+class Reloads:
+    """What became of the configurations that the bus brought."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.refused = 0
+        self.problem = ""
+        """Why the last one was refused; empty when it was taken."""
+
+
+class CollectorService(Service):
+    """One collector. All collectors of a pool divide its endpoints among themselves."""
+
+    tier = "collector"
+
+    def __init__(self, settings: CollectorSettings, plugins: Registry | None = None) -> None:
+        """Raises `Invalid` when the configuration file can't be used. `plugins` are the installed ones by default."""
+        super().__init__(settings)
+        self._settings = settings
+        self._plugins = Registry.installed() if plugins is None else plugins
+        self._endpoints: dict[str, Endpoint] = {}
+        """All of the pool, by their keys on the bus."""
+        self._reassigning: asyncio.Handle | None = None
+        self._stopping = False
+        self._published: str | None = None
+        """The configuration that the bus brought last."""
+        self._reloads = Reloads()
+        path = settings.config_file
+        first = self._load(read_text(path, "--config-file") if path else "", path)
+        self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
+        malformed = MalformedLog(time.monotonic)
+        self.replica = Replica(self.bus, subjects, self._pool, self._on_event, malformed=malformed)
+        self.members = Membership(
+            self.bus, subjects, self._pool, self.tier, self.id, lambda _: self._reassign_soon(), malformed=malformed
+        )
+        self._publisher = FramePublisher(self.bus, subjects, self._pool, self.id)
+        self._client = Client(settings.scrape_timeout, settings.page_limit)
+        self.scraper = Scraper(
+            self._client, self._on_scraped, interval=settings.interval, backoff=settings.backoff_limit
+        )
+        self.sender = FrameSender(
+            self._publisher,
+            lambda: self.scraper.watched,
+            gather=settings.gather,
+            refresh=settings.refresh,
+            heartbeat=settings.heartbeat,
+        )
+        self.scraper.use(first)
+        self.registry.register(CollectorMetrics(self.scraper, self.sender, self._reloads))
+        self.readiness.require("endpoints", self.replica.readiness)
+
+    async def start(self) -> None:
+        await self._client.open()
+        await self.replica.start()
+        await self.members.start()
+        await self._publisher.start()
+        await self.bus.start()
+        self.spawn(self.sender.run(), "frames")
+
+    async def drain(self) -> None:
+        """Leave first, so that the others take over at once; then stop scraping."""
+        self._stopping = True
+        await self.members.close()
+        await self.scraper.close()
+
+    async def close(self) -> None:
+        self._stopping = True
+        await self.members.close()
+        await self.scraper.close()
+        await self._publisher.close()
+        await self.replica.close()
+        await self.bus.close()
+        await self._client.close()
+
+    def state(self) -> Mapping[str, Any]:
+        age = self.replica.age()
+        return {
+            "pool": self._pool,
+            "bus": {"connected": self.bus.connected, "problem": self.bus.readiness()},
+            "view": {
+                "synced": self.replica.synced,
+                "age": round(age, 3) if age < 1e9 else None,
+                "epoch": self.replica.epoch,
+            },
+            "members": list(self.members.ids),
+            "endpoints": {"pool": len(self._endpoints), "assigned": list(self.scraper.watched)},
+            "sources": self.scraper.pipeline.describe(),
+            "config": {
+                "origin": self._settings.config_file or "bus",
+                "taken": self._reloads.taken,
+                "refused": self._reloads.refused,
+                "problem": self._reloads.problem or None,
+            },
+            "frames": {
+                "sent": self.sender.frames,
+                "dropped": self.sender.dropped,
+                "acknowledged": self._publisher.acknowledged,
+                "unacknowledged": self._publisher.unacknowledged,
+            },
+        }
+
+    def routes(self, app: FastAPI) -> None:
+        @app.get("/debug/endpoints")
+        async def endpoints() -> list[dict[str, Any]]:
+            """The endpoints that this collector scrapes: how it goes, and what was found on their pages."""
+            return self.scraper.describe()
+
+    # Scrapes and frames
+
+    def _on_scraped(self, watched: Watched, changed: bool) -> None:
+        self.sender.note(watched, changed)
+
+    def _reassign_soon(self) -> None:
+        """Once for all that arrives together: a hundred endpoints come as a hundred events."""
+        if self._reassigning is None and not self._stopping:
+            self._reassigning = asyncio.get_running_loop().call_soon(self._reassign)
+
+    def _reassign(self) -> None:
+        self._reassigning = None
+        if not self._stopping:
+            by_id = {endpoint.id: endpoint for endpoint in self._endpoints.values()}
+            self.scraper.assign(assigned(by_id, self.id, self.members.ids))
+
+    # What the bus brings
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Reset(facts=facts):
+                self._endpoints = {key: fact for key, fact in facts.items() if isinstance(fact, Endpoint)}
+                config = facts.get(self._config_key)
+                self._on_config(config if isinstance(config, Configuration) else None)
+                self._reassign_soon()
+            case Upsert(key=key, fact=Endpoint() as endpoint):
+                self._endpoints[key] = endpoint
+                self._reassign_soon()
+            case Upsert(fact=Configuration() as config):
+                self._on_config(config)
+            case Delete(key=key):
+                if self._endpoints.pop(key, None) is not None:
+                    self._reassign_soon()
+                elif key == self._config_key:
+                    self._on_config(None)
+
+    @property
+    def _config_key(self) -> str:
+        return fact_key(self._pool, Configuration(text=""))
+
+    # Configuration
+
+    def _on_config(self, config: Configuration | None) -> None:
+        """A configuration from the bus, or none there: swapped in whole, or the last good one stays."""
+        text, origin = (config.text, config.origin) if config else ("", "")
+        if self._settings.config_file or text == self._published:
+            return
+        self._published = text
+        try:
+            pipeline = self._load(text, origin)
+        except Invalid as error:
+            self._reloads.refused += 1
+            self._reloads.problem = str(error)
+            log.error("config.refused", origin=origin, problems=error.lines())
+            return
+        self._reloads.taken += 1
+        self._reloads.problem = ""
+        self.scraper.use(pipeline)
+        log.info("config.taken", origin=origin or "built-in default", sources=pipeline.describe())
+
+    def _load(self, text: str, origin: str) -> Pipeline:
+        config = load(text, self._plugins, origin, allow_experimental=self._settings.allow_experimental_plugins)
+        for warning in config.warnings:
+            log.warning("config.warning", origin=origin, problem=str(warning))
+        return build(config)
+
+
+def main(argv: Sequence[str]) -> int:
+    """`pointsman collector`."""
+    return run(CollectorSettings, CollectorService, argv, "collector")

@@ -1,0 +1,59 @@
+"""Attributes of endpoints as the columns that a frame carries. Pure.
+
+A column has a number or NaN per endpoint, and beside it the age of each value: an attribute that an endpoint doesn't
+have is absent, whatever the others have.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from shared.attributes import AttributeKey, AttributeMap
+from shared.bus.columns import pack_ages, pack_floats
+from shared.bus.messages import MAX_FRAME_ENDPOINTS
+
+Row = tuple[str, AttributeMap]
+"""An endpoint's id and its attributes."""
+
+
+class Columns(Struct, frozen=True):
+    """What a frame says; the fields are those of `shared.bus.messages.Frame`."""
+
+    ids: tuple[str, ...]
+    columns: dict[str, bytes]
+    ages: dict[str, bytes]
+    objects: dict[str, list[Any]]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the numbers in it."""
+        return sum(map(len, self.columns.values())) + sum(map(len, self.ages.values()))
+
+
+def parts(rows: Sequence[Row], most: int = MAX_FRAME_ENDPOINTS) -> Iterator[Sequence[Row]]:
+    """The rows in order, at most `most` at a time. No rows make no part."""
+    for start in range(0, len(rows), most):
+        yield rows[start : start + most]
+
+
+def pack(rows: Sequence[Row], now: float) -> Columns:
+    """Columns of these endpoints, with every value's age at `now` (monotonic seconds)."""
+    count = len(rows)
+    values: dict[AttributeKey[Any], list[Any]] = {}
+    ages: dict[AttributeKey[Any], list[float]] = {}
+    for position, (_, attributes) in enumerate(rows):
+        for key, sample in attributes.items():
+            column = values.get(key)
+            if column is None:
+                column = values[key] = [math.nan if key.kind is float else None] * count
+                ages[key] = [0.0] * count
+            column[position] = sample.value
+            ages[key][position] = max(0.0, now - sample.at)
+    return Columns(
+        ids=tuple(id for id, _ in rows),
+        columns={key.wire: pack_floats(column) for key, column in values.items() if key.kind is float},
+        ages={key.wire: pack_ages(column) for key, column in ages.items()},
+        objects={key.wire: column for key, column in values.items() if key.kind is not float},
+    )

@@ -1,0 +1,79 @@
+"""What a configuration asks of the collector: its polling sources, each with the extractors that it feeds.
+
+A source that feeds no extractor isn't asked at all.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+
+from services.collector.interfaces import Extractor, PollingSource
+from shared.config.loaded import LoadedConfig, PluginSpec
+from shared.config.problems import Problems
+from shared.plugin import Tier
+
+
+class Feed(Struct, frozen=True):
+    """A source and its extractors."""
+
+    source: PollingSource
+    extractors: tuple[Extractor, ...]
+
+
+class Pipeline(Struct, frozen=True):
+    """All that is polled and extracted."""
+
+    feeds: tuple[Feed, ...] = ()
+    plan: tuple[Any, ...] = ()
+    """What it was built from: pipelines with equal plans do the same."""
+
+    def describe(self) -> list[dict[str, Any]]:
+        """For the debug pages."""
+        return [
+            {"source": feed.source.name, "extractors": [extractor.name for extractor in feed.extractors]}
+            for feed in self.feeds
+        ]
+
+
+def plan(config: LoadedConfig) -> tuple[Any, ...]:
+    """What of a configuration concerns the collector, comparable."""
+    return tuple(
+        (_identity(config.plugins[one.source]), tuple(_identity(config.plugins[name]) for name in one.extractors))
+        for one in config.sources
+        if config.plugins[one.source].kind.TIER is Tier.COLLECTOR and one.extractors
+    )
+
+
+def build(config: LoadedConfig) -> Pipeline:
+    """The pipeline of a configuration. Raises `Invalid` when plugins refuse their parameters or don't fit together."""
+    instances = config.instances(Tier.COLLECTOR)
+    problems = Problems()
+    feeds: list[Feed] = []
+    for index, spec in enumerate(config.sources):
+        path = f"dataLayer.sources[{index}]"
+        kind = config.plugins[spec.source].kind
+        if kind.TIER is not Tier.COLLECTOR or not spec.extractors:
+            continue
+        source = instances[spec.source]
+        if not isinstance(source, PollingSource):
+            problems.error(f"{path}.pluginRef", f"{spec.source!r} is a {kind.TYPE}, which can't be polled")
+            continue
+        extractors: list[Extractor] = []
+        for position, name in enumerate(spec.extractors):
+            extractor = instances.get(name)
+            if isinstance(extractor, Extractor) and extractor.INPUT == source.OUTPUT:
+                extractors.append(extractor)
+            else:
+                reads = f"reads {extractor.INPUT}" if isinstance(extractor, Extractor) else "reads no polled pages"
+                problems.error(
+                    f"{path}.extractors[{position}].pluginRef",
+                    f"{name!r} is a {config.plugins[name].kind.TYPE}, which {reads}; "
+                    f"the source {spec.source!r} gives {source.OUTPUT}",
+                )
+        feeds.append(Feed(source, tuple(extractors)))
+    problems.raise_if_any(config.origin)
+    return Pipeline(tuple(feeds), plan(config))
+
+
+def _identity(spec: PluginSpec) -> tuple[Any, ...]:
+    return spec.name, spec.kind, spec.parameters

@@ -1,0 +1,171 @@
+"""Sends the attributes: what is new a moment after it was seen, everything again and again.
+
+Two kinds of frame. *Changes* hold the endpoints of which a value is another than before, collected for a few
+milliseconds. *Everything* holds all endpoints: it confirms values that didn't change, heals frames that were lost, and
+is what a snapshot of the bucket gives; hence changes have a key of their own and never take its place.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from services.collector.frames import Row, pack, parts
+from services.collector.scraper import Watched
+from shared.bus.errors import BusError
+
+log = structlog.get_logger(__name__)
+
+CHANGES_PART = -1
+"""The part number of changes; the parts of everything count from 0."""
+
+
+class Outbox:
+    """What is to be sent, and when. Pure: time is passed in.
+
+    Everything is sent `refresh` seconds after the last time when anything was scraped since, else after `heartbeat`.
+    """
+
+    def __init__(self, refresh: float, heartbeat: float) -> None:
+        self._refresh = min(refresh, heartbeat)
+        self._heartbeat = heartbeat
+        self._changed: dict[str, None] = {}
+        self._scraped = False
+        self._sent_at = float("-inf")
+
+    def note(self, id: str, changed: bool) -> bool:
+        """An endpoint was scraped; returns whether that makes the first change since changes were taken."""
+        self._scraped = True
+        if not changed:
+            return False
+        first = not self._changed
+        self._changed[id] = None
+        return first
+
+    @property
+    def changes(self) -> int:
+        """Endpoints whose changes wait."""
+        return len(self._changed)
+
+    def take_changes(self) -> list[str]:
+        """The endpoints that changed, by id; they are taken off the list."""
+        taken, self._changed = list(self._changed), {}
+        return taken
+
+    def everything_at(self) -> float:
+        """When everything is to be sent."""
+        return self._sent_at + (self._refresh if self._scraped else self._heartbeat)
+
+    def everything_sent(self, now: float) -> None:
+        """Everything is being sent, changes included."""
+        self._sent_at = now
+        self._scraped = False
+        self._changed = {}
+
+    def __repr__(self) -> str:
+        return f"<Outbox changes={self.changes} everything_at={self.everything_at():.3f}>"
+
+
+class Publisher(Protocol):
+    """`shared.bus.frame_publisher.FramePublisher`."""
+
+    async def publish(
+        self,
+        part: int,
+        ids: Sequence[str],
+        *,
+        columns: Mapping[str, bytes],
+        ages: Mapping[str, bytes],
+        objects: Mapping[str, list[Any]] | None = None,
+    ) -> bool: ...
+
+
+class FrameSender:
+    """Sends what the outbox has, for ever. `gather` seconds are waited after a change for others to join it."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        watched: Callable[[], Mapping[str, Watched]],
+        *,
+        gather: float,
+        refresh: float,
+        heartbeat: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._publisher = publisher
+        self._watched = watched
+        self._gather = gather
+        self._clock = clock
+        self._outbox = Outbox(refresh, heartbeat)
+        self._news = asyncio.Event()
+        self.frames = 0
+        """Frames that NATS was given."""
+        self.dropped = 0
+        """Frames that weren't, because there is no connection."""
+        self.bytes = 0
+        """Bytes of the columns in the frames that NATS was given."""
+        self.oversized = 0
+        """Endpoints left out because their attributes alone are more than a message takes."""
+
+    def note(self, watched: Watched, changed: bool) -> None:
+        """An endpoint was scraped."""
+        if self._outbox.note(watched.endpoint.id, changed):
+            self._news.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, self._outbox.everything_at() - self._clock())):
+                    await self._news.wait()
+                    await asyncio.sleep(self._gather)
+            except TimeoutError:
+                pass  # everything is due, changes included
+            await self.send()
+
+    async def send(self) -> None:
+        """Send what is due now."""
+        now = self._clock()
+        self._news.clear()
+        watched = self._watched()
+        if now >= self._outbox.everything_at():
+            self._outbox.everything_sent(now)
+            part = 0
+            for rows in parts([(id, one.attributes) for id, one in watched.items() if len(one.attributes)]):
+                part += await self._send(rows, part, 1)
+                await asyncio.sleep(0)  # a thousand endpoints take milliseconds, and scrapes are under way
+        else:
+            changed = self._outbox.take_changes()
+            for rows in parts([(id, watched[id].attributes) for id in changed if id in watched]):
+                await self._send(rows, CHANGES_PART, 0)
+
+    async def _send(self, rows: Sequence[Row], part: int, step: int) -> int:
+        """Send rows as one frame, or in halves where that is more than a message takes.
+
+        The frames' parts are `part`, `part + step` and so on; returns how many frames there were.
+        """
+        packed = pack(rows, self._clock())
+        try:
+            sent = await self._publisher.publish(
+                part, packed.ids, columns=packed.columns, ages=packed.ages, objects=packed.objects
+            )
+        except BusError as error:
+            if len(rows) == 1:
+                self.oversized += 1
+                log.warning("frame.oversized", endpoint=packed.ids[0], reason=str(error))
+                return 0
+            half = len(rows) // 2
+            first = await self._send(rows[:half], part, step)
+            return first + await self._send(rows[half:], part + first * step, step)
+        if sent:
+            self.frames += 1
+            self.bytes += packed.size
+        else:
+            self.dropped += 1
+        return 1
+
+    def __repr__(self) -> str:
+        return f"<FrameSender frames={self.frames} dropped={self.dropped} {self._outbox!r}>"

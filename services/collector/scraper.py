@@ -1,0 +1,286 @@
+"""Drives the scrapes: which endpoint is asked when, over one HTTP client, and what became of it.
+
+One request at most is in flight per endpoint and source, and each is a task of its own, so an endpoint that hangs
+delays nobody. What the collector knows of an endpoint belongs to the server at its address: when the address, the port
+or a label changes, all of it is dropped and the endpoint is scraped anew at once.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from yarl import URL
+
+from services.collector.http import Client, Failure, ScrapeError
+from services.collector.interfaces import Binding
+from services.collector.pipeline import Feed, Pipeline
+from services.collector.schedule import Schedule, phase
+from shared.attributes import AttributeMap
+from shared.model import Endpoint
+
+log = structlog.get_logger(__name__)
+
+GRAIN = 0.001
+"""Seconds by which a scrape may be early: timers have no finer grain."""
+
+
+class Target:
+    """One endpoint as one source sees it: where it is asked, who reads the answer, and how it went."""
+
+    def __init__(self, endpoint: Endpoint, feed: Feed) -> None:
+        self.source = feed.source
+        self.bindings: list[Binding] = [one.bind(endpoint) for one in feed.extractors]
+        self.name = f"{endpoint.id}|{feed.source.name}"
+        self.fault = ""
+        """Why it can't be asked, if it can't."""
+        self.url = URL()
+        try:
+            self.url = URL(feed.source.url(endpoint), encoded=True)
+        except ValueError as error:
+            self.fault = str(error)
+        self.task: asyncio.Task[None] | None = None
+        self.scrapes = 0
+        self.pages = 0
+        self.failures: Counter[Failure] = Counter()
+        self.error = self.fault
+        """What the last scrape failed with; empty after a success."""
+        self.error_at: float | None = None
+        self.page_at: float | None = None
+        """When the last page was asked for, in monotonic seconds."""
+        self.page_bytes = 0
+        self.duration = 0.0
+        """Seconds from the request to the end of the last page."""
+
+    @property
+    def up(self) -> bool:
+        """Whether the last scrape brought a page."""
+        return self.pages > 0 and not self.error
+
+    def __repr__(self) -> str:
+        state = "up" if self.up else (self.error or "not scraped yet")
+        return f"<Target {self.name} {self.url} {state} scrapes={self.scrapes} pages={self.pages}>"
+
+
+class Watched:
+    """What the collector knows of one of its endpoints."""
+
+    def __init__(self, endpoint: Endpoint, pipeline: Pipeline) -> None:
+        self.endpoint = endpoint
+        self.attributes = AttributeMap()
+        self.targets = [Target(endpoint, feed) for feed in pipeline.feeds]
+
+    def __repr__(self) -> str:
+        return f"<Watched {self.endpoint.id} {self.attributes!r} {self.targets}>"
+
+
+class Scraper:
+    """Scrapes a set of endpoints through a pipeline; both can be replaced at any time.
+
+    `on_scraped(watched, changed)` is called after each page, `changed` when any value is another than before.
+    `interval` is that of sources that have none of their own; `backoff` the longest pause after failures, both seconds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        on_scraped: Callable[[Watched, bool], None],
+        *,
+        interval: float,
+        backoff: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._on_scraped = on_scraped
+        self._interval = interval
+        self._clock = clock
+        self._pipeline = Pipeline()
+        self._schedule: Schedule[Target] = Schedule(backoff)
+        self._owner: dict[Target, Watched] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._closed = False
+        self.watched: dict[str, Watched] = {}
+        """By endpoint id, in the order of the ids."""
+        self.pages = 0
+        self.failures: Counter[Failure] = Counter()
+        """Scrapes without a page, by kind, over all endpoints that there were."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self._pipeline
+
+    def use(self, pipeline: Pipeline) -> None:
+        """Scrape through this pipeline from now on; one that does the same as the present one changes nothing."""
+        if pipeline.plan == self._pipeline.plan:
+            return
+        self._pipeline = pipeline
+        endpoints = {id: one.endpoint for id, one in self.watched.items()}
+        self.assign({})
+        self.assign(endpoints)
+
+    def assign(self, endpoints: Mapping[str, Endpoint]) -> None:
+        """Scrape these endpoints from now on, and no others."""
+        if self._closed:
+            return
+        before = self.watched
+        self.watched = {}
+        for id in sorted(endpoints):
+            endpoint, known = endpoints[id], before.pop(id, None)
+            if known is not None and _same_server(known.endpoint, endpoint):
+                known.endpoint = endpoint
+                self.watched[id] = known
+                continue
+            if known is not None:
+                self._forget(known)
+            self.watched[id] = self._begin(endpoint)
+        for gone in before.values():
+            self._forget(gone)
+        self._arm()
+
+    def _begin(self, endpoint: Endpoint) -> Watched:
+        watched = Watched(endpoint, self._pipeline)
+        now = self._clock()
+        for target in watched.targets:
+            self._owner[target] = watched
+            if target.fault:
+                log.warning("endpoint.unscrapable", endpoint=endpoint.id, reason=target.fault)
+                target.failures[Failure.ADDRESS] += 1
+                continue
+            interval = target.source.interval or self._interval
+            self._schedule.add(target, interval, phase(target.name), now)
+        return watched
+
+    def _forget(self, watched: Watched) -> None:
+        for target in watched.targets:
+            self._schedule.remove(target)
+            del self._owner[target]
+            if target.task is not None:
+                target.task.cancel()
+
+    def _arm(self) -> None:
+        """Have the timer go off when the next target comes due."""
+        at = None if self._closed else self._schedule.next_at()
+        if self._timer is not None:
+            if at is not None and self._timer_at <= at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._timer_at = at
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        for target in self._schedule.due(self._clock() + GRAIN):
+            target.task = asyncio.create_task(self._scrape(target, self._owner[target]), name=f"scrape {target.name}")
+        self._arm()
+
+    async def _scrape(self, target: Target, watched: Watched) -> None:
+        started = self._clock()
+        target.scrapes += 1
+        ok = False
+        try:
+            page = await self._client.get(target.url, target.source.tls)
+            target.duration = self._clock() - started
+            target.page_bytes = len(page)
+            await target.source.read(page, target.bindings)
+            changed = False
+            for binding in target.bindings:
+                changed |= binding.store(watched.attributes, started)
+            ok = True
+        except ScrapeError as error:
+            self._failed(target, watched, error.kind, str(error))
+        except Exception as error:
+            log.exception("scrape.crashed", endpoint=watched.endpoint.id, source=target.source.name)
+            self._failed(target, watched, Failure.INTERNAL, f"{type(error).__name__}: {error}")
+        target.task = None
+        if ok:
+            if target.error:
+                log.info("scrape.recovered", endpoint=watched.endpoint.id, source=target.source.name)
+            target.error, target.page_at = "", started
+            target.pages += 1
+            self.pages += 1
+            self._on_scraped(watched, changed)
+        self._schedule.finished(target, ok, self._clock())
+        self._arm()
+
+    def _failed(self, target: Target, watched: Watched, kind: Failure, message: str) -> None:
+        if message != target.error:
+            # Once a reason, not once a scrape: a dead endpoint fails again and again.
+            log.warning(
+                "scrape.failed",
+                endpoint=watched.endpoint.id,
+                source=target.source.name,
+                url=str(target.url),
+                kind=kind.value,
+                reason=message,
+            )
+        target.error, target.error_at = message, self._clock()
+        target.failures[kind] += 1
+        self.failures[kind] += 1
+
+    async def close(self) -> None:
+        """Stop scraping; what is under way is given up."""
+        tasks = [target.task for target in self._owner if target.task is not None]
+        self.assign({})
+        self._closed = True
+        self._arm()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Every endpoint for the debug pages."""
+        now = self._clock()
+        return [_describe(one, now) for one in self.watched.values()]
+
+    def __repr__(self) -> str:
+        up = sum(target.up for target in self._owner)
+        return f"<Scraper {len(self.watched)} endpoints, {up} of {len(self._owner)} targets up, {self._schedule!r}>"
+
+
+def _same_server(one: Endpoint, other: Endpoint) -> bool:
+    """Whether what is known of the one holds for the other."""
+    return (one.address, one.port, one.metrics_host, one.labels) == (
+        other.address,
+        other.port,
+        other.metrics_host,
+        other.labels,
+    )
+
+
+def _describe(watched: Watched, now: float) -> dict[str, Any]:
+    return {
+        "id": watched.endpoint.id,
+        "address": watched.endpoint.authority,
+        "up": all(target.up for target in watched.targets),
+        "attributes": {
+            key.name: {"value": sample.value, "age": round(now - sample.at, 4)}
+            for key, sample in watched.attributes.items()
+        },
+        "sources": [_describe_target(target, now) for target in watched.targets],
+    }
+
+
+def _describe_target(target: Target, now: float) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "source": target.source.name,
+        "url": str(target.url),
+        "up": target.up,
+        "age": None if target.page_at is None else round(now - target.page_at, 4),
+        "scrapes": target.scrapes,
+        "pages": target.pages,
+        "page_bytes": target.page_bytes,
+        "duration": round(target.duration, 6),
+        "error": target.error or None,
+        "error_age": None if target.error_at is None else round(now - target.error_at, 4),
+        "failures": {kind.value: count for kind, count in target.failures.items()},
+    }
+    for binding in target.bindings:
+        described |= binding.describe()
+    findings = [finding for binding in target.bindings for finding in binding.findings()]
+    described["specifications"] = [
+        {"specification": one.what, "attribute": one.attribute, "outcome": one.outcome.value} for one in findings
+    ]
+    return described

@@ -351,7 +351,7 @@ class Conversation:
 
     def _on_response_headers(self, message: ProcessingRequest) -> list[Event]:
         self._answers.append(messages.RESPONSE_HEADERS_UNCHANGED)
-        if self._response_started:
+        if self._response_started or self._completed:
             return []
         self._overtake()
         self._response_started = True

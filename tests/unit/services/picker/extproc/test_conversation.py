@@ -1,0 +1,588 @@
+"""Whole conversations, in the ways that proxies have them."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from services.picker.extproc.conversation import PIECE, Conversation
+from services.picker.extproc.events import Completed, Limits, Refused, RequestReady, ResponseStarted
+from services.picker.extproc.messages import BodyMode, BodyModes
+from services.picker.requests.request import Refusal, Route
+from tests.unit.services.picker.extproc.proxy import (
+    FULL_DUPLEX,
+    LEAN,
+    ROUTE,
+    Proxy,
+    body,
+    headers,
+    pb,
+    response_body,
+    response_headers,
+    response_trailers,
+    trailers,
+)
+
+JSON = b'{"model":"base","prompt":"hi"}'
+Step = tuple[object, list[str]]
+
+
+def modes(request: BodyMode, response: BodyMode = BodyMode.NONE) -> tuple[BodyMode, BodyMode]:
+    return (request, response)
+
+
+CONVERSATIONS: dict[str, Sequence[Step]] = {
+    "full duplex: the headers' answer waits for the end of the body, which goes back": [
+        (headers({":method": "POST"}, modes=FULL_DUPLEX), []),
+        (body(b"ab"), []),
+        (body(b"c", end=True), ["request_headers to 10.0.0.1:8000", "request_body echo 3 end"]),
+        (response_headers(), ["response_headers"]),
+        (response_body(b"xy"), ["response_body echo 2"]),
+        (response_body(b"z", end=True), ["response_body echo 1 end"]),
+    ],
+    "full duplex: a body without a byte goes back as one empty piece": [
+        (headers(modes=FULL_DUPLEX), []),
+        (body(end=True), ["request_headers to 10.0.0.1:8000", "request_body echo 0 end"]),
+    ],
+    "full duplex: request trailers end the body, and are answered after its pieces": [
+        (headers(modes=FULL_DUPLEX), []),
+        (body(b"abc"), []),
+        (trailers(), ["request_headers to 10.0.0.1:8000", "request_body echo 3", "request_trailers"]),
+    ],
+    "full duplex: trailers without a body": [
+        (headers(modes=FULL_DUPLEX), []),
+        (trailers(), ["request_headers to 10.0.0.1:8000", "request_trailers"]),
+    ],
+    "full duplex: trailers after an answered body are answered at once": [
+        (headers(modes=FULL_DUPLEX), []),
+        (body(b"abc", end=True), ["request_headers to 10.0.0.1:8000", "request_body echo 3 end"]),
+        (trailers(), ["request_trailers"]),
+    ],
+    "full duplex: a gRPC response ends with its trailers": [
+        (headers(modes=FULL_DUPLEX), []),
+        (body(b"abc", end=True), ["request_headers to 10.0.0.1:8000", "request_body echo 3 end"]),
+        (response_headers(), ["response_headers"]),
+        (response_body(b"frame"), ["response_body echo 5"]),
+        (response_trailers(), ["response_trailers"]),
+    ],
+    "buffered and lean: the headers are answered at once, the body's answer decides and echoes nothing": [
+        (headers({":method": "POST"}, modes=LEAN), ["request_headers"]),
+        (body(JSON, end=True), ["request_body to 10.0.0.1:8000"]),
+        (response_headers(), ["response_headers"]),
+        (response_trailers(), ["response_trailers"]),
+    ],
+    "buffered: a body before trailers is whole, though it isn't the end of the stream": [
+        (headers(modes=LEAN), ["request_headers"]),
+        (body(JSON), ["request_body to 10.0.0.1:8000"]),
+        (trailers(), ["request_trailers"]),
+    ],
+    "buffered partial: the one message decides": [
+        (headers(modes=modes(BodyMode.BUFFERED_PARTIAL)), ["request_headers"]),
+        (body(JSON), ["request_body to 10.0.0.1:8000"]),
+    ],
+    "buffered: response bodies are acknowledged, not echoed": [
+        (headers(modes=modes(BodyMode.BUFFERED, BodyMode.BUFFERED)), ["request_headers"]),
+        (body(JSON, end=True), ["request_body to 10.0.0.1:8000"]),
+        (response_headers(), ["response_headers"]),
+        (response_body(b"whole", end=True), ["response_body"]),
+    ],
+    "none: the headers decide": [
+        (headers(modes=modes(BodyMode.NONE)), ["request_headers to 10.0.0.1:8000"]),
+        (response_headers(), ["response_headers"]),
+    ],
+    "streamed: the headers decide, and chunks are acknowledged both ways": [
+        (headers(modes=modes(BodyMode.STREAMED, BodyMode.STREAMED)), ["request_headers to 10.0.0.1:8000"]),
+        (body(b"a"), ["request_body"]),
+        (body(b"b", end=True), ["request_body"]),
+        (response_headers(), ["response_headers"]),
+        (response_body(b"a"), ["response_body"]),
+        (response_body(end=True), ["response_body"]),
+    ],
+    "grpc mode: response messages go back as they came": [
+        (headers(modes=modes(BodyMode.BUFFERED, BodyMode.GRPC)), ["request_headers"]),
+        (body(JSON, end=True), ["request_body to 10.0.0.1:8000"]),
+        (response_headers(), ["response_headers"]),
+        (response_body(b"message"), ["response_body echo 7"]),
+    ],
+    "grpc mode: request bodies are refused with what would be right": [
+        (headers(modes=modes(BodyMode.GRPC)), ["immediate_response 500"]),
+    ],
+    "a proxy that hides the request headers hears the decision with the body": [
+        (body(JSON, end=True), ["request_body to 10.0.0.1:8000 echo 30 end"]),
+    ],
+    "a response before any request is answered": [
+        (response_headers(), ["response_headers"]),
+        (response_body(b"a"), ["response_body echo 1"]),
+        (response_body(end=True), ["response_body echo 0 end"]),
+    ],
+    "a response that the proxy gives by itself ends the request's half": [
+        (headers(modes=FULL_DUPLEX), []),
+        (body(b"a"), []),
+        (response_headers(504), ["response_headers"]),
+        (body(b"b", end=True), []),
+        (response_body(end=True), ["response_body echo 0 end"]),
+    ],
+    "a message without a phase is not answered": [
+        (pb.ProcessingRequest(), []),
+        (headers(modes=LEAN), ["request_headers"]),
+    ],
+    "a second set of request headers is not answered": [
+        (headers(modes=LEAN), ["request_headers"]),
+        (headers(), []),
+        (body(JSON, end=True), ["request_body to 10.0.0.1:8000"]),
+    ],
+}
+for _mode in BodyMode:
+    CONVERSATIONS[f"a request without a body is decided at its headers, in mode {_mode.name}"] = [
+        (headers({":method": "GET"}, end=True, modes=modes(_mode)), ["request_headers to 10.0.0.1:8000"]),
+        (response_headers(end=True), ["response_headers"]),
+    ]
+
+
+@pytest.mark.parametrize("steps", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
+def test_whole_conversation(steps: Sequence[Step]) -> None:
+    proxy = Proxy()
+    for message, expected in steps:
+        assert [str(answer) for answer in proxy.say(message)] == expected  # type: ignore[arg-type]
+    proxy.hang_up()
+    assert sum(isinstance(event, Completed) for event in proxy.events) == 1
+    assert isinstance(proxy.events[-1], Completed)
+
+
+@pytest.mark.parametrize(
+    ("size", "pieces"),
+    [(0, [0]), (1, [1]), (PIECE, [PIECE]), (PIECE + 1, [PIECE, 1]), (2 * PIECE + 1000, [PIECE, PIECE, 1000])],
+)
+def test_a_large_body_goes_back_in_pieces_of_which_the_last_ends_it(size: int, pieces: list[int]) -> None:
+    sent = bytes(i % 251 for i in range(size))
+    proxy = Proxy()
+    proxy.say(headers(modes=FULL_DUPLEX))
+    echoes = proxy.say(body(sent, end=True))[1:]
+    assert [len(one.streamed or b"") for one in echoes] == pieces
+    assert b"".join(one.streamed or b"" for one in echoes) == sent
+    assert [one.end for one in echoes] == [False] * (len(pieces) - 1) + [True]
+
+
+@pytest.mark.parametrize("way", [FULL_DUPLEX, LEAN], ids=["full duplex", "buffered"])
+def test_the_destination_is_the_same_in_header_and_metadata(way: tuple[BodyMode, BodyMode]) -> None:
+    proxy = Proxy(lambda _: Route(destinations=("10.0.0.1:8000", "[fd00::1]:8000")))
+    first = proxy.say(headers(modes=way))
+    answer = (first + proxy.say(body(JSON, end=True)))[-1 if way is LEAN else 0]
+    assert answer.set_headers["x-gateway-destination-endpoint"] == "10.0.0.1:8000,[fd00::1]:8000"
+    assert answer.metadata == {"x-gateway-destination-endpoint": "10.0.0.1:8000,[fd00::1]:8000"}
+    assert answer.clear_route_cache
+
+
+def test_only_what_changes_is_set() -> None:
+    proxy = Proxy(lambda _: Route(destinations=("10.0.0.1:8000",), set_headers={"x-prefiller-host-port": "10.0.0.9:1"}))
+    proxy.say(headers({":path": "/v1/completions", "authorization": "Bearer x", "x-request-id": "theirs"}, modes=LEAN))
+    (answer,) = proxy.say(body(JSON, end=True))
+    assert answer.set_headers == {
+        "x-gateway-destination-endpoint": "10.0.0.1:8000",
+        "x-prefiller-host-port": "10.0.0.9:1",
+    }
+    assert answer.remove_headers == ()
+
+
+def test_control_headers_of_clients_are_removed_in_both_spellings_and_any_case() -> None:
+    proxy = Proxy(lambda _: Route(destinations=("10.0.0.1:8000",), set_headers={"x-prefiller-host-port": "10.0.0.9:1"}))
+    sent = {
+        "X-LLM-D-Inference-Objective": "a",
+        "x-gateway-inference-objective": "b",
+        "x-gateway-inference-fairness-id": "c",
+        "x-llm-d-model-name-rewrite": "d",
+        "x-slo-ttft-ms": "100",
+        "x-encoder-hosts-ports": "evil:80",
+        "x-prefiller-host-port": "evil:80",
+        "x-gateway-destination-endpoint": "evil:80",
+        "x-kept": "e",
+    }
+    answer = proxy.say(headers(sent, end=True, modes=LEAN))[0]
+    assert answer.remove_headers == (
+        "x-encoder-hosts-ports",
+        "x-gateway-inference-fairness-id",
+        "x-gateway-inference-objective",
+        "x-llm-d-inference-objective",
+        "x-llm-d-model-name-rewrite",
+        "x-slo-ttft-ms",
+    )
+    assert answer.set_headers["x-gateway-destination-endpoint"] == "10.0.0.1:8000"
+    assert answer.set_headers["x-prefiller-host-port"] == "10.0.0.9:1"
+
+
+@pytest.mark.parametrize(("sent", "told"), [({}, "made-id"), ({"x-request-id": ""}, "made-id")])
+def test_a_request_without_an_id_gets_one_which_the_server_sees(sent: dict[str, str], told: str) -> None:
+    proxy = Proxy()
+    answer = proxy.say(headers(sent, end=True))[0]
+    assert proxy.ready.head.request_id == told
+    assert answer.set_headers["x-request-id"] == told
+
+
+def test_a_requests_own_id_is_kept_whatever_its_case() -> None:
+    proxy = Proxy()
+    answer = proxy.say(headers({"X-Request-ID": "theirs"}, end=True))[0]
+    assert proxy.ready.head.request_id == "theirs"
+    assert "x-request-id" not in answer.set_headers
+
+
+def test_the_head_tells_path_method_headers_and_time() -> None:
+    proxy = Proxy()
+    proxy.say(headers([(":method", "POST"), (":path", "/v1/x?y=1"), ("cookie", "a"), ("cookie", "b")], modes=LEAN))
+    proxy.say(body(JSON, end=True))
+    ready = proxy.ready
+    assert (ready.head.method, ready.head.path, ready.head.received_at) == ("POST", "/v1/x?y=1", 1.0)
+    assert ready.head.headers.all("cookie") == ("a", "b")
+    assert ready.head.has_body
+    assert not ready.head.truncated
+    assert ready.body == JSON
+
+
+def test_raw_value_goes_before_value_and_bytes_that_are_no_text_dont_hurt() -> None:
+    message = headers(end=True)
+    shown = message.request_headers.headers.headers
+    shown.add(key="a", raw_value=b"raw", value="plain")
+    shown.add(key="b", value="plain")
+    shown.add(key="c", raw_value=b"\xff\xfe")
+    proxy = Proxy()
+    proxy.say(message)
+    found = proxy.ready.head.headers
+    assert (found.get("a"), found.get("b"), found.get("c")) == ("raw", "plain", "\ufffd\ufffd")
+
+
+def test_a_path_may_come_from_the_headers_that_gateways_keep_it_in() -> None:
+    proxy = Proxy()
+    proxy.say(headers({"x-forwarded-path": "/f", "x-original-path": "/o"}, end=True))
+    assert proxy.ready.head.path == "/o"
+
+
+@pytest.mark.parametrize(
+    ("mode", "has_body", "truncated"),
+    [
+        (BodyMode.BUFFERED, True, False),
+        (BodyMode.BUFFERED_PARTIAL, True, True),
+        (BodyMode.FULL_DUPLEX_STREAMED, True, False),
+    ],
+)
+def test_the_head_tells_whether_the_body_was_shown_whole(mode: BodyMode, has_body: bool, truncated: bool) -> None:
+    proxy = Proxy()
+    proxy.say(headers(modes=modes(mode)))
+    proxy.say(body(JSON))
+    proxy.say(trailers())
+    assert (proxy.ready.head.has_body, proxy.ready.head.truncated) == (has_body, truncated)
+
+
+@pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.STREAMED])
+def test_where_the_proxy_keeps_the_body_the_head_says_so(mode: BodyMode) -> None:
+    proxy = Proxy()
+    proxy.say(headers(modes=modes(mode)))
+    assert not proxy.ready.head.has_body
+
+
+def test_a_proxy_that_announces_no_modes_has_the_fallbacks() -> None:
+    conversation = Conversation(Limits(), lambda: "id", BodyModes(BodyMode.BUFFERED, BodyMode.NONE))
+    conversation.receive(headers(), 0.0)
+    assert repr(conversation) == "<Conversation collecting, response awaited, bodies BUFFERED/NONE>"
+
+
+def test_a_mode_from_the_future_has_the_fallbacks() -> None:
+    message = headers()
+    message.protocol_config.request_body_mode = 99
+    conversation = Conversation(Limits(), lambda: "id")
+    conversation.receive(message, 0.0)
+    assert "FULL_DUPLEX_STREAMED/FULL_DUPLEX_STREAMED" in repr(conversation)
+
+
+# -- subset hint
+
+
+@pytest.mark.parametrize(
+    ("hint", "subset"),
+    [
+        (None, None),
+        (["10.0.0.1:8000", " 10.0.0.2 "], ("10.0.0.1:8000", "10.0.0.2")),
+        ("10.0.0.1:8000, [fd00::1]:8000", ("10.0.0.1:8000", "[fd00::1]:8000")),
+        (["a:1,b:2", ""], ("a:1", "b:2")),
+        (["a:1", 5, None, {"x": "y"}], ("a:1",)),
+        ([], ()),
+        ("", ()),
+        (7, None),
+    ],
+)
+def test_a_subset_hint_is_a_list_or_a_text_with_commas(hint: object, subset: tuple[str, ...] | None) -> None:
+    proxy = Proxy()
+    proxy.say(headers(end=True, hint=hint))
+    assert proxy.ready.head.subset == subset
+
+
+def test_a_subset_hint_stays_when_later_messages_have_none() -> None:
+    proxy = Proxy()
+    proxy.say(headers(modes=FULL_DUPLEX, hint=["a:1"]))
+    other = body(b"x")
+    other.metadata_context.filter_metadata["something.else"].update({"x": "y"})
+    proxy.say(other)
+    proxy.say(body(b"y", end=True))
+    assert proxy.ready.head.subset == ("a:1",)
+
+
+def test_a_later_subset_hint_wins() -> None:
+    proxy = Proxy()
+    proxy.say(headers(modes=FULL_DUPLEX, hint=["a:1"]))
+    proxy.say(body(b"y", end=True, hint=["b:1"]))
+    assert proxy.ready.head.subset == ("b:1",)
+
+
+# -- bodies that change
+
+
+def test_a_buffered_body_is_replaced_when_the_model_changes() -> None:
+    proxy = Proxy(lambda _: Route(destinations=("a:1",), model="other"))
+    proxy.say(headers(modes=LEAN))
+    (answer,) = proxy.say(body(JSON, end=True))
+    assert answer.replaced == b'{"model":"other","prompt":"hi"}'
+    assert answer.set_headers["content-length"] == "31"
+
+
+def test_a_streamed_body_changes_in_what_goes_back() -> None:
+    proxy = Proxy(lambda _: Route(destinations=("a:1",), model="other"))
+    proxy.say(headers(modes=FULL_DUPLEX))
+    first, echo = proxy.say(body(JSON, end=True))
+    assert echo.streamed == b'{"model":"other","prompt":"hi"}'
+    assert first.set_headers["content-length"] == "31"
+
+
+def test_the_clients_own_model_changes_nothing() -> None:
+    proxy = Proxy(lambda _: Route(destinations=("a:1",), model="base"))
+    proxy.say(headers(modes=LEAN))
+    (answer,) = proxy.say(body(JSON, end=True))
+    assert answer.replaced is None
+    assert "content-length" not in answer.set_headers
+
+
+def test_a_body_that_goes_back_keeps_its_length_header() -> None:
+    """A proxy drops the client's content-length when it streams the body both ways."""
+    proxy = Proxy()
+    proxy.say(headers({"content-length": "30"}, modes=FULL_DUPLEX))
+    assert proxy.say(body(JSON, end=True))[0].set_headers["content-length"] == "30"
+
+
+def test_a_model_for_a_body_without_one_is_the_callers_error() -> None:
+    proxy = Proxy(lambda _: None)
+    proxy.say(headers(modes=LEAN))
+    proxy.say(body(b"no json", end=True))
+    with pytest.raises(ValueError, match="no model to replace by 'other'"):
+        proxy.answer(Route(destinations=("a:1",), model="other"))
+    proxy.answer(Refusal(status=500, message="then this"))
+    assert [str(one) for one in proxy.hear()] == ["immediate_response 500"]
+
+
+# -- decisions that come later
+
+
+def test_a_decision_may_come_after_its_message() -> None:
+    proxy = Proxy(lambda _: None)
+    proxy.say(headers(modes=FULL_DUPLEX))
+    assert proxy.say(body(b"ab", end=True)) == []
+    proxy.answer(ROUTE)
+    assert [str(one) for one in proxy.hear()] == ["request_headers to 10.0.0.1:8000", "request_body echo 2 end"]
+
+
+def test_chunks_and_trailers_that_come_before_the_decision_are_answered_after_it() -> None:
+    proxy = Proxy(lambda _: None)
+    for message in (headers(modes=modes(BodyMode.STREAMED)), body(b"a"), body(b"b", end=True), trailers()):
+        assert proxy.say(message) == []
+    proxy.answer(ROUTE)
+    assert [str(one) for one in proxy.hear()] == [
+        "request_headers to 10.0.0.1:8000",
+        "request_body",
+        "request_body",
+        "request_trailers",
+    ]
+
+
+@pytest.mark.parametrize("decision", [ROUTE, Refusal(status=429, message="late")])
+def test_a_decision_after_the_end_of_the_stream_does_nothing(decision: Route | Refusal) -> None:
+    proxy = Proxy(lambda _: None)
+    proxy.say(headers(end=True))
+    assert proxy.hang_up() == Completed(aborted=True)
+    proxy.answer(decision)
+    assert proxy.hear() == []
+
+
+def test_a_decision_after_the_proxys_own_response_does_nothing() -> None:
+    proxy = Proxy(lambda _: None)
+    proxy.say(headers(end=True))
+    proxy.say(response_headers(504))
+    proxy.answer(ROUTE)
+    assert proxy.hear() == []
+
+
+def test_a_decision_without_a_request_is_the_callers_error() -> None:
+    proxy = Proxy()
+    with pytest.raises(RuntimeError, match="no request waits for an answer: <Conversation idle"):
+        proxy.answer(ROUTE)
+    proxy.say(headers(end=True))
+    with pytest.raises(RuntimeError, match="<Conversation routed"):
+        proxy.answer(Refusal(status=429, message="a second answer"))
+
+
+def test_a_route_needs_a_destination() -> None:
+    proxy = Proxy(lambda _: None)
+    proxy.say(headers(end=True))
+    with pytest.raises(ValueError, match="needs a destination"):
+        proxy.answer(Route(destinations=()))
+
+
+# -- responses
+
+
+@pytest.mark.parametrize(
+    ("told", "served"),
+    [
+        ("10.0.0.1:8000", "10.0.0.1:8000"),
+        ("[fd00::1]:8000", "[fd00::1]:8000"),
+        ("fd00::1:8000", "[fd00::1]:8000"),
+        ("", None),
+        ("/var/run/socket", "/var/run/socket"),
+        ("fd00::1:" + "9" * 5000, "fd00::1:" + "9" * 5000),
+    ],
+)
+def test_the_response_tells_who_served(told: str, served: str | None) -> None:
+    proxy = Proxy()
+    proxy.say(headers(end=True))
+    proxy.say(response_headers(503, served=told))
+    assert proxy.events[-1] == ResponseStarted(503, served)
+
+
+def test_who_served_may_come_as_metadata() -> None:
+    message = response_headers()
+    message.metadata_context.filter_metadata["envoy.lb"].update(
+        {"x-gateway-destination-endpoint-served": "10.0.0.2:8000"}
+    )
+    proxy = Proxy()
+    proxy.say(headers(end=True))
+    proxy.say(message)
+    assert proxy.events[-1] == ResponseStarted(200, "10.0.0.2:8000")
+
+
+@pytest.mark.parametrize("text", ["", "abc", "1e2", "20", "²²²"])
+def test_a_status_that_is_no_number_is_none(text: str) -> None:
+    proxy = Proxy()
+    proxy.say(headers({":status": text}, phase="response_headers"))
+    assert proxy.events[-1] == ResponseStarted(None, None)
+
+
+def test_only_the_first_response_headers_count() -> None:
+    proxy = Proxy()
+    proxy.say(headers(end=True))
+    proxy.say(response_headers(200))
+    assert [str(one) for one in proxy.say(response_headers(500))] == ["response_headers"]
+    assert sum(isinstance(event, ResponseStarted) for event in proxy.events) == 1
+
+
+@pytest.mark.parametrize(
+    "last",
+    [response_headers(end=True), response_body(end=True), response_trailers()],
+    ids=["headers", "body", "trailers"],
+)
+def test_the_end_of_the_response_completes_before_the_stream_ends(last: object) -> None:
+    proxy = Proxy()
+    proxy.say(headers(end=True, modes=FULL_DUPLEX))
+    proxy.say(last)  # type: ignore[arg-type]
+    assert proxy.events[-1] == Completed(aborted=False)
+    assert proxy.hang_up() is None
+
+
+@pytest.mark.parametrize(
+    ("way", "heard", "aborted"),
+    [
+        (LEAN, [], True),
+        (LEAN, [response_headers()], False),
+        (FULL_DUPLEX, [response_headers()], True),
+        (FULL_DUPLEX, [response_headers(), response_body(b"x")], True),
+    ],
+    ids=["before the response", "lean: looks complete", "bodies: no end seen", "in the middle of a body"],
+)
+def test_a_stream_that_ends_early_completes_as_what_it_looks_like(
+    way: tuple[BodyMode, BodyMode], heard: list[object], aborted: bool
+) -> None:
+    proxy = Proxy()
+    proxy.say(headers(end=True, modes=way))
+    for message in heard:
+        proxy.say(message)  # type: ignore[arg-type]
+    assert proxy.hang_up() == Completed(aborted)
+    assert proxy.hang_up() is None
+
+
+def test_a_client_that_leaves_while_its_body_is_collected_completes_and_leaves_nothing() -> None:
+    proxy = Proxy()
+    proxy.say(headers(modes=FULL_DUPLEX))
+    proxy.say(body(b"x" * 1000))
+    assert "collecting" in repr(proxy.conversation)
+    assert "holds 1000 bytes" in repr(proxy.conversation)
+    assert proxy.hang_up() == Completed(aborted=True)
+    assert repr(proxy.conversation) == (
+        "<Conversation ended, response complete, bodies FULL_DUPLEX_STREAMED/FULL_DUPLEX_STREAMED>"
+    )
+
+
+def test_nothing_is_said_after_the_end() -> None:
+    proxy = Proxy()
+    proxy.hang_up()
+    assert proxy.say(headers(end=True)) == []
+    assert proxy.conversation.closed
+
+
+# -- limits
+
+
+def test_a_body_at_the_limit_is_taken_and_one_byte_more_is_refused() -> None:
+    for size, phases in ((10, ["request_headers", "request_body"]), (11, ["immediate_response"])):
+        proxy = Proxy(limits=Limits(request_body=10))
+        proxy.say(headers(modes=FULL_DUPLEX))
+        answers = proxy.say(body(b"x" * 5)) + proxy.say(body(b"x" * (size - 5), end=True))
+        assert [one.phase for one in answers] == phases
+
+
+def test_what_comes_after_a_body_that_was_too_large_is_not_kept() -> None:
+    proxy = Proxy(limits=Limits(request_body=10))
+    proxy.say(headers(modes=FULL_DUPLEX))
+    (answer,) = proxy.say(body(b"x" * 11))
+    assert answer.status == 413
+    assert b"larger than the limit of 10 bytes" in answer.body
+    assert proxy.conversation.closed
+    for _ in range(3):
+        assert proxy.say(body(b"x" * 1000)) == []
+    assert "holds" not in repr(proxy.conversation)
+    assert [type(event) for event in proxy.events] == [Refused]
+    assert proxy.hang_up() == Completed(aborted=False)
+
+
+@pytest.mark.parametrize("length", ["11", "99999999999999999999999999"])
+def test_a_length_beyond_the_limit_is_refused_before_the_body_comes(length: str) -> None:
+    for way in (FULL_DUPLEX, LEAN):
+        proxy = Proxy(limits=Limits(request_body=10))
+        (answer,) = proxy.say(headers({"content-length": length}, modes=way))
+        assert answer.status == 413
+        assert not any(isinstance(event, RequestReady) for event in proxy.events)
+
+
+@pytest.mark.parametrize("length", ["", "-1", "x", "²"])
+def test_a_length_that_is_no_number_is_the_servers_business(length: str) -> None:
+    proxy = Proxy(limits=Limits(request_body=10))
+    assert [str(one) for one in proxy.say(headers({"content-length": length}, modes=LEAN))] == ["request_headers"]
+
+
+def test_a_body_that_the_proxy_keeps_has_no_limit() -> None:
+    proxy = Proxy(limits=Limits(request_body=10))
+    answers = proxy.say(headers({"content-length": "1000"}, modes=modes(BodyMode.NONE)))
+    assert [str(one) for one in answers] == ["request_headers to 10.0.0.1:8000"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [(Limits(header_count=2), "3 headers"), (Limits(header_bytes=20), "at most 1000 headers and 20 bytes")],
+)
+def test_too_many_headers_are_refused(limits: Limits, says: str) -> None:
+    proxy = Proxy(limits=limits)
+    (answer,) = proxy.say(headers({"a": "1", "b": "2", "c": "3"}, end=True))
+    assert answer.status == 431
+    assert says in answer.body.decode()

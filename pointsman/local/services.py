@@ -53,6 +53,7 @@ class ServiceProcess(Process):
             directory / f"{name}.log",
             ready=probes.http(f"http://{http}{ready_path}"),
             ready_timeout=30.0,
+            stop_timeout=40.0,  # a draining service takes up to 30 s by itself
             env={key: value for key, value in os.environ.items() if not key.startswith(PREFIX)},
             cwd=ROOT,
         )

@@ -1,12 +1,20 @@
 """A stack of real processes starts whole or not at all, and leaves nothing behind."""
 
+import asyncio
+import signal
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
 from pointsman.local.process import ProcessError
-from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
+from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan, simulators
+
+
+def left_of(pids: list[int]) -> list[int]:
+    """Those that still run."""
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 async def test_a_process_that_fails_takes_the_others_down_with_it(tmp_path: Path) -> None:
@@ -30,3 +38,49 @@ async def test_model_servers_and_nats_run_by_themselves(tmp_path: Path) -> None:
         await server.start()
         assert (await server.state())["requests"] == 0
     assert [process for process in stack.processes if process.running] == []
+
+
+async def test_a_request_goes_the_whole_way_and_a_stopped_picker_is_not_missed(tmp_path: Path) -> None:
+    plan = StackPlan(simulators=simulators(2, speed=20), collectors=0)
+    async with LocalStack(plan, tmp_path) as stack, httpx.AsyncClient(base_url=stack.url, trust_env=False) as client:
+        question = {"model": "simulated", "prompt": "Where to?", "max_tokens": 3}
+        for picker in (None, *stack.pickers):
+            if picker is not None:
+                assert await picker.stop() == 0
+            response = await client.post("/v1/completions", json=question)
+            assert response.status_code == 200
+            assert response.headers["x-simulator-endpoint"] in ("model-1", "model-2")
+        await stack.pickers[0].start()
+        state = await stack.pickers[0].state()
+        assert {one["authority"] for one in state["endpoints"]} == {one.authority for one in stack.simulators}
+    assert [process for process in stack.processes if process.running] == []
+
+
+async def test_an_interrupt_at_the_terminal_ends_every_process(tmp_path: Path) -> None:
+    code = f"""
+import asyncio
+from pathlib import Path
+from pointsman.local.stack import LocalStack, StackPlan, simulators
+
+async def main():
+    plan = StackPlan(simulators=simulators(1), collectors=0, pickers=1)
+    async with LocalStack(plan, Path({str(tmp_path)!r})) as stack:
+        print("pids", *(process.pid for process in stack.processes), flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert parent.stdout is not None
+    line = b""
+    while not line.startswith(b"pids"):  # before it come log lines
+        line = await parent.stdout.readline()
+        assert line, "the parent has ended"
+    pids = [int(word) for word in line.split()[1:]]
+    assert len(pids) == 5
+    parent.send_signal(signal.SIGINT)
+    rest = await parent.stdout.read()
+    assert await parent.wait() != 0, rest
+    assert left_of(pids) == []

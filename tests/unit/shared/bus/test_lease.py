@@ -1,0 +1,71 @@
+"""When a lease is held, by the holder's own clock."""
+
+import pytest
+
+from shared.bus.connection import Bus
+from shared.bus.errors import BusOptionError
+from shared.bus.lease import Lease, LeaseClock
+from shared.bus.subjects import Subjects
+
+
+def lease_clock() -> LeaseClock:
+    return LeaseClock(hold=1.5, renew=0.5, attempt=0.25)
+
+
+def test_a_lease_is_held_for_its_time_from_the_moment_the_request_was_sent() -> None:
+    clock = lease_clock()
+    assert not clock.held(10.0)
+    assert clock.deadline() is None
+    clock.succeeded(10.0)
+    assert clock.held(11.49)
+    assert not clock.held(11.5)
+    assert clock.deadline() == 11.5
+
+
+def test_each_renewal_prolongs_it() -> None:
+    clock = lease_clock()
+    clock.succeeded(10.0)
+    clock.succeeded(10.5)
+    assert clock.held(11.9)
+    clock.succeeded(10.2)  # an answer that was overtaken shortens nothing
+    assert clock.deadline() == 12.0
+
+
+def test_a_holder_renews_and_after_a_failure_tries_again_sooner() -> None:
+    clock = lease_clock()
+    clock.tried(10.0)
+    clock.succeeded(10.0)
+    assert clock.next_request(10.0) == 10.5
+    clock.tried(10.5)
+    assert clock.next_request(11.0) == 10.75
+
+
+def test_a_standby_tries_in_its_own_interval() -> None:
+    clock = lease_clock()
+    assert clock.next_request(10.0) == 10.0
+    clock.tried(10.0)
+    assert clock.next_request(10.1) == 10.25
+
+
+def test_a_lease_that_was_dropped_is_not_held() -> None:
+    clock = lease_clock()
+    clock.succeeded(10.0)
+    clock.dropped()
+    assert not clock.held(10.1)
+    assert repr(clock) == "<LeaseClock deadline=None>"
+
+
+@pytest.mark.parametrize("times", [{"hold": 2.0}, {"renew": 1.5}, {"attempt": 0.6}, {"attempt": 0.0}])
+def test_times_without_a_margin_are_refused(times: dict[str, float]) -> None:
+    """The holder has to stop before the server lets the lease expire, and to renew before it stops."""
+    bus = Bus("nats://127.0.0.1:1", name="test")
+    with pytest.raises(BusOptionError, match="0 < attempt <= renew < hold < ttl"):
+        Lease(bus, Subjects(), "watcher", "w1", **times)  # type: ignore[arg-type]
+
+
+async def test_nothing_is_held_before_it_was_acquired() -> None:
+    lease = Lease(Bus("nats://127.0.0.1:1", name="test"), Subjects(), "watcher", "w1")
+    assert not lease.held
+    assert repr(lease) == "<Lease 'watcher' of 'w1' not held>"
+    await lease.release()
+    assert lease.lost.is_set()

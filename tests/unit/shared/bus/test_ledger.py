@@ -1,0 +1,182 @@
+"""The owner's books: what differs has to be written, and nothing else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.bus.codec import MASK, decode, encode_fact, fact_digest
+from shared.bus.ledger import Change, Ledger
+from shared.bus.messages import FactEnvelope
+from shared.bus.publisher import next_epoch
+from shared.bus.subjects import fact_key
+from shared.model import Endpoint, Fact
+
+POOL = "default_p"
+
+
+def endpoint(name: str, port: int = 8000) -> Endpoint:
+    return Endpoint(id=f"default/{name}", name=name, address="10.0.0.1", port=port)
+
+
+def facts(*endpoints: Endpoint, pool: str = POOL) -> dict[str, Fact]:
+    return {fact_key(pool, endpoint): endpoint for endpoint in endpoints}
+
+
+def settle(ledger: Ledger) -> list[Change]:
+    changes = ledger.changes()
+    for change in changes:
+        ledger.done(change)
+    return changes
+
+
+def test_only_what_differs_is_written_and_deletes_come_last() -> None:
+    ledger = Ledger()
+    ledger.want(facts(endpoint("a"), endpoint("b")), [POOL])
+    assert [change.key for change in settle(ledger)] == list(facts(endpoint("a"), endpoint("b")))
+    assert ledger.changes() == []
+    ledger.want(facts(endpoint("a"), endpoint("c")), [POOL])
+    assert [(change.key[-1], change.raw is None) for change in settle(ledger)] == [("c", False), ("b", True)]
+    ledger.want(facts(endpoint("a", port=9000), endpoint("c")), [POOL])
+    assert settle(ledger) == [Change("default_p.endpoint.default/a", encode_fact(endpoint("a", port=9000)))]
+
+
+def test_what_is_in_doubt_is_written_again_and_what_may_be_there_is_deleted_again() -> None:
+    ledger = Ledger()
+    ledger.want(facts(endpoint("a")), [POOL])
+    (change,) = ledger.changes()
+    ledger.doubt(change)
+    assert ledger.changes() == [change]
+    ledger.want({}, [POOL])
+    assert ledger.changes() == [Change(change.key, None)]
+    ledger.doubt(Change(change.key, None))
+    assert ledger.changes() == [Change(change.key, None)]
+    settle(ledger)
+    assert ledger.changes() == []
+
+
+def test_a_new_leader_writes_only_what_differs_from_what_it_finds() -> None:
+    ledger = Ledger()
+    ledger.want(facts(endpoint("same"), endpoint("changed"), endpoint("missing")), [POOL])
+    changed, gone = fact_key(POOL, endpoint("changed")), fact_key(POOL, endpoint("gone"))
+    found = [
+        ("epoch", None),
+        ("default_p.synced", None),
+        (fact_key(POOL, endpoint("same")), encode_fact(endpoint("same"))),
+        (changed, encode_fact(endpoint("changed", port=1))),
+        (gone, encode_fact(endpoint("gone"))),
+        ("default_old.synced", None),
+        ("written-by-hand", None),
+    ]
+    ledger.adopt(found, trust=True)
+    changes = ledger.changes()
+    assert {change.key for change in changes if change.raw is not None} == {
+        changed,
+        fact_key(POOL, endpoint("missing")),
+    }
+    assert {change.key for change in changes if change.raw is None} == {gone, "default_old.synced", "written-by-hand"}
+
+
+def test_after_a_reconnect_everything_is_written_again() -> None:
+    ledger = Ledger()
+    ledger.want(facts(endpoint("a"), endpoint("b")), [POOL])
+    settle(ledger)
+    key = fact_key(POOL, endpoint("a"))
+    ledger.adopt([(key, encode_fact(endpoint("a"))), ("default_p.endpoint.ghost", b"")], trust=False)
+    changes = ledger.changes()
+    assert [change.key for change in changes] == [*facts(endpoint("a"), endpoint("b")), "default_p.endpoint.ghost"]
+
+
+def test_adopt_counts_the_keys_that_somebody_else_has_changed() -> None:
+    ledger = Ledger()
+    ledger.want(facts(endpoint("a"), endpoint("b")), [POOL])
+    settle(ledger)
+    kept = (fact_key(POOL, endpoint("a")), encode_fact(endpoint("a")))
+    assert ledger.adopt([kept, (fact_key(POOL, endpoint("b")), encode_fact(endpoint("b")))], trust=True) == 0
+    assert ledger.adopt([kept], trust=True) == 1
+    assert ledger.adopt([kept, ("default_p.endpoint.x", b"")], trust=True) == 1
+
+
+def test_synced_describes_what_is_stored_per_pool() -> None:
+    ledger = Ledger()
+    ledger.lead(7)
+    a, b = endpoint("a"), endpoint("b")
+    ledger.want(facts(a, b) | facts(a, pool="default_q"), [POOL, "default_q", "default_empty"])
+    assert ledger.synced(POOL).count == 0
+    for change in ledger.changes():
+        assert change.raw is not None
+        ledger.envelope(change.raw)
+        ledger.done(change)
+    synced = ledger.synced(POOL)
+    digest = sum(fact_digest(fact_key(POOL, fact), encode_fact(fact)) for fact in (a, b)) & MASK
+    assert (synced.epoch, synced.sequence, synced.count, synced.digest) == (7, 3, 2, digest)
+    assert ledger.synced("default_q").count == 1
+    assert (ledger.synced("default_empty").count, ledger.synced("default_empty").digest) == (0, 0)
+    assert ledger.pools == ("default_empty", POOL, "default_q")
+
+
+def test_every_write_has_its_own_sequence_which_starts_anew_with_an_epoch() -> None:
+    ledger = Ledger()
+    ledger.lead(5)
+    versions = []
+    for _ in range(2):
+        envelope = decode(FactEnvelope, ledger.envelope(encode_fact(endpoint("a"))))
+        versions.append((envelope.epoch, envelope.sequence))
+    ledger.lead(6)
+    versions.append((ledger.epoch, ledger.next_sequence()))
+    assert versions == [(5, 1), (5, 2), (6, 1)]
+
+
+@pytest.mark.parametrize("key", ["default_q.endpoint.a", "default_p.synced"])
+def test_a_key_that_is_not_a_fact_of_its_pools_is_refused_and_nothing_changes(key: str) -> None:
+    ledger = Ledger()
+    ledger.want(facts(endpoint("a")), [POOL])
+    before = ledger.changes()
+    with pytest.raises(ValueError, match=f"{key}.*is no fact of one of the pools default_p"):
+        ledger.want({key: endpoint("a")}, [POOL])
+    with pytest.raises(ValueError, match="no pool token"):
+        ledger.want({}, ["pool"])
+    assert ledger.changes() == before
+
+
+def test_an_epoch_is_the_clock_and_more_than_was_seen() -> None:
+    assert next_epoch(1_700_000_000.5, 0) == 1_700_000_000_500
+    assert next_epoch(1.0, 1_700_000_000_500) == 1_700_000_000_501
+
+
+def test_a_ledger_is_filled_by_the_first_wish_even_for_nothing() -> None:
+    wished = Ledger()
+    wished.want({}, [POOL])
+    assert [Ledger().filled, wished.filled] == [False, True]
+
+
+def test_repr_says_what_is_wanted_and_stored() -> None:
+    ledger = Ledger()
+    ledger.want(facts(endpoint("a"), endpoint("b")), [POOL])
+    ledger.done(ledger.changes()[0])
+    assert repr(ledger) == "<Ledger epoch=0 sequence=0 wanted=2 stored=1 doubtful=0 pools=1>"
+
+
+names = st.sets(st.sampled_from("abcdef"))
+
+
+@given(st.lists(st.tuples(names, st.sets(st.sampled_from("abcdef")), st.booleans())))
+def test_whatever_fails_the_bucket_ends_up_as_wanted(rounds: list[tuple[set[str], set[str], bool]]) -> None:
+    """Writes whose end isn't known may have happened or not; the ledger never believes more than it knows."""
+    ledger = Ledger()
+    bucket: dict[str, bytes] = {}
+    for wanted, failing, stored in [*rounds, (set("ace"), set(), True)]:
+        ledger.want(facts(*map(endpoint, sorted(wanted))), [POOL])
+        for change in ledger.changes():
+            failed = change.key[-1] in failing
+            if stored or not failed:
+                if change.raw is None:
+                    bucket.pop(change.key, None)
+                else:
+                    bucket[change.key] = change.raw
+            if failed:
+                ledger.doubt(change)
+            else:
+                ledger.done(change)
+    assert bucket == {key: encode_fact(fact) for key, fact in facts(*map(endpoint, "ace")).items()}
+    assert ledger.changes() == []
+    assert ledger.synced(POOL).count == 3

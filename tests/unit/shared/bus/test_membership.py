@@ -1,0 +1,52 @@
+"""The table of live members, with the time passed in."""
+
+from shared.bus.membership import Members
+from shared.bus.messages import Member
+
+
+def beat(id: str, *, leaving: bool = False) -> Member:
+    return Member(id=id, tier="collector", sent=0.0, leaving=leaving)
+
+
+def test_a_member_is_there_from_its_first_heartbeat_until_it_expires() -> None:
+    members = Members(expiry=1.5)
+    assert members.heard(beat("b"), 10.0)
+    assert members.heard(beat("a"), 10.5)
+    assert not members.heard(beat("b"), 11.0)
+    assert list(members.ids) == ["a", "b"]
+    assert members.next_expiry() == 12.0
+    assert members.expire(11.99) == ()
+    assert members.expire(12.0) == ("a",)
+    assert list(members.ids) == ["b"]
+    assert "a" not in members
+    assert members.expire(12.5) == ("b",)
+    assert members.next_expiry() is None
+
+
+def test_a_member_that_leaves_is_gone_at_once() -> None:
+    members = Members()
+    members.heard(beat("a"), 0.0)
+    assert members.heard(beat("a", leaving=True), 0.1)
+    assert members.ids == ()
+    assert not members.heard(beat("a", leaving=True), 0.2)
+
+
+def test_without_a_connection_nobody_expires() -> None:
+    members = Members(expiry=1.5)
+    members.heard(beat("a"), 0.0)
+    members.pause()
+    assert members.next_expiry() is None
+    assert members.expire(100.0) == ()
+    assert repr(members) == "<Members a (paused)>"
+
+
+def test_after_a_reconnect_everybody_has_one_expiry_to_be_heard() -> None:
+    members = Members(expiry=1.5)
+    members.heard(beat("a"), 0.0)
+    members.heard(beat("b"), 0.0)
+    members.pause()
+    members.resume(100.0)
+    members.heard(beat("b"), 100.4)
+    assert members.expire(101.4) == ()
+    assert members.expire(101.5) == ("a",)
+    assert repr(members) == "<Members b>"

@@ -1,0 +1,158 @@
+"""Names on the bus: escaping loses nothing, installations and pools never meet."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.bus.errors import BusOptionError
+from shared.bus.subjects import (
+    Key,
+    Subjects,
+    escape,
+    fact_key,
+    parse_key,
+    pool_token,
+    split_pool,
+    synced_key,
+    unescape,
+)
+from shared.model import Configuration, Endpoint, Model, ModelRewrite, Objective, Pool
+
+ALLOWED = re.compile(r"[-/_=A-Za-z0-9]+")
+
+
+@given(st.text())
+def test_escaping_gives_one_token_that_nats_allows_and_can_be_undone(text: str) -> None:
+    token = escape(text)
+    assert ALLOWED.fullmatch(token)
+    assert unescape(token) == text
+
+
+def test_escape_leaves_ordinary_ids_readable() -> None:
+    assert escape("default/vllm-0_1") == "default/vllm-0_1"
+    assert escape("[fd00::1]:8000") == "=5Bfd00=3A=3A1=5D=3A8000"
+    assert escape("a.b c*>=é") == "a=2Eb=20c=2A=3E=3D=C3=A9"
+    assert escape("") == "="
+
+
+@pytest.mark.parametrize("token", ["", "a.b", "=4", "=41", "=2e", "a b", "=FF", "=="])
+def test_unescape_refuses_what_escape_cannot_have_made(token: str) -> None:
+    with pytest.raises(ValueError, match="no escaped token"):
+        unescape(token)
+
+
+@given(st.text(), st.text())
+def test_a_pool_token_is_one_token_and_can_be_split(namespace: str, name: str) -> None:
+    token = pool_token(namespace, name)
+    assert ALLOWED.fullmatch(token)
+    assert split_pool(token) == (namespace, name)
+
+
+def test_pools_whose_names_differ_only_in_where_the_underscore_is_stay_apart() -> None:
+    assert pool_token("a_b", "c") != pool_token("a", "b_c")
+    assert pool_token("default", "llama-8b") == "default_llama-8b"
+
+
+@pytest.mark.parametrize("token", ["default", "a_b_c", "", "a_b.c"])
+def test_split_pool_refuses_what_is_no_pool_token(token: str) -> None:
+    with pytest.raises(ValueError, match=r"no pool token|no escaped token"):
+        split_pool(token)
+
+
+@pytest.mark.parametrize(
+    ("fact", "key", "parsed"),
+    [
+        (
+            Endpoint(id="ns/pod:8000", name="pod", address="10.0.0.1", port=8000),
+            "default_p.endpoint.ns/pod=3A8000",
+            Key("default_p", "endpoint", "ns/pod:8000"),
+        ),
+        (Pool(name="p"), "default_p.pool", Key("default_p", "pool")),
+        (Objective(name="a.b"), "default_p.objective.a=2Eb", Key("default_p", "objective", "a.b")),
+        (ModelRewrite(name="r", rules=()), "default_p.rewrite.r", Key("default_p", "rewrite", "r")),
+        (Model(name="m", model_name="x"), "default_p.model.m", Key("default_p", "model", "m")),
+        (Configuration(text=""), "default_p.config", Key("default_p", "config")),
+    ],
+)
+def test_every_kind_of_fact_has_its_key(
+    fact: Endpoint | Pool | Objective | ModelRewrite | Model | Configuration, key: str, parsed: Key
+) -> None:
+    assert fact_key("default_p", fact) == key
+    assert parse_key(key) == parsed
+
+
+@pytest.mark.parametrize("key", ["epoch", "p.endpoint", "p.pool.x", "p.other.x", "p.endpoint.a.b", "p.endpoint.=2e"])
+def test_parse_key_refuses_what_is_no_key_of_a_pool(key: str) -> None:
+    with pytest.raises(ValueError, match=r"no key of a pool|no escaped token"):
+        parse_key(key)
+
+
+def test_synced_is_a_key_of_its_pool() -> None:
+    assert parse_key(synced_key("default_p")) == Key("default_p", "synced")
+
+
+def every_name(subjects: Subjects) -> set[str]:
+    return {
+        subjects.endpoints_bucket,
+        subjects.attributes_bucket,
+        subjects.leases_bucket,
+        subjects.fact("default_p.pool"),
+        subjects.republished("default_p.pool"),
+        subjects.pool_facts("default_p"),
+        subjects.frame("default_p", "c", 0),
+        subjects.frames("default_p"),
+        subjects.lease("watcher"),
+        subjects.lease_released("watcher"),
+        subjects.load("default_p", "a"),
+        subjects.loads("default_p"),
+        subjects.prefixes("default_p", "a"),
+        subjects.all_prefixes("default_p"),
+        subjects.prefix_dump("default_p", "a"),
+        subjects.member("default_p", "collector", "a"),
+        subjects.members("default_p", "collector"),
+    }
+
+
+def test_a_prefix_separates_installations_completely() -> None:
+    assert not every_name(Subjects()) & every_name(Subjects("staging"))
+    assert not every_name(Subjects("other")) & every_name(Subjects("staging"))
+
+
+def test_names_are_those_of_the_design() -> None:
+    subjects = Subjects()
+    assert subjects.endpoints_bucket == "endpoints"
+    assert subjects.attributes_bucket == "attributes"
+    assert subjects.leases_bucket == "leases"
+    assert subjects.stream("endpoints") == "KV_endpoints"
+    assert subjects.fact("epoch") == "$KV.endpoints.epoch"
+    assert subjects.republished(">") == "pointsman.kv.endpoints.>"
+    assert subjects.frame("default_p", "c.1", 2) == "$KV.attributes.default_p.c=2E1.2"
+    assert subjects.load("default_p", "picker-1") == "pointsman.default_p.load.picker-1"
+    assert subjects.prefixes("default_p", "picker-1") == "pointsman.default_p.prefix.picker-1"
+    assert subjects.member("default_p", "collector", "c1") == "pointsman.default_p.member.collector.c1"
+    staging = Subjects("staging")
+    assert staging.endpoints_bucket == "staging_endpoints"
+    assert staging.fact("epoch") == "$KV.staging_endpoints.epoch"
+    assert staging.republished(">") == "staging.kv.endpoints.>"
+
+
+@pytest.mark.parametrize("prefix", ["", "a.b", "a b", "ü", "a>"])
+def test_a_prefix_that_nats_would_not_take_is_refused_with_what_is_allowed(prefix: str) -> None:
+    with pytest.raises(BusOptionError, match="letters, digits"):
+        Subjects(prefix)
+
+
+def test_the_key_and_the_sender_are_found_in_a_subject() -> None:
+    subjects = Subjects("staging")
+    assert subjects.republished_key("staging.kv.endpoints.default_p.pool") == "default_p.pool"
+    with pytest.raises(ValueError, match="no republish subject"):
+        subjects.republished_key("pointsman.kv.endpoints.default_p.pool")
+    assert Subjects.sender(subjects.load("default_p", "a:1")) == "a:1"
+    assert Subjects.sender(subjects.frame("default_p", "a.b", 3), -2) == "a.b"
+    assert Subjects.sender("x.=zz") == "=zz"
+
+
+def test_repr_says_the_prefix() -> None:
+    assert repr(Subjects("staging")) == "<Subjects 'staging'>"

@@ -12,11 +12,12 @@ from typing import Any
 import structlog
 
 from services.watcher.configuration import discovery, installed
-from services.watcher.eds import EdsFile, render
+from services.watcher.eds_keeper import EdsKeeper
 from services.watcher.files import FileReader, FileSource, Limits, Root
 from services.watcher.leadership import Leadership
+from services.watcher.lookup import Lookup, Resolver, SystemLookup
 from services.watcher.metrics import WatcherMetrics
-from services.watcher.resolve import Lookup, Names, SystemLookup
+from services.watcher.resolve import Names
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from services.watcher.sources import Event, Reset
@@ -33,10 +34,6 @@ log = structlog.get_logger(__name__)
 
 ADOPTION = 2.0
 """Seconds that a start waits for the facts on the bus when a host name can't be resolved: they may know its address."""
-LOOKUPS = 16
-"""Host names that are looked up at a time."""
-EDS_RETRY = 1.0
-"""Seconds until a file that could not be written is tried again."""
 NAMED = 10
 """Endpoints that a log line names at most."""
 
@@ -50,33 +47,33 @@ class WatcherService(Service):
         super().__init__(settings)
         self._settings = settings
         self._pool = PoolId(settings.pool_namespace, settings.pool_name)
-        self._lookup = lookup or SystemLookup(settings.resolve_timeout)
         self._config_root: Root | None = None
         if settings.config_file:
             self._config_root = Root(settings.config_file, "--config-file", configures=True)
         self._discovered: Root | None = None
         self.holding = State(preferred=self._config_root.origin if self._config_root else "")
-        self.names = Names(settings.resolve_interval)
         self.files = FileSource(
             FileReader(self._pool, installed, allow_experimental=settings.allow_experimental_plugins),
             settings.rescan_interval,
             Limits(file_size=settings.max_file_size, files=settings.max_files),
         )
         self._asides: set[tuple[str, str, str]] = set()
-        self._names_wake = asyncio.Event()
+        self.metrics = WatcherMetrics(self.registry)
+        self.names = Names(settings.resolve_interval)
+        self._resolver = Resolver(
+            self.names, lookup or SystemLookup(settings.resolve_timeout), self._refresh, self.metrics
+        )
+        self._eds: EdsKeeper | None = None
+        if settings.eds_file:
+            self._eds = EdsKeeper(settings.eds_file, settings.eds_cluster, settings.rescan_interval, self.metrics)
         self._endpoints: tuple[Endpoint, ...] = ()
         """Those that have an address."""
-        self._eds = EdsFile(settings.eds_file) if settings.eds_file else None
-        self._eds_error = ""
-        self._eds_wake = asyncio.Event()
-        self._write_eds = False
         self._publish = False
         self._seen = asyncio.Event()
         """What an earlier watcher published has been seen."""
         self.bus, subjects, self._pool_token = make_bus(settings, self.tier, self.id)
         self.leadership = Leadership(self.bus, subjects, self._pool_token, self.id, self._on_published)
         self._leading: asyncio.Task[None] | None = None
-        self.metrics = WatcherMetrics(self.registry)
         self._follow_metrics()
         self.readiness.require("published", self.leadership.readiness)
 
@@ -86,29 +83,20 @@ class WatcherService(Service):
         Raises `Invalid` with every problem of every file, or when Envoy's file can't be written.
         """
         await self._load()
-        await self._look_up(self.names.due(time.monotonic()))
-        self._write_eds = self._publish = not self.names.unresolved
+        await self._resolver.look_up_due()
+        self._publish = not self.names.unresolved
         self._refresh()
         if self._eds is not None:
-            await self._start_eds(self._eds)
+            await self._eds.start(replace=self._publish)
         await self.leadership.replica.start()
         await self.bus.start()
         self.spawn(self.files.run(self._take), "files")
-        self.spawn(self._resolve(), "names")
-        if not self._publish:
+        self.spawn(self._resolver.run(), "names")
+        if self._publish:
+            self._begin_eds()
+        else:
             self.spawn(self._adopt(), "adoption")
         self._leading = self.spawn(self.leadership.run(), "leadership")
-
-    async def _start_eds(self, file: EdsFile) -> None:
-        """Envoy doesn't start without the file, so it is written even when names are unresolved and there is none."""
-        try:
-            await asyncio.to_thread(file.check)
-            if self._write_eds or not file.exists():
-                await self._replace_eds(file)
-        except OSError as error:
-            problem = Problem("--eds-file", f"{self._settings.eds_file!r} can't be written: {error.strerror or error}")
-            raise Invalid([problem]) from error
-        self.spawn(self._keep_eds(file), "eds")
 
     async def drain(self) -> None:
         """Give the lease back, so that a standby leads at once."""
@@ -181,8 +169,7 @@ class WatcherService(Service):
             resources=len(merged.resources),
             configuration=merged.configuration.origin if merged.configuration else None,
         )
-        self.names.follow(merged.endpoints)
-        self._names_wake.set()
+        self._resolver.follow(merged.endpoints)
         if self._discover(merged.loaded) and not self._settings.endpoints_file:
             self.files.follow(self._roots())
 
@@ -206,62 +193,21 @@ class WatcherService(Service):
                 log.debug("document.ignored", file=file, document=text)
         self._asides = asides
 
-    # Host names
-
-    async def _resolve(self) -> None:
-        """Look names up when they are due, for ever."""
-        while True:
-            self._names_wake.clear()
-            due = self.names.next_due()
-            try:
-                async with asyncio.timeout(None if due is None else max(due - time.monotonic(), 0.0)):
-                    await self._names_wake.wait()
-            except TimeoutError:
-                pass
-            if await self._look_up(self.names.due(time.monotonic())):
-                self._refresh()
-
-    async def _look_up(self, hosts: Sequence[str]) -> bool:
-        """Look these names up; whether an address changed."""
-        slots = asyncio.Semaphore(LOOKUPS)
-
-        async def one(host: str) -> bool:
-            async with slots:
-                try:
-                    addresses = await self._lookup(host)
-                except (OSError, UnicodeError, TimeoutError) as error:
-                    return self._not_resolved(host, str(error) or "no answer in time")
-            return self._resolved(host, addresses)
-
-        return any(await asyncio.gather(*map(one, hosts)))
-
-    def _resolved(self, host: str, addresses: Sequence[str]) -> bool:
-        changed = self.names.answered(host, addresses, time.monotonic())
-        name = self.names.names.get(host)
-        if changed and name is not None:
-            log.info("name.resolved", host=host, address=name.address, all=list(name.addresses))
-            if len(name.addresses) > 1:
-                log.warning("name.ambiguous", host=host, used=name.address, all=list(name.addresses))
-        return changed
-
-    def _not_resolved(self, host: str, reason: str) -> bool:
-        self.metrics.lookup_failures.inc()
-        known = self.names.names.get(host)
-        changed = self.names.failed(host, reason, time.monotonic())
-        if known is not None and known.error != reason:
-            log.warning("name.not_resolved", host=host, reason=reason, kept=known.address or None)
-        return changed
+    # What comes out
 
     async def _adopt(self) -> None:
         """A start with names that can't be resolved: wait for the addresses that an earlier watcher published, lest
         its endpoints be withdrawn. Envoy's file waits a moment; what is published waits for a connection, too."""
         await self._wait_for_published()
-        self._write_eds = True
-        self._refresh()
+        self._begin_eds()
         await self.bus.wait_connected()
         await self._wait_for_published()
         self._publish = True
         self._refresh()
+
+    def _begin_eds(self) -> None:
+        if self._eds is not None:
+            self.spawn(self._eds.run(), "eds")
 
     async def _wait_for_published(self) -> None:
         try:
@@ -284,8 +230,6 @@ class WatcherService(Service):
             log.info("name.adopted", unresolved=len(self.names.unresolved))
             self._refresh()
 
-    # What comes out
-
     def _refresh(self) -> None:
         """Work out what holds now; write and publish it where it is another set."""
         merged = self.holding.merged
@@ -293,40 +237,10 @@ class WatcherService(Service):
         self._endpoints = self.names.apply(merged.endpoints)
         facts = merged.facts(self._endpoints, self._pool)
         self.metrics.show(facts)
-        if self._write_eds:
-            self._eds_wake.set()
+        if self._eds is not None:
+            self._eds.update(self._endpoints)
         if self._publish:
             self.leadership.update({fact_key(self._pool_token, one): one for one in facts}, [self._pool_token])
-
-    async def _keep_eds(self, file: EdsFile) -> None:
-        """Write Envoy's file when the endpoints change, again after a failure, and again when somebody removed it."""
-        wait = self._settings.rescan_interval
-        while True:
-            try:
-                async with asyncio.timeout(wait):
-                    await self._eds_wake.wait()
-            except TimeoutError:
-                pass
-            self._eds_wake.clear()
-            if not self._write_eds:
-                continue
-            wait = self._settings.rescan_interval
-            try:
-                await self._replace_eds(file)
-            except OSError as error:
-                wait = min(EDS_RETRY, wait)
-                self.metrics.eds_failures.inc()
-                if self._eds_error != str(error):
-                    log.error("eds.not_written", file=self._settings.eds_file, reason=str(error))
-                self._eds_error = str(error)
-
-    async def _replace_eds(self, file: EdsFile) -> None:
-        """Raises OSError."""
-        endpoints = self._endpoints
-        if await asyncio.to_thread(file.write, render(endpoints, self._settings.eds_cluster)):
-            self.metrics.eds_writes.inc()
-            log.info("eds.written", file=self._settings.eds_file, endpoints=len(endpoints))
-        self._eds_error = ""
 
     # What it says of itself
 
@@ -351,33 +265,27 @@ class WatcherService(Service):
                 host: {"addresses": name.addresses, "error": name.error or None, "failures": name.failures}
                 for host, name in self.names.names.items()
             },
-            "eds": self._eds
-            and {"file": self._settings.eds_file, "writes": self._eds.writes, "error": self._eds_error or None},
+            "eds": self._eds.state() if self._eds else None,
             "bus": {"connected": self.bus.connected, "problem": self.bus.readiness()},
             "leadership": self.leadership.state(),
         }
 
     def _follow_metrics(self) -> None:
+        show, total = self.metrics.follow, self.metrics.follow_total
         publisher, holding = self.leadership.publisher, self.holding
-        for name, text, value in (
-            (
-                "watcher_bad_files",
-                "Files and directories of which the last good content holds",
-                lambda: len(holding.problems()),
-            ),
-            (
-                "watcher_last_good_age_seconds",
-                "Time since what holds stopped being what the files say, or 0",
-                lambda: 0.0 if holding.since is None else time.monotonic() - holding.since,
-            ),
-            ("watcher_unresolved_names", "Host names without an address", lambda: len(self.names.unresolved)),
-            ("watcher_leader", "1 while this watcher is the active one", lambda: self.leadership.leads),
-            ("watcher_facts_written", "Facts that this watcher has written to the bus", lambda: publisher.written),
-            ("watcher_facts_deleted", "Facts that this watcher has deleted from the bus", lambda: publisher.deleted),
-            ("watcher_publish_failures", "Publications that failed", lambda: publisher.failures),
-            ("bus_connected", "1 while there is a connection to NATS", lambda: self.bus.connected),
-        ):
-            self.metrics.follow(f"pointsman_{name}", text, value)
+        lead = "pointsman_watcher_"
+        show(lead + "bad_files", "Files whose last good content holds", lambda: len(holding.problems()))
+        show(
+            lead + "last_good_age_seconds",
+            "Time since what holds stopped being what the files say; 0 while it is",
+            lambda: 0.0 if holding.since is None else time.monotonic() - holding.since,
+        )
+        show(lead + "unresolved_names", "Host names without an address", lambda: len(self.names.unresolved))
+        show(lead + "leader", "1 while this watcher is the active one", lambda: self.leadership.leads)
+        total(lead + "facts_written", "Facts that this watcher has written to the bus", lambda: publisher.written)
+        total(lead + "facts_deleted", "Facts that this watcher has deleted from the bus", lambda: publisher.deleted)
+        total(lead + "publish_failures", "Publications that failed", lambda: publisher.failures)
+        show("pointsman_bus_connected", "1 while there is a connection to NATS", lambda: self.bus.connected)
 
 
 def _some(ids: Iterable[str]) -> list[str]:

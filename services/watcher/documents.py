@@ -5,6 +5,7 @@ EndpointPickerConfig, or a list of such objects as `kubectl get -o yaml` prints 
 live in the same directory where people keep their manifests, are left out.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,8 +50,7 @@ def read_documents(text: str, origin: str, problems: Problems, *, pool: PoolId |
     documents = parse_documents(text, parsing)
     for index, document in enumerate(documents):
         reader.document(document, index, several=len(documents) > 1)
-    problems.errors += reader.errors
-    problems.errors += parsing.errors
+    problems.errors += sorted(reader.errors + parsing.errors, key=lambda one: one.line or sys.maxsize)
     problems.warnings += reader.warnings
     if not documents and not parsing.errors:
         # A file that is written in place is empty for a moment: that must not mean «no endpoints».

@@ -4,6 +4,8 @@ from collections import Counter as Count
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 
@@ -16,6 +18,18 @@ KINDS: dict[type, str] = {
     Configuration: "config",
 }
 """Kinds of facts, as keys on the bus spell them."""
+
+
+class _Total(Collector):
+    """A counter whose value is asked for at each scrape; prometheus-client has that for gauges only."""
+
+    def __init__(self, name: str, text: str, value: Callable[[], float]) -> None:
+        self._name = name
+        self._text = text
+        self._value = value
+
+    def collect(self) -> Iterable[Metric]:
+        return [CounterMetricFamily(self._name, self._text, value=self._value())]
 
 
 class WatcherMetrics:
@@ -38,6 +52,10 @@ class WatcherMetrics:
             "pointsman_watcher_eds_write_failures", "Times that the EDS file could not be replaced", registry=registry
         )
         self.show([])
+
+    def follow_total(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """A counter that somebody else keeps; `name` without `_total`."""
+        self._registry.register(_Total(name, text, value))
 
     def follow(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge whose value is asked for at each scrape."""

@@ -36,19 +36,27 @@ def document_text(text: str, index: int) -> tuple[int, str]:
     """
     starts: list[int] = []
     filled: list[bool] = []
-    for event in yaml.parse(text, Loader=_Loader):
+    for event in _events(text):
         if isinstance(event, yaml.DocumentStartEvent):
             starts.append(event.start_mark.line if event.explicit and event.start_mark else 0)
             filled.append(False)
         elif starts and not filled[-1] and isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)):
             filled[-1] = not (isinstance(event, yaml.ScalarEvent) and event.implicit[0] and _is_null(event.value))
-    if len(starts) == 1:
+    if len(starts) <= 1:
         return 1, text
     lines = text.splitlines(keepends=True)
     real = [position for position, full in enumerate(filled) if full]
     position = real[index]
     end = starts[position + 1] if position + 1 < len(starts) else len(lines)
     return starts[position] + 1, "".join(lines[starts[position] : end])
+
+
+def _events(text: str) -> Iterator[Any]:
+    """The events of the stream, as far as it can be parsed: JSON need not be YAML."""
+    try:
+        yield from yaml.parse(text, Loader=_Loader)
+    except yaml.YAMLError:
+        return
 
 
 def _roots(text: str) -> Iterator[Any]:

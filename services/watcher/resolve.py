@@ -6,11 +6,8 @@ resolving keeps its address, for as long as an endpoint has it: DNS being out is
 name that never resolved has no endpoint, and is tried again sooner.
 """
 
-import asyncio
-import socket
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -118,23 +115,3 @@ def order(addresses: Iterable[str]) -> tuple[str, ...]:
         one for one in found if not (one.is_unspecified or one.is_multicast or (one.version == 6 and one.is_link_local))
     ]
     return tuple(str(one) for one in sorted(usable, key=lambda one: (one.version, int(one))))
-
-
-class Lookup(Protocol):
-    async def __call__(self, host: str) -> list[str]:
-        """All addresses of a name. Raises OSError (socket.gaierror) or TimeoutError."""
-
-
-class SystemLookup:
-    """The machine's own resolver: /etc/hosts, DNS, whatever it is set up for; with a limit of time."""
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-
-    async def __call__(self, host: str) -> list[str]:
-        async with asyncio.timeout(self._timeout):
-            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return [str(sockaddr[0]) for *_, sockaddr in found]
-
-    def __repr__(self) -> str:
-        return f"<SystemLookup timeout={self._timeout:g}>"

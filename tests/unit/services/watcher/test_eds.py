@@ -2,15 +2,19 @@
 
 import stat
 from pathlib import Path
+from typing import Any
 
-import envoy.config.endpoint.v3.endpoint_pb2 as endpoint_pb2
 import msgspec
 import pytest
-from envoy.service.discovery.v3.discovery_pb2 import DiscoveryResponse
+from envoy.config.endpoint.v3 import endpoint_pb2
+from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf import json_format
 
 from services.watcher.eds import EdsFile, render
 from shared.model import Endpoint
+
+_discovery: Any = discovery_pb2
+_endpoint: Any = endpoint_pb2
 
 
 def endpoint(name: str, address: str = "10.0.0.1", port: int = 80) -> Endpoint:
@@ -19,9 +23,9 @@ def endpoint(name: str, address: str = "10.0.0.1", port: int = 80) -> Endpoint:
 
 def hosts(content: bytes) -> list[tuple[str, int]]:
     """The endpoints in the file as Envoy's own types read them: an unknown field is an error."""
-    response = json_format.Parse(content, DiscoveryResponse())
+    response = json_format.Parse(content, _discovery.DiscoveryResponse())
     [resource] = response.resources
-    assignment = endpoint_pb2.ClusterLoadAssignment()
+    assignment = _endpoint.ClusterLoadAssignment()
     assert resource.Unpack(assignment)
     assert assignment.cluster_name == "model-servers"
     return [

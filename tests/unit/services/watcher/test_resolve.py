@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.watcher.resolve import Names, SystemLookup, order
+from services.watcher.lookup import SystemLookup
+from services.watcher.resolve import Names, order
 from shared.model import Endpoint
 
 

@@ -1,0 +1,97 @@
+"""The whole system through the real Envoy, once with each of the two configurations, for all tests of a module."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from pointsman.local.envoy import GATEWAY, STANDALONE
+from pointsman.local.services import Picker
+from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
+
+CONFIGURATION = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: max-score-picker
+  parameters: {{maxNumOfEndpoints: {endpoints}}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: queue-scorer, weight: 2}}
+  - {{pluginRef: kv-cache-utilization-scorer, weight: 2}}
+  - {{pluginRef: prefix-cache-scorer, weight: 3}}
+  - {{pluginRef: max-score-picker}}
+"""
+"""The default profile. Ours asks for fallbacks; a gateway's ORIGINAL_DST cluster takes one destination."""
+
+ENVOYS = {"ours": (STANDALONE, 3, False), "gateway": (GATEWAY, 1, True)}
+SIMULATORS = (
+    SimulatorPlan(name="model-1", flags={"speed": 20, "models": "base,other"}),
+    SimulatorPlan(name="model-2", flags={"speed": 20, "models": "base,other"}),
+    SimulatorPlan(name="model-3", engine="sglang", flags={"speed": 20, "models": "base,other"}),
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(ENVOYS))
+async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
+    envoy, endpoints, tls = ENVOYS[request.param]
+    plan = StackPlan(
+        simulators=SIMULATORS,
+        configuration=CONFIGURATION.format(endpoints=endpoints),
+        envoy=envoy,
+        secure_serving=tls,
+        flags={"picker": {"drain-delay": "500ms"}},
+    )
+    async with LocalStack(plan, tmp_path_factory.mktemp(request.param)) as started:
+        yield started
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of Envoy. After each test no picker has anything in flight."""
+    async with httpx.AsyncClient(base_url=stack.url, timeout=30, trust_env=False) as opened:
+        yield opened
+    await nothing_in_flight(stack.pickers)
+
+
+async def nothing_in_flight(pickers: list[Picker], within: float = 5.0) -> None:
+    """Wait until no picker counts a request in flight, of its own or of its peers; fails when that lasts."""
+    left: dict[str, Any] = {}
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        left = {}
+        for picker in pickers:
+            state = await picker.state()
+            busy = {one["id"]: one["inflight"] for one in state["endpoints"] if any(one["inflight"].values())}
+            if busy or state["own_inflight"] or state["open_exchanges"]:
+                left[picker.name] = {"endpoints": busy, "open": state["open_exchanges"], "own": state["own_inflight"]}
+        if not left:
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail(f"still in flight after {within} s: {left}")
+
+
+async def decision(pickers: list[Picker], request_id: str) -> dict[str, Any]:
+    """The decision on a request, from whichever picker made it."""
+    for picker in pickers:
+        try:
+            answer = await picker.get(f"/debug/decisions/{request_id}")
+        except httpx.HTTPStatusError:
+            continue
+        found: dict[str, Any] = answer.json()["decisions"][0]
+        return found
+    pytest.fail(f"no picker decided {request_id!r}")
+
+
+def logs(directory: Path) -> str:
+    """The processes' logs, for a failure's message."""
+    return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in sorted(directory.glob("*.log")))

@@ -27,8 +27,8 @@ SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs is older
 
-Outcome = Literal["finished", "refused", "cancelled", "malformed", "failed"]
-_OUTCOMES: tuple[Outcome, ...] = ("finished", "refused", "cancelled", "malformed", "failed")
+Outcome = Literal["finished", "refused", "cut_off", "malformed", "failed"]
+_OUTCOMES: tuple[Outcome, ...] = ("finished", "refused", "cut_off", "malformed", "failed")
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
@@ -70,7 +70,8 @@ class ExtProcServer:
         """Streams under way."""
         streams = Counter(
             "pointsman_ext_proc_streams",
-            "ext_proc streams that have ended: finished, refused (answered by the picker), cancelled (by the proxy), "
+            "ext_proc streams that have ended: finished (half-closed or cancelled by the proxy), refused (answered by "
+            "the picker), cut_off (still open when the picker stopped, or lost while an answer was on its way), "
             "malformed (a message that is no ProcessingRequest), failed (an error in the picker)",
             ["outcome"],
             registry=registry,
@@ -105,7 +106,7 @@ class ExtProcServer:
             await self._server.stop(grace)
 
     async def _serve(self, _: AsyncIterator[bytes], context: Any) -> None:
-        outcome: Outcome = "cancelled"
+        outcome: Outcome = "cut_off"
         self.open += 1
         try:
             exchange = self._exchanges()
@@ -117,7 +118,7 @@ class ExtProcServer:
             outcome = "malformed"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a message is no ProcessingRequest: {error}")
         except (asyncio.CancelledError, grpc.aio.BaseError):
-            raise  # the proxy has gone
+            raise  # the picker stops, or the proxy has gone
         except Exception:  # the top of a stream: the others must go on
             outcome = "failed"
             log.exception("ext_proc.stream_failed")
@@ -132,7 +133,9 @@ class ExtProcServer:
 
 
 async def _converse(exchange: Exchange, context: Any) -> Outcome:
-    """Drives an exchange to its end. Raises DecodeError for bytes that are no `ProcessingRequest`."""
+    """Drives an exchange to its end. gRPC reports a cancelled stream as one that was half-closed: both are normal.
+
+    Raises DecodeError for bytes that are no `ProcessingRequest`."""
     read, write, decode = context.read, context.write, ProcessingRequest.FromString
     while (data := await read()) is not _EOF:
         for answer in exchange.receive(decode(data)):

@@ -1,0 +1,275 @@
+"""The ext_proc server with a real gRPC client on the other side."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from services.picker.extproc.messages import (
+    REQUEST_HEADERS_UNCHANGED,
+    RESPONSE_HEADERS_UNCHANGED,
+    ProcessingRequest,
+    ProcessingResponse,
+)
+from services.picker.transport.certificate import Certificate, self_signed
+from services.picker.transport.grpc_server import SERVICE, ExtProcServer, ServerOptions
+from shared.config.problems import Invalid
+from tests.unit.services.picker.extproc.proxy import body, headers, response_headers
+
+GRPC: Any = grpc.aio
+METHOD = f"/{SERVICE}/Process"
+
+
+class Recorder:
+    """An exchange that gives each message one or two answers, and remembers what happened to it."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.received: list[str | None] = []
+        self.ends = 0
+        self.ended = asyncio.Event()
+
+    def receive(self, message: ProcessingRequest) -> Sequence[ProcessingResponse]:
+        phase = message.WhichOneof("request")
+        self.received.append(phase)
+        match phase:
+            case "request_headers":
+                return [REQUEST_HEADERS_UNCHANGED]
+            case "response_headers":
+                return [RESPONSE_HEADERS_UNCHANGED, REQUEST_HEADERS_UNCHANGED]
+            case "request_body" if message.request_body.body == b"boom":
+                raise ZeroDivisionError("a bug in an exchange")
+            case "request_body":
+                self.closed = message.request_body.end_of_stream
+                return [REQUEST_HEADERS_UNCHANGED]
+        return []
+
+    def end(self) -> None:
+        self.ends += 1
+        self.ended.set()
+
+
+class Serving:
+    """A server on a free port, its exchanges, and a client's channel to it."""
+
+    def __init__(self, server: ExtProcServer, exchanges: list[Recorder], registry: CollectorRegistry) -> None:
+        self.server = server
+        self.exchanges = exchanges
+        self.registry = registry
+
+    def ended(self, outcome: str) -> float | None:
+        return self.registry.get_sample_value("pointsman_ext_proc_streams_total", {"outcome": outcome})
+
+    async def exchange(self, number: int) -> Recorder:
+        """The exchange of a stream, when it has ended."""
+        await asyncio.wait_for(self.exchanges[number].ended.wait(), 5)
+        await asyncio.sleep(0)
+        return self.exchanges[number]
+
+
+@asynccontextmanager
+async def serving(
+    certificate: Certificate | None = None,
+    options: ServerOptions | None = None,
+    make: Callable[[], Recorder] = Recorder,
+) -> AsyncIterator[Serving]:
+    exchanges: list[Recorder] = []
+
+    def open_exchange() -> Recorder:
+        exchanges.append(make())
+        return exchanges[-1]
+
+    registry = CollectorRegistry()
+    server = ExtProcServer(
+        open_exchange,
+        host="127.0.0.1",
+        port=0,
+        certificate=certificate,
+        options=options or ServerOptions(),
+        registry=registry,
+    )
+    await server.start()
+    try:
+        yield Serving(server, exchanges, registry)
+    finally:
+        await server.stop(0)
+
+
+@asynccontextmanager
+async def stream(port: int, channel: Any = None) -> AsyncIterator[Any]:
+    """A Process call, of raw bytes in both directions."""
+    async with channel or GRPC.insecure_channel(f"127.0.0.1:{port}") as opened:
+        call = opened.stream_stream(METHOD)()
+        try:
+            yield call
+        finally:
+            call.cancel()
+
+
+async def say(call: Any, message: Any) -> None:
+    await call.write(message.SerializeToString())
+
+
+async def hear(call: Any) -> ProcessingResponse:
+    data = await asyncio.wait_for(call.read(), 5)
+    assert isinstance(data, bytes), data
+    return ProcessingResponse.FromString(data)
+
+
+async def test_each_answer_of_an_exchange_is_sent_in_order() -> None:
+    async with serving() as served, stream(served.server.port) as call:
+        await say(call, headers())
+        assert await hear(call) == REQUEST_HEADERS_UNCHANGED
+        await say(call, response_headers())
+        assert [await hear(call), await hear(call)] == [RESPONSE_HEADERS_UNCHANGED, REQUEST_HEADERS_UNCHANGED]
+
+
+async def test_a_half_closed_stream_ends_its_exchange_and_finishes() -> None:
+    async with serving() as served, stream(served.server.port) as call:
+        await say(call, headers())
+        await hear(call)
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+        assert (await served.exchange(0)).ends == 1
+        assert served.ended("finished") == 1
+
+
+async def test_a_cancelled_stream_ends_its_exchange() -> None:
+    async with serving() as served:
+        async with stream(served.server.port) as call:
+            await say(call, headers())
+            await hear(call)
+            assert served.server.open == 1
+            call.cancel()
+            assert (await served.exchange(0)).ends == 1
+        assert served.ended("finished") == 1
+        assert served.server.open == 0
+
+
+async def test_a_lost_connection_ends_the_exchanges_of_its_streams() -> None:
+    async with serving() as served:
+        channel = GRPC.insecure_channel(f"127.0.0.1:{served.server.port}")
+        calls = [channel.stream_stream(METHOD)() for _ in range(3)]
+        for call in calls:
+            await say(call, headers())
+            await hear(call)
+        await channel.close()
+        for number in range(3):
+            assert (await served.exchange(number)).ends == 1
+
+
+async def test_a_closed_exchange_ends_the_stream_after_its_answers() -> None:
+    async with serving() as served, stream(served.server.port) as call:
+        await say(call, body(b"refused", end=True))
+        await hear(call)
+        assert await call.read() is GRPC.EOF
+        assert await call.code() is grpc.StatusCode.OK
+        assert (await served.exchange(0)).ends == 1
+        assert served.ended("refused") == 1
+
+
+async def test_a_failing_exchange_ends_its_own_stream_only() -> None:
+    with capture_logs() as logs:
+        async with serving() as served, GRPC.insecure_channel(f"127.0.0.1:{served.server.port}") as channel:
+            good, bad = channel.stream_stream(METHOD)(), channel.stream_stream(METHOD)()
+            for call in (good, bad):
+                await say(call, headers())
+                await hear(call)
+            await say(bad, body(b"boom"))
+            assert await bad.code() is grpc.StatusCode.INTERNAL
+            assert "boom" not in await bad.details()
+            assert (await served.exchange(1)).ends == 1
+            assert served.ended("failed") == 1
+            await say(good, response_headers())
+            assert await hear(good) == RESPONSE_HEADERS_UNCHANGED
+            assert served.exchanges[0].ends == 0
+            good.cancel()
+            await served.exchange(0)
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == ["ext_proc.stream_failed"]
+
+
+async def test_bytes_that_are_no_message_end_their_stream_with_what_is_wrong() -> None:
+    async with serving() as served, stream(served.server.port) as call:
+        await call.write(b"\xff\xff\xff")
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "no ProcessingRequest" in await call.details()
+        assert (await served.exchange(0)).ends == 1
+        assert served.ended("malformed") == 1
+
+
+async def test_a_message_larger_than_the_setting_ends_its_stream_only() -> None:
+    async with serving(options=ServerOptions(max_message_size=1000)) as served:
+        async with stream(served.server.port) as call:
+            await say(call, body(b"x" * 2000))
+            assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert (await served.exchange(0)).ends == 1
+        async with stream(served.server.port) as call:
+            await say(call, body(b"x" * 900))
+            await hear(call)
+
+
+async def test_a_body_of_many_megabytes_passes_by_default() -> None:
+    """gRPC's own default is 4 MiB."""
+    async with serving() as served, stream(served.server.port) as call:
+        await say(call, body(b"x" * 20_000_000))
+        await hear(call)
+
+
+async def test_a_stopping_server_takes_nothing_new_and_lets_open_streams_finish() -> None:
+    async with serving() as served, stream(served.server.port) as call:
+        await say(call, headers())
+        await hear(call)
+        stopping = asyncio.create_task(served.server.stop(10))
+        await asyncio.sleep(0.05)
+        async with stream(served.server.port) as late:
+            assert await late.code() is grpc.StatusCode.UNAVAILABLE
+        await say(call, response_headers())
+        assert [await hear(call), await hear(call)] == [RESPONSE_HEADERS_UNCHANGED, REQUEST_HEADERS_UNCHANGED]
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+        await asyncio.wait_for(stopping, 5)
+        assert len(served.exchanges) == 1
+        assert served.exchanges[0].ends == 1
+
+
+async def test_a_stream_that_outlasts_the_grace_is_cancelled_and_ended() -> None:
+    async with serving() as served, stream(served.server.port) as call:
+        await say(call, headers())
+        await hear(call)
+        await asyncio.wait_for(served.server.stop(0.05), 5)
+        assert (await served.exchange(0)).ends == 1
+        assert served.server.open == 0
+        assert served.ended("cut_off") == 1
+
+
+async def test_tls_with_the_certificate_that_is_made_at_start() -> None:
+    certificate = self_signed(["localhost", "127.0.0.1"], datetime.now(UTC))
+    async with serving(certificate) as served:
+        credentials = grpc.ssl_channel_credentials(certificate.chain.encode())
+        channel = GRPC.secure_channel(f"127.0.0.1:{served.server.port}", credentials)
+        async with stream(served.server.port, channel) as call:
+            await say(call, headers())
+            assert await hear(call) == REQUEST_HEADERS_UNCHANGED
+
+
+async def test_a_taken_port_is_an_error_that_names_the_flag() -> None:
+    async with serving() as served:
+        second = ExtProcServer(Recorder, host="127.0.0.1", port=served.server.port, registry=CollectorRegistry())
+        with pytest.raises(Invalid, match=rf"--grpc-port: 127.0.0.1:{served.server.port} can't be bound"):
+            await second.start()
+
+
+async def test_the_server_says_what_it_does() -> None:
+    assert repr(ExtProcServer(Recorder, registry=CollectorRegistry())) == "<ExtProcServer not started>"
+    async with serving() as served, stream(served.server.port) as call:
+        await say(call, headers())
+        await hear(call)
+        assert repr(served.server) == f"<ExtProcServer on 127.0.0.1:{served.server.port}, 1 streams open>"
+        assert served.registry.get_sample_value("pointsman_ext_proc_open_streams") == 1

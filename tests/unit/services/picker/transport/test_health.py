@@ -1,0 +1,133 @@
+"""gRPC health as gateways, charts and probes ask for it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2
+
+from services.picker.transport.grpc_server import SERVICE
+from services.picker.transport.health import HealthServer
+from shared.config.problems import Invalid
+
+GRPC: Any = grpc.aio
+pb: Any = health_pb2
+FOLLOWING = ["", "readiness", SERVICE, "inference-extension"]
+
+
+class Client:
+    def __init__(self, channel: Any) -> None:
+        serialize, parse = pb.HealthCheckRequest.SerializeToString, pb.HealthCheckResponse.FromString
+        self._check = channel.unary_unary("/grpc.health.v1.Health/Check", serialize, parse)
+        self._watch = channel.unary_stream("/grpc.health.v1.Health/Watch", serialize, parse)
+
+    async def check(self, name: str) -> str:
+        answer = await self._check(pb.HealthCheckRequest(service=name), timeout=5)
+        return str(pb.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+    def watch(self, name: str) -> Any:
+        return self._watch(pb.HealthCheckRequest(service=name), timeout=10)
+
+    @staticmethod
+    async def next(watch: Any) -> str:
+        answer = await asyncio.wait_for(watch.read(), 5)
+        return str(pb.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+
+class Ready:
+    def __init__(self, now: bool) -> None:
+        self.now = now
+
+    def __call__(self) -> bool:
+        return self.now
+
+
+@asynccontextmanager
+async def serving(ready: Ready) -> AsyncIterator[tuple[HealthServer, Client]]:
+    server = HealthServer(ready, host="127.0.0.1", port=0, interval=0.01)
+    await server.start()
+    try:
+        async with GRPC.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            yield server, Client(channel)
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("name", FOLLOWING)
+async def test_every_name_but_liveness_follows_the_readiness(name: str) -> None:
+    ready = Ready(False)
+    async with serving(ready) as (server, client):
+        assert await client.check(name) == "NOT_SERVING"
+        ready.now = True
+        await server.refresh()
+        assert await client.check(name) == "SERVING"
+        ready.now = False
+        await server.refresh()
+        assert await client.check(name) == "NOT_SERVING"
+
+
+@pytest.mark.parametrize("name", FOLLOWING)
+async def test_a_draining_picker_serves_no_more_whatever_its_readiness_says(name: str) -> None:
+    async with serving(Ready(True)) as (server, client):
+        assert await client.check(name) == "SERVING"
+        await server.drain()
+        assert await client.check(name) == "NOT_SERVING"
+        await server.refresh()
+        assert await client.check(name) == "NOT_SERVING"
+
+
+async def test_liveness_serves_as_long_as_the_process_does() -> None:
+    async with serving(Ready(False)) as (server, client):
+        assert await client.check("liveness") == "SERVING"
+        await server.drain()
+        assert await client.check("liveness") == "SERVING"
+
+
+async def test_a_name_that_isnt_known_isnt_found() -> None:
+    async with serving(Ready(True)) as (_, client):
+        with pytest.raises(GRPC.AioRpcError) as caught:
+            await client.check("somebody.else")
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_watchers_hear_every_change() -> None:
+    ready = Ready(False)
+    async with serving(ready) as (server, client):
+        watch = client.watch("readiness")
+        assert await client.next(watch) == "NOT_SERVING"
+        ready.now = True
+        await server.refresh()
+        assert await client.next(watch) == "SERVING"
+        await server.drain()
+        assert await client.next(watch) == "NOT_SERVING"
+        watch.cancel()
+
+
+async def test_watchers_of_a_name_that_isnt_known_hear_that() -> None:
+    async with serving(Ready(True)) as (_, client):
+        watch = client.watch("somebody.else")
+        assert await client.next(watch) == "SERVICE_UNKNOWN"
+        watch.cancel()
+
+
+async def test_the_readiness_is_followed_without_being_told() -> None:
+    ready = Ready(False)
+    async with serving(ready) as (server, client):
+        following = asyncio.create_task(server.run())
+        watch = client.watch("")
+        assert await client.next(watch) == "NOT_SERVING"
+        ready.now = True
+        assert await client.next(watch) == "SERVING"
+        assert repr(server) == f"<HealthServer on 127.0.0.1:{server.port}, serving>"
+        following.cancel()
+        watch.cancel()
+
+
+async def test_a_taken_port_is_an_error_that_names_the_flag() -> None:
+    async with serving(Ready(True)) as (server, _):
+        with pytest.raises(Invalid, match=r"--grpc-health-port: 127\.0\.0\.1"):
+            await HealthServer(Ready(True), host="127.0.0.1", port=server.port).start()

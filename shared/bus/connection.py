@@ -141,6 +141,7 @@ class Bus:
         self._lost = asyncio.Event()
         self._up = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
+        self._closing = False
         self._closers: set[asyncio.Task[None]] = set()
         self._subscriptions: set[Subscription] = set()
         self._on_connect: list[Callable[[], None]] = []
@@ -171,9 +172,8 @@ class Bus:
         """None while connected, otherwise why not and for how long."""
         if self.connected:
             return None
-        return (
-            f"NATS {', '.join(map(_without_secrets, self.servers))}: {self.error} ({self._clock() - self.since:.1f} s)"
-        )
+        servers = ", ".join(map(_without_secrets, self.servers))
+        return f"not connected to NATS at {servers} for {self._clock() - self.since:.1f} s: {self.error}"
 
     def on_connect(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back at every connection, and at once when there is one; subscriptions are in place by then.
@@ -205,6 +205,7 @@ class Bus:
     async def start(self, wait: float = 0.0) -> None:
         """Connect and stay connected, in the background; waits up to `wait` seconds for the first connection."""
         if self._supervisor is None:
+            self._closing = False
             self.error = "connecting"
             self._supervisor = asyncio.create_task(self._supervise(), name="bus")
         if wait > 0:
@@ -215,6 +216,7 @@ class Bus:
 
     async def close(self) -> None:
         """Send what was published, and disconnect for good."""
+        self._closing = True
         supervisor, self._supervisor = self._supervisor, None
         client = self._client
         if client is not None and client.is_connected:
@@ -240,6 +242,9 @@ class Bus:
         servers = list(self.servers)
         self._rng.shuffle(servers)
         for server in cycle(servers):
+            # Asked for besides the cancellation, which asyncio.wait_for of Python 3.11 may swallow.
+            if self._closing:
+                return
             client = _Client()
             client.tls_required = self._tls is not None
             self._lost.clear()

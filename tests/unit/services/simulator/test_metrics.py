@@ -65,7 +65,7 @@ class Server:
         return self.page.render(self.engine.state(), self.engine.counters, self.engine.revision, self.wall).decode()
 
     def value(self, name: str, **labels: str) -> float:
-        """The one sample of that name with these labels. The parser puts `_total` to the end of every counter's name."""
+        """The one sample of that name with these labels. The parser ends every counter with `_total`."""
         found = [
             sample.value
             for family in parse(self.render()).values()

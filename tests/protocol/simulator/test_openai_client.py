@@ -1,0 +1,113 @@
+"""The official client library against the simulator."""
+
+from collections.abc import AsyncIterator
+from typing import Literal
+
+import openai
+import pytest
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletionMessageParam
+
+from services.simulator.app import Simulator
+
+MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "How do points work? " * 20}]
+
+
+def usage(given: CompletionUsage | None) -> tuple[int, int, int]:
+    """Prompt tokens, cached ones, output tokens."""
+    assert given is not None
+    assert given.prompt_tokens_details is not None
+    assert given.total_tokens == given.prompt_tokens + given.completion_tokens
+    return given.prompt_tokens, given.prompt_tokens_details.cached_tokens or 0, given.completion_tokens
+
+
+@pytest.fixture
+async def library(server: Simulator) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=10) as one:
+        yield one
+
+
+async def test_chat(library: openai.AsyncOpenAI) -> None:
+    answer = await library.chat.completions.create(model="base", messages=MESSAGES, max_tokens=4)
+    assert answer.choices[0].message.role == "assistant"
+    assert len(answer.choices[0].message.content or "") == 16
+    assert answer.choices[0].finish_reason == "length"
+    assert usage(answer.usage) == (113, 0, 4)
+
+
+async def test_chat_again_hits_the_prefix_cache(library: openai.AsyncOpenAI) -> None:
+    for cached in (0, 112):
+        answer = await library.chat.completions.create(model="base", messages=MESSAGES, max_tokens=4)
+        assert usage(answer.usage) == (113, cached, 4)
+
+
+async def test_chat_streamed_is_the_same_answer(library: openai.AsyncOpenAI) -> None:
+    whole = await library.chat.completions.create(model="base", messages=MESSAGES)
+    stream = await library.chat.completions.create(
+        model="base", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert usage(chunks[-1].usage) == (113, 112, usage(whole.usage)[2])
+    assert chunks[-1].choices == []
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
+    assert text == whole.choices[0].message.content
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[0].choices[0].delta.role == "assistant"
+
+
+async def test_completion_and_its_stream(library: openai.AsyncOpenAI) -> None:
+    whole = await library.completions.create(model="base", prompt="Once upon a time", max_tokens=8, n=2)
+    stream = await library.completions.create(model="base", prompt="Once upon a time", max_tokens=8, n=2, stream=True)
+    texts = {0: "", 1: ""}
+    async for chunk in stream:
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == {choice.index: choice.text for choice in whole.choices}
+    assert texts[0] != texts[1]
+    assert usage(whole.usage)[2] == sum(len(choice.text) // 4 for choice in whole.choices)
+
+
+async def test_stop(library: openai.AsyncOpenAI) -> None:
+    whole = await library.completions.create(model="base", prompt="x", max_tokens=50, extra_body={"ignore_eos": True})
+    stop = whole.choices[0].text[41:47]
+    cut = await library.completions.create(
+        model="base", prompt="x", max_tokens=50, stop=[stop], extra_body={"ignore_eos": True}
+    )
+    assert cut.choices[0].text == whole.choices[0].text.split(stop)[0]
+    assert cut.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+async def test_embeddings(library: openai.AsyncOpenAI, encoding: Literal["float", "base64"]) -> None:
+    answer = await library.embeddings.create(
+        model="base", input=["one", "two"], dimensions=16, encoding_format=encoding
+    )
+    assert [item.index for item in answer.data] == [0, 1]
+    assert answer.usage.prompt_tokens == 2
+    # Packed as four bytes a number, base64 makes 88 characters of them.
+    assert len(answer.data[0].embedding) == (16 if encoding == "float" else 88)
+
+
+async def test_models(library: openai.AsyncOpenAI) -> None:
+    models = [model async for model in library.models.list()]
+    assert [(model.id, model.to_dict()["parent"]) for model in models] == [("base", None), ("tuned", "base")]
+
+
+async def test_an_adapter_answers_under_its_name(library: openai.AsyncOpenAI, server: Simulator) -> None:
+    answer = await library.chat.completions.create(model="tuned", messages=MESSAGES, max_tokens=2)
+    assert answer.model == "tuned"
+    assert server.server.state().loaded_adapters == ("tuned",)
+
+
+async def test_errors_are_the_librarys_own(library: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="The model `none` does not exist"):
+        await library.completions.create(model="none", prompt="x")
+    with pytest.raises(openai.BadRequestError, match="max_tokens: 0 is too small") as caught:
+        await library.completions.create(model="base", prompt="x", max_tokens=0)
+    assert caught.value.param == "max_tokens"
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 32768 tokens"):
+        await library.completions.create(model="base", prompt="x" * 200_000)
+
+
+async def test_the_answer_says_who_gave_it(library: openai.AsyncOpenAI) -> None:
+    raw = await library.completions.with_raw_response.create(model="base", prompt="x")
+    assert raw.headers["x-simulator-endpoint"] == "under-test"

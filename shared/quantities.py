@@ -1,28 +1,23 @@
 """Numbers with units as configuration documents and flags write them: durations and sizes.
 
 Durations are Go's (`50ms`, `1m30s`, `2h`) because that is what EndpointPickerConfigs use; a bare number is seconds.
-Sizes are Kubernetes quantities (`64Mi`, `1G`, `1k`, `4096`).
+Sizes are Kubernetes quantities (`64Mi`, `1G`, `1k`, `1e6`, `4096`) that come to whole numbers.
 """
 
 import re
+from decimal import Decimal
 from typing import Annotated
 
 from msgspec import Meta
 
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
-_SIZE_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T)?")
+_NUMBER = r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+"
+_BARE = re.compile(_NUMBER)
+_DURATION_PART = re.compile(rf"({_NUMBER})(ns|us|µs|μs|ms|s|m|h)")
+_DURATION = re.compile(rf"(?:(?:{_NUMBER})(?:ns|us|µs|μs|ms|s|m|h))+")
+_SIZE_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_SIZE_UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_SIZE = re.compile(rf"({_NUMBER})(?:([KMGTPE]i|[kMGTPE])|[eE](\+?[0-9]{{1,2}}))?")
 
 Duration = Annotated[float, Meta(ge=0, extra={"format": "duration"})]
 """Seconds; written as a Go duration or a number of seconds; never negative."""
@@ -34,34 +29,31 @@ Size = Annotated[int, Meta(ge=0, extra={"format": "size"})]
 """Bytes, or a count; written as a Kubernetes quantity or a plain number; never negative."""
 
 
-def parse_duration(text: str | float) -> float:
-    """Seconds of a Go duration (`250ms`, `1m30s`) or of a bare number.
+def parse_duration(text: object) -> float:
+    """Seconds of a Go duration (`250ms`, `1m30s`) or of a bare number. A sign is read; a range is the caller's matter.
 
     Raises ValueError that says what would be right.
     """
-    if isinstance(text, (int, float)) and not isinstance(text, bool):
+    if isinstance(text, (int, float)) and not isinstance(text, bool) and abs(text) < 1e300:
         return float(text)
-    if not isinstance(text, str):
-        raise ValueError("a duration such as 200ms, 2s or 1m30s is expected")
-    stripped = text.strip()
-    sign, body = (-1.0, stripped[1:]) if stripped.startswith("-") else (1.0, stripped.removeprefix("+"))
-    if re.fullmatch(r"\d+(?:\.\d*)?|\.\d+", body):
-        return sign * float(body)
-    parts = list(_DURATION_PART.finditer(body))
-    if not parts or "".join(part.group(0) for part in parts) != body:
-        raise ValueError("a duration such as 200ms, 2s or 1m30s is expected")
-    return sign * sum(float(part.group(1)) * _DURATION_UNITS[part.group(2)] for part in parts)
+    if isinstance(text, str):
+        sign, body = _signed(text)
+        if _BARE.fullmatch(body):
+            return sign * float(body)
+        if _DURATION.fullmatch(body):
+            return sign * sum(float(number) * _DURATION_UNITS[unit] for number, unit in _DURATION_PART.findall(body))
+    raise ValueError("a duration such as 200ms, 2s or 1m30s is expected")
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest of `250ms`, `2s`, `1.5s` that says it."""
+    """The shortest of `250ms`, `2s`, `1.5s` that says it, to the nanosecond; `parse_duration` reads it."""
     if seconds and abs(seconds) < 1:
-        return f"{seconds * 1000:g}ms"
-    return f"{seconds:g}s"
+        return f"{_plain(seconds * 1000, 6)}ms"
+    return f"{_plain(seconds, 9)}s"
 
 
-def parse_size(text: str | float) -> int:
-    """The number that a Kubernetes quantity (`64Mi`, `1G`, `1k`, `4096`) stands for.
+def parse_size(text: object) -> int:
+    """The number that a Kubernetes quantity (`64Mi`, `1G`, `1k`, `4096`) stands for. A sign is read.
 
     Raises ValueError that says what would be right.
     """
@@ -70,10 +62,29 @@ def parse_size(text: str | float) -> int:
     if isinstance(text, float) and text.is_integer():
         return int(text)
     if isinstance(text, str):
-        stripped = text.strip()
-        sign, body = (-1, stripped[1:]) if stripped.startswith("-") else (1, stripped)
+        sign, body = _signed(text)
         if match := _SIZE.fullmatch(body):
-            value = float(match.group(1)) * _SIZE_UNITS[match.group(2) or ""]
-            if value.is_integer():
+            number, unit, exponent = match.groups()
+            value = Decimal(number) * _SIZE_UNITS[unit or ""] * 10 ** int(exponent or 0)
+            if value == value.to_integral_value():
                 return sign * int(value)
     raise ValueError("a quantity such as 4096, 64Mi or 1G is expected")
+
+
+def format_size(number: int) -> str:
+    """The number with the largest unit that says it exactly (`64Mi`, `5k`); below 10 000 without one."""
+    if abs(number) < 10_000:
+        return str(number)
+    divisor, unit = max((size, unit) for unit, size in _SIZE_UNITS.items() if number % size == 0)
+    return f"{number // divisor}{unit}"
+
+
+def _signed(text: str) -> tuple[int, str]:
+    body = text.strip()
+    if body[:1] in ("-", "+"):
+        return (-1 if body[0] == "-" else 1), body[1:]
+    return 1, body
+
+
+def _plain(number: float, decimals: int) -> str:
+    return f"{number:.{decimals}f}".rstrip("0").rstrip(".")

@@ -1,23 +1,23 @@
 """Plain data (as YAML, JSON or flags give it) into typed structs, collecting every problem instead of the first.
 
-msgspec's own conversion stops at the first error; here a struct's fields, a list's items and a map's values are walked,
-and msgspec checks the leaves. Field constraints are those of `msgspec.Meta`; `extra={"format": "duration"}` and
-`{"format": "size"}` accept what `shared.quantities` reads.
+msgspec's own conversion stops at the first error; here a struct's fields, a list's items and a map's values are walked
+along `msgspec.inspect`'s description of the type. Field constraints are those of `msgspec.Meta`;
+`extra={"format": "duration"}` and `{"format": "size"}` accept what `shared.quantities` reads.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-import msgspec
 from msgspec import inspect
 
 from shared.config.problems import Problems, join, nearest, show
 from shared.quantities import parse_duration, parse_size
 
-S = TypeVar("S", bound=msgspec.Struct)
-
 MISSING: Any = object()
 """What `decode` returns for a value that had problems."""
+
+_INFINITY = float("inf")
 
 
 def decode(
@@ -27,6 +27,7 @@ def decode(
 
     `ignore_case` matches struct fields as Go's JSON decoder does, which plugin parameters rely on. `lenient` goes on
     with the sound parts of a struct whose fields all have defaults, so that a later check can find more problems.
+    Raises TypeError when `kind` has a type that isn't read here (sets, dates): that is a mistake of its author.
     """
     return _Decoder(problems, ignore_case, lenient).value(raw, inspect.type_info(kind), path, {})
 
@@ -41,136 +42,209 @@ class _Decoder:
         match info:
             case inspect.Metadata(type=inner):
                 return self.value(raw, inner, path, {**extra, **(info.extra or {})})
+            case inspect.AnyType():
+                return raw
+            case inspect.NoneType() if raw is None:
+                return None
             case inspect.UnionType(types=types):
-                if raw is None and any(isinstance(one, inspect.NoneType) for one in types):
-                    return None
-                rest = [one for one in types if not isinstance(one, inspect.NoneType)]
-                if len(rest) == 1:
-                    return self.value(raw, rest[0], path, extra)
+                return self._union(raw, types, path, extra)
             case inspect.StructType():
                 return self._struct(raw, info, path)
-            case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
-                return self._list(raw, item, path, info)
-            case inspect.DictType(value_type=item):
-                return self._dict(raw, item, path)
+            case inspect.ListType() | inspect.VarTupleType():
+                return self._list(raw, info, path)
+            case inspect.DictType():
+                return self._dict(raw, info, path)
             case inspect.FloatType() if extra.get("format") == "duration":
                 return self._quantity(raw, parse_duration, info, path)
             case inspect.IntType() if extra.get("format") == "size":
                 return self._quantity(raw, parse_size, info, path)
-            case inspect.AnyType():
-                return raw
-        return self._leaf(raw, info, path)
+            case inspect.IntType() | inspect.FloatType():
+                return self._number(raw, info, path)
+            case inspect.StrType():
+                return self._string(raw, info, path)
+            case inspect.BoolType():
+                return raw if isinstance(raw, bool) else self._mismatch(raw, info, path)
+            case inspect.LiteralType(values=values):
+                return raw if raw in values else self._no_choice(raw, values, path)
+            case inspect.EnumType(cls=cls):
+                values = tuple(one.value for one in cls)
+                return cls(raw) if raw in values else self._no_choice(raw, values, path)
+        raise TypeError(f"{path}: {type(info).__name__} isn't read from documents")
+
+    def _union(self, raw: object, types: tuple[inspect.Type, ...], path: str, extra: Mapping[str, Any]) -> Any:
+        if raw is None and any(isinstance(one, inspect.NoneType) for one in types):
+            return None
+        rest = [one for one in types if not isinstance(one, inspect.NoneType)]
+        if len(rest) == 1:
+            return self.value(raw, rest[0], path, extra)
+        for one in rest:
+            attempt = Problems()
+            value = _Decoder(attempt, self._ignore_case, lenient=False).value(raw, one, path, extra)
+            if not attempt.errors:
+                return value
+        self._problems.error(path, f"{_said(raw)}; {' or '.join(map(expected, rest))} is expected")
+        return MISSING
 
     def _struct(self, raw: object, info: inspect.StructType, path: str) -> Any:
         if not isinstance(raw, Mapping):
-            self._problems.error(path, f"{show(raw)} is {_kind(raw)}; a mapping is expected")
-            return MISSING
+            return self._mismatch(raw, info, path)
         fields = {field.encode_name: field for field in info.fields}
-        folded = {name.lower(): name for name in fields} if self._ignore_case else {name: name for name in fields}
+        folded = {name.lower() if self._ignore_case else name: name for name in fields}
         values: dict[str, Any] = {}
         seen: dict[str, str] = {}
         sound = True
         for key, item in raw.items():
             name = folded.get(key.lower() if self._ignore_case else key) if isinstance(key, str) else None
+            at = join(path, str(key))
             if name is None:
-                hint = nearest(str(key), fields)
-                known = ", ".join(sorted(fields)) or "none"
-                self._problems.error(join(path, str(key)), f"unknown field{hint or f'; known: {known}'}")
+                known = f"; known: {', '.join(sorted(fields))}" if fields else "; there are none"
+                self._problems.error(at, f"unknown field{nearest(str(key), fields) or known}")
                 sound = False
-            elif name in seen:
-                self._problems.error(join(path, str(key)), f"given twice, as {seen[name]!r} too")
+                continue
+            if name in seen:
+                self._problems.error(at, f"given twice, as {seen[name]!r} too")
+                sound = False
+                continue
+            seen[name] = str(key)
+            field = fields[name]
+            if item is None and not field.required:
+                continue  # an explicit null leaves the default, as in the original
+            value = self.value(item, field.type, at, {})
+            if value is MISSING:
                 sound = False
             else:
-                seen[name] = str(key)
-                field = fields[name]
-                if item is None and (not field.required):
-                    continue  # an explicit null leaves the default, as in the original
-                value = self.value(item, field.type, join(path, str(key)), {})
-                if value is MISSING:
-                    sound = False
-                else:
-                    values[field.name] = value
+                values[field.name] = value
         for name, field in fields.items():
             if field.required and name not in seen:
                 self._problems.error(join(path, name), "required, and missing")
                 sound = False
-        if not sound and not (self._lenient and all(not field.required for field in info.fields)):
+        if not sound and not (self._lenient and _has_defaults(info)):
             return MISSING
         try:
             return info.cls(**values)
-        except ValueError as error:  # a struct's own __post_init__ check
+        except ValueError as error:  # what the fields say together, checked in __post_init__
             self._problems.error(path, str(error))
             return MISSING
 
-    def _list(self, raw: object, item: inspect.Type, path: str, info: inspect.Type) -> Any:
+    def _list(self, raw: object, info: inspect.ListType | inspect.VarTupleType, path: str) -> Any:
         if not isinstance(raw, (list, tuple)):
-            self._problems.error(path, f"{show(raw)} is {_kind(raw)}; a list is expected")
+            return self._mismatch(raw, info, path)
+        if info.min_length and len(raw) < info.min_length:
+            self._problems.error(path, f"{len(raw) or 'no'} items; at least {info.min_length} is expected")
             return MISSING
+        item = info.item_type
         values = [self.value(one, item, join(path, index), {}) for index, one in enumerate(raw)]
         if any(value is MISSING for value in values):
-            if not self._lenient:
+            blank = _blank(item)
+            if not self._lenient or blank is MISSING:
                 return MISSING
-            # a position keeps its number, so that paths of later problems are right
-            if isinstance(item, inspect.StructType):
-                values = [item.cls() if one is MISSING else one for one in values]
-            else:
-                values = [one for one in values if one is not MISSING]
+            # a position keeps its number, so that the paths of later problems are right
+            values = [blank if one is MISSING else one for one in values]
         return tuple(values) if isinstance(info, inspect.VarTupleType) else values
 
-    def _dict(self, raw: object, item: inspect.Type, path: str) -> Any:
+    def _dict(self, raw: object, info: inspect.DictType, path: str) -> Any:
         if not isinstance(raw, Mapping):
-            self._problems.error(path, f"{show(raw)} is {_kind(raw)}; a mapping is expected")
-            return MISSING
-        values = {str(key): self.value(one, item, join(path, str(key)), {}) for key, one in raw.items()}
+            return self._mismatch(raw, info, path)
+        values = {str(key): self.value(one, info.value_type, join(path, str(key)), {}) for key, one in raw.items()}
         return MISSING if any(value is MISSING for value in values.values()) else values
 
-    def _quantity(self, raw: object, parse: Any, info: inspect.IntType | inspect.FloatType, path: str) -> Any:
+    def _quantity(
+        self, raw: object, parse: Callable[[object], float], info: inspect.IntType | inspect.FloatType, path: str
+    ) -> Any:
         try:
             number = parse(raw)
         except ValueError as error:
             self._problems.error(path, f"{show(raw)}: {error}")
             return MISSING
+        return self._in_range(number, raw, info, path)
+
+    def _number(self, raw: object, info: inspect.IntType | inspect.FloatType, path: str) -> Any:
+        if isinstance(raw, bool) or not isinstance(raw, (int, float)):
+            return self._mismatch(raw, info, path)
+        if abs(raw) == _INFINITY or raw != raw:
+            self._problems.error(path, f"{show(raw)} is not a finite number")
+            return MISSING
+        if isinstance(info, inspect.FloatType):
+            try:
+                raw = float(raw)
+            except OverflowError:
+                self._problems.error(path, f"{show(raw)} is too large")
+                return MISSING
+        elif raw != int(raw):
+            return self._mismatch(raw, info, path)
+        else:
+            raw = int(raw)
+        return self._in_range(raw, raw, info, path)
+
+    def _in_range(self, number: float, raw: object, info: inspect.IntType | inspect.FloatType, path: str) -> Any:
         if problem := _out_of_range(number, info):
             self._problems.error(path, f"{show(raw)} is {problem}")
             return MISSING
         return number
 
-    def _leaf(self, raw: object, info: inspect.Type, path: str) -> Any:
-        if isinstance(info, (inspect.IntType, inspect.FloatType)) and isinstance(raw, (int, float)):
-            if isinstance(raw, bool) or (isinstance(info, inspect.IntType) and raw != int(raw)):
-                self._problems.error(path, f"{show(raw)} is {_kind(raw)}; {_expected(info)} is expected")
-                return MISSING
-            if problem := _out_of_range(raw, info):
-                self._problems.error(path, f"{show(raw)} is {problem}")
-                return MISSING
-            return float(raw) if isinstance(info, inspect.FloatType) else int(raw)
-        match info:
-            case inspect.LiteralType(values=values):
-                if raw in values:
-                    return raw
-                allowed = ", ".join(repr(one) for one in values)
-                self._problems.error(path, f"{show(raw)} isn't one of {allowed}")
-                return MISSING
-            case inspect.EnumType(cls=cls):
-                try:
-                    return cls(raw)
-                except ValueError:
-                    allowed = ", ".join(repr(one.value) for one in cls)
-                    self._problems.error(path, f"{show(raw)} isn't one of {allowed}")
-                    return MISSING
-            case inspect.BoolType() if isinstance(raw, bool):
-                return raw
-            case inspect.StrType() if isinstance(raw, str):
-                if info.min_length and len(raw) < info.min_length:
-                    self._problems.error(path, f"{show(raw)} is empty")
-                    return MISSING
-                return raw
-        self._problems.error(path, f"{show(raw)} is {_kind(raw)}; {_expected(info)} is expected")
+    def _string(self, raw: object, info: inspect.StrType, path: str) -> Any:
+        if not isinstance(raw, str):
+            return self._mismatch(raw, info, path)
+        if info.min_length and len(raw) < info.min_length:
+            problem = "is empty" if not raw else f"has fewer than {info.min_length} characters"
+        elif info.max_length is not None and len(raw) > info.max_length:
+            problem = f"has more than {info.max_length} characters"
+        elif info.pattern and not re.search(info.pattern, raw):
+            problem = f"doesn't match {info.pattern}"
+        else:
+            return raw
+        self._problems.error(path, f"{show(raw)} {problem}")
+        return MISSING
+
+    def _mismatch(self, raw: object, info: inspect.Type, path: str) -> Any:
+        self._problems.error(path, f"{_said(raw)}; {expected(info)} is expected")
+        return MISSING
+
+    def _no_choice(self, raw: object, values: Iterable[object], path: str) -> Any:
+        self._problems.error(path, f"{show(raw)} isn't one of {', '.join(map(show, values))}")
         return MISSING
 
 
+def expected(info: inspect.Type) -> str:
+    """What a value of the type is called in messages."""
+    match info:
+        case inspect.Metadata(type=inner):
+            return expected(inner)
+        case inspect.IntType():
+            return "a whole number"
+        case inspect.FloatType():
+            return "a number"
+        case inspect.StrType():
+            return "a string"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.ListType() | inspect.VarTupleType():
+            return "a list"
+        case inspect.StructType() | inspect.DictType():
+            return "a mapping"
+        case inspect.LiteralType(values=values):
+            return " or ".join(map(show, values))
+        case _:
+            return f"a {type(info).__name__.removesuffix('Type').lower()}"
+
+
+def _has_defaults(info: inspect.StructType) -> bool:
+    return not any(field.required for field in info.fields)
+
+
+def _blank(info: inspect.Type) -> Any:
+    """What stands in a list for an item that can't be used, or MISSING where nothing can."""
+    match info:
+        case inspect.StructType() if _has_defaults(info):
+            return info.cls()
+        case inspect.StrType():
+            return ""
+        case _:
+            return MISSING
+
+
 def _out_of_range(number: float, info: inspect.IntType | inspect.FloatType) -> str:
-    if number != number or number in (float("inf"), float("-inf")):
+    if abs(number) == _INFINITY or number != number:
         return "not a finite number"
     if info.ge is not None and number < info.ge:
         return "negative" if info.ge == 0 else f"below {info.ge:g}"
@@ -183,24 +257,13 @@ def _out_of_range(number: float, info: inspect.IntType | inspect.FloatType) -> s
     return ""
 
 
-def _expected(info: inspect.Type) -> str:
-    match info:
-        case inspect.IntType():
-            return "a whole number"
-        case inspect.FloatType():
-            return "a number"
-        case inspect.StrType():
-            return "a string"
-        case inspect.BoolType():
-            return "true or false"
-        case _:
-            return type(info).__name__.removesuffix("Type").lower()
+def _said(raw: object) -> str:
+    """The value and what it is."""
+    return "null" if raw is None else f"{show(raw)} is {_kind(raw)}"
 
 
 def _kind(raw: object) -> str:
     match raw:
-        case None:
-            return "null"
         case bool():
             return "a boolean"
         case int() | float():

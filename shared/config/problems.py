@@ -68,8 +68,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def show(value: object) -> str:
-    """The value as an error message shows it: short, on one line."""
-    text = repr(value)
+    """The value as an error message shows it: as a document writes it, short, on one line."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        text = f"a {type(value).__name__} too long to print"
     return text if len(text) <= 80 else text[:77] + "…"
 
 

@@ -1,65 +1,144 @@
-"""YAML (and so JSON) into plain data, strictly: duplicate keys are errors, syntax errors name their line.
+"""YAML (and so JSON) into plain data, strictly: duplicate keys are problems, syntax errors name their line.
 
-PyYAML's C loader is used where it was built; aliases that blow up a small file into a huge one are refused.
+PyYAML's C loader does the work where it was built. Hostile text is not left to it: nesting is measured on the event
+stream before anything recurses (the C composer overflows the stack at 100 000 levels), and aliases are weighed on the
+node graph before anything is built or walked.
 """
 
-from collections.abc import Hashable
+import json
+import re
 from typing import Any
 
 import yaml
 
-from shared.config.problems import Problems, show
+from shared.config.problems import Problems, join, show
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-MAX_ALIASES = 1000
-"""More aliases than this in one document is no configuration but a bomb."""
-
-
-class _DuplicateKey(yaml.MarkedYAMLError):
-    pass
+MAX_DEPTH = 64
+"""Levels of nesting. An EndpointPickerConfig has about eight."""
+MAX_EXPANSION = 100_000
+"""Values that a document may have once each alias counts for what it names, beyond ten times those that are written."""
 
 
 class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at import
-    """A safe loader that refuses duplicate keys and alias bombs."""
+    """PyYAML's safe loader, which also reads numbers as JSON and YAML 1.2 write them (`1e3`)."""
 
-    aliases = 0
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            self.aliases += 1
-            if self.aliases > MAX_ALIASES:
-                raise yaml.MarkedYAMLError(problem=f"more than {MAX_ALIASES} aliases", problem_mark=None)
-        return super().compose_node(parent, index)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen: dict[Hashable, Any] = {}
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
-                raise _DuplicateKey(problem=f"duplicate key {show(key)}", problem_mark=key_node.start_mark)
-            if isinstance(key, Hashable):
-                seen[key] = None
-        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
-        return mapping
+
+class _Refused(Exception):
+    """A document that must not be built; what is wrong has been noted."""
 
 
 def parse_documents(text: str, problems: Problems) -> list[Any]:
-    """The documents of a YAML stream, without empty ones; a syntax error is noted with its line."""
-    loader = _Loader(text)
+    """The documents of a YAML stream, without empty ones.
+
+    A syntax error is noted with its line, and ends the stream. A duplicate key is noted with its path and line; the
+    last one counts, so that the rest of the document can be looked at all the same.
+    """
     documents: list[Any] = []
     try:
-        while loader.check_data():
-            document = loader.get_data()
-            if document is not None:
-                documents.append(document)
+        _check_depth(text)
+        loader = _Loader(text)
+        try:
+            while loader.check_node():
+                node = loader.get_node()
+                _Nodes(problems).check(node)
+                document = loader.construct_document(node)
+                if document is not None:
+                    documents.append(document)
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
+        if text.lstrip()[:1] in ("{", "[") and (parsed := _json(text, problems)) is not None:
+            return [parsed]
         mark = error.problem_mark
-        message = error.problem or "is not YAML"
-        kind = "" if isinstance(error, _DuplicateKey) else "not valid YAML: "
-        problems.error("", f"{kind}{message}", mark.line + 1 if mark else None)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problems.error("", f"not valid YAML: {error}")
-    finally:
-        loader.dispose()
+        problems.error("", f"not valid YAML: {error.problem or 'syntax error'}", mark.line + 1 if mark else None)
+    except (yaml.YAMLError, ValueError) as error:  # unreadable characters; scalars that aren't what their tag says
+        problems.error("", f"not valid YAML: {' '.join(str(error).split())}")
+    except _Refused:
+        pass
     return documents
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_Base):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > MAX_DEPTH:
+                    break
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+    except yaml.YAMLError:
+        return  # the loader meets it at the same place, and has read what comes before
+    if depth > MAX_DEPTH:
+        mark: Any = event.start_mark
+        raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=mark)
+
+
+class _Nodes:
+    """Looks at a document's nodes before they become data."""
+
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+        self._sizes: dict[int, int] = {}
+        self._open: set[int] = set()
+
+    def check(self, root: Any) -> None:
+        """Note duplicate keys. Raises `_Refused` when aliases make the document endless or huge."""
+        size = self._size(root, "")
+        if size > MAX_EXPANSION + 10 * len(self._sizes):
+            self._problems.error("", f"its aliases stand for {size} values; write them out, or fewer")
+            raise _Refused
+
+    def _size(self, node: Any, path: str) -> int:
+        """Values under a node when each alias counts for what it names."""
+        known = self._sizes.get(id(node))
+        if known is not None:
+            return known
+        if id(node) in self._open:
+            self._problems.error(path, "an alias for what it is itself a part of", node.start_mark.line + 1)
+            raise _Refused
+        self._open.add(id(node))
+        size = 1
+        if isinstance(node, yaml.SequenceNode):
+            size += sum(self._size(item, join(path, index)) for index, item in enumerate(node.value))
+        elif isinstance(node, yaml.MappingNode):
+            keys: dict[tuple[str, str], int] = {}
+            for key, value in node.value:
+                inner = path
+                if isinstance(key, yaml.ScalarNode):
+                    inner = join(path, key.value)
+                    line = key.start_mark.line + 1
+                    if first := keys.get((key.tag, key.value)):
+                        self._problems.error(inner, f"duplicate key; the first is in line {first}", line)
+                    keys.setdefault((key.tag, key.value), line)
+                size += self._size(key, inner) + self._size(value, inner)
+        self._open.discard(id(node))
+        self._sizes[id(node)] = size
+        return size
+
+
+def _json(text: str, problems: Problems) -> Any:
+    """The value of a JSON text that YAML can't read (YAML has no surrogate pairs), or None where it is no JSON."""
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                problems.error("", f"duplicate key {show(key)}")
+            found[key] = value
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=mapping)
+    except (ValueError, RecursionError):
+        return None

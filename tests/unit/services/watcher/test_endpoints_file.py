@@ -198,7 +198,7 @@ BAD_ENTRIES = [
     ),
     (
         "- {name: a, address: 10.0.0.1, port: true}",
-        ["endpoints[0].port: True isn't a port; a number from 1 to 65535 is expected (line 2)"],
+        ["endpoints[0].port: true isn't a port; a number from 1 to 65535 is expected (line 2)"],
     ),
     (
         "- {name: a, address: 10.0.0.1, port: 80, metricsHost: 10.0.0.1}",

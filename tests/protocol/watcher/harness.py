@@ -1,0 +1,211 @@
+"""What the watcher's tests share: a reader of what it publishes, watchers in this process and as processes."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from services.watcher.app import WatcherService
+from services.watcher.lookup import Lookup
+from services.watcher.settings import WatcherSettings
+from shared.bus.connection import Bus
+from shared.bus.replica import Replica
+from shared.bus.replica_state import Delete, Event, Reset, Upsert
+from shared.bus.subjects import Subjects, parse_key, pool_token
+from shared.model import Fact
+from tests.nats import free_port
+
+POOL = pool_token("default", "default")
+CONVERGED = 5.0
+"""Seconds in which whatever is going to happen has happened, on a machine that is busy with other tests."""
+
+
+async def eventually(holds: Callable[[], bool], what: str, timeout: float = CONVERGED) -> None:
+    """Wait until the condition holds. Fails, saying what was waited for."""
+    deadline = time.monotonic() + timeout
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+class Reader:
+    """A picker's view of the facts: what there is now, and every event that led to it."""
+
+    def __init__(self, url: str) -> None:
+        self._bus = Bus(url, name="reader")
+        self.events: list[Event] = []
+        self.replica = Replica(self._bus, Subjects(), POOL, self.events.append)
+
+    async def start(self) -> None:
+        await self.replica.start()
+        await self._bus.start()
+
+    async def close(self) -> None:
+        await self.replica.close()
+        await self._bus.close()
+
+    def facts(self, kind: str) -> dict[str, Fact]:
+        """The facts of a kind by name."""
+        found = ((parse_key(key), fact) for key, fact in self.replica.facts().items())
+        return {key.name: fact for key, fact in found if key.kind == kind}
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Names of the endpoints, without the namespace."""
+        return sorted(id.removeprefix("default/") for id in self.facts("endpoint"))
+
+    async def sees(self, *names: str, timeout: float = CONVERGED) -> None:
+        await eventually(lambda: self.replica.synced and self.endpoints == list(names), f"endpoints {names}", timeout)
+
+    def ever_had(self, since: int = 0) -> set[str]:
+        """The names of all endpoints that events from position `since` on brought."""
+        names: set[str] = set()
+        for event in self.events[since:]:
+            keys = list(event.facts) if isinstance(event, Reset) else [event.key] if isinstance(event, Upsert) else []
+            names |= {key.name for one in keys if (key := parse_key(one)).kind == "endpoint"}
+        return {name.removeprefix("default/") for name in names}
+
+    def deleted(self, since: int = 0) -> set[str]:
+        """The names of all endpoints that a Delete, or a Reset without them, took away."""
+        return {
+            parse_key(event.key).name.removeprefix("default/")
+            for event in self.events[since:]
+            if isinstance(event, Delete) and parse_key(event.key).kind == "endpoint"
+        }
+
+
+@asynccontextmanager
+async def reader(url: str) -> AsyncIterator[Reader]:
+    made = Reader(url)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+class _Watcher(WatcherService):
+    """Says when it has started."""
+
+    def __init__(self, settings: WatcherSettings, lookup: Lookup | None = None) -> None:
+        super().__init__(settings, lookup)
+        self.begun = asyncio.Event()
+
+    async def start(self) -> None:
+        await super().start()
+        self.begun.set()
+
+
+@asynccontextmanager
+async def watcher(url: str, lookup: Lookup | None = None, **settings: Any) -> AsyncIterator[WatcherService]:
+    """A watcher in this process, started."""
+    service = _Watcher(
+        WatcherSettings(
+            nats_url=(url,), admin_host="127.0.0.1", admin_port=0, rescan_interval=0.5, drain_timeout=2.0, **settings
+        ),
+        lookup,
+    )
+    serving = asyncio.create_task(service.serve())
+    started = asyncio.create_task(service.begun.wait())
+    await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        started.cancel()
+        serving.result()
+    try:
+        yield service
+    finally:
+        service.stop()
+        assert await serving == 0
+
+
+class WatcherProcess:
+    """A watcher as a process of its own: to be killed."""
+
+    def __init__(self, url: str, log: Path, *flags: str) -> None:
+        self.port = free_port()
+        self._log = log.open("wb")
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "pointsman", "watcher", f"--nats-url={url}"),
+                *("--admin-host=127.0.0.1", f"--admin-port={self.port}", "--rescan-interval=500ms", *flags),
+            ],
+            stderr=self._log,
+        )
+
+    async def state(self) -> dict[str, Any]:
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"http://127.0.0.1:{self.port}/debug/state")
+            state: dict[str, Any] = answer.json()
+            return state
+
+    async def reasons(self) -> dict[str, str] | None:
+        """Why it isn't ready; empty when it is, None while it doesn't answer."""
+        try:
+            async with httpx.AsyncClient() as client:
+                answer = await client.get(f"http://127.0.0.1:{self.port}/readyz")
+        except httpx.TransportError:
+            return None
+        reasons: dict[str, str] = json.loads(answer.content)["reasons"]
+        return reasons
+
+    async def ready(self, timeout: float = 20.0) -> None:
+        deadline = time.monotonic() + timeout
+        while (reasons := await self.reasons()) != {}:
+            assert self._process.poll() is None, "it has ended"
+            assert time.monotonic() < deadline, f"not ready: {reasons}"
+            await asyncio.sleep(0.02)
+
+    async def leads(self) -> bool:
+        leads: bool = (await self.state())["leadership"]["leads"]
+        return leads
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end(signal.SIGKILL)
+
+    async def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return await asyncio.to_thread(self._process.wait, 20)
+
+    def pause(self) -> None:
+        """SIGSTOP: it stands still, and its connection stays open."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+        self._process.wait(20)
+        self._log.close()
+
+    def close(self) -> None:
+        self._end(signal.SIGKILL)
+
+
+def endpoints_text(*names: str) -> str:
+    """An endpoints file: `name` is at an address of its own."""
+    if not names:
+        return "endpoints: []\n"
+    return "endpoints:\n" + "".join(
+        f"- {{name: {name}, address: 10.0.0.{1 + sum(map(ord, name)) % 250}, port: 8000}}\n" for name in names
+    )
+
+
+def replace(path: Path, text: str) -> None:
+    """Put a new file in the place of an old one, as a careful writer does."""
+    part = path.with_name(f".{path.name}.new")
+    part.write_text(text)
+    part.rename(path)

@@ -1,0 +1,251 @@
+"""From files to what a reader of the bus sees."""
+
+from pathlib import Path
+
+from prometheus_client import generate_latest
+
+from services.watcher.app import WatcherService
+from shared.model import Configuration, Endpoint, Objective, Pool
+from tests.nats import NatsServer
+from tests.protocol.watcher.harness import endpoints_text, eventually, reader, replace, watcher
+
+OBJECTIVE = """
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceObjective
+metadata: {name: batch}
+spec: {priority: -1, poolRef: {name: default}}
+"""
+CONFIGURATION = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: file-discovery
+  parameters: {path: %s}
+dataLayer:
+  discovery: {pluginRef: file-discovery}
+"""
+
+
+def metric(service: WatcherService, name: str) -> float:
+    lines = generate_latest(service.registry).decode().splitlines()
+    [value] = [float(line.split()[-1]) for line in lines if line.split(" ")[0] == name]
+    return value
+
+
+async def test_what_the_file_states_is_published(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a") + "---" + OBJECTIVE)
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
+        await seen.sees("a")
+        assert seen.facts("endpoint") == {
+            "default/a": Endpoint(id="default/a", name="a", address="10.0.0.98", port=8000)
+        }
+        assert seen.facts("objective") == {"batch": Objective(name="batch", priority=-1)}
+        assert seen.facts("pool") == {"": Pool(name="default")}
+        assert seen.facts("config") == {}
+        await eventually(lambda: service.readiness.ready, "ready")
+        assert metric(service, 'pointsman_watcher_facts{kind="endpoint"}') == 1.0
+        assert metric(service, "pointsman_watcher_facts_written_total") == 3.0
+        assert metric(service, "pointsman_watcher_leader") == 1.0
+        assert metric(service, "pointsman_bus_connected") == 1.0
+
+
+async def test_a_file_that_is_replaced_by_rename_is_published(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a", "b"))
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)):
+        await seen.sees("a", "b")
+        for names in (("b", "c"), ("c",), ("c", "d")):
+            replace(path, endpoints_text(*names))
+            await seen.sees(*names)
+
+
+async def test_a_file_that_is_edited_in_place_is_published(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a", "b"))
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)):
+        await seen.sees("a", "b")
+        path.write_text(endpoints_text("b", "c"))
+        await seen.sees("b", "c")
+        assert seen.deleted() == {"a"}
+
+
+async def test_a_change_is_seen_through_a_link_without_a_notice(nats: NatsServer, tmp_path: Path) -> None:
+    """The link's directory says nothing of a change in the other one's subdirectory; the interval does."""
+    far = tmp_path / "far"
+    far.mkdir()
+    (far / "endpoints.yaml").write_text(endpoints_text("a"))
+    near = tmp_path / "near"
+    near.mkdir()
+    (near / "endpoints.yaml").symlink_to(far / "endpoints.yaml")
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(near)):
+        await seen.sees("a")
+        replace(far / "endpoints.yaml", endpoints_text("b"))
+        await seen.sees("b")
+
+
+async def test_a_configmap_whose_link_is_swapped_is_published(nats: NatsServer, tmp_path: Path) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+
+    def publish(version: int, *names: str) -> None:
+        directory = mount / f"..{version}"
+        directory.mkdir()
+        (directory / "endpoints.yaml").write_text(endpoints_text(*names))
+        (mount / "..data_tmp").symlink_to(directory.name)
+        (mount / "..data_tmp").rename(mount / "..data")
+
+    publish(1, "a")
+    (mount / "endpoints.yaml").symlink_to("..data/endpoints.yaml")
+    for target in (mount, mount / "endpoints.yaml"):
+        async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(target)):
+            publish(10 if target == mount else 20, "b")
+            await seen.sees("b")
+            publish(11 if target == mount else 21, "a", "c")
+            await seen.sees("a", "c")
+
+
+async def test_the_files_of_a_directory_add_up(nats: NatsServer, tmp_path: Path) -> None:
+    directory = tmp_path / "conf"
+    directory.mkdir()
+    (directory / "a.yaml").write_text(endpoints_text("a"))
+    (directory / "ignored.txt").write_text("{")
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(directory)):
+        await seen.sees("a")
+        replace(directory / "b.yaml", endpoints_text("b"))
+        replace(directory / "objectives.yaml", OBJECTIVE)
+        await seen.sees("a", "b")
+        await eventually(lambda: "batch" in seen.facts("objective"), "the objective")
+        (directory / "a.yaml").unlink()
+        (directory / "objectives.yaml").unlink()
+        await seen.sees("b")
+        await eventually(lambda: not seen.facts("objective"), "no objective")
+
+
+async def test_a_bad_file_keeps_the_last_good_state_and_says_so(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a"))
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
+        await seen.sees("a")
+        replace(path, "endpoints:\n- {name: b, address: 10.0.0.2, port: 0}\n")
+        await eventually(lambda: bool(service.holding.problems()), "a problem")
+        assert service.state()["problems"] == {
+            str(path): ["endpoints[0].port: 0 isn't a port; a number from 1 to 65535 is expected (line 2)"]
+        }
+        assert metric(service, "pointsman_watcher_bad_files") == 1.0
+        assert metric(service, "pointsman_watcher_rejections_total") == 1.0
+        assert metric(service, "pointsman_watcher_last_good_age_seconds") > 0.0
+        assert seen.endpoints == ["a"]
+        assert service.readiness.ready
+        replace(path, endpoints_text("b"))
+        await seen.sees("b")
+        assert service.state()["problems"] == {}
+        assert metric(service, "pointsman_watcher_last_good_age_seconds") == 0.0
+
+
+async def test_a_file_that_disappears_keeps_the_last_good_state(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a"))
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
+        await seen.sees("a")
+        path.unlink()
+        await eventually(lambda: bool(service.holding.problems()), "a problem")
+        assert (seen.endpoints, seen.deleted()) == (["a"], set())
+        path.write_text(endpoints_text("a", "b"))
+        await seen.sees("a", "b")
+
+
+async def test_a_directory_that_is_replaced_as_a_whole_is_still_watched(nats: NatsServer, tmp_path: Path) -> None:
+    directory = tmp_path / "conf"
+    directory.mkdir()
+    (directory / "a.yaml").write_text(endpoints_text("a"))
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(directory)):
+        await seen.sees("a")
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "a.yaml").write_text(endpoints_text("b"))
+        directory.rename(tmp_path / "old")
+        other.rename(directory)
+        await seen.sees("b")
+        replace(directory / "a.yaml", endpoints_text("c"))
+        await seen.sees("c")
+
+
+async def test_an_empty_list_removes_all_endpoints(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a", "b"))
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)):
+        await seen.sees("a", "b")
+        replace(path, "endpoints: []\n")
+        await seen.sees()
+        assert seen.facts("pool") == {"": Pool(name="default")}
+
+
+async def test_what_an_earlier_run_published_and_the_file_no_longer_has_is_removed(
+    nats: NatsServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a", "b"))
+    async with reader(nats.url) as seen:
+        async with watcher(nats.url, endpoints_file=str(path)):
+            await seen.sees("a", "b")
+        replace(path, endpoints_text("b"))
+        async with watcher(nats.url, endpoints_file=str(path)):
+            await seen.sees("b")
+        assert seen.deleted() == {"a"}
+
+
+async def test_the_configuration_is_published_and_a_bad_one_keeps_the_last(nats: NatsServer, tmp_path: Path) -> None:
+    path, config = tmp_path / "endpoints.yaml", tmp_path / "picker.yaml"
+    path.write_text(endpoints_text("a"))
+    good = CONFIGURATION % path
+    config.write_text(good)
+    async with (
+        reader(nats.url) as seen,
+        watcher(nats.url, endpoints_file=str(path), config_file=str(config)) as service,
+    ):
+        published = {"": Configuration(text=good, origin=str(config))}
+        await eventually(lambda: seen.facts("config") == published, "the configuration")
+        replace(config, good + "schedulingProfiles:\n- {name: p, plugins: [{pluginRef: nobody}]}\n")
+        await eventually(lambda: bool(service.holding.problems()), "a problem")
+        assert "nobody" in service.state()["problems"][str(config)][0]
+        assert seen.facts("config") == published
+        replace(config, good + "# better\n")
+        published = {"": Configuration(text=good + "# better\n", origin=str(config))}
+        await eventually(lambda: seen.facts("config") == published, "the new configuration")
+
+
+async def test_a_configuration_among_the_endpoints_files_is_published(nats: NatsServer, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "all.yaml").write_text(endpoints_text("a") + "---" + CONFIGURATION % "nowhere")
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(tmp_path / "conf")):
+        await seen.sees("a")
+        await eventually(lambda: bool(seen.facts("config")), "the configuration")
+        assert seen.facts("config") == {
+            "": Configuration(text="---" + CONFIGURATION % "nowhere", origin=str(tmp_path / "conf" / "all.yaml"))
+        }
+
+
+async def test_the_configurations_file_discovery_names_the_endpoints_file(nats: NatsServer, tmp_path: Path) -> None:
+    one, other, config = tmp_path / "one.yaml", tmp_path / "other.yaml", tmp_path / "picker.yaml"
+    one.write_text(endpoints_text("a"))
+    config.write_text(CONFIGURATION % one)
+    async with reader(nats.url) as seen, watcher(nats.url, config_file=str(config)) as service:
+        await seen.sees("a")
+        replace(config, CONFIGURATION % other)
+        await eventually(lambda: bool(service.holding.problems()), "a problem")
+        assert seen.endpoints == ["a"]
+        other.write_text(endpoints_text("b"))
+        await seen.sees("b")
+        assert service.state()["files"] == sorted([str(config), str(other)])
+
+
+async def test_resources_of_another_pool_are_left_out_and_shown(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a") + "---" + OBJECTIVE.replace("default", "other"))
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
+        await seen.sees("a")
+        assert seen.facts("objective") == {}
+        assert service.state()["ignored"] == {
+            str(path): ("InferenceObjective default/batch: for pool 'other', and default/default is served",)
+        }

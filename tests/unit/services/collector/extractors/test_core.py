@@ -1,0 +1,328 @@
+"""What the core extractor makes of pages of each engine."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
+from services.collector.interfaces import Binding
+from services.collector.selection import Outcome
+from services.collector.sources.metrics import MetricsSource
+from shared.attributes import (
+    ACTIVE_MODELS,
+    CACHE_BLOCK_SIZE,
+    CACHE_NUM_BLOCKS,
+    KV_CACHE_USAGE,
+    MAX_ACTIVE_MODELS,
+    RUNNING_REQUESTS_SIZE,
+    WAITING_MODELS,
+    WAITING_QUEUE_SIZE,
+    AttributeMap,
+)
+from shared.config.decode import MISSING, decode
+from shared.config.problems import Problems
+from shared.model import Endpoint
+from tests.unit.services.collector.pages import recorded_vllm_page
+
+
+def labelled(engine: str) -> Endpoint:
+    return Endpoint(id="a", name="a", address="10.0.0.1", port=8000, labels={"llm-d.ai/engine-type": engine})
+
+
+def read(binding: Binding, page: str | bytes, attributes: AttributeMap, at: float = 1.0) -> bool:
+    asyncio.run(MetricsSource("m").read(page if isinstance(page, bytes) else page.encode(), [binding]))
+    return binding.store(attributes, at)
+
+
+def extract(engine: str, page: str | bytes) -> dict[str, Any]:
+    attributes = AttributeMap()
+    read(CoreMetricsExtractor("core").bind(labelled(engine)), page, attributes)
+    return {key.name: sample.value for key, sample in attributes.items()}
+
+
+def parameters(**given: Any) -> CoreParameters | list[str]:
+    """The parameters as the loader decodes them, or the problems."""
+    problems = Problems()
+    decoded = decode(given, CoreParameters, "parameters", problems, ignore_case=True)
+    if decoded is MISSING:
+        return [str(problem) for problem in problems.errors]
+    assert isinstance(decoded, CoreParameters)
+    return decoded
+
+
+VLLM = """\
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="a, b",waiting_lora_adapters="c"} 1.7e9
+vllm:cache_config_info{block_size="16",num_gpu_blocks="2048"} 1.0
+"""
+
+
+def test_vllm() -> None:
+    assert extract("vllm", VLLM) == {
+        "WaitingQueueSize": 2.0,
+        "RunningRequestsSize": 3.0,
+        "KVCacheUsagePercent": 0.25,
+        "ActiveModels": ("a", "b"),
+        "WaitingModels": ("c",),
+        "MaxActiveModels": 4.0,
+        "CacheBlockSize": 16.0,
+        "CacheNumBlocks": 2048.0,
+    }
+
+
+def test_vllm_before_0_10_names_the_kv_cache_differently() -> None:
+    assert extract("vllm", "vllm:gpu_cache_usage_perc 0.75\n") == {"KVCacheUsagePercent": 0.75}
+
+
+def test_a_recorded_page_of_vllm_0_32() -> None:
+    assert extract("vllm", recorded_vllm_page()) == {
+        "WaitingQueueSize": 0.0,
+        "RunningRequestsSize": 0.0,
+        "KVCacheUsagePercent": 0.0,
+        "CacheBlockSize": 128.0,
+        "CacheNumBlocks": 4096.0,
+    }
+
+
+def test_sglang() -> None:
+    page = (
+        'sglang:num_running_reqs{model_name="m"} 5\nsglang:num_queue_reqs{model_name="m"} 1\nsglang:token_usage 0.5\n'
+        'sglang:cache_config_info{page_size="64",num_pages="1000"} 1\n'
+    )
+    assert extract("sglang", page) == {
+        "WaitingQueueSize": 1.0,
+        "RunningRequestsSize": 5.0,
+        "KVCacheUsagePercent": 0.5,
+        "CacheBlockSize": 64.0,
+        "CacheNumBlocks": 1000.0,
+    }
+
+
+def test_trtllm_serve() -> None:
+    page = (
+        "trtllm_num_requests_waiting 4\ntrtllm_num_requests_running 2\ntrtllm_kv_cache_utilization 0.1\n"
+        "trtllm_kv_cache_tokens_per_block 32.9\ntrtllm_kv_cache_max_blocks 100\n"
+    )
+    assert extract("trtllm-serve", page) == {
+        "WaitingQueueSize": 4.0,
+        "RunningRequestsSize": 2.0,
+        "KVCacheUsagePercent": 0.1,
+        "CacheBlockSize": 32.0,
+        "CacheNumBlocks": 100.0,
+    }
+
+
+def test_triton_with_tensorrt_llm_tells_series_of_one_metric_apart_by_label() -> None:
+    page = "".join(
+        f'nv_trt_llm_request_metrics{{model="m",request_type="{kind}",version="1"}} {value}\n'
+        for kind, value in (("active", 9), ("scheduled", 6), ("waiting", 3))
+    ) + "".join(
+        f'nv_trt_llm_kv_cache_block_metrics{{kv_cache_block_type="{kind}",model="m"}} {value}\n'
+        for kind, value in (("fraction", 0.4), ("max", 500), ("tokens_per", 64), ("used", 200))
+    )
+    assert extract("triton-tensorrt-llm", page) == {
+        "WaitingQueueSize": 3.0,
+        "RunningRequestsSize": 6.0,
+        "KVCacheUsagePercent": 0.4,
+        "CacheBlockSize": 64.0,
+        "CacheNumBlocks": 500.0,
+    }
+
+
+def test_triton() -> None:
+    page = 'nv_inference_pending_request_count{model="m"} 7\nnv_inference_exec_count{model="m"} 3\n'
+    assert extract("triton", page) == {"WaitingQueueSize": 7.0, "RunningRequestsSize": 3.0}
+
+
+# The engine of an endpoint
+
+
+@pytest.mark.parametrize(
+    ("labels", "engine"),
+    [
+        ({}, "vllm"),
+        ({"llm-d.ai/engine-type": "sglang"}, "sglang"),
+        ({"inference.networking.k8s.io/engine-type": "triton"}, "triton"),
+        ({"llm-d.ai/engine-type": "", "inference.networking.k8s.io/engine-type": "triton"}, "triton"),
+        ({"llm-d.ai/engine-type": "sglang", "inference.networking.k8s.io/engine-type": "triton"}, "sglang"),
+        ({"llm-d.ai/engine-type": "unheard-of"}, "vllm"),
+    ],
+)
+def test_an_engine_is_chosen_by_label(labels: dict[str, str], engine: str) -> None:
+    one = Endpoint(id="a", name="a", address="10.0.0.1", port=1, labels=labels)
+    assert CoreMetricsExtractor("core").engine(one).name == engine
+
+
+def test_the_label_and_the_default_engine_can_be_configured() -> None:
+    extractor = CoreMetricsExtractor("core", parameters(engineLabelKey="engine", defaultEngine="sglang"))
+    assert extractor.engine(Endpoint(id="a", name="a", address="a", port=1)).name == "sglang"
+    assert extractor.engine(Endpoint(id="a", name="a", address="a", port=1, labels={"engine": "triton"})).name == "triton"
+
+
+def test_an_engine_of_the_configuration_replaces_a_built_in_one_completely() -> None:
+    extractor = CoreMetricsExtractor(
+        "core", parameters(engineConfigs=[{"name": "vllm", "queuedRequestsSpec": "my_queue{tier=gold}"}])
+    )
+    attributes = AttributeMap()
+    read(extractor.bind(labelled("vllm")), VLLM + 'my_queue{tier="gold"} 8\n', attributes)
+    assert {key.name: sample.value for key, sample in attributes.items()} == {"WaitingQueueSize": 8.0}
+
+
+def test_an_engine_can_be_added() -> None:
+    extractor = CoreMetricsExtractor(
+        "core",
+        parameters(
+            engineConfigs=[
+                {
+                    "name": "mine",
+                    "cacheInfoSpec": "my_cache",
+                    "cacheBlockSizeLabelName": "bs",
+                    "cacheNumBlocksLabelName": "n",
+                }
+            ]
+        ),
+    )
+    attributes = AttributeMap()
+    read(extractor.bind(labelled("mine")), 'my_cache{bs="8",n="9"} 1\n', attributes)
+    assert (attributes.get(CACHE_BLOCK_SIZE), attributes.get(CACHE_NUM_BLOCKS)) == (8.0, 9.0)
+
+
+def test_the_first_generations_parameters_stand_for_fields_of_the_default_engine() -> None:
+    given = parameters(queueRequestsSpec="q", loraSpec="")
+    assert isinstance(given, CoreParameters)
+    extractor = CoreMetricsExtractor("core", given)
+    attributes = AttributeMap()
+    read(extractor.bind(labelled("vllm")), VLLM + "q 6\n", attributes)
+    assert attributes.get(WAITING_QUEUE_SIZE) == 6.0
+    assert attributes.get(RUNNING_REQUESTS_SIZE) == 3.0
+    assert attributes.get(ACTIVE_MODELS) is None
+    assert len(extractor.deprecations(given)) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"defaultEngine": "vlm"}, "parameters: defaultEngine: 'vlm' is no engine; known: sglang, triton"),
+        ({"engineConfigs": [{"name": ""}]}, "parameters.engineConfigs[0]: name: an engine needs one"),
+        ({"engineConfigs": [{"name": "default"}]}, "'default' is reserved"),
+        ({"engineConfigs": [{"name": "a"}, {"name": "a"}]}, "'a' is configured twice"),
+        ({"engineConfigs": [{"name": "a", "kvUsageSpec": "m{a}"}]}, "parameters.engineConfigs[0]: kvUsageSpec: 'm{a}'"),
+        ({"engineConfigs": [{"name": "a", "kvSpec": "m"}]}, "unknown field"),
+        ({"engineConfigs": [{"name": "a"}], "queueRequestsSpec": "q"}, "queueRequestsSpec: give specifications here or"),
+        ({"queueRequestsSpec": "q{"}, "'q{' is no metric specification"),
+    ],
+)
+def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, Any], problem: str) -> None:
+    problems = parameters(**given)
+    assert isinstance(problems, list)
+    assert any(problem in one for one in problems), problems
+
+
+def test_all_wrong_specifications_of_an_engine_are_named_at_once() -> None:
+    (problem,) = parameters(engineConfigs=[{"name": "a", "loraSpec": "{", "queuedRequestsSpec": "1"}])  # type: ignore[misc]
+    assert "loraSpec" in problem
+    assert "queuedRequestsSpec" in problem
+
+
+# What a page says, and what it doesn't
+
+
+def test_a_metric_that_disappears_ages_alone() -> None:
+    binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
+    read(binding, VLLM, attributes, at=1.0)
+    read(binding, "vllm:num_requests_running 9\n", attributes, at=2.0)
+    running, waiting = attributes.sample(RUNNING_REQUESTS_SIZE), attributes.sample(WAITING_QUEUE_SIZE)
+    assert running is not None
+    assert waiting is not None
+    assert (running.value, running.at) == (9.0, 2.0)
+    assert (waiting.value, waiting.at) == (2.0, 1.0)
+
+
+def test_a_metric_that_was_never_there_is_absent_not_zero() -> None:
+    attributes = AttributeMap()
+    read(CoreMetricsExtractor("core").bind(labelled("vllm")), "vllm:num_requests_running 9\n", attributes)
+    assert len(attributes) == 1
+    assert attributes.get(KV_CACHE_USAGE) is None
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1"])
+def test_a_value_that_is_no_amount_is_left_out_and_said(value: str) -> None:
+    binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
+    read(binding, f"vllm:num_requests_waiting {value}\nvllm:num_requests_running 1\n", attributes)
+    assert attributes.get(WAITING_QUEUE_SIZE) is None
+    assert attributes.get(RUNNING_REQUESTS_SIZE) == 1.0
+    outcomes = {one.attribute: one.outcome for one in binding.findings()}
+    assert outcomes["WaitingQueueSize"] is Outcome.INVALID
+    assert outcomes["RunningRequestsSize"] is Outcome.FOUND
+    assert outcomes["KVCacheUsagePercent"] is Outcome.ABSENT
+
+
+def test_before_the_first_page_nothing_is_known_of_a_specification() -> None:
+    findings = CoreMetricsExtractor("core").bind(labelled("vllm")).findings()
+    assert {one.outcome for one in findings} == {Outcome.UNKNOWN}
+    assert "vllm:kv_cache_usage_perc or vllm:gpu_cache_usage_perc" in {one.what for one in findings}
+
+
+def test_only_a_value_that_is_another_than_before_is_a_change() -> None:
+    binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
+    assert read(binding, VLLM, attributes, at=1.0)
+    assert not read(binding, VLLM, attributes, at=2.0)
+    assert read(binding, VLLM.replace("0.25", "0.26"), attributes, at=3.0)
+    assert read(binding, VLLM.replace("0.25", "0.26").replace("a, b", "a"), attributes, at=4.0)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"), [("2048", 2048.0), ("None", None), ("", None), ("-1", None), ("1.5", None), ("²", None)]
+)
+def test_a_label_that_is_no_whole_number_costs_only_its_own_attribute(blocks: str, expected: float | None) -> None:
+    attributes = AttributeMap()
+    page = f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}"}} 1\n'
+    read(CoreMetricsExtractor("core").bind(labelled("vllm")), page, attributes)
+    assert attributes.get(CACHE_BLOCK_SIZE) == 16.0
+    assert attributes.get(CACHE_NUM_BLOCKS) == expected
+
+
+def lora(running: str, waiting: str, at: str, most: str = "4") -> str:
+    labels = f'max_lora="{most}",running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"'
+    return f"vllm:lora_requests_info{{{labels}}} {at}\n"
+
+
+def test_lora_adapters_are_those_that_were_said_last() -> None:
+    page = lora("a", "", "100") + lora("b,c", "d", "300") + lora("e", "", "200")
+    attributes = AttributeMap()
+    read(CoreMetricsExtractor("core").bind(labelled("vllm")), page, attributes)
+    assert attributes.get(ACTIVE_MODELS) == ("b", "c")
+    assert attributes.get(WAITING_MODELS) == ("d",)
+    assert attributes.get(MAX_ACTIVE_MODELS) == 4.0
+
+
+def test_empty_lists_of_adapters_mean_that_there_are_none() -> None:
+    binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
+    read(binding, lora("a", "b", "100"), attributes)
+    assert read(binding, lora("a", "b", "100") + lora("", "", "200"), attributes)
+    assert attributes.get(ACTIVE_MODELS) == ()
+    assert attributes.get(WAITING_MODELS) == ()
+
+
+def test_names_of_adapters_are_trimmed_and_empty_ones_dropped() -> None:
+    attributes = AttributeMap()
+    read(CoreMetricsExtractor("core").bind(labelled("vllm")), lora(" a , ,b,,a ", "", "1", ""), attributes)
+    assert attributes.get(ACTIVE_MODELS) == ("a", "b")
+    assert attributes.get(MAX_ACTIVE_MODELS) is None
+
+
+def test_a_server_without_lora_has_no_adapters_attribute_and_no_error() -> None:
+    binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
+    read(binding, "vllm:num_requests_running 9\n", attributes)
+    assert attributes.get(ACTIVE_MODELS) is None
+    assert {one.outcome for one in binding.findings() if one.attribute == "ActiveModels"} == {Outcome.ABSENT}
+
+
+def test_a_monstrous_list_of_adapters_is_refused() -> None:
+    attributes = AttributeMap()
+    page = lora(",".join(f"adapter-{number}" for number in range(20_000)), "", "1")
+    read(CoreMetricsExtractor("core").bind(labelled("vllm")), page, attributes)
+    assert len(attributes) == 0

@@ -1,0 +1,109 @@
+"""Which series of a metric is read."""
+
+import pytest
+
+from services.collector.scan import scan
+from services.collector.selection import Choice, Greatest, Newest, Outcome, Selector
+from services.collector.spec import MetricSpec, parse_spec
+
+
+def spec(text: str) -> MetricSpec:
+    parsed = parse_spec(text)
+    assert parsed is not None
+    return parsed
+
+
+def select(selector: Selector, page: str) -> float | None:
+    selector.clear()
+    scan(page.encode(), {selector.name: [selector]})
+    return selector.value if selector.found else None
+
+
+@pytest.mark.parametrize(
+    ("page", "value"),
+    [
+        ('m{i="1"} 1\nm{i="2"} 2\n', 1.0),
+        ('m{i="1"} 1 100\nm{i="2"} 2 200\nm{i="3"} 3 150\n', 2.0),
+        ('m{i="1"} 1 200\nm{i="2"} 2 200\n', 1.0),
+        ('m{i="1"} 1\nm{i="2"} 2 1\n', 2.0),
+        ('m{i="1"} 1\nm{i="2"} 2 0\n', 1.0),
+        ('m{i="1"} 1 -5\nm{i="2"} 2 -1\n', None),
+        ('m{i="1"} 1 -5\nm{i="2"} 2\n', 2.0),
+        ("m 1 NaN\nm 2\n", 2.0),
+        ("n 1\n", None),
+    ],
+)
+def test_the_newest_series_has_the_greatest_timestamp_and_ties_keep_the_first(page: str, value: float | None) -> None:
+    assert select(Newest(spec("m")), page) == value
+
+
+@pytest.mark.parametrize(
+    ("page", "value"),
+    [
+        ('m{i="1"} 1\nm{i="2"} 3\nm{i="3"} 2\n', 3.0),
+        ('m{i="1"} 3\nm{i="2"} 3\n', 3.0),
+        ("m 0\n", 0.0),
+        ("m -1\n", None),
+        ("m NaN\nm 1\n", 1.0),
+    ],
+)
+def test_the_greatest_series_has_the_greatest_value_and_negative_ones_never_win(page: str, value: float | None) -> None:
+    assert select(Greatest(spec("m")), page) == value
+
+
+def test_of_two_series_with_the_greatest_value_the_first_counts() -> None:
+    selector = Greatest(spec("m"))
+    select(selector, 'm{i="1"} 3\nm{i="2"} 3\n')
+    assert selector.labels == {"i": "1"}
+
+
+def test_only_series_with_the_labels_of_the_specification_take_part() -> None:
+    page = 'm{a="x",b="1"} 1 900\nm{a="v",b="2"} 2\nm{b="3",a="v"} 3 5\n'
+    assert select(Newest(spec("m{a=v}")), page) == 3.0
+    assert select(Newest(spec("m{a=v,b=2}")), page) == 2.0
+    assert select(Newest(spec("m{a=w}")), page) is None
+
+
+def test_a_selector_tells_an_absent_metric_from_one_without_the_series() -> None:
+    selector = Newest(spec("m{a=v}"))
+    select(selector, "n 1\n")
+    assert selector.outcome is Outcome.ABSENT
+    select(selector, "m 1\n")
+    assert selector.outcome is Outcome.NO_SERIES
+    select(selector, 'm{a="v"} 1\n')
+    assert selector.outcome is Outcome.FOUND
+    assert repr(selector) == "<Newest m{a=v} found 1.0>"
+
+
+def read(choice: Choice, page: str) -> tuple[float | None, list[str]]:
+    """The value, and the metrics that were looked for."""
+    looked: list[str] = []
+    while (selector := choice.next()) is not None:
+        looked.append(str(selector.spec))
+        scan(page.encode(), {selector.name: [selector]})
+    taken = choice.take()
+    return (None if taken is None else taken.value), looked
+
+
+def test_a_choice_takes_the_first_name_that_is_there() -> None:
+    assert read(Choice([Newest(spec("new")), Newest(spec("old"))]), "old 1\nnew 2\n") == (2.0, ["new"])
+
+
+def test_a_choice_falls_back_to_a_former_name_and_then_begins_with_it() -> None:
+    choice = Choice([Newest(spec("new")), Newest(spec("old"))])
+    assert read(choice, "old 1\n") == (1.0, ["new", "old"])
+    assert read(choice, "old 2\n") == (2.0, ["old"])
+
+
+def test_a_choice_finds_the_new_name_when_the_server_changes() -> None:
+    choice = Choice([Newest(spec("new")), Newest(spec("old"))])
+    read(choice, "old 1\n")
+    assert read(choice, "new 5\n") == (5.0, ["old", "new"])
+    assert read(choice, "new 6\n") == (6.0, ["new"])
+
+
+def test_a_choice_without_any_name_on_the_page_has_nothing() -> None:
+    choice = Choice([Newest(spec("new")), Newest(spec("old"))])
+    assert read(choice, "other 1\n") == (None, ["new", "old"])
+    assert choice.outcome() is Outcome.ABSENT
+    assert str(choice) == "new or old"

@@ -27,8 +27,8 @@ SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs is older
 
-Outcome = Literal["finished", "refused", "cut_off", "malformed", "failed"]
-_OUTCOMES: tuple[Outcome, ...] = ("finished", "refused", "cut_off", "malformed", "failed")
+Outcome = Literal["finished", "refused", "malformed", "failed"]
+_OUTCOMES: tuple[Outcome, ...] = ("finished", "refused", "malformed", "failed")
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
@@ -70,9 +70,9 @@ class ExtProcServer:
         """Streams under way."""
         streams = Counter(
             "pointsman_ext_proc_streams",
-            "ext_proc streams that have ended: finished (half-closed or cancelled by the proxy), refused (answered by "
-            "the picker), cut_off (still open when the picker stopped, or lost while an answer was on its way), "
-            "malformed (a message that is no ProcessingRequest), failed (an error in the picker)",
+            "ext_proc streams that have ended: finished (half-closed, cancelled or lost: gRPC doesn't tell them apart), "
+            "refused (answered by the picker), malformed (a message that is no ProcessingRequest), failed (an error in "
+            "the picker)",
             ["outcome"],
             registry=registry,
         )
@@ -106,7 +106,7 @@ class ExtProcServer:
             await self._server.stop(grace)
 
     async def _serve(self, _: AsyncIterator[bytes], context: Any) -> None:
-        outcome: Outcome = "cut_off"
+        outcome: Outcome = "finished"
         self.open += 1
         try:
             exchange = self._exchanges()
@@ -133,7 +133,7 @@ class ExtProcServer:
 
 
 async def _converse(exchange: Exchange, context: Any) -> Outcome:
-    """Drives an exchange to its end. gRPC reports a cancelled stream as one that was half-closed: both are normal.
+    """Drives an exchange to its end. A cancelled stream may look like a half-closed one, or cancel this task.
 
     Raises DecodeError for bytes that are no `ProcessingRequest`."""
     read, write, decode = context.read, context.write, ProcessingRequest.FromString

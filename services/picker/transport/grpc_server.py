@@ -70,7 +70,7 @@ class ExtProcServer:
         """Streams under way."""
         streams = Counter(
             "pointsman_ext_proc_streams",
-            "ext_proc streams that have ended: finished (half-closed, cancelled or lost: gRPC doesn't tell them apart), "
+            "ext_proc streams that have ended: finished (half-closed, cancelled or lost: gRPC doesn't tell which), "
             "refused (answered by the picker), malformed (a message that is no ProcessingRequest), failed (an error in "
             "the picker)",
             ["outcome"],
@@ -107,6 +107,7 @@ class ExtProcServer:
 
     async def _serve(self, _: AsyncIterator[bytes], context: Any) -> None:
         outcome: Outcome = "finished"
+        failure: tuple[grpc.StatusCode, str] | None = None
         self.open += 1
         try:
             exchange = self._exchanges()
@@ -116,16 +117,18 @@ class ExtProcServer:
                 exchange.end()
         except DecodeError as error:
             outcome = "malformed"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a message is no ProcessingRequest: {error}")
+            failure = grpc.StatusCode.INVALID_ARGUMENT, f"a message is no ProcessingRequest: {error}"
         except (asyncio.CancelledError, grpc.aio.BaseError):
             raise  # the picker stops, or the proxy has gone
         except Exception:  # the top of a stream: the others must go on
             outcome = "failed"
+            failure = grpc.StatusCode.INTERNAL, "the picker has failed on this request"
             log.exception("ext_proc.stream_failed")
-            await context.abort(grpc.StatusCode.INTERNAL, "the picker has failed on this request")
         finally:
             self.open -= 1
             self._ended[outcome].inc()
+        if failure is not None:
+            await context.abort(*failure)
 
     def __repr__(self) -> str:
         state = f"on {self._host}:{self.port}, {self.open} streams open" if self.port else "not started"

@@ -22,7 +22,7 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     scrape_timeout: Annotated[PositiveDuration, Meta(description="how long a scrape may take, from first to last")] = (
         1.0
     )
-    page_limit: Annotated[Size, Meta(ge=1, description="bytes of a page; a larger one is refused")] = 16 * 2**20
+    page_limit: Annotated[Size, Meta(description="bytes of a page; a larger one is refused")] = 16 * 2**20
     backoff_limit: Annotated[
         Duration,
         Meta(description="longest time between two attempts at an endpoint that keeps failing, if not the interval"),

@@ -159,7 +159,9 @@ def test_an_engine_is_chosen_by_label(labels: dict[str, str], engine: str) -> No
 def test_the_label_and_the_default_engine_can_be_configured() -> None:
     extractor = CoreMetricsExtractor("core", parameters(engineLabelKey="engine", defaultEngine="sglang"))
     assert extractor.engine(Endpoint(id="a", name="a", address="a", port=1)).name == "sglang"
-    assert extractor.engine(Endpoint(id="a", name="a", address="a", port=1, labels={"engine": "triton"})).name == "triton"
+    assert (
+        extractor.engine(Endpoint(id="a", name="a", address="a", port=1, labels={"engine": "triton"})).name == "triton"
+    )
 
 
 def test_an_engine_of_the_configuration_replaces_a_built_in_one_completely() -> None:
@@ -211,7 +213,10 @@ def test_the_first_generations_parameters_stand_for_fields_of_the_default_engine
         ({"engineConfigs": [{"name": "a"}, {"name": "a"}]}, "'a' is configured twice"),
         ({"engineConfigs": [{"name": "a", "kvUsageSpec": "m{a}"}]}, "parameters.engineConfigs[0]: kvUsageSpec: 'm{a}'"),
         ({"engineConfigs": [{"name": "a", "kvSpec": "m"}]}, "unknown field"),
-        ({"engineConfigs": [{"name": "a"}], "queueRequestsSpec": "q"}, "queueRequestsSpec: give specifications here or"),
+        (
+            {"engineConfigs": [{"name": "a"}], "queueRequestsSpec": "q"},
+            "queueRequestsSpec: give specifications here or",
+        ),
         ({"queueRequestsSpec": "q{"}, "'q{' is no metric specification"),
     ],
 )

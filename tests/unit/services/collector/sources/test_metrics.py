@@ -65,9 +65,7 @@ def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, An
 
 
 @pytest.mark.parametrize(("given", "interval"), [({}, None), ({"interval": 0.05}, 0.05), ({"interval": 0.0}, None)])
-def test_a_source_without_an_interval_leaves_it_to_the_collector(
-    given: dict[str, Any], interval: float | None
-) -> None:
+def test_a_source_without_an_interval_leaves_it_to_the_collector(given: dict[str, Any], interval: float | None) -> None:
     assert MetricsSource("m", MetricsParameters(**given)).interval == interval
 
 

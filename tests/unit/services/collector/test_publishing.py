@@ -1,0 +1,178 @@
+"""When which frame goes out."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from services.collector.frames import pack
+from services.collector.pipeline import Pipeline
+from services.collector.publishing import CHANGES_PART, FrameSender, Outbox
+from services.collector.scraper import Watched
+from shared.attributes import WAITING_QUEUE_SIZE
+from shared.bus import BusError
+from shared.model import Endpoint
+
+
+def test_the_first_change_makes_news_and_later_ones_join_it() -> None:
+    outbox = Outbox(0.1, 0.5)
+    assert outbox.note("a", True)
+    assert not outbox.note("b", True)
+    assert not outbox.note("a", True)
+    assert outbox.take_changes() == ["a", "b"]
+    assert outbox.note("a", True)
+
+
+def test_a_scrape_without_a_change_makes_no_news_but_is_confirmed_soon() -> None:
+    outbox = Outbox(0.1, 0.5)
+    outbox.everything_sent(10.0)
+    assert outbox.everything_at() == 10.5
+    assert not outbox.note("a", False)
+    assert outbox.everything_at() == pytest.approx(10.1)
+    outbox.everything_sent(10.1)
+    assert outbox.everything_at() == pytest.approx(10.6)
+
+
+def test_everything_includes_the_changes() -> None:
+    outbox = Outbox(0.1, 0.5)
+    outbox.note("a", True)
+    outbox.everything_sent(1.0)
+    assert outbox.changes == 0
+    assert outbox.take_changes() == []
+
+
+def test_everything_is_due_at_the_start_and_never_later_than_the_heartbeat() -> None:
+    outbox = Outbox(5.0, 0.5)
+    assert outbox.everything_at() == float("-inf")
+    outbox.everything_sent(1.0)
+    outbox.note("a", True)
+    assert outbox.everything_at() == 1.5
+
+
+class Recorder:
+    """Takes frames; refuses those with more endpoints than `most`."""
+
+    def __init__(self, most: int = 1000, connected: bool = True) -> None:
+        self.frames: list[tuple[int, tuple[str, ...]]] = []
+        self.most = most
+        self.connected = connected
+
+    async def publish(
+        self,
+        part: int,
+        ids: Sequence[str],
+        *,
+        columns: Mapping[str, bytes],
+        ages: Mapping[str, bytes],
+        objects: Mapping[str, list[Any]] | None = None,
+    ) -> bool:
+        assert columns.keys() == ages.keys()
+        if len(ids) > self.most:
+            raise BusError("maximum payload exceeded")
+        self.frames.append((part, tuple(ids)))
+        return self.connected
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def endpoints(count: int, *, known: bool = True) -> dict[str, Watched]:
+    made = {}
+    for number in range(count):
+        id = f"e{number:04}"
+        made[id] = Watched(Endpoint(id=id, name=id, address="10.0.0.1", port=1), Pipeline())
+        if known:
+            made[id].attributes.put(WAITING_QUEUE_SIZE, 1.0, 99.0)
+    return made
+
+
+def sender(recorder: Recorder, watched: dict[str, Watched], clock: Clock) -> FrameSender:
+    return FrameSender(recorder, lambda: watched, gather=0.0, refresh=0.1, heartbeat=0.5, clock=clock)
+
+
+async def test_changes_and_everything_have_keys_of_their_own() -> None:
+    recorder, clock, watched = Recorder(), Clock(), endpoints(3)
+    sending = sender(recorder, watched, clock)
+    await sending.send()
+    sending.note(watched["e0001"], True)
+    sending.note(watched["e0000"], False)
+    await sending.send()
+    assert recorder.frames == [(0, ("e0000", "e0001", "e0002")), (CHANGES_PART, ("e0001",))]
+    assert sending.bytes == 4 * 12
+
+
+async def test_more_than_a_thousand_endpoints_are_several_parts() -> None:
+    recorder = Recorder()
+    await sender(recorder, endpoints(2500), Clock()).send()
+    assert [(part, len(ids)) for part, ids in recorder.frames] == [(0, 1000), (1, 1000), (2, 500)]
+
+
+async def test_a_frame_that_is_too_large_for_a_message_is_halved() -> None:
+    recorder, clock, watched = Recorder(most=2), Clock(), endpoints(5)
+    sending = sender(recorder, watched, clock)
+    await sending.send()
+    assert [part for part, _ in recorder.frames] == [0, 1, 2]
+    assert [id for _, ids in recorder.frames for id in ids] == list(watched)
+    recorder.frames.clear()
+    for one in watched.values():
+        sending.note(one, True)
+    await sending.send()
+    assert {part for part, _ in recorder.frames} == {CHANGES_PART}
+    assert [id for _, ids in recorder.frames for id in ids] == list(watched)
+
+
+async def test_an_endpoint_that_fits_into_no_message_leaves_the_others() -> None:
+    recorder, watched = Recorder(most=0), endpoints(2)
+    sending = sender(recorder, watched, Clock())
+    await sending.send()
+    assert sending.oversized == 2
+    assert recorder.frames == []
+
+
+async def test_endpoints_of_which_nothing_is_known_are_in_no_frame() -> None:
+    recorder = Recorder()
+    await sender(recorder, endpoints(3, known=False), Clock()).send()
+    assert recorder.frames == []
+
+
+async def test_frames_without_a_connection_are_counted() -> None:
+    recorder = Recorder(connected=False)
+    sending = sender(recorder, endpoints(1), Clock())
+    await sending.send()
+    assert (sending.frames, sending.dropped) == (0, 1)
+
+
+async def test_a_change_of_an_endpoint_that_has_gone_meanwhile_is_left_out() -> None:
+    recorder, clock, watched = Recorder(), Clock(), endpoints(2)
+    sending = sender(recorder, watched, clock)
+    await sending.send()
+    sending.note(watched["e0000"], True)
+    del watched["e0000"]
+    await sending.send()
+    assert len(recorder.frames) == 1
+
+
+async def test_changes_go_out_without_waiting_for_the_heartbeat() -> None:
+    recorder, watched = Recorder(), endpoints(1)
+    loop = asyncio.get_running_loop()
+    sending = FrameSender(recorder, lambda: watched, gather=0.0, refresh=50.0, heartbeat=50.0, clock=loop.time)
+    running = asyncio.create_task(sending.run())
+    async with asyncio.timeout(5):
+        while not recorder.frames:
+            await asyncio.sleep(0)
+        sending.note(watched["e0000"], True)
+        while len(recorder.frames) < 2:
+            await asyncio.sleep(0)
+    running.cancel()
+    assert recorder.frames[1] == (CHANGES_PART, ("e0000",))
+    assert repr(sending).startswith("<FrameSender frames=2 dropped=0 <Outbox changes=0")
+
+
+def test_packing_nothing_is_an_empty_frame() -> None:
+    assert pack([], 1.0).ids == ()

@@ -1,0 +1,261 @@
+"""The driver of the scrapes, against servers that a test plays itself."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from ssl import SSLContext
+from typing import Any
+
+from yarl import URL
+
+from services.collector.extractors.core import CoreMetricsExtractor
+from services.collector.http import Client, Failure, ScrapeError
+from services.collector.pipeline import Feed, Pipeline
+from services.collector.scraper import Scraper, Watched
+from services.collector.sources.metrics import MetricsParameters, MetricsSource
+from shared.attributes import WAITING_QUEUE_SIZE
+from shared.model import Endpoint
+
+Answer = Callable[[], Awaitable[bytes]]
+
+
+class Servers(Client):
+    """A client whose servers are functions, by host; it counts what is in flight at each."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0, 1 << 20)
+        self.answers: dict[str, Answer] = {}
+        self.asked: list[str] = []
+        self.flying: dict[str, int] = {}
+        self.most_flying = 0
+        self.cancelled: list[str] = []
+
+    async def get(self, url: URL, tls: SSLContext | bool) -> bytes:
+        host = str(url.host)
+        self.asked.append(str(url))
+        self.flying[host] = self.flying.get(host, 0) + 1
+        self.most_flying = max(self.most_flying, self.flying[host])
+        try:
+            return await self.answers[host]()
+        except asyncio.CancelledError:
+            self.cancelled.append(host)
+            raise
+        finally:
+            self.flying[host] -= 1
+
+
+def page(queue: float) -> Answer:
+    async def answer() -> bytes:
+        await asyncio.sleep(0)
+        return f"vllm:num_requests_waiting {queue}\n".encode()
+
+    return answer
+
+
+async def hang() -> bytes:
+    await asyncio.Event().wait()
+    return b""
+
+
+async def refuse() -> bytes:
+    raise ScrapeError(Failure.CONNECT, "can't connect: refused")
+
+
+async def crash() -> bytes:
+    raise RuntimeError("a defect")
+
+
+def endpoint(id: str, **changes: Any) -> Endpoint:
+    return Endpoint(**({"id": id, "name": id, "address": id, "port": 8000} | changes))
+
+
+def pipeline(*names: str, interval: float = 0.002) -> Pipeline:
+    feeds = tuple(
+        Feed(MetricsSource(name, MetricsParameters(interval=interval)), (CoreMetricsExtractor("core"),))
+        for name in names or ("metrics",)
+    )
+    return Pipeline(feeds, (names, interval))
+
+
+class Watcher:
+    """Remembers what the scraper told, and waits for it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, bool]] = []
+
+    def __call__(self, watched: Watched, changed: bool) -> None:
+        self.told.append((watched.endpoint.id, changed))
+
+    def count(self, id: str) -> int:
+        return sum(one == id for one, _ in self.told)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def scraping(servers: Servers, use: Pipeline | None = None) -> AsyncIterator[tuple[Scraper, Watcher]]:
+    watcher = Watcher()
+    scraper = Scraper(servers, watcher, interval=0.002, backoff=0.01)
+    scraper.use(pipeline() if use is None else use)
+    try:
+        yield scraper, watcher
+    finally:
+        await scraper.close()
+
+
+async def test_endpoints_are_scraped_again_and_again() -> None:
+    servers = Servers()
+    servers.answers = {"a": page(3), "b": page(4)}
+    async with scraping(servers) as (scraper, watcher):
+        scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
+        await until(lambda: watcher.count("a") >= 3 and watcher.count("b") >= 3)
+        assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 3.0
+        assert scraper.watched["b"].attributes.get(WAITING_QUEUE_SIZE) == 4.0
+        assert [changed for id, changed in watcher.told if id == "a"][:3] == [True, False, False]
+        assert servers.most_flying == 1
+        assert repr(scraper).startswith("<Scraper 2 endpoints, 2 of 2 targets up")
+
+
+async def test_an_endpoint_that_hangs_delays_no_other_and_is_not_asked_twice() -> None:
+    servers = Servers()
+    servers.answers = {"a": hang, "b": page(1)}
+    async with scraping(servers) as (scraper, watcher):
+        scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
+        await until(lambda: watcher.count("b") >= 20)
+        assert servers.flying["a"] == 1
+        assert servers.asked.count("http://a:8000/metrics") == 1
+
+
+async def test_a_failure_costs_only_its_own_freshness() -> None:
+    servers = Servers()
+    servers.answers = {"a": page(2), "b": page(1)}
+    async with scraping(servers) as (scraper, watcher):
+        scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
+        await until(lambda: watcher.count("a") >= 1)
+        servers.answers["a"] = refuse
+        seen = watcher.count("b")
+        await until(lambda: scraper.failures[Failure.CONNECT] >= 2 and watcher.count("b") > seen)
+        (failed,) = scraper.watched["a"].targets
+        assert not failed.up
+        assert failed.error == "can't connect: refused"
+        assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 2.0
+        described = {one["id"]: one for one in scraper.describe()}
+        assert described["b"]["up"]
+        assert described["a"]["sources"][0]["failures"] == {"connect": failed.failures[Failure.CONNECT]}
+        assert described["a"]["sources"][0]["engine"] == "vllm"
+        servers.answers["a"] = page(5)
+        await until(lambda: failed.up)
+        assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 5.0
+
+
+async def test_a_defect_in_a_plugin_costs_only_its_endpoint() -> None:
+    servers = Servers()
+    servers.answers = {"a": crash, "b": page(1)}
+    async with scraping(servers) as (scraper, watcher):
+        scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
+        await until(lambda: scraper.failures[Failure.INTERNAL] >= 1 and watcher.count("b") >= 1)
+        assert scraper.watched["a"].targets[0].error == "RuntimeError: a defect"
+
+
+async def test_a_changed_address_takes_effect_at_once_and_ends_the_request_to_the_former_one() -> None:
+    servers = Servers()
+    servers.answers = {"old": hang, "new": page(7)}
+    async with scraping(servers) as (scraper, watcher):
+        scraper.assign({"a": endpoint("a", address="old")})
+        await until(lambda: servers.flying.get("old") == 1)
+        scraper.assign({"a": endpoint("a", address="new")})
+        await until(lambda: watcher.count("a") >= 1)
+        assert servers.cancelled == ["old"]
+        assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 7.0
+
+
+async def test_what_was_known_of_a_server_is_forgotten_with_its_port() -> None:
+    servers = Servers()
+    servers.answers = {"a": page(7)}
+    async with scraping(servers) as (scraper, watcher):
+        scraper.assign({"a": endpoint("a")})
+        await until(lambda: watcher.count("a") >= 1)
+        scraper.assign({"a": endpoint("a", port=9000)})
+        assert len(scraper.watched["a"].attributes) == 0
+
+
+async def test_an_assignment_that_changes_nothing_for_an_endpoint_leaves_it_alone() -> None:
+    servers = Servers()
+    servers.answers = {"a": page(7), "b": page(1)}
+    async with scraping(servers) as (scraper, _):
+        scraper.assign({"a": endpoint("a")})
+        before = scraper.watched["a"]
+        scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
+        assert scraper.watched["a"] is before
+        assert list(scraper.watched) == ["a", "b"]
+
+
+async def test_an_endpoint_that_is_taken_away_is_not_asked_any_more() -> None:
+    servers = Servers()
+    servers.answers = {"a": page(7), "b": page(1)}
+    async with scraping(servers) as (scraper, watcher):
+        scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
+        await until(lambda: watcher.count("a") >= 1)
+        scraper.assign({"b": endpoint("b")})
+        asked = servers.asked.count("http://a:8000/metrics")
+        seen = watcher.count("b")
+        await until(lambda: watcher.count("b") >= seen + 5)
+        assert servers.asked.count("http://a:8000/metrics") == asked
+
+
+async def test_two_sources_ask_an_endpoint_independently() -> None:
+    servers = Servers()
+    servers.answers = {"a": page(7)}
+    async with scraping(servers, pipeline("one", "two")) as (scraper, watcher):
+        scraper.assign({"a": endpoint("a")})
+        await until(lambda: watcher.count("a") >= 4)
+        assert all(target.pages for target in scraper.watched["a"].targets)
+
+
+async def test_an_endpoint_without_a_usable_address_says_so_and_leaves_the_others() -> None:
+    servers = Servers()
+    servers.answers = {"b": page(1)}
+    async with scraping(servers) as (scraper, watcher):
+        scraper.assign({"a": endpoint("a", metrics_host="[broken"), "b": endpoint("b")})
+        await until(lambda: watcher.count("b") >= 1)
+        (target,) = scraper.watched["a"].targets
+        assert "is not an address" in target.error
+        assert not target.up
+
+
+async def test_a_pipeline_that_does_the_same_changes_nothing() -> None:
+    servers = Servers()
+    servers.answers = {"a": page(7)}
+    async with scraping(servers) as (scraper, _):
+        scraper.assign({"a": endpoint("a")})
+        before = scraper.watched["a"]
+        scraper.use(pipeline())
+        assert scraper.watched["a"] is before
+
+
+async def test_another_pipeline_replaces_the_present_one() -> None:
+    servers = Servers()
+    servers.answers = {"a": page(7)}
+    async with scraping(servers) as (scraper, watcher):
+        scraper.assign({"a": endpoint("a")})
+        await until(lambda: watcher.count("a") >= 1)
+        scraper.use(pipeline("other"))
+        seen = watcher.count("a")
+        await until(lambda: watcher.count("a") > seen)
+        assert [target.source.name for target in scraper.watched["a"].targets] == ["other"]
+
+
+async def test_after_its_end_nothing_is_scraped() -> None:
+    servers = Servers()
+    servers.answers = {"a": hang}
+    async with scraping(servers) as (scraper, _):
+        scraper.assign({"a": endpoint("a")})
+        await until(lambda: servers.flying.get("a") == 1)
+        await scraper.close()
+        assert servers.flying["a"] == 0
+        scraper.assign({"a": endpoint("a")})
+        assert scraper.watched == {}

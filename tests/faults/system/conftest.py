@@ -1,0 +1,83 @@
+"""The whole system under load, to have its parts stopped, killed and paused."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from pointsman.local.envoy import GATEWAY, STANDALONE
+from pointsman.local.services import Picker
+from pointsman.local.stack import LocalStack, StackPlan, simulators
+from tests.protocol.system.conftest import CONFIGURATION
+
+ATTRIBUTE = "WaitingQueueSize/core-metrics-extractor"
+
+
+def plan(envoy: str) -> StackPlan:
+    ours = envoy == "ours"
+    return StackPlan(
+        simulators=simulators(3, speed=10),
+        watchers=2,
+        configuration=CONFIGURATION.format(endpoints=3 if ours else 1),
+        envoy=STANDALONE if ours else GATEWAY,
+        secure_serving=not ours,
+    )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
+    async with LocalStack(plan("ours"), tmp_path_factory.mktemp("ours")) as started:
+        yield started
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
+    async with LocalStack(plan("gateway"), tmp_path_factory.mktemp("gateway")) as started:
+        yield started
+
+
+async def settled(stack: LocalStack, within: float = 5.0) -> None:
+    """Wait until the pickers' views agree, with fresh metrics of every endpoint, and nothing is in flight."""
+    deadline = time.monotonic() + within
+    differences: list[str] = []
+    while time.monotonic() < deadline:
+        states = [await picker.state() for picker in stack.pickers]
+        differences = [text for state in states for text in _unsettled(state, len(stack.pickers) - 1)]
+        views = [_view(state) for state in states]
+        differences += [f"views differ: {views}"] if any(view != views[0] for view in views) else []
+        if not differences:
+            return
+        await asyncio.sleep(0.1)
+    pytest.fail(f"not settled after {within} s: {differences}")
+
+
+def _unsettled(state: dict[str, Any], peers: int) -> list[str]:
+    found = []
+    for one in state["endpoints"]:
+        attribute = one["attributes"].get(ATTRIBUTE)
+        if attribute is None or attribute["age"] > 1.0:
+            found.append(f"{state['id']}: {one['id']} has {attribute}")
+        if any(one["inflight"].values()):
+            found.append(f"{state['id']}: {one['id']} has {one['inflight']}")
+    if len(state["peers"]) != peers:
+        found.append(f"{state['id']}: peers {state['peers']}")
+    return found
+
+
+def _view(state: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """What all pickers must see alike: endpoints with their values, without ages."""
+    return [
+        (
+            one["id"],
+            one["authority"],
+            sorted((name, str(value["value"])) for name, value in one["attributes"].items()),
+        )
+        for one in state["endpoints"]
+    ]
+
+
+async def open_exchanges(picker: Picker) -> int:
+    return int((await picker.state())["open_exchanges"])

@@ -1,0 +1,89 @@
+"""Mixed traffic through Envoy that remembers every failure: what was asked, when, and what came."""
+
+import asyncio
+import json
+import random
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A request that didn't end well."""
+
+    started: float
+    ended: float
+    what: str
+
+
+@dataclass
+class Load:
+    """Workers that each send one request after the other until the end of the context."""
+
+    url: str
+    workers: int = 12
+    seed: int = 7
+    sent: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    served: dict[str, int] = field(default_factory=dict)
+    """By model server: how many answers it gave."""
+
+    async def __aenter__(self) -> Self:
+        self._stop = asyncio.Event()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=60)
+        )
+        self._tasks = [asyncio.create_task(self._work(number)) for number in range(self.workers)]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        await asyncio.gather(*self._tasks)
+        await self._session.close()
+
+    async def _work(self, number: int) -> None:
+        choose = random.Random(self.seed * 1000 + number)
+        while not self._stop.is_set():
+            body = _request(choose)
+            started = time.monotonic()
+            self.sent += 1
+            try:
+                await self._send(body)
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                what = f"{type(error).__name__}: {error} on {body['path']}, stream={body['json'].get('stream', False)}"
+                self.failures.append(Failure(started, time.monotonic(), what))
+
+    async def _send(self, request: dict[str, Any]) -> None:
+        """One request. Raises ValueError, or what the client library does, unless it was answered in full."""
+        async with self._session.post(self.url + request["path"], json=request["json"]) as response:
+            text = await response.text()
+            if response.status != 200:
+                raise ValueError(f"status {response.status}: {text[:200]}")
+            if request["json"].get("stream"):
+                if not text.rstrip().endswith("data: [DONE]"):
+                    raise ValueError(f"the stream broke off after {text[-60:]!r}")
+            elif json.loads(text)["usage"]["completion_tokens"] != request["json"]["max_tokens"]:
+                raise ValueError(f"incomplete: {text[:200]}")
+            server = response.headers["x-simulator-endpoint"]
+            self.served[server] = self.served.get(server, 0) + 1
+
+
+def _request(choose: random.Random) -> dict[str, Any]:
+    """Chat or completion, streamed or not, with one of a few long prefixes."""
+    prefix = f"Standing orders of signal box {choose.randrange(6)}. " * 30
+    body: dict[str, Any] = {"model": "simulated", "max_tokens": choose.randint(4, 20), "ignore_eos": True}
+    if choose.random() < 0.5:
+        body["stream"] = True
+    if choose.random() < 0.6:
+        question = {"role": "user", "content": f"Train {choose.randrange(10**6)}?"}
+        return {
+            "path": "/v1/chat/completions",
+            "json": body | {"messages": [{"role": "system", "content": prefix}, question]},
+        }
+    return {"path": "/v1/completions", "json": body | {"prompt": prefix + str(choose.randrange(10**6))}}

@@ -1,0 +1,54 @@
+"""SIGTERM of any one process but Envoy, under load: no request fails, and afterwards all is as before."""
+
+import asyncio
+
+import pytest
+
+from pointsman.local.stack import LocalStack
+from tests.faults.system.conftest import settled
+from tests.faults.system.load import Load
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+
+
+@pytest.mark.parametrize(
+    "name", ["picker-1", "picker-2", "collector-1", "watcher-1", "watcher-2", "nats", "model-1", "model-2"]
+)
+async def test_no_request_fails_in_our_configuration(ours: LocalStack, name: str) -> None:
+    async with Load(ours.url) as load:
+        await asyncio.sleep(1.0)
+        await ours[name].stop()
+        await asyncio.sleep(1.0)
+        await ours[name].start()
+        await asyncio.sleep(1.0)
+    assert not load.failures, load.failures[:5]
+    assert load.sent > 50
+    await settled(ours)
+
+
+@pytest.mark.parametrize("name", ["picker-1", "collector-2", "watcher-1", "nats"])
+async def test_no_request_fails_with_a_gateway(gateway: LocalStack, name: str) -> None:
+    async with Load(gateway.url) as load:
+        await asyncio.sleep(1.0)
+        await gateway[name].stop()
+        await asyncio.sleep(1.0)
+        await gateway[name].start()
+        await asyncio.sleep(1.0)
+    assert not load.failures, load.failures[:5]
+    await settled(gateway)
+
+
+async def test_a_model_server_behind_a_gateway_is_taken_out_before_it_stops(gateway: LocalStack) -> None:
+    """A gateway's destination has no fallback: a server leaves the endpoints first, as a pod that isn't ready does."""
+    leaving, *staying = gateway.simulators
+    async with Load(gateway.url) as load:
+        await asyncio.sleep(1.0)
+        gateway.write_endpoints(staying)
+        await asyncio.sleep(1.0)
+        await leaving.stop()
+        await asyncio.sleep(0.5)
+        await leaving.start()
+        gateway.write_endpoints()
+        await asyncio.sleep(1.0)
+    assert not load.failures, load.failures[:5]
+    await settled(gateway)

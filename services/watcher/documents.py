@@ -6,7 +6,7 @@ live in the same directory where people keep their manifests, are left out.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -50,12 +50,17 @@ def read_documents(text: str, origin: str, problems: Problems, *, pool: PoolId |
     documents = parse_documents(text, parsing)
     for index, document in enumerate(documents):
         reader.document(document, index, several=len(documents) > 1)
-    problems.errors += sorted(reader.errors + parsing.errors, key=lambda one: one.line or sys.maxsize)
+    problems.errors += by_line(reader.errors + parsing.errors)
     problems.warnings += reader.warnings
     if not documents and not parsing.errors:
         # A file that is written in place is empty for a moment: that must not mean «no endpoints».
         problems.error("", "is empty; `endpoints: []` says that there are none")
     return reader.result()
+
+
+def by_line(problems: Iterable[Problem]) -> list[Problem]:
+    """In the order in which a reader of the file comes across them; those without a line last."""
+    return sorted(problems, key=lambda one: one.line or sys.maxsize)
 
 
 class _Reader:

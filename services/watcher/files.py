@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 
 from services.watcher.configuration import Registries, validate
-from services.watcher.documents import read_documents
+from services.watcher.documents import by_line, read_documents
 from services.watcher.resources import PoolId
 from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
 from services.watcher.watch import looks
@@ -95,7 +95,7 @@ class FileReader:
         except Invalid as error:
             problems.errors += error.problems
         if problems.errors:
-            return Rejected(origin, tuple(problems.errors))
+            return Rejected(origin, tuple(by_line(problems.errors)))
         return Reset(origin, documents, loaded)
 
 

@@ -108,12 +108,8 @@ class _Watcher(WatcherService):
 @asynccontextmanager
 async def watcher(url: str, lookup: Lookup | None = None, **settings: Any) -> AsyncIterator[WatcherService]:
     """A watcher in this process, started."""
-    service = _Watcher(
-        WatcherSettings(
-            nats_url=(url,), admin_host="127.0.0.1", admin_port=0, rescan_interval=0.5, drain_timeout=2.0, **settings
-        ),
-        lookup,
-    )
+    common = {"nats_url": (url,), "admin_host": "127.0.0.1", "admin_port": 0, "drain_timeout": 2.0}
+    service = _Watcher(WatcherSettings(**{**common, "rescan_interval": 0.5, **settings}), lookup)
     serving = asyncio.create_task(service.serve())
     started = asyncio.create_task(service.begun.wait())
     await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)

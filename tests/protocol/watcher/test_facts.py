@@ -1,5 +1,6 @@
 """From files to what a reader of the bus sees."""
 
+import asyncio
 from pathlib import Path
 
 from prometheus_client import generate_latest
@@ -58,6 +59,19 @@ async def test_a_file_that_is_replaced_by_rename_is_published(nats: NatsServer, 
         for names in (("b", "c"), ("c",), ("c", "d")):
             replace(path, endpoints_text(*names))
             await seen.sees(*names)
+
+
+async def test_a_change_is_noticed_without_waiting_for_the_next_look(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a"))
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path), rescan_interval=600.0):
+        await seen.sees("a")
+        for _ in range(50):  # the watch may begin a moment after the first look
+            replace(path, endpoints_text("b"))
+            await asyncio.sleep(0.1)
+            if seen.endpoints == ["b"]:
+                break
+        await seen.sees("b")
 
 
 async def test_a_file_that_is_edited_in_place_is_published(nats: NatsServer, tmp_path: Path) -> None:

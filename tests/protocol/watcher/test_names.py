@@ -1,0 +1,109 @@
+"""Endpoints with host names, while DNS changes and fails."""
+
+import socket
+from pathlib import Path
+
+from shared.model import Endpoint
+from tests.nats import NatsServer
+from tests.protocol.watcher.harness import Reader, eventually, reader, watcher
+from tests.protocol.watcher.test_eds_file import addresses
+
+TEXT = """
+endpoints:
+- {name: a, address: a.example, port: 8000}
+- {name: fixed, address: 10.9.9.9, port: 8000}
+"""
+
+
+class Dns:
+    """A resolver with answers that the test sets; a name without one doesn't exist."""
+
+    def __init__(self, **answers: str) -> None:
+        self.answers = {f"{name}.example": address for name, address in answers.items()}
+
+    async def __call__(self, host: str) -> list[str]:
+        if host not in self.answers:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [self.answers[host]]
+
+
+def address(seen: Reader) -> str:
+    endpoint = seen.facts("endpoint").get("default/a")
+    return endpoint.address if isinstance(endpoint, Endpoint) else ""
+
+
+async def test_a_changed_address_reaches_readers_and_envoy(nats: NatsServer, tmp_path: Path) -> None:
+    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
+    path.write_text(TEXT)
+    dns = Dns(a="10.0.0.1")
+    async with (
+        reader(nats.url) as seen,
+        watcher(nats.url, dns, endpoints_file=str(path), eds_file=str(eds), resolve_interval=0.05),
+    ):
+        await seen.sees("a", "fixed")
+        assert seen.facts("endpoint")["default/a"] == Endpoint(
+            id="default/a", name="a", address="10.0.0.1", port=8000, host="a.example"
+        )
+        dns.answers["a.example"] = "10.0.0.2"
+        await eventually(lambda: address(seen) == "10.0.0.2", "the new address")
+        await eventually(lambda: addresses(eds) == ["10.0.0.2", "10.9.9.9"], "the new address in Envoy's file")
+        assert seen.deleted() == set()
+
+
+async def test_a_name_that_stops_resolving_keeps_its_address(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(TEXT)
+    dns = Dns(a="10.0.0.1")
+    async with (
+        reader(nats.url) as seen,
+        watcher(nats.url, dns, endpoints_file=str(path), resolve_interval=0.05) as service,
+    ):
+        await seen.sees("a", "fixed")
+        dns.answers.clear()
+        await eventually(lambda: service.names.names["a.example"].failures > 2, "failures")
+        assert address(seen) == "10.0.0.1"
+        assert "not known" in str(service.state()["names"]["a.example"]["error"])
+
+
+async def test_a_name_that_begins_to_resolve_brings_its_endpoint(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(TEXT)
+    dns = Dns()
+    async with reader(nats.url) as seen, watcher(nats.url, dns, endpoints_file=str(path), resolve_interval=0.05):
+        await seen.sees("fixed")
+        dns.answers["a.example"] = "10.0.0.1"
+        await seen.sees("a", "fixed")
+
+
+async def test_a_watcher_that_starts_while_dns_is_out_adopts_the_addresses_of_the_last_one(
+    nats: NatsServer, tmp_path: Path
+) -> None:
+    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
+    path.write_text(TEXT)
+    async with reader(nats.url) as seen:
+        async with watcher(nats.url, Dns(a="10.0.0.1"), endpoints_file=str(path), eds_file=str(eds)):
+            await seen.sees("a", "fixed")
+        events = len(seen.events)
+        dns = Dns()
+        async with watcher(
+            nats.url, dns, endpoints_file=str(path), eds_file=str(eds), resolve_interval=0.05
+        ) as service:
+            await eventually(lambda: service.leadership.publisher.published, "a take-over")
+            assert address(seen) == "10.0.0.1"
+            assert addresses(eds) == ["10.0.0.1", "10.9.9.9"]
+            dns.answers["a.example"] = "10.0.0.2"
+            await eventually(lambda: address(seen) == "10.0.0.2", "the new address")
+        assert seen.deleted(events) == set()
+
+
+async def test_a_first_watcher_does_not_wait_for_names_for_ever(nats: NatsServer, tmp_path: Path) -> None:
+    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
+    path.write_text(TEXT)
+    async with (
+        reader(nats.url) as seen,
+        watcher(nats.url, Dns(), endpoints_file=str(path), eds_file=str(eds)) as service,
+    ):
+        assert addresses(eds) == ["10.9.9.9"]
+        await seen.sees("fixed", timeout=10.0)
+        await eventually(lambda: service.readiness.ready, "ready")
+        assert service.names.unresolved == ["a.example"]

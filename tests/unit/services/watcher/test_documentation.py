@@ -1,0 +1,36 @@
+"""docs/endpoints-file.md says what the program does."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from services.watcher.documents import read_documents
+from services.watcher.plugins import FileDiscovery
+from services.watcher.settings import WatcherSettings
+from shared.config.problems import Problems
+from shared.service import CommonSettings, describe
+
+PAGE = (Path(__file__).parents[4] / "docs" / "endpoints-file.md").read_text()
+OWN = [one for one in describe(WatcherSettings) if one[0] not in {flag for flag, *_ in describe(CommonSettings)}]
+EXAMPLES = [text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "clusters:" not in text]
+
+
+@pytest.mark.parametrize(("flag", "default"), [(flag, default) for flag, _, default, _ in OWN])
+def test_every_setting_is_listed_with_its_default(flag: str, default: str) -> None:
+    [row] = [line for line in PAGE.splitlines() if line.startswith(f"| `{flag}` |")]
+    shown = row.split("|")[2].strip().strip("`")
+    assert shown in (default, "16Mi" if default == str(16 * 2**20) else default)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_every_example_is_read(text: str) -> None:
+    problems = Problems()
+    documents = read_documents(text, "docs", problems)
+    assert problems.errors == []
+    assert documents.facts()
+
+
+@pytest.mark.parametrize("field", FileDiscovery.Parameters.__struct_encode_fields__)
+def test_every_parameter_of_file_discovery_is_listed(field: str) -> None:
+    assert f"| `{field}` |" in PAGE

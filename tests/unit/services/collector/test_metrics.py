@@ -7,7 +7,8 @@ from services.collector.metrics import CollectorMetrics
 from services.collector.publishing import FrameSender
 from services.collector.scraper import Scraper
 from tests.unit.services.collector.test_publishing import Recorder
-from tests.unit.services.collector.test_scraper import Servers, Watcher, endpoint, page, pipeline, refuse, until
+from tests.unit.services.collector.test_scraper import Servers, Watcher, endpoint, page, pipeline, refuse
+from tests.unit.services.collector.waiting import until
 
 
 class Reloads:

@@ -13,6 +13,7 @@ from services.collector.scraper import Watched
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.bus import BusError
 from shared.model import Endpoint
+from tests.unit.services.collector.waiting import until
 
 
 def test_the_first_change_makes_news_and_later_ones_join_it() -> None:
@@ -163,12 +164,9 @@ async def test_changes_go_out_without_waiting_for_the_heartbeat() -> None:
     loop = asyncio.get_running_loop()
     sending = FrameSender(recorder, lambda: watched, gather=0.0, refresh=50.0, heartbeat=50.0, clock=loop.time)
     running = asyncio.create_task(sending.run())
-    async with asyncio.timeout(5):
-        while not recorder.frames:
-            await asyncio.sleep(0)
-        sending.note(watched["e0000"], True)
-        while len(recorder.frames) < 2:
-            await asyncio.sleep(0)
+    await until(lambda: len(recorder.frames) == 1)
+    sending.note(watched["e0000"], True)
+    await until(lambda: len(recorder.frames) == 2)
     running.cancel()
     assert recorder.frames[1] == (CHANGES_PART, ("e0000",))
     assert repr(sending).startswith("<FrameSender frames=2 dropped=0 <Outbox changes=0")

@@ -182,8 +182,9 @@ def lines(draw: st.DrawFn) -> str:
     if kind == 2:
         return f"# {draw(label_values)}"
     keys = draw(st.lists(st.sampled_from(["a", "b", "le", "model_name"]), unique=True, max_size=3))
+    comma = draw(st.sampled_from(["", ","])) if keys else ""
     pairs = ",".join(f'{key}{draw(blanks)}={draw(blanks)}"{draw(label_values)}"' for key in keys)
-    braces = f"{draw(blanks)}{{{draw(blanks)}{pairs}{draw(st.sampled_from(['', ',']) if keys else st.just(''))}}}"
+    braces = f"{draw(blanks)}{{{draw(blanks)}{pairs}{comma}}}"
     stamp = draw(st.just("") | st.integers(-(10**6), 2 * 10**12).map(lambda moment: f" {moment}"))
     return f"{draw(blanks)}{name}{braces if keys or draw(st.booleans()) else ''} {draw(numbers)}{stamp}{draw(blanks)}"
 

@@ -1,5 +1,7 @@
 """When a target is due: spread, in a rhythm, one at a time, and less often while it fails."""
 
+from itertools import pairwise
+
 import pytest
 
 from services.collector.schedule import FIRST_WITHIN, Schedule, phase
@@ -27,7 +29,7 @@ def run(
 
 
 def gaps(starts: list[float]) -> list[float]:
-    return [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(starts)]
 
 
 def test_a_target_is_due_once_an_interval() -> None:

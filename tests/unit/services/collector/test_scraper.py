@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ssl import SSLContext
-from typing import Any
 
 from yarl import URL
 
@@ -15,6 +14,7 @@ from services.collector.scraper import Scraper, Watched
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.model import Endpoint
+from tests.unit.services.collector.waiting import until
 
 Answer = Callable[[], Awaitable[bytes]]
 
@@ -65,8 +65,8 @@ async def crash() -> bytes:
     raise RuntimeError("a defect")
 
 
-def endpoint(id: str, **changes: Any) -> Endpoint:
-    return Endpoint(**({"id": id, "name": id, "address": id, "port": 8000} | changes))
+def endpoint(id: str, *, address: str = "", port: int = 8000, metrics_host: str = "") -> Endpoint:
+    return Endpoint(id=id, name=id, address=address or id, port=port, metrics_host=metrics_host)
 
 
 def pipeline(*names: str, interval: float = 0.002) -> Pipeline:
@@ -88,12 +88,6 @@ class Watcher:
 
     def count(self, id: str) -> int:
         return sum(one == id for one, _ in self.told)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager

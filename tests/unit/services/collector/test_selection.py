@@ -66,12 +66,11 @@ def test_only_series_with_the_labels_of_the_specification_take_part() -> None:
 
 def test_a_selector_tells_an_absent_metric_from_one_without_the_series() -> None:
     selector = Newest(spec("m{a=v}"))
-    select(selector, "n 1\n")
-    assert selector.outcome is Outcome.ABSENT
-    select(selector, "m 1\n")
-    assert selector.outcome is Outcome.NO_SERIES
-    select(selector, 'm{a="v"} 1\n')
-    assert selector.outcome is Outcome.FOUND
+    outcomes = []
+    for page in ("n 1\n", "m 1\n", 'm{a="v"} 1\n'):
+        select(selector, page)
+        outcomes.append(selector.outcome)
+    assert outcomes == [Outcome.ABSENT, Outcome.NO_SERIES, Outcome.FOUND]
     assert repr(selector) == "<Newest m{a=v} found 1.0>"
 
 

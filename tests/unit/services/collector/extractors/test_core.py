@@ -159,9 +159,8 @@ def test_an_engine_is_chosen_by_label(labels: dict[str, str], engine: str) -> No
 def test_the_label_and_the_default_engine_can_be_configured() -> None:
     extractor = CoreMetricsExtractor("core", parameters(engineLabelKey="engine", defaultEngine="sglang"))
     assert extractor.engine(Endpoint(id="a", name="a", address="a", port=1)).name == "sglang"
-    assert (
-        extractor.engine(Endpoint(id="a", name="a", address="a", port=1, labels={"engine": "triton"})).name == "triton"
-    )
+    triton = Endpoint(id="a", name="a", address="a", port=1, labels={"engine": "triton"})
+    assert extractor.engine(triton).name == "triton"
 
 
 def test_an_engine_of_the_configuration_replaces_a_built_in_one_completely() -> None:

@@ -1,0 +1,297 @@
+"""What `openai-parser` reads, and what it refuses with which words."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.picker.requests.openai import OpenAIParser
+from services.picker.requests.request import Content, Headers, Unparsable
+
+CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/responses",
+)
+PARSER = OpenAIParser("openai-parser")
+
+
+def parse(path: str, body: Any) -> Content:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return PARSER.parse(path, Headers(), data)
+
+
+def chat(*messages: Any, **fields: Any) -> Content:
+    return parse(CHAT, {"model": "base", "messages": list(messages), **fields})
+
+
+def user(content: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **fields}
+
+
+# -- the API and its fields
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "api", "prompt"),
+    [
+        (CHAT, {"messages": [user("hi")]}, "chat", b"user\nhi\n"),
+        (COMPLETIONS, {"prompt": "Once upon"}, "completions", b"Once upon"),
+        (EMBEDDINGS, {"input": "embed me"}, "embeddings", b"embed me"),
+        (RESPONSES, {"input": "respond"}, "responses", b"user\nrespond\n"),
+    ],
+)
+def test_each_api_has_its_prompt(path: str, body: dict[str, Any], api: str, prompt: bytes) -> None:
+    found = parse(path, {"model": "base", **body})
+    assert (found.api, found.model, found.prompt) == (api, "base", prompt)
+    assert (found.stream, found.cache_salt, found.output_limit) == (False, "", None)
+
+
+def test_any_prefix_may_stand_before_the_apis_path() -> None:
+    assert parse("/tenant/7/openai/v1/chat/completions", {"model": "m", "messages": [user("x")]}).api == "chat"
+
+
+@pytest.mark.parametrize(("sent", "stream"), [(True, True), (False, False), (None, False), ("true", False), (1, False)])
+def test_a_request_streams_when_it_says_true(sent: Any, stream: bool) -> None:
+    assert chat(user("x"), stream=sent).stream is stream
+
+
+@pytest.mark.parametrize(("sent", "salt"), [("tenant-7", "tenant-7"), (None, ""), (5, "")])
+def test_the_cache_salt_is_read_when_it_is_a_text(sent: Any, salt: str) -> None:
+    assert chat(user("x"), cache_salt=sent).cache_salt == salt
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "limit"),
+    [
+        (CHAT, {"max_tokens": 10}, 10),
+        (CHAT, {"max_tokens": 10, "max_completion_tokens": 20}, 20),
+        (CHAT, {"max_tokens": 10, "max_completion_tokens": None}, 10),
+        (COMPLETIONS, {"max_tokens": 0}, 0),
+        (RESPONSES, {"max_output_tokens": 7, "max_tokens": 9}, 7),
+        (EMBEDDINGS, {"max_tokens": 9}, None),
+        (COMPLETIONS, {"max_tokens": 16.0}, 16),
+        (COMPLETIONS, {"max_tokens": 1.5}, None),
+        (COMPLETIONS, {"max_tokens": -1}, None),
+        (COMPLETIONS, {"max_tokens": 10**30}, None),
+        (COMPLETIONS, {"max_tokens": 1e300}, None),
+        (COMPLETIONS, {"max_tokens": True}, None),
+        (COMPLETIONS, {"max_tokens": "many"}, None),
+    ],
+)
+def test_the_output_limit(path: str, fields: dict[str, Any], limit: int | None) -> None:
+    body = {"model": "m", "messages": [user("x")], "prompt": "x", "input": "x", **fields}
+    assert parse(path, body).output_limit == limit
+
+
+def test_what_nobody_reads_may_be_anything() -> None:
+    body = (
+        b'{"model":"m","messages":[{"role":"user","content":"x","extra":{}}],"temperature":"warm","n":null,'
+        b'"logit_bias":{"5":-100},"new":[[{"deep":1e400}]],"seed":123456789012345678901234567890,"x":"\xff"}'
+    )
+    assert parse(CHAT, body).prompt == b"user\nx\n"
+
+
+def test_the_last_of_equal_keys_counts() -> None:
+    assert parse(COMPLETIONS, b'{"model":"a","prompt":"x","model":"b"}').model == "b"
+
+
+def test_a_model_may_be_written_with_escapes() -> None:
+    assert parse(COMPLETIONS, rb'{"mod\u0065l":"caf\u00e9\/x","prompt":"x"}').model == "café/x"
+
+
+# -- the prompt
+
+
+@pytest.mark.parametrize(
+    ("prompt", "laid_out"),
+    [
+        ("text", b"text"),
+        (["one", "two"], b"one\ntwo"),
+        ([1, 258], b"\x01\0\0\0\x02\x01\0\0"),
+        ([[1], [2, 4294967295]], b"\x01\0\0\0\x02\0\0\0\xff\xff\xff\xff"),
+        ("größe", "größe".encode()),
+    ],
+)
+@pytest.mark.parametrize(("path", "field"), [(COMPLETIONS, "prompt"), (EMBEDDINGS, "input")])
+def test_the_forms_of_a_prompt(path: str, field: str, prompt: Any, laid_out: bytes) -> None:
+    assert parse(path, {"model": "m", field: prompt}).prompt == laid_out
+
+
+def test_embedded_prompts_have_no_text() -> None:
+    assert parse(COMPLETIONS, {"model": "m", "prompt_embeds": "AAAA"}).prompt == b""
+
+
+def test_embeddings_may_be_asked_for_a_dialogue() -> None:
+    assert parse(EMBEDDINGS, {"model": "m", "messages": [user("x")]}).prompt == b"user\nx\n"
+
+
+def test_a_text_part_reads_as_the_text_itself() -> None:
+    assert chat(user([{"type": "text", "text": "hi"}])).prompt == chat(user("hi")).prompt == b"user\nhi\n"
+
+
+def test_a_dialogue_is_laid_out_message_by_message() -> None:
+    found = chat(
+        {"role": "system", "content": "Be kind."},
+        user(["plain", {"type": "text", "text": "and typed"}]),
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "tool"},
+    )
+    assert found.prompt == b'system\nBe kind.\nuser\nplain\nand typed\nassistant\n[{"id": "1"}]\ntool\n\n'
+
+
+def test_tools_and_documents_come_first_as_templates_put_them() -> None:
+    found = chat(user("hi"), tools=[{"name": "f"}], documents=[{"text": "d"}], chat_template=None)
+    assert found.prompt == b'[{"name": "f"}]\n[{"text": "d"}]\nuser\nhi\n'
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
+        {"type": "image_url", "image_url": "https://example.com/a.png"},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "video_url", "video_url": {"url": "https://example.com/a.mp4"}},
+    ],
+)
+def test_parts_that_are_no_text_stand_as_short_digests(part: dict[str, Any]) -> None:
+    kind = part["type"]
+    one = chat(user([part])).prompt
+    large = chat(user([part | {kind: "x" * 100_000}])).prompt
+    assert one.startswith(f"user\n<{kind} ".encode())
+    assert one == chat(user([part])).prompt
+    assert one != large
+    assert len(one) == len(large) < 60
+
+
+def test_instructions_and_tools_lead_a_responses_input() -> None:
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+        {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "1"},
+        {"type": "function_call_output", "output": "done", "call_id": "1"},
+        "bare",
+    ]
+    found = parse(RESPONSES, {"model": "m", "instructions": "Be kind.", "tools": [{"a": 1}], "input": items})
+    assert found.prompt == b'[{"a": 1}]\nsystem\nBe kind.\nuser\nhi\n\n"f""{}"\n\n"done"\nuser\nbare\n'
+
+
+TEXTS = st.text(max_size=20)
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["system", "user", "assistant"])},
+        optional={
+            "content": st.one_of(
+                st.none(), TEXTS, st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}))
+            ),
+            "tool_calls": st.lists(TEXTS),
+        },
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(messages=MESSAGES, tools=st.lists(TEXTS, max_size=2), cut=st.integers(1, 5))
+def test_a_dialogue_that_goes_on_has_the_earlier_prompt_as_its_prefix(
+    messages: list[dict[str, Any]], tools: list[str], cut: int
+) -> None:
+    whole, beginning = chat(*messages, tools=tools), chat(*messages[:cut], tools=tools)
+    assert whole.prompt.startswith(beginning.prompt)
+
+
+# -- refusals
+
+DEEP = b'{"model":"m","prompt":"x","other":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        (CHAT, b"", "the body is empty; a JSON object is needed"),
+        (CHAT, b"   ", "the body isn't JSON that can be read: "),
+        (CHAT, b"no healthy upstream", "the body isn't JSON that can be read: "),
+        (CHAT, b'{"model": "m"', "the body isn't JSON that can be read: "),
+        (CHAT, b"null", "the body: expected object, got null"),
+        (CHAT, b"[1]", "the body: expected object, got array"),
+        (CHAT, {"model": "m"}, "messages: missing; a non-empty list of messages is needed"),
+        (CHAT, {"model": "m", "messages": None}, "messages: missing; a non-empty list of messages is needed"),
+        (CHAT, {"model": "m", "messages": []}, "messages: empty; a non-empty list of messages is needed"),
+        (CHAT, {"model": "m", "messages": "hi"}, 'messages: expected array | null, got str: "hi"'),
+        (CHAT, {"model": "m", "messages": ["hi"]}, 'messages[0]: expected object, got str: "hi"'),
+        (
+            CHAT,
+            {"model": "m", "messages": [user("x"), user(5)]},
+            "messages[1].content: expected str | array | null, got int: 5",
+        ),
+        (CHAT, {"model": "m", "messages": [{"role": [1]}]}, "messages[0].role: expected str | null, got array: [1]"),
+        (
+            CHAT,
+            {"model": "m", "messages": [user([{"text": 5}])]},
+            "messages[0].content[0].text: expected str | null, got int: 5",
+        ),
+        (COMPLETIONS, {"model": "m"}, "prompt: missing; a text, a list of texts, or token ids are needed"),
+        (COMPLETIONS, {"model": "m", "prompt": ""}, "prompt: empty; a text, a list of texts, or token ids are needed"),
+        (COMPLETIONS, {"model": "m", "prompt": []}, "prompt: empty; a text, a list of texts, or token ids are needed"),
+        (COMPLETIONS, {"model": "m", "prompt": {"a": 1}}, 'prompt: expected str | array | null, got object: {"a": 1}'),
+        (COMPLETIONS, {"model": "m", "prompt": ["a", 1]}, "prompt: a list that mixes texts, token ids and lists"),
+        (COMPLETIONS, {"model": "m", "prompt": [1, -2]}, "prompt: -2 is no token id; a whole number from 0 to"),
+        (COMPLETIONS, {"model": "m", "prompt": [[1], [2**32]]}, "prompt: 4294967296 is no token id"),
+        (COMPLETIONS, {"model": "m", "prompt": [10**60]}, "prompt: 10000000000000000000 is no token id"),
+        (COMPLETIONS, {"model": "m", "prompt": [1.5]}, "prompt[0]: expected int | str | array, got float: 1.5"),
+        (EMBEDDINGS, {"model": "m"}, "input: missing; a text, a list of texts, or token ids are needed"),
+        (EMBEDDINGS, {"model": "m", "input": ""}, "input: empty; a text, a list of texts, or token ids are needed"),
+        (RESPONSES, {"model": "m"}, "input: missing; a text or a non-empty list of items is needed"),
+        (RESPONSES, {"model": "m", "input": []}, "input: empty; a text or a non-empty list of items is needed"),
+        (RESPONSES, {"model": "m", "input": 7}, "input: expected str | array | null, got int: 7"),
+        (COMPLETIONS, {"prompt": "x"}, "model: missing; the name of the model is needed"),
+        (COMPLETIONS, {"prompt": "x", "model": ""}, 'model: no name of a model: ""; the name of the model is needed'),
+        (COMPLETIONS, {"prompt": "x", "model": None}, "model: no name of a model: null; the name"),
+        (COMPLETIONS, {"prompt": "x", "model": ["m"]}, 'model: no name of a model: ["m"]; the name'),
+        (COMPLETIONS, {"prompt": "x", "model": 10**30}, "model: no name of a model: 1000000000000000000000000000000;"),
+        (COMPLETIONS, b'{"prompt":"x","model":1e999}', "model: number out of range: 1e999"),
+        (COMPLETIONS, b'{"prompt":"x","model":' + b"9" * 9999 + b"}", "model: integer value out of range: 9999"),
+        (COMPLETIONS, b'{"prompt":"\xff","model":"m"}', "the body isn't JSON that can be read: 'utf-8' codec"),
+        (COMPLETIONS, b'{"prompt":"x","model":"\xff"}', "the body isn't JSON that can be read: 'utf-8' codec"),
+        (COMPLETIONS, b'{"prompt":5,"model":', "prompt: expected str | array | null, got int"),
+        (COMPLETIONS, DEEP, "the body is nested too deeply"),
+        (COMPLETIONS, b"\xef\xbb\xbf{}", "the body isn't JSON that can be read: "),
+        (COMPLETIONS, b'{"prompt":NaN,"model":"m"}', "the body isn't JSON that can be read: "),
+    ],
+)
+def test_a_body_that_the_server_would_refuse_is_refused_with_field_and_value(path: str, body: Any, says: str) -> None:
+    with pytest.raises(Unparsable) as caught:
+        parse(path, body)
+    assert str(caught.value).startswith(says), str(caught.value)
+
+
+def test_a_large_wrong_value_is_shown_short() -> None:
+    with pytest.raises(Unparsable) as caught:
+        parse(CHAT, {"model": "m", "messages": {"x" * 10_000: 1}})
+    assert len(str(caught.value)) < 150
+    assert str(caught.value).endswith("…")
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    ["model", "messages", "prompt", "input", "stream", "tools", "max_tokens", "cache_salt", "instructions", "role"]
+)
+
+
+@given(path=st.sampled_from([CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES]), body=st.dictionaries(FIELDS, JSON))
+def test_any_json_is_read_or_refused(path: str, body: dict[str, Any]) -> None:
+    with suppress(Unparsable):
+        assert parse(path, body).model == body["model"]
+
+
+@given(path=st.sampled_from([CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES]), body=st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(path: str, body: bytes) -> None:
+    with suppress(Unparsable):
+        assert parse(path, b'{"model":"m",' + body).api

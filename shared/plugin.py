@@ -7,7 +7,7 @@ names another tier's plugins without importing that tier, and third parties add 
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -68,7 +68,13 @@ class Plugin:
     """Names that older generations gave the type; they load with a deprecation warning."""
     REQUIRES: ClassVar[tuple[AttributeKey[Any], ...]] = ()
     """Attributes that the plugin can't work without: one without a producer is an error at start."""
+    USES: ClassVar[tuple[AttributeKey[Any], ...]] = ()
+    """Attributes that the plugin reads where there are any, and does without where nothing produces them."""
     PRODUCES: ClassVar[tuple[AttributeKey[Any], ...]] = ()
+    OUTPUT: ClassVar[str] = ""
+    """What a data source gives, in words; its extractors' `INPUT` is the same."""
+    INPUT: ClassVar[str] = ""
+    """What an extractor reads."""
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         self.name = name
@@ -84,6 +90,11 @@ class Plugin:
         """Parameters for a producer of type `producer` that is added because this plugin requires what it makes."""
         return {}
 
+    @classmethod
+    def references(cls, parameters: Any) -> dict[str, tuple[str, AttributeKey[Any]]]:
+        """Producers that the parameters choose, by parameter: the plugin's name (empty: any), what it is to make."""
+        return {}
+
     def __repr__(self) -> str:
         return f"<{self.TYPE} {self.name!r}>"
 
@@ -94,21 +105,34 @@ class Registry:
     def __init__(self, types: Iterable[type[Plugin]] = ()) -> None:
         self._types: dict[str, type[Plugin]] = {}
         self._aliases: dict[str, type[Plugin]] = {}
+        self.failures: tuple[str, ...] = ()
+        """Entry points that could not be loaded, and why."""
         for one in types:
             self.add(one)
 
     @classmethod
     def installed(cls) -> "Registry":
         """All types of the installed distributions' entry points: a class each, or sequences of classes."""
+        return cls.of(entry_points(group=GROUP))
+
+    @classmethod
+    def of(cls, entries: Iterable[EntryPoint]) -> "Registry":
+        """The types of these entry points. One that can't be loaded is among `failures`: a broken package only matters
+        to documents that name its types."""
         registry = cls()
-        for entry in entry_points(group=GROUP):
-            loaded = entry.load()
-            for one in [loaded] if isinstance(loaded, type) else loaded:
-                registry.add(one)
+        for entry in entries:
+            try:
+                loaded = entry.load()
+                for one in [loaded] if isinstance(loaded, type) else loaded:
+                    registry.add(one)
+            except Exception as error:  # noqa: BLE001 - a foreign module can fail in any way; each way is reported
+                registry.failures += (f"entry point {entry.name!r} ({entry.value}): {type(error).__name__}: {error}",)
         return registry
 
-    def add(self, kind: type[Plugin]) -> None:
-        """Raises ValueError when the name, or an alias, is another type's."""
+    def add(self, kind: object) -> None:
+        """Raises ValueError when it is no plugin type, or when its name, or an alias, is another type's."""
+        if not isinstance(kind, type) or not issubclass(kind, Plugin) or not hasattr(kind, "TYPE"):
+            raise ValueError(f"{kind!r} is no plugin type; a subclass of Plugin with a TYPE is expected")
         for name in (kind.TYPE, *kind.ALIASES):
             other = self.find(name)
             if other is not None and other is not kind:
@@ -130,4 +154,4 @@ class Registry:
         return iter(self._types.values())
 
     def __repr__(self) -> str:
-        return f"<Registry {len(self._types)} types>"
+        return f"<Registry {len(self._types)} types, {len(self.failures)} failures>"

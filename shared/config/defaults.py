@@ -5,7 +5,7 @@ from typing import Any
 from shared.attributes import AttributeKey
 from shared.config.decode import MISSING, decode
 from shared.config.loaded import PluginSpec, ProfileMember, ProfileSpec, SourceSpec
-from shared.config.problems import Problems
+from shared.config.problems import Problems, join, show
 from shared.plugin import Registry, Role
 
 DEFAULT_DOCUMENT = """\
@@ -34,12 +34,18 @@ dataLayer:
 """
 """What runs when no configuration is given: the Go original's default."""
 
+DETECTOR = "utilization-detector"
+"""The saturation detector that runs unless another is named."""
+
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 """In the order in which they are asked; those that aren't installed are left out."""
 
 
 class Injector:
-    """Adds the missing plugins to `plugins`, and names them where the document left a place empty."""
+    """Adds the missing plugins to `plugins`, and names them where the document left a place empty.
+
+    Everything goes by a plugin's type, so a renamed instance is as good as one of the type's own name.
+    """
 
     def __init__(self, plugins: dict[str, PluginSpec], registry: Registry, problems: Problems) -> None:
         self._plugins = plugins
@@ -47,16 +53,17 @@ class Injector:
         self._problems = problems
 
     def profiles(self, given: tuple[ProfileSpec, ...]) -> tuple[ProfileSpec, ...]:
-        """The given profiles, or one of everything that filters, scores or picks; each with a picker."""
+        """The given profiles, or one of everything listed that filters, scores or picks; each with a picker."""
         if not given:
             roles = {Role.FILTER, Role.SCORER, Role.PICKER}
-            members = [ProfileMember(spec) for spec in self._plugins.values() if roles & spec.kind.ROLES]
+            members = [
+                ProfileMember(spec) for spec in self._plugins.values() if spec.listed and roles & spec.kind.ROLES
+            ]
             pickers = [one for one in members if Role.PICKER in one.plugin.kind.ROLES]
             given = (ProfileSpec("default", tuple(one for one in members if one not in pickers[1:])),)
         if all(profile.having(Role.PICKER) for profile in given):
             return given
-        pickers_there = [spec for spec in self._plugins.values() if Role.PICKER in spec.kind.ROLES]
-        picker = pickers_there[0] if pickers_there else self._add("max-score-picker")
+        picker = self._playing(Role.PICKER) or self.add("max-score-picker")
         if picker is None:
             return given
         return tuple(
@@ -67,79 +74,102 @@ class Injector:
         )
 
     def profile_handler(self, profiles: tuple[ProfileSpec, ...]) -> str:
-        for spec in self._plugins.values():
-            if Role.PROFILE_HANDLER in spec.kind.ROLES:
-                return spec.name
-        added = self._add("single-profile-handler")
-        return added.name if added else ""
+        """The handler that is there, or the one of a single profile."""
+        if (spec := self._playing(Role.PROFILE_HANDLER)) is not None:
+            return spec.name
+        return _name(self.add("single-profile-handler")) if len(profiles) == 1 else ""
 
     def parsers(self) -> tuple[str, ...]:
         """The default list; a parser that the document configures keeps its parameters there."""
-        names: list[str] = []
-        for kind in DEFAULT_PARSERS:
-            if self._registry.find(kind) is not None:
-                spec = self._of_type(kind) or self._add(kind)
-                names += [spec.name] if spec else []
-        return tuple(names)
+        return tuple(_name(self._of(kind)) for kind in DEFAULT_PARSERS if self._registry.find(kind) is not None)
 
     def saturation_detector(self) -> str:
-        spec = self._of_type("utilization-detector") or self._add("utilization-detector")
-        return spec.name if spec else ""
+        return _name(self._of(DETECTOR))
 
     def sources(self, given: tuple[SourceSpec, ...], inject: bool) -> tuple[SourceSpec, ...]:
         """The given sources; the metrics source with the core extractor too, unless a source of its type is there."""
         if not inject or any(self._plugins[one.source].kind.TYPE == "metrics-data-source" for one in given):
             return given
-        source = self._of_type("metrics-data-source") or self._add("metrics-data-source")
-        extractor = self._of_type("core-metrics-extractor") or self._add("core-metrics-extractor")
+        source, extractor = self._of("metrics-data-source"), self._of("core-metrics-extractor")
         if source is None or extractor is None:
             return given
         return (*given, SourceSpec(source.name, (extractor.name,)))
 
-    def producers(self) -> None:
+    def producers(self, sources: tuple[SourceSpec, ...]) -> None:
         """For each required attribute that nothing produces: its data producer, or a problem that names who would.
 
-        A producer that is added can require attributes itself.
+        A producer that is added can require attributes itself. An extractor only produces where a source feeds it.
         """
+        fed = {name for source in sources for name in source.extractors}
         pending = list(self._plugins.values())
         while pending:
             spec = pending.pop(0)
             for key in spec.kind.REQUIRES:
-                if any(key in one.kind.PRODUCES for one in self._plugins.values()):
-                    continue
-                makers = self._registry.producers(key)
-                default = next((one for one in makers if Role.DATA_PRODUCER in one.ROLES), None)
-                if default is None:
-                    self._problems.error(
-                        spec.path or spec.name, f"{spec.kind.TYPE} needs the attribute {key.name}; {_advice(key)}"
-                    )
-                    continue
-                added = self._add(default.TYPE, spec.kind.producer_parameters(spec.parameters, default.TYPE))
-                if added is not None:
+                makers = [
+                    one
+                    for one in self._plugins.values()
+                    if key in one.kind.PRODUCES and (Role.EXTRACTOR not in one.kind.ROLES or one.name in fed)
+                ]
+                if makers:
+                    self._forward(spec, makers[0])
+                elif (added := self._producer(spec, key)) is not None:
                     pending.append(added)
 
-    def _of_type(self, kind: str) -> PluginSpec | None:
-        return next((spec for spec in self._plugins.values() if spec.kind.TYPE == kind), None)
+    def _producer(self, spec: PluginSpec, key: AttributeKey[Any]) -> PluginSpec | None:
+        kind = next((one for one in self._registry.producers(key) if Role.DATA_PRODUCER in one.ROLES), None)
+        if kind is None:
+            self._problems.error(spec.path or spec.name, f"{spec.kind.TYPE} needs {key.name}; {_advice(key)}")
+            return None
+        return self.add(kind.TYPE, _parameters_of(spec), spec.kind.producer_parameters(spec.parameters, kind.TYPE))
 
-    def _add(self, type_name: str, parameters: dict[str, Any] | None = None) -> PluginSpec | None:
-        kind = self._registry.find(type_name)
+    def _forward(self, spec: PluginSpec, maker: PluginSpec) -> None:
+        """Parameters that a plugin has for its producer only count for one that is added because of it."""
+        forwarded = spec.kind.producer_parameters(spec.parameters, maker.kind.TYPE)
+        if not forwarded:
+            return
+        same = decode(forwarded, maker.kind.Parameters, "", Problems(), ignore_case=True)
+        if same != maker.parameters:
+            names = ", ".join(forwarded)
+            self._problems.warn(
+                _parameters_of(spec), f"no effect of {names}: {show(maker.name)} has its own parameters"
+            )
+
+    def _playing(self, role: Role) -> PluginSpec | None:
+        return next((spec for spec in self._plugins.values() if role in spec.kind.ROLES), None)
+
+    def _of(self, kind: str) -> PluginSpec | None:
+        """The plugin of the type, added where there is none."""
+        there = next((spec for spec in self._plugins.values() if spec.kind.TYPE == kind), None)
+        return there or self.add(kind)
+
+    def add(self, kind_name: str, path: str = "", parameters: dict[str, Any] | None = None) -> PluginSpec | None:
+        """A plugin of the type under the type's name; None after a problem. `path` is where its parameters are from."""
+        kind = self._registry.find(kind_name)
         if kind is None:
             self._problems.error(
-                "plugins", f"the plugin type {type_name!r}, which is added by default, isn't installed"
+                path or "plugins", f"the plugin type {kind_name!r}, which is added by default, isn't installed"
             )
             return None
-        if type_name in self._plugins:
-            other = self._plugins[type_name]
+        if (other := self._plugins.get(kind_name)) is not None:
             self._problems.error(
-                other.path or "plugins", f"the name {type_name!r} is needed for a plugin of that type; rename this one"
+                join(other.path or "plugins", "name"),
+                f"the name {kind_name!r} is needed for the plugin of that type, added by default; rename this one",
             )
             return None
-        decoded = decode(parameters or {}, kind.Parameters, type_name, self._problems, ignore_case=True)
+        decoded = decode(parameters or {}, kind.Parameters, path or kind_name, self._problems, ignore_case=True)
         if decoded is MISSING:
             return None
-        spec = PluginSpec(type_name, kind, decoded)
-        self._plugins[type_name] = spec
+        spec = PluginSpec(kind_name, kind, decoded)
+        self._plugins[kind_name] = spec
         return spec
+
+
+def _name(spec: PluginSpec | None) -> str:
+    return spec.name if spec is not None else ""
+
+
+def _parameters_of(spec: PluginSpec) -> str:
+    return join(spec.path, "parameters") if spec.path else spec.name
 
 
 def _advice(key: AttributeKey[Any]) -> str:

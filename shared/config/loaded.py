@@ -16,11 +16,16 @@ class PluginSpec(Struct, frozen=True):
     kind: type[Plugin]
     parameters: Any
     path: str = ""
-    """Empty when the loader added it."""
+    """`plugins[3]`, or the section that stands for it; empty when the loader added it."""
 
     @property
     def injected(self) -> bool:
         return not self.path
+
+    @property
+    def listed(self) -> bool:
+        """Whether it is under `plugins`."""
+        return self.path.startswith("plugins[")
 
     def create(self) -> Plugin:
         return self.kind(self.name, self.parameters)
@@ -61,6 +66,8 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
     parsers: tuple[str, ...]
     saturation_detector: str
     sources: tuple[SourceSpec, ...]
+    producers: tuple[str, ...] = ()
+    """The data producers that somebody reads, each after those that it reads itself."""
     discovery: str | None = None
     stale_metrics: StaleMetrics = StaleMetrics()
     flow_control: FlowControlSection | None = None
@@ -80,7 +87,7 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
                 try:
                     created[name] = spec.create()
                 except ValueError as error:
-                    problems.append(Problem(spec.path or f"plugins[{name}]", str(error)))
+                    problems.append(Problem(spec.path or name, str(error)))
         if problems:
             raise Invalid(problems, self.origin)
         return created

@@ -20,7 +20,7 @@ from services.watcher.metrics import WatcherMetrics
 from services.watcher.resolve import Names
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
-from services.watcher.sources import Event, Reset
+from services.watcher.sources import Event, Reset, Source
 from services.watcher.state import Merged, State, collect
 from shared.bus import replica_state
 from shared.bus.subjects import fact_key
@@ -57,6 +57,7 @@ class WatcherService(Service):
             settings.rescan_interval,
             Limits(file_size=settings.max_file_size, files=settings.max_files),
         )
+        self._sources: tuple[Source, ...] = (self.files,)
         self._asides: set[tuple[str, str, str]] = set()
         self.metrics = WatcherMetrics(self.registry)
         self.names = Names(settings.resolve_interval)
@@ -90,7 +91,8 @@ class WatcherService(Service):
             await self._eds.start(replace=self._publish)
         await self.leadership.replica.start()
         await self.bus.start()
-        self.spawn(self.files.run(self._take), "files")
+        for source in self._sources:
+            self.spawn(source.run(self._take), source.name)
         self.spawn(self._resolver.run(), "names")
         if self._publish:
             self._begin_eds()
@@ -111,9 +113,9 @@ class WatcherService(Service):
     # Sources
 
     async def _load(self) -> None:
-        """The first reading of the files. Raises `Invalid` unless they are all good."""
+        """The first reading of the sources. Raises `Invalid` unless all that they have is good."""
         self.files.follow(self._roots())
-        events = await self.files.load()
+        events = [event for source in self._sources for event in await source.load()]
         for event in events:
             if isinstance(event, Reset) and self._discover(event.loaded):
                 self.files.follow(self._roots())

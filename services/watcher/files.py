@@ -102,6 +102,8 @@ class FileReader:
 class FileSource:
     """Reads roots and watches them. `follow` names them; a root that is no longer named takes its origins along."""
 
+    name = "files"
+
     def __init__(self, reader: FileReader, interval: float, limits: Limits | None = None) -> None:
         self._reader = reader
         self._interval = interval

@@ -45,6 +45,9 @@ Emit: TypeAlias = Callable[[Sequence[Event]], None]
 class Source(Protocol):
     """Something that knows facts."""
 
+    name: str
+    """For logs and metrics."""
+
     async def load(self) -> Sequence[Event]:
         """The first complete reading."""
 

@@ -125,19 +125,23 @@ def split_host_port(text: str) -> tuple[str, int | None]:
 
     Raises ValueError, naming the text, when it is none of these.
     """
-    host, port = text, ""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError(f"{text!r} is not an address with an optional port")
-        port = rest[1:]
-        if rest == ":":
-            raise ValueError(f"{text!r} has an empty port")
+        colon, port = rest[:1], rest[1:]
+        sound = bool(bracket) and colon in ("", ":") and ":" in host and is_ip(host)
     elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
+        host, colon, port = text.partition(":")
+        sound = bool(host)
+    else:
+        host, colon, port = text, "", ""
+        sound = bool(host) and (":" not in host or is_ip(host))
+    if not sound or (colon and not _is_port(port)):
         raise ValueError(f"{text!r} is not an address with an optional port")
-    return host, int(port) if port else None
+    return host, int(port) if colon else None
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
 
 
 def is_ip(text: str) -> bool:

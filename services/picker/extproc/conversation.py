@@ -17,6 +17,7 @@ from services.picker.extproc.events import (
     Refused,
     RequestHead,
     RequestReady,
+    ResponseBodyStarted,
     ResponseStarted,
 )
 from services.picker.extproc.messages import (
@@ -82,6 +83,7 @@ class Conversation:
         "_make_id",
         "_modes",
         "_received_at",
+        "_response_body_started",
         "_response_started",
         "_size",
         "_state",
@@ -107,6 +109,7 @@ class Conversation:
         self._unanswered_chunks = 0
         self._trailers_owed = False
         self._response_started = False
+        self._response_body_started = False
         self._completed = False
         self._answers: list[ProcessingResponse] = []
 
@@ -117,12 +120,13 @@ class Conversation:
 
     def receive(self, message: ProcessingRequest, now: float) -> list[Event]:
         """Take a message in. `now` is monotonic seconds."""
-        if self.closed:
+        state = self._state
+        if state is _REFUSED or state is _ENDED:
             return []
         handle = _HANDLERS.get(message.WhichOneof("request"))
         if handle is None:
             return []  # a phase that this version of the protocol doesn't have: there is no answer to give
-        if self._state is _IDLE:
+        if state is _IDLE:
             self._modes = messages.body_modes(message, self._fallback)
             self._received_at = now
         return handle(self, message)
@@ -147,14 +151,11 @@ class Conversation:
         changed = body is not self._body
         if changed or self._restores_length(body):
             set_headers["content-length"] = str(len(body))
+        control = names.CONTROL.intersection(self._headers.names())
         mutation = Mutation(
             destination=",".join(route.destinations),
             set_headers=set_headers,
-            remove_headers=sorted(
-                name
-                for name in names.CONTROL.intersection(self._headers.names())
-                if name != names.DESTINATION and name not in set_headers
-            ),
+            remove_headers=sorted(control.difference(set_headers)) if control else (),
         )
         self._state = _ROUTED
         self._body = b""
@@ -202,7 +203,7 @@ class Conversation:
         mode = self._modes.request
         if shown.end_of_stream or mode in _HEADERS_DECIDE:
             self._headers_owed = True
-            return self._ready(has_body=False)
+            return self._ready(has_body=False, withheld=not shown.end_of_stream)
         if mode is BodyMode.GRPC:
             return self._refuse_itself(
                 500,
@@ -234,7 +235,7 @@ class Conversation:
         shown = message.request_body
         if mode in _HEADERS_DECIDE:
             self._unanswered_chunks = 1
-            return self._ready(has_body=False)
+            return self._ready(has_body=False, withheld=True)
         chunk = shown.body
         self._size += len(chunk)
         if self._size > self._limits.request_body:
@@ -266,7 +267,7 @@ class Conversation:
             if found is not None:
                 self._subset = found
 
-    def _ready(self, *, has_body: bool = True, truncated: bool = False) -> list[Event]:
+    def _ready(self, *, has_body: bool = True, withheld: bool = False, truncated: bool = False) -> list[Event]:
         chunks = self._chunks
         self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._chunks = []
@@ -279,6 +280,7 @@ class Conversation:
             subset=self._subset,
             received_at=self._received_at,
             has_body=has_body,
+            withheld=withheld,
             truncated=truncated,
         )
         self._state = _DECIDING
@@ -353,30 +355,36 @@ class Conversation:
         self._answers.append(messages.RESPONSE_HEADERS_UNCHANGED)
         if self._response_started or self._completed:
             return []
-        self._overtake()
+        if self._state is not _ROUTED:
+            self._overtake()
         self._response_started = True
         shown = message.response_headers
         events: list[Event] = [ResponseStarted(messages.read_status(shown), messages.read_served(message))]
         return events + self._complete(aborted=False) if shown.end_of_stream else events
 
     def _on_response_body(self, message: ProcessingRequest) -> list[Event]:
-        self._overtake()
+        if self._state is not _ROUTED:
+            self._overtake()
         chunk = message.response_body
         echoed = self._modes.response in _ECHOED
         self._answers.append(messages.echo_response(chunk) if echoed else messages.RESPONSE_BODY_UNCHANGED)
+        events: list[Event] = []
+        if chunk.body and not self._response_body_started and not self._completed:
+            self._response_body_started = True
+            events.append(ResponseBodyStarted())
         if chunk.end_of_stream or chunk.end_of_stream_without_message:
-            return self._complete(aborted=False)
-        return []
+            events += self._complete(aborted=False)
+        return events
 
     def _on_response_trailers(self, message: ProcessingRequest) -> list[Event]:
-        self._overtake()
+        if self._state is not _ROUTED:
+            self._overtake()
         self._answers.append(messages.RESPONSE_TRAILERS_UNCHANGED)
         return self._complete(aborted=False)
 
     def _overtake(self) -> None:
-        if self._state is not _ROUTED:
-            self._release()
-            self._state = _OVERTAKEN
+        self._release()
+        self._state = _OVERTAKEN
 
     def _complete(self, *, aborted: bool) -> list[Event]:
         if self._completed:

@@ -34,6 +34,8 @@ class RequestHead(Struct, frozen=True, kw_only=True):
     """Monotonic seconds of the first message."""
     has_body: bool = True
     """Whether a body was shown. False for requests without one, and where the proxy keeps it (NONE, STREAMED)."""
+    withheld: bool = False
+    """Whether there is, or may be, a body that the proxy keeps to itself."""
     truncated: bool = False
     """Whether the proxy may have shown only the body's beginning (BUFFERED_PARTIAL)."""
 
@@ -60,6 +62,10 @@ class ResponseStarted(Struct, frozen=True):
     """`address:port` of the endpoint that answered; None when the proxy doesn't tell."""
 
 
+class ResponseBodyStarted(Struct, frozen=True):
+    """The first piece of the response's body has come, from a proxy that shows bodies: the prompt has been read."""
+
+
 class Completed(Struct, frozen=True):
     """The request is over; nothing follows. Comes once for every conversation, whatever happened before."""
 
@@ -67,4 +73,4 @@ class Completed(Struct, frozen=True):
     """Whether it ended before a response or a refusal was complete, as far as the proxy shows it."""
 
 
-Event: TypeAlias = RequestReady | Refused | ResponseStarted | Completed
+Event: TypeAlias = RequestReady | Refused | ResponseStarted | ResponseBodyStarted | Completed

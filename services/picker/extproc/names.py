@@ -25,7 +25,6 @@ HOSTS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host
 
 CONTROL = frozenset(
     {
-        DESTINATION,
         SERVED,
         SUBSET,
         DROPPED_REASON,
@@ -38,4 +37,4 @@ CONTROL = frozenset(
         *HOSTS,
     }
 )
-"""Headers between client, proxy and picker: taken out of what a model server gets."""
+"""Headers between client, proxy and picker: taken out of what a model server gets. (The destination is overwritten.)"""

@@ -1,0 +1,142 @@
+"""What one ext_proc conversation costs on one core: without a network, without a decision.
+
+    .venv/bin/python -m tests.benchmarks.bench_conversation
+
+Messages come as bytes and answers leave as bytes, so decoding and encoding count. Each figure is the best of several
+rounds, in µs a conversation, conversations/s on one core, and the ratio to a fixed loop of plain Python that runs in
+between: the ratio is what can be compared across machines and across days.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from services.picker.extproc.conversation import Conversation
+from services.picker.extproc.events import Limits, RequestReady
+from services.picker.extproc.messages import BodyMode, ProcessingRequest
+from services.picker.requests.openai import OpenAIParser
+from services.picker.requests.parsers import ParserChain
+from services.picker.requests.request import Route
+from tests.unit.services.picker.extproc.proxy import (
+    body,
+    headers,
+    response_body,
+    response_headers,
+    response_trailers,
+)
+
+LEAN = (BodyMode.BUFFERED, BodyMode.NONE)
+FULL_DUPLEX = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED)
+ROUNDS = 7
+ROUND_SECONDS = 0.15
+ROUTE = Route(destinations=("10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"))
+REQUEST_HEADERS = {
+    ":method": "POST",
+    ":path": "/v1/chat/completions",
+    ":authority": "models.example.com",
+    ":scheme": "https",
+    "accept": "application/json",
+    "accept-encoding": "gzip, deflate",
+    "authorization": "Bearer sk-0123456789abcdef0123456789abcdef",
+    "content-type": "application/json",
+    "user-agent": "OpenAI/Python 1.60.0",
+    "x-forwarded-for": "192.0.2.7",
+    "x-forwarded-proto": "https",
+    "x-request-id": "5b0d6b5e-2b0a-4c55-9a3e-0f3f5d1d8f6c",
+    "x-stainless-lang": "python",
+    "x-stainless-retry-count": "0",
+}
+
+
+def chat_body(size: int) -> bytes:
+    """A chat request of about `size` bytes."""
+    text = "The quick brown fox jumps over the lazy dog. " * (size // 45 + 1)
+    return b'{"model":"base","stream":true,"messages":[{"role":"user","content":"%s"}]}' % text[:size].encode()
+
+
+def wire(*messages: ProcessingRequest) -> list[bytes]:
+    return [message.SerializeToString() for message in messages]
+
+
+def lean(size: int) -> list[bytes]:
+    """BUFFERED and lean, as our Envoy configuration asks: headers, body, response headers, response trailers."""
+    sent = chat_body(size)
+    return wire(
+        headers({**REQUEST_HEADERS, "content-length": str(len(sent))}, modes=LEAN),
+        body(sent, end=True),
+        response_headers(served="10.0.0.1:8000"),
+        response_trailers(),
+    )
+
+
+def full_duplex(size: int, response_chunks: int) -> list[bytes]:
+    """FULL_DUPLEX_STREAMED both ways, as gateways ask; the request comes in chunks of 16 kB."""
+    sent = chat_body(size)
+    starts = range(0, len(sent), 16_384)
+    event = b'data: {"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"tok"}}]}\n\n'
+    return wire(
+        headers({**REQUEST_HEADERS, "content-length": str(len(sent))}, modes=FULL_DUPLEX),
+        *(body(sent[at : at + 16_384], end=at == starts[-1]) for at in starts),
+        response_headers(served="10.0.0.1:8000"),
+        *(response_body(event, end=i == response_chunks - 1) for i in range(response_chunks)),
+    )
+
+
+def converse(messages: Sequence[bytes], parsers: ParserChain | None) -> Callable[[], None]:
+    """One conversation from bytes to bytes; with parsers, the request's body is read too."""
+    limits = Limits()
+    decode = ProcessingRequest.FromString
+
+    def run() -> None:
+        conversation = Conversation(limits, lambda: "made")
+        for message in messages:
+            for event in conversation.receive(decode(message), 0.0):
+                if type(event) is RequestReady:
+                    if parsers is not None:
+                        parsers.parse(event.head.path, event.head.headers, event.body)
+                    conversation.route(ROUTE)
+            for answer in conversation.responses():
+                answer.SerializeToString()
+        conversation.end(1.0)
+
+    return run
+
+
+def reference() -> None:
+    """The fixed loop: a thousand additions and dict writes of plain Python."""
+    total, seen = 0, {}
+    for number in range(1000):
+        total += number
+        seen[number & 63] = total
+
+
+def seconds(run: Callable[[], None]) -> float:
+    """CPU seconds of one run: a round's mean."""
+    count, started = 0, time.process_time()
+    while (passed := time.process_time() - started) < ROUND_SECONDS:
+        run()
+        count += 1
+    return passed / count
+
+
+def main() -> None:
+    chain = ParserChain([OpenAIParser("openai-parser")])
+    cases = {
+        "4 messages, 1 kB, lean": converse(lean(1_000), None),
+        "4 messages, 1 kB, lean, parsed": converse(lean(1_000), chain),
+        "4 messages, 220 kB, lean": converse(lean(220_000), None),
+        "4 messages, 220 kB, lean, parsed": converse(lean(220_000), chain),
+        "1 kB, full duplex, 1 response chunk": converse(full_duplex(1_000, 1), None),
+        "220 kB, full duplex, 1 response chunk": converse(full_duplex(220_000, 1), None),
+        "1 kB, full duplex, 200 response chunks": converse(full_duplex(1_000, 200), None),
+    }
+    print(f"{'conversation':42}{'µs':>10}{'a second':>12}{'reference loops':>18}")
+    for name, run in cases.items():
+        best, loop = float("inf"), float("inf")
+        for _ in range(ROUNDS):
+            loop = min(loop, seconds(reference))
+            best = min(best, seconds(run))
+        print(f"{name:42}{best * 1e6:10.1f}{1 / best:12.0f}{best / loop:18.2f}")
+
+
+if __name__ == "__main__":
+    main()

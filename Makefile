@@ -36,7 +36,7 @@ format: $(VENV)/.dev ## let ruff put the code in form
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.dev ## the benchmarks, one after the other
-	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python -m $$(echo $${bench%.py} | tr / .) || exit 1; done
 
 docs: $(VENV)/.dev ## write the pages of docs/ that come from the code
 	$(BIN)/python -m pointsman.docs

@@ -185,8 +185,9 @@ def lines(draw: st.DrawFn) -> str:
     comma = draw(st.sampled_from(["", ","])) if keys else ""
     pairs = ",".join(f'{key}{draw(blanks)}={draw(blanks)}"{draw(label_values)}"' for key in keys)
     braces = f"{draw(blanks)}{{{draw(blanks)}{pairs}{comma}}}"
+    braced = draw(st.booleans()) or bool(keys)
     stamp = draw(st.just("") | st.integers(-(10**6), 2 * 10**12).map(lambda moment: f" {moment}"))
-    return f"{draw(blanks)}{name}{braces if keys or draw(st.booleans()) else ''} {draw(numbers)}{stamp}{draw(blanks)}"
+    return f"{draw(blanks)}{name}{braces if braced else ''} {draw(numbers)}{stamp}{draw(blanks)}"
 
 
 @st.composite

@@ -6,6 +6,7 @@ that two producers of one name don't meet.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -23,7 +24,7 @@ class AttributeKey(Generic[T]):
     producer: str
     kind: type[T]
 
-    @property
+    @cached_property
     def wire(self) -> str:
         return f"{self.name}/{self.producer}"
 

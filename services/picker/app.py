@@ -195,11 +195,10 @@ class PickerService(Service):
             case Upsert(key=key, fact=fact):
                 self.view.upsert(key, fact)
             case Delete(key=key):
-                parsed = parse_key(key)
-                if parsed.kind == "config":
+                if parse_key(key).kind == "config":
                     self._on_config("", "")
                 else:
-                    self.view.delete(key, parsed.name)
+                    self.view.delete(key)
 
     def _on_load(self, message: Msg) -> None:
         try:

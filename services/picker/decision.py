@@ -1,8 +1,10 @@
 """A decision: where a request goes, or why it doesn't, and everything that led there.
 
-It keeps the arrays that the plugins worked with and turns them into words only when somebody asks.
+It keeps the arrays that the plugins worked with and turns them into words only when somebody asks. Of the request it
+keeps little: decisions outlive their requests, and neither prompts nor whatever else a client may make large may stay.
 """
 
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -13,25 +15,65 @@ from services.picker.scheduling.cycle import Reading
 from services.picker.scheduling.record import ProfileRun
 from services.picker.state.layout import Layout, Rows
 
+SHOWN = 256
+"""Characters that are kept of a text that clients choose."""
+SHOWN_SUBSET = 16
+"""Entries that are kept of a subset hint."""
+
+
+class Asked(Struct, frozen=True):
+    """What is kept of a request."""
+
+    id: str
+    path: str
+    api: str
+    model: str
+    """The client's."""
+    stream: bool
+    body_bytes: int
+    prompt_bytes: int
+    subset: tuple[str, ...] | None
+    subset_entries: int
+
+    @classmethod
+    def of(cls, request: Request) -> "Asked":
+        """The request without headers and prompt, and with no text longer than `SHOWN`."""
+        content, subset = request.content, request.subset
+        return cls(
+            request.id[:SHOWN],
+            request.path[:SHOWN],
+            content.api,
+            content.model[:SHOWN],
+            content.stream,
+            request.body_size,
+            len(content.prompt),
+            None if subset is None else tuple(entry[:SHOWN] for entry in subset[:SHOWN_SUBSET]),
+            0 if subset is None else len(subset),
+        )
+
 
 class Decision(Struct, frozen=True, kw_only=True):
     """One request's decision. Rows are positions in `layout`."""
 
-    request: Request
+    asked: Asked
     outcome: Route | Refusal
     layout: Layout
     model: str = ""
     """The model after rewriting."""
     rewrite: str = ""
-    """The InferenceModelRewrite that applied."""
+    """The InferenceModelRewrite, or InferenceModel, that applied."""
     objective: str = ""
     priority: int = 0
+    saturation: float | None = None
+    """Of the candidates; None where it wasn't asked for, because the request may not be shed."""
     candidates: Rows | None = None
     runs: dict[str, ProfileRun] = {}
     primary: str = ""
     readings: dict[str, Reading] = {}
     tokens: int = 0
     """What the request is charged with while it is under way."""
+    tokens_until_end: bool = True
+    """Whether these tokens count until the end; else until the response begins to come."""
     at: float = 0.0
     """Unix seconds."""
     monotonic: float = 0.0
@@ -41,16 +83,17 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     @property
     def picked(self) -> tuple[int, ...]:
+        """The chosen rows, first choice first; empty for a refusal."""
         run = self.runs.get(self.primary)
         return run.picked if run is not None else ()
 
     def summary(self) -> dict[str, Any]:
         """One line's worth: what, where to, why not."""
         fields: dict[str, Any] = {
-            "request_id": self.request.id,
+            "request_id": self.asked.id,
             "at": self.at,
-            "model": self.request.content.model,
-            "target_model": self.model,
+            "model": self.asked.model,
+            "target_model": self.model[:SHOWN],
             "priority": self.priority,
             "microseconds": round(self.seconds * 1e6, 1),
         }
@@ -66,18 +109,23 @@ class Decision(Struct, frozen=True, kw_only=True):
         return fields
 
     def explain(self) -> dict[str, Any]:
-        """The whole decision: per profile what each filter kept, and per endpoint every score with its weight."""
+        """The whole decision: per profile what each filter kept, and per endpoint every score with its weight.
+
+        JSON-serialisable: what isn't a finite number is None.
+        """
+        asked = self.asked
         return {
             **self.summary(),
-            "path": self.request.path,
-            "api": self.request.content.api,
-            "stream": self.request.content.stream,
-            "body_bytes": self.request.body_size,
-            "prompt_bytes": len(self.request.content.prompt),
-            "objective": self.objective,
+            "path": asked.path,
+            "api": asked.api,
+            "stream": asked.stream,
+            "body_bytes": asked.body_bytes,
+            "prompt_bytes": asked.prompt_bytes,
+            "objective": self.objective[:SHOWN],
             "rewrite": self.rewrite,
-            "subset": None if self.request.subset is None else list(self.request.subset),
+            "subset": None if asked.subset is None else {"entries": asked.subset_entries, "first": list(asked.subset)},
             "candidates": self._ids(self.candidates),
+            "saturation": None if self.saturation is None else _number(self.saturation),
             "charged_tokens": self.tokens,
             "primary_profile": self.primary,
             "profiles": {name: self._explain_run(run) for name, run in self.runs.items()},
@@ -85,19 +133,20 @@ class Decision(Struct, frozen=True, kw_only=True):
         }
 
     def _explain_run(self, run: ProfileRun) -> dict[str, Any]:
+        columns = [(step.plugin, step.weight, step.scores.tolist()) for step in run.scores]
         endpoints = {
             self.layout.endpoints[row].id: {
-                "total": _number(run.totals[at]) if len(run.totals) else 0.0,
+                "total": _number(total),
                 "scores": {
-                    step.plugin: {
-                        "score": _number(step.scores[at]),
-                        "weight": step.weight,
-                        "weighted": _number(step.weight * step.scores[at]),
+                    plugin: {
+                        "score": _number(scores[at]),
+                        "weight": weight,
+                        "weighted": _number(weight * scores[at]),
                     }
-                    for step in run.scores
+                    for plugin, weight, scores in columns
                 },
             }
-            for at, row in enumerate(run.rows.tolist())
+            for at, (row, total) in enumerate(zip(run.rows.tolist(), run.totals.tolist(), strict=True))
         }
         return {
             "filters": [
@@ -110,19 +159,16 @@ class Decision(Struct, frozen=True, kw_only=True):
         }
 
     def _explain_reading(self, reading: Reading) -> dict[str, Any]:
+        rows = reading.rows.tolist()
+        times = [self.monotonic] * len(rows) if reading.at is None else reading.at.tolist()
+        fresh = [True] * len(rows) if reading.fresh is None else reading.fresh.tolist()
         return {
             self.layout.endpoints[row].id: {
-                "value": None if np.isnan(value) else _number(value),
-                "age": None if np.isinf(at) else round(self.monotonic - at, 4),
-                "fresh": fresh,
+                "value": _number(value),
+                "age": round(self.monotonic - at, 4) if isfinite(at) else None,
+                "fresh": known,
             }
-            for row, value, at, fresh in zip(
-                reading.rows.tolist(),
-                reading.values.tolist(),
-                reading.at.tolist(),
-                reading.fresh.tolist(),
-                strict=True,
-            )
+            for row, value, at, known in zip(rows, reading.values.tolist(), times, fresh, strict=True)
         }
 
     def _ids(self, rows: Rows | None) -> list[str]:
@@ -139,5 +185,5 @@ def _without(rows: Rows, kept: Rows) -> Rows:
     return left
 
 
-def _number(value: float) -> float:
-    return round(float(value), 9)
+def _number(value: float) -> float | None:
+    return round(value, 9) if isfinite(value) else None

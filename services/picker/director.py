@@ -12,12 +12,12 @@ from time import perf_counter
 import numpy as np
 
 from services.picker.admission.detector import SaturationDetector
-from services.picker.decision import Decision
+from services.picker.decision import Asked, Decision
 from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.requests.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.scheduler import Scheduler
-from services.picker.state.layout import Rows
+from services.picker.state.layout import Layout, Rows
 from services.picker.state.view import View
 from shared.config.schema import StaleMetrics
 
@@ -51,21 +51,14 @@ class Director:
         model, rewrite = self._model(request, view)
         objective = request.headers.first_of(*OBJECTIVE_HEADERS)
         known = view.objectives.get(objective)
-        priority = known.priority if known is not None else 0
-        candidates = self._candidates(request, view)
+        priority = known.priority if known is not None else view.rewrites.priority(request.content.model)
+        candidates = self._candidates(request, view.layout)
         cycle = Cycle(
-            request,
-            view,
-            now,
-            self._random,
-            self._stale,
-            model=model,
-            priority=priority,
-            candidates=candidates,
+            request, view, now, self._random, self._stale, model=model, priority=priority, candidates=candidates
         )
         decided = partial(
             Decision,
-            request=request,
+            asked=Asked.of(request),
             layout=cycle.layout,
             model=model,
             rewrite=rewrite,
@@ -76,27 +69,38 @@ class Director:
             at=self._wall_clock(),
             monotonic=now,
         )
-        if refusal := self._admit(cycle):
-            return decided(outcome=refusal, seconds=perf_counter() - started)
+        if not len(candidates):
+            nothing = _NONE_IN_SUBSET if len(cycle.layout) else _EMPTY
+            return decided(outcome=nothing, seconds=perf_counter() - started)
+        saturation = self.detector.saturation(cycle, candidates) if priority < 0 else None
+        if saturation is not None and saturation >= 1.0:
+            return decided(outcome=_SHED, saturation=saturation, seconds=perf_counter() - started)
         runs, primary = self.scheduler.schedule(cycle)
+        decided = partial(decided, saturation=saturation, runs=runs, primary=primary)
         picked = runs[primary].picked
         if not picked:
-            return decided(outcome=_FILTERED, runs=runs, primary=primary, seconds=perf_counter() - started)
-        self.scheduler.picked(cycle, picked[0])
+            return decided(outcome=_FILTERED, seconds=perf_counter() - started)
+        tokens = self.scheduler.picked(cycle, picked[0])
+        authorities = cycle.layout.authorities
         route = Route(
-            destinations=tuple(cycle.layout.authorities[row] for row in picked),
+            destinations=tuple([authorities[row] for row in picked]),
             model=model if model != request.content.model else None,
         )
         return decided(
             outcome=route,
-            runs=runs,
-            primary=primary,
-            tokens=self.scheduler.weigher.tokens(cycle, picked[0]),
+            tokens=tokens,
+            tokens_until_end=self.scheduler.tokens_until_end,
             seconds=perf_counter() - started,
         )
 
+    def refuse(self, request: Request, refusal: Refusal, view: View, now: float) -> Decision:
+        """The decision that a request which can't be read is refused."""
+        return Decision(
+            asked=Asked.of(request), outcome=refusal, layout=view.layout, at=self._wall_clock(), monotonic=now
+        )
+
     def _model(self, request: Request, view: View) -> tuple[str, str]:
-        """(target model, name of the rewrite that applied)."""
+        """(target model, name of the resource that rewrote it)."""
         model = request.content.model
         if not model:
             return "", ""
@@ -106,18 +110,10 @@ class Director:
             return target, rewrite
         return request.headers.first_of(*REWRITE_HEADERS) or model, ""
 
-    def _candidates(self, request: Request, view: View) -> Rows:
-        layout = view.layout
+    def _candidates(self, request: Request, layout: Layout) -> Rows:
         if request.subset is None or not self._honour_subset:
             return layout.all_rows
         return layout.subset(request.subset)
-
-    def _admit(self, cycle: Cycle) -> Refusal | None:
-        if not len(cycle.candidates):
-            return _EMPTY if not len(cycle.layout) else _NONE_IN_SUBSET
-        if cycle.priority < 0 and self.detector.saturation(cycle, cycle.candidates) >= 1.0:
-            return _SHED
-        return None
 
     def __repr__(self) -> str:
         return f"<Director {self.scheduler!r}>"

@@ -12,7 +12,16 @@ from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.decision import Decision
 from services.picker.extproc.conversation import Conversation
-from services.picker.extproc.events import Completed, Event, Limits, Refused, RequestReady, ResponseStarted
+from services.picker.extproc.events import (
+    Completed,
+    Event,
+    Limits,
+    Refused,
+    RequestHead,
+    RequestReady,
+    ResponseBodyStarted,
+    ResponseStarted,
+)
 from services.picker.extproc.messages import ProcessingRequest, ProcessingResponse
 from services.picker.pipeline import Pipeline
 from services.picker.requests.request import Content, Refusal, Request, Route, Unparsable
@@ -20,6 +29,8 @@ from services.picker.state.inflight import Charge
 from services.picker.state.view import View
 
 log = structlog.get_logger(__name__)
+
+BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
 class Desk:
@@ -51,15 +62,15 @@ class Desk:
     def exchange(self) -> "Exchange":
         return Exchange(self)
 
-    def decide(self, ready: RequestReady, now: float) -> Decision | Refusal:
-        """The decision on a request; a refusal when its body can't be read."""
-        head = ready.head
-        content = Content()
-        if head.has_body and not head.truncated:
+    def decide(self, ready: RequestReady, now: float) -> Decision:
+        """The decision on a request; a refusal too when its body can't be read."""
+        head, pipeline = ready.head, self.pipeline
+        content, unreadable = Content(), None
+        if _is_to_be_read(head):
             try:
-                content = self.pipeline.parsers.parse(head.path, head.headers, ready.body)
+                content = pipeline.parsers.parse(head.path, head.headers, ready.body)
             except Unparsable as error:
-                return Refusal(status=400, message=str(error))
+                unreadable = Refusal(status=400, message=str(error))
         request = Request(
             id=head.request_id,
             headers=head.headers,
@@ -69,7 +80,10 @@ class Desk:
             subset=head.subset,
             received_at=head.received_at,
         )
-        decision = self.pipeline.director.decide(request, self.view, now)
+        if unreadable is None:
+            decision = pipeline.director.decide(request, self.view, now)
+        else:
+            decision = pipeline.director.refuse(request, unreadable, self.view, now)
         self.ring.add(decision)
         if self.log_decisions:
             log.info("request.decided", **decision.summary())
@@ -77,6 +91,16 @@ class Desk:
 
     def __repr__(self) -> str:
         return f"<Desk {self.open} open, {self.pipeline!r}>"
+
+
+def _is_to_be_read(head: RequestHead) -> bool:
+    """Whether a parser can say something of the body: not of one that the proxy keeps, or shows only in part.
+
+    A request that should have a body and has none is its parser's to refuse.
+    """
+    if head.truncated or head.withheld:
+        return False
+    return head.has_body or head.method in BODY_METHODS
 
 
 class Exchange:
@@ -87,7 +111,6 @@ class Exchange:
         self._conversation = Conversation(desk.limits, desk.make_id)
         self._charge: Charge | None = None
         self._decision: Decision | None = None
-        self._served = False
         self._started = desk.clock()
         desk.open += 1
 
@@ -116,43 +139,47 @@ class Exchange:
                     self._desk.metrics.answered(refusal.status, self._desk.clock() - now)
                 case ResponseStarted():
                     self._on_response(event)
+                case ResponseBodyStarted():
+                    self._on_response_body()
                 case Completed():
                     self._complete(now)
 
     def _decide(self, ready: RequestReady, now: float) -> None:
         desk = self._desk
-        outcome = desk.decide(ready, now)
-        if isinstance(outcome, Refusal):
-            desk.metrics.answered(outcome.status, desk.clock() - now)
-            self._conversation.refuse(outcome)
-            return
-        self._decision = outcome
-        desk.metrics.decided(outcome, desk.clock() - now)
-        if isinstance(outcome.outcome, Route):
-            endpoint = outcome.layout.endpoints[outcome.picked[0]]
-            self._charge = desk.view.in_flight.charge(endpoint.id, outcome.tokens)
-            self._conversation.route(outcome.outcome)
+        decision = desk.decide(ready, now)
+        if isinstance(decision.outcome, Route):
+            endpoint = decision.layout.endpoints[decision.picked[0]]
+            self._charge = desk.view.in_flight.charge(endpoint.id, decision.tokens)
+            self._decision = decision
+            self._conversation.route(decision.outcome)
         else:
-            self._conversation.refuse(outcome.outcome)
+            self._conversation.refuse(decision.outcome)
+        desk.metrics.decided(decision, desk.clock() - now)
 
     def _on_response(self, event: ResponseStarted) -> None:
         """The charge moves to the endpoint that really serves."""
         if self._charge is None or self._decision is None:
             return
-        self._served = True
-        if event.served is None:
-            self._desk.metrics.served("unknown")
-            return
-        layout = self._desk.view.layout
-        row = layout.row_of_authority(event.served)
         assert isinstance(self._decision.outcome, Route)
-        destinations = self._decision.outcome.destinations
-        if event.served == destinations[0]:
+        first, *fallbacks = self._decision.outcome.destinations
+        served = event.served
+        if served is None:
+            self._desk.metrics.served("unknown")
+        elif served == first:
             self._desk.metrics.served("first choice")
         else:
-            self._desk.metrics.served("fallback" if event.served in destinations else "other")
-        if row is not None:
-            self._charge.move(layout.endpoints[row].id)
+            self._desk.metrics.served("fallback" if served in fallbacks else "other")
+            # the endpoint may have gone since the pick; a name that neither layout knows is a proxy's on the way
+            for layout in (self._desk.view.layout, self._decision.layout):
+                row = layout.row_of_authority(served)
+                if row is not None:
+                    self._charge.move(layout.endpoints[row].id)
+                    break
+
+    def _on_response_body(self) -> None:
+        """The prompt has been read; what it weighed is done with. A proxy that shows no bodies leaves it to the end."""
+        if self._charge is not None and self._decision is not None and not self._decision.tokens_until_end:
+            self._charge.release_tokens()
 
     def _complete(self, now: float) -> None:
         desk = self._desk

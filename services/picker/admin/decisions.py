@@ -1,12 +1,13 @@
 """The last decisions, kept so that each can be explained: a bounded ring, and its admin routes."""
 
 from collections import deque
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query
 from fastapi.responses import JSONResponse
 
-from services.picker.decision import Decision
+from services.picker.decision import SHOWN, Decision
 
 
 class DecisionRing:
@@ -22,11 +23,12 @@ class DecisionRing:
 
     def newest(self, limit: int) -> list[Decision]:
         """Up to `limit` decisions, the newest first."""
-        return [one for one, _ in zip(reversed(self._ring), range(limit), strict=False)]
+        return list(islice(reversed(self._ring), limit))
 
-    def of_request(self, request_id: str) -> list[Decision]:
-        """All that are kept of a request id, the newest first."""
-        return [one for one in reversed(self._ring) if one.request.id == request_id]
+    def of_request(self, request_id: str, limit: int) -> list[Decision]:
+        """Up to `limit` decisions on a request id, the newest first."""
+        kept = request_id[:SHOWN]
+        return list(islice((one for one in reversed(self._ring) if one.asked.id == kept), limit))
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -39,12 +41,12 @@ def add_routes(app: FastAPI, ring: DecisionRing) -> None:
     """`/debug/decisions`: the newest, a summary each; `/debug/decisions/{request id}`: in full, with every score."""
 
     @app.get("/debug/decisions")
-    async def decisions(limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> JSONResponse:
+    async def decisions(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JSONResponse:
         return JSONResponse({"total": ring.total, "decisions": [one.summary() for one in ring.newest(limit)]})
 
     @app.get("/debug/decisions/{request_id:path}")
-    async def decision(request_id: str) -> JSONResponse:
-        found: list[dict[str, Any]] = [one.explain() for one in ring.of_request(request_id)]
+    async def decision(request_id: str, limit: Annotated[int, Query(ge=1, le=100)] = 10) -> JSONResponse:
+        found: list[dict[str, Any]] = [one.explain() for one in ring.of_request(request_id, limit)]
         if not found:
             message = f"no decision on a request {request_id!r} among the last {len(ring)}"
             return JSONResponse({"error": message}, status_code=404)

@@ -1,7 +1,8 @@
 """`utilization-detector`: saturation from queues and KV caches; as a filter, keeps the endpoints below both limits.
 
-An endpoint whose metrics are stale counts as full. When every endpoint's are stale it is the collectors that failed,
-not the servers: then the requests in flight decide, so that losing the metrics alone sheds nothing.
+An endpoint whose metrics are stale counts as the configured policy says: full, not at all, or by its last values (full
+when it never had any). When no endpoint's metrics are fresh it is the collectors that
+failed, not the servers: then the requests in flight decide, so that losing the metrics alone sheds nothing.
 """
 
 from typing import Annotated
@@ -10,7 +11,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from services.picker.admission.detector import SaturationDetector
-from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.cycle import Cycle, Reading
 from services.picker.scheduling.interfaces import Filter
 from services.picker.state.layout import Floats, Mask, Rows
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
@@ -28,7 +29,7 @@ class UtilizationParameters(Struct, frozen=True, rename="camel"):
     headroom: Annotated[float, Meta(ge=0)] = 0.0
     """How far beyond the limits the filter lets an endpoint go, as a share of them."""
     max_concurrency: Annotated[int, Meta(gt=0)] = 100
-    """Requests in flight that fill an endpoint, while the metrics of all endpoints are stale."""
+    """Requests in flight that fill an endpoint, while no endpoint's metrics are fresh."""
 
 
 class UtilizationDetector(SaturationDetector, Filter):
@@ -37,35 +38,45 @@ class UtilizationDetector(SaturationDetector, Filter):
     TYPE = "utilization-detector"
     ROLES = frozenset({Role.SATURATION_DETECTOR, Role.FILTER})
     Parameters = UtilizationParameters
-    REQUIRES = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
+    USES = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
     parameters: UtilizationParameters
 
     def saturation(self, cycle: Cycle, rows: Rows) -> float:
         if not len(rows):
             return 1.0
-        queue, usage, fresh = self._read(cycle, rows)
+        fullness, fresh = self._fullness(cycle, rows)
         if not fresh.any():
-            return float(cycle.view.in_flight.requests[rows].mean() / self.parameters.max_concurrency)
-        fullness = np.maximum(
-            queue / self.parameters.queue_depth_threshold, usage / self.parameters.kv_cache_util_threshold
-        )
+            requests = cycle.view.in_flight.requests[rows]
+            cycle.note("InFlightRequests", rows, requests)
+            return float(requests.mean() / self.parameters.max_concurrency)
+        if cycle.stale.policy == "ignore":
+            return float(fullness[fresh].mean())
         return float(np.where(fresh, fullness, 1.0).mean())
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         """The fresh endpoints below both limits; all of them when there is none."""
-        queue, usage, fresh = self._read(cycle, rows)
-        room = 1.0 + self.parameters.headroom
-        kept: Rows = rows[
-            fresh
-            & (queue < self.parameters.queue_depth_threshold * room)
-            & (usage < self.parameters.kv_cache_util_threshold * room)
-        ]
+        fullness, fresh = self._fullness(cycle, rows)
+        kept: Rows = rows[fresh & (fullness < 1.0 + self.parameters.headroom)]
         return kept if len(kept) else rows
 
-    def _read(self, cycle: Cycle, rows: Rows) -> tuple[Floats, Floats, Mask]:
-        after = self.parameters.metrics_staleness_threshold or cycle.stale.after
-        queue = cycle.view.columns.numbers(WAITING_QUEUE_SIZE.wire)
-        usage = cycle.view.columns.numbers(KV_CACHE_USAGE.wire)
-        oldest = cycle.now - after
-        fresh: Mask = (queue.at[rows] >= oldest) & (usage.at[rows] >= oldest)
-        return queue.values[rows], usage.values[rows], fresh
+    def _fullness(self, cycle: Cycle, rows: Rows) -> tuple[Floats, Mask]:
+        """(share of the limits that each endpoint has reached, for which of them that is known and not stale).
+
+        An engine that doesn't report one of the two is judged by the other.
+        """
+        after = self.parameters.metrics_staleness_threshold
+        queue = cycle.read(WAITING_QUEUE_SIZE, rows, after)
+        usage = cycle.read(KV_CACHE_USAGE, rows, after)
+        fullness: Floats = np.fmax(
+            queue.values / self.parameters.queue_depth_threshold, usage.values / self.parameters.kv_cache_util_threshold
+        )
+        stale = _gone_stale(queue) | _gone_stale(usage)
+        return fullness, ~(stale | np.isnan(fullness))
+
+
+def _gone_stale(reading: Reading) -> Mask:
+    """Which endpoints had the attribute, but not of late."""
+    stale: Mask = ~np.isnan(reading.values)
+    if reading.fresh is not None:
+        stale &= ~reading.fresh
+    return stale

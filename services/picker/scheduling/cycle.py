@@ -5,7 +5,7 @@ numbers that it was made with.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -16,8 +16,12 @@ from services.picker.state.view import View
 from shared.attributes import AttributeKey
 from shared.config.schema import StaleMetrics
 
+T = TypeVar("T")
+
 BYTES_PER_TOKEN = 4
 """The reference's estimate where nobody tokenizes: four bytes of text are a token."""
+EVER = np.finfo(np.float64).min
+"""A time before which nothing was sampled, and after which everything that ever was."""
 
 
 class PrefixMatch(Struct, frozen=True):
@@ -37,24 +41,27 @@ IN_FLIGHT_LOAD = AttributeKey("InFlightLoad", "inflight-load-producer", float)
 
 
 class Reading(Struct, frozen=True):
-    """An attribute as a plugin read it, for some rows: values, sample times, and which are known and not stale."""
+    """Numbers as a plugin read them, for some rows. Without times: the picker's own, of the moment."""
 
     rows: Rows
     values: Floats
-    at: Floats
-    fresh: Mask
+    at: Floats | None = None
+    """Sample times; minus infinity where the endpoint doesn't have the attribute."""
+    fresh: Mask | None = None
+    """Which are known and not stale."""
 
 
 class Cycle:
     """What plugins see of one decision."""
 
     __slots__ = (
-        "attributes",
+        "_products",
         "candidates",
         "layout",
         "model",
         "now",
         "priority",
+        "prompt_tokens",
         "random",
         "readings",
         "request",
@@ -84,30 +91,49 @@ class Cycle:
         """The model that the request is really for, after rewriting."""
         self.priority = priority
         self.candidates = candidates
-        self.attributes: dict[AttributeKey[Any], Any] = {}
-        """What producers made for this request."""
+        self.prompt_tokens = max((len(request.content.prompt) or request.body_size) // BYTES_PER_TOKEN, 1)
+        """The request's prompt in tokens, by the reference's estimate; at least 1."""
+        self._products: dict[str, Any] = {}
         self.readings: dict[str, Reading] = {}
-        """What was read, by wire name; the last reading of an attribute stands."""
+        """What was read, by name; the last reading of an attribute stands."""
 
-    def read(self, key: AttributeKey[float], rows: Rows) -> Reading:
-        """The attribute's values for the rows. Under `lastKnown` a stale value counts as fresh."""
+    def put(self, key: AttributeKey[T], value: T) -> None:
+        """What a producer found out about this request."""
+        self._products[key.wire] = value
+
+    def get(self, key: AttributeKey[T]) -> T | None:
+        """What a producer found out; None when none did."""
+        found: T | None = self._products.get(key.wire)
+        return found
+
+    def read(self, key: AttributeKey[float], rows: Rows, after: float | None = None) -> Reading:
+        """The attribute's values for the rows; `after` is the age in seconds from which they are stale.
+
+        Under `lastKnown` a stale value counts as fresh; one that never was doesn't.
+        """
         column = self.view.columns.numbers(key.wire)
-        at = column.at[rows]
-        oldest = -np.inf if self.stale.policy == "lastKnown" else self.now - self.stale.after
-        reading = Reading(rows, column.values[rows], at, (at >= oldest) & (at > -np.inf))
+        at = column.at.take(rows)
+        reading = Reading(rows, column.values.take(rows), at, at >= self.oldest(after))
         self.readings[key.wire] = reading
         return reading
 
+    def oldest(self, after: float | None = None) -> float:
+        """The sample time before which an attribute is stale."""
+        if self.stale.policy == "lastKnown":
+            return EVER
+        return self.now - (self.stale.after if after is None else after)
+
     def note(self, name: str, rows: Rows, values: Floats) -> None:
         """Have the explanation show a number that isn't a scraped attribute: load in flight, matched blocks."""
-        self.readings[name] = Reading(rows, values, np.full(len(rows), self.now), np.ones(len(rows), np.bool_))
+        self.readings[name] = Reading(rows, values)
 
     def score_by(self, key: AttributeKey[float], rows: Rows, formula: Callable[[Floats], Floats]) -> Floats:
         """Scores by an attribute: the formula over the fresh values, the configured policy for the others."""
         reading = self.read(key, rows)
-        if reading.fresh.all():
+        fresh = reading.fresh
+        if fresh is None or fresh.all():
             return formula(reading.values)
-        return self.fill(reading.fresh, formula(reading.values[reading.fresh]))
+        return self.fill(fresh, formula(reading.values[fresh]))
 
     def fill(self, fresh: Mask, scores: Floats) -> Floats:
         """Scores of the fresh rows, spread over all rows: the others get 0, or under `ignore` the mean."""
@@ -116,18 +142,18 @@ class Cycle:
         filled[fresh] = scores
         return filled
 
-    def prompt_tokens(self) -> int:
-        """The request's prompt in tokens, by the reference's estimate; at least 1."""
-        size = len(self.request.content.prompt) or self.request.body_size
-        return max(size // BYTES_PER_TOKEN, 1)
-
     def uncached_tokens(self, rows: Rows) -> Floats:
         """Prompt tokens that each endpoint would have to compute. Shape: (rows,)."""
-        tokens = float(self.prompt_tokens())
-        match: PrefixMatch | None = self.attributes.get(PREFIX_MATCH)
-        if match is None or not match.total:
-            return np.full(len(rows), tokens)
-        return np.maximum(tokens - match.matched[rows] * match.block_tokens, 0.0)
+        match = self.get(PREFIX_MATCH)
+        if match is None:
+            return np.full(len(rows), float(self.prompt_tokens))
+        return np.maximum(self.prompt_tokens - match.matched.take(rows) * match.block_tokens, 0.0)
+
+    def uncached_tokens_at(self, row: int) -> int:
+        """Prompt tokens that this endpoint has to compute."""
+        match = self.get(PREFIX_MATCH)
+        cached = 0 if match is None else int(match.matched[row]) * match.block_tokens
+        return max(self.prompt_tokens - cached, 0)
 
     def __repr__(self) -> str:
         return f"<Cycle {self.request.id!r}: {len(self.candidates)} candidates>"

@@ -8,7 +8,7 @@ import numpy as np
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter, Picker, Scorer
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
-from services.picker.state.layout import Rows
+from services.picker.state.layout import Floats, Rows
 
 Observe = Callable[[str, str, str, float], None]
 """Gets (extension point, plugin type, plugin name, seconds) of every plugin call."""
@@ -33,6 +33,7 @@ class Profile:
         self.filters = filters
         self.scorers = scorers
         self.picker = picker
+        self._weights = np.array([[weight] for _, weight in scorers]).reshape(-1, 1)
         self._observe = observe
 
     def run(self, cycle: Cycle, rows: Rows) -> ProfileRun:
@@ -48,22 +49,26 @@ class Profile:
             observe("Filter", one.TYPE, one.name, ended - started)
             started = ended
             if not len(rows):
-                return ProfileRun(self.name, candidates, tuple(filters), rows, (), np.zeros(0), self.picker.name, ())
-        totals = np.zeros(len(rows))
-        scores: list[ScoreStep] = []
-        for scorer, weight in self.scorers:
-            # fmax takes NaN for 0, which no comparison does
-            score = np.fmin(np.fmax(scorer.score(cycle, rows), 0.0), 1.0)
-            totals += weight * score
-            scores.append(ScoreStep(scorer.name, weight, score))
+                break
+        if not len(rows):
+            return ProfileRun(self.name, candidates, tuple(filters), rows, (), np.zeros(0), self.picker.name, ())
+        scores = np.empty((len(self.scorers), len(rows)))
+        for position, (scorer, _) in enumerate(self.scorers):
+            scores[position] = scorer.score(cycle, rows)
             ended = perf_counter()
             observe("Scorer", scorer.TYPE, scorer.name, ended - started)
             started = ended
-        picked = self.picker.pick(cycle, rows, totals) if len(rows) else []
-        observe("Picker", self.picker.TYPE, self.picker.name, perf_counter() - started)
-        return ProfileRun(
-            self.name, candidates, tuple(filters), rows, tuple(scores), totals, self.picker.name, tuple(picked)
+        # fmax takes NaN for 0, which no comparison does
+        np.fmin(np.fmax(scores, 0.0, out=scores), 1.0, out=scores)
+        # not a matrix product: it rounds by position, and endpoints that score alike must tie
+        totals: Floats = (self._weights * scores).sum(axis=0)
+        steps = tuple(
+            ScoreStep(scorer.name, weight, score) for (scorer, weight), score in zip(self.scorers, scores, strict=True)
         )
+        started = perf_counter()
+        picked = self.picker.pick(cycle, rows, totals)
+        observe("Picker", self.picker.TYPE, self.picker.name, perf_counter() - started)
+        return ProfileRun(self.name, candidates, tuple(filters), rows, steps, totals, self.picker.name, tuple(picked))
 
     def __repr__(self) -> str:
         steps = [one.name for one in self.filters]

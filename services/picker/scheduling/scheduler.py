@@ -1,11 +1,12 @@
 """Runs a configuration's profiles on a cycle: producers first, then the profiles that the handler asks for.
 
-Only producers whose product some profile's plugin requires are run: what nobody reads is not computed.
+Only producers whose product some profile's plugin reads are run: what nobody reads is not computed. A plugin that reads
+the load in flight reads prefix matches too, where a producer of them is configured: what is cached weighs nothing.
 """
 
 from time import perf_counter
 
-from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.profile import Observe, Profile, nothing
@@ -28,14 +29,17 @@ class Scheduler:
             raise Invalid([Problem(config.profile_handler, f"{handler!r} implements no ProfileHandler")])
         self._handler = handler
         wanted = {key for spec in config.profiles for one in spec.members for key in one.plugin.kind.REQUIRES}
+        if IN_FLIGHT_LOAD in wanted:
+            wanted.add(PREFIX_MATCH)
         self.producers = tuple(
             one for one in plugins.values() if isinstance(one, Producer) and wanted.intersection(one.PRODUCES)
         )
-        self.weigher = next(
+        self._weigher = next(
             (one for one in plugins.values() if isinstance(one, InFlightLoadProducer)),
             InFlightLoadProducer(InFlightLoadProducer.TYPE),
         )
-        """Says what a request weighs in the load in flight."""
+        self.tokens_until_end = self._weigher.until_end
+        """Whether a request's tokens are in flight until its end; else until its response begins to come."""
 
     def schedule(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], str]:
         """(each profile's run, the name of the one whose pick is the destination)."""
@@ -51,10 +55,11 @@ class Scheduler:
                 runs[name] = self._profiles[name].run(cycle, cycle.candidates)
         return runs, self._handler.primary(cycle, runs)
 
-    def picked(self, cycle: Cycle, row: int) -> None:
-        """Tell the producers where the request goes."""
+    def picked(self, cycle: Cycle, row: int) -> int:
+        """Tell the producers where the request goes; the tokens that it weighs there."""
         for producer in self.producers:
             producer.picked(cycle, row)
+        return self._weigher.tokens(cycle, row)
 
     def state(self) -> dict[str, object]:
         return {

@@ -1,8 +1,9 @@
 """Requests and tokens in flight at each endpoint: this picker's own, and what its peers say of theirs.
 
 The sum is what scorers read. Our own part is a table of charges, each released exactly once; a peer's part is its last
-table, dropped when the peer says that it leaves or has been silent for longer than the expiry. Counts belong to an
-endpoint's id and outlive its absence, so an endpoint that comes back can't get a negative count.
+table, dropped when the peer says that it leaves or has been silent for longer than the expiry; the time that a table
+spent waiting on its way counts as silence. Counts belong to an endpoint's id and outlive its absence, so an endpoint
+that comes back can't get a negative count.
 """
 
 from collections.abc import Iterable
@@ -12,9 +13,12 @@ import numpy as np
 from services.picker.state.layout import Floats, Layout
 from shared.bus.columns import endpoint_hash, pack_counts, pack_hashes, unpack_counts, unpack_hashes
 from shared.bus.messages import Load
+from shared.bus.transit import Transit
 
 EXPIRY = 1.5
 """Seconds without news after which a peer's row no longer counts: three heartbeats."""
+FORGOTTEN = 300.0
+"""Seconds without news after which nothing at all is remembered of a peer."""
 
 
 class Charge:
@@ -46,6 +50,7 @@ class Charge:
             self.tokens = 0
 
     def release(self) -> None:
+        """The request is over."""
         if self._table is not None:
             self._table.add(self.endpoint_id, -self.requests, -self.tokens)
             self._table = None
@@ -60,11 +65,11 @@ class _Peer:
 
     __slots__ = ("_hashes", "_requests", "_tokens", "requests", "rows", "seen", "tokens")
 
-    def __init__(self, load: Load, layout: Layout, now: float) -> None:
+    def __init__(self, load: Load, layout: Layout, seen: float) -> None:
         self._hashes = unpack_hashes(load.ids)
         self._requests = unpack_counts(load.requests).astype(np.float64)
         self._tokens = unpack_counts(load.tokens).astype(np.float64)
-        self.seen = now
+        self.seen = seen
         self.place(layout)
 
     def place(self, layout: Layout) -> None:
@@ -79,6 +84,7 @@ class InFlight:
         self._layout = Layout()
         self._own: dict[str, list[int]] = {}
         self._peers: dict[str, _Peer] = {}
+        self._transit = Transit()
         self.requests: Floats = np.zeros(0)
         self.tokens: Floats = np.zeros(0)
         self.changed = False
@@ -105,6 +111,7 @@ class InFlight:
         self.changed = True
 
     def relayout(self, layout: Layout) -> None:
+        """Count everything again by the positions of a new layout."""
         self._layout = layout
         self.requests, self.tokens = np.zeros(len(layout)), np.zeros(len(layout))
         for name, (requests, tokens) in self._own.items():
@@ -117,8 +124,9 @@ class InFlight:
             self._count(peer, 1)
 
     def apply(self, load: Load, now: float) -> None:
-        """Take in a peer's table."""
-        peer = None if load.leaving else _Peer(load, self._layout, now)
+        """Take in a peer's sound table that arrived at `now`."""
+        seen = now - self._transit.observe(load.sender, load.sent, now)
+        peer = None if load.leaving else _Peer(load, self._layout, seen)
         self._forget(load.sender)
         if peer is not None:
             self._peers[load.sender] = peer
@@ -129,6 +137,7 @@ class InFlight:
         gone = [name for name, peer in self._peers.items() if now - peer.seen > EXPIRY]
         for name in gone:
             self._forget(name)
+        self._transit.prune(now - FORGOTTEN)
         return gone
 
     def columns(self) -> tuple[bytes, bytes, bytes]:
@@ -144,6 +153,7 @@ class InFlight:
         return {name: (own[0], own[1]) for name, own in self._own.items()}
 
     def peers(self) -> Iterable[str]:
+        """The other pickers whose load is counted."""
         return self._peers.keys()
 
     def _forget(self, sender: str) -> None:

@@ -5,6 +5,7 @@ elements over. A decision that was made with the old one can still be explained 
 """
 
 from collections.abc import Iterable
+from ipaddress import ip_address
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,24 @@ Floats = npt.NDArray[np.float64]
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
+REMEMBERED_SUBSETS = 64
+"""Subset hints whose endpoints a layout remembers: a gateway sends the same few with every request."""
+
 
 class Layout:
     """Endpoints by position, id, authority and address."""
 
-    __slots__ = ("_by_address", "_order", "all_rows", "authorities", "endpoints", "generation", "hashes", "index")
+    __slots__ = (
+        "_by_address",
+        "_order",
+        "_subsets",
+        "all_rows",
+        "authorities",
+        "endpoints",
+        "generation",
+        "hashes",
+        "index",
+    )
 
     def __init__(self, endpoints: Iterable[Endpoint] = (), generation: int = 0) -> None:
         self.endpoints = tuple(sorted(endpoints, key=lambda one: one.id))
@@ -30,12 +44,14 @@ class Layout:
         self.index = {one.id: row for row, one in enumerate(self.endpoints)}
         self.authorities = tuple(one.authority for one in self.endpoints)
         self.all_rows: Rows = np.arange(len(self.endpoints), dtype=np.intp)
+        self.all_rows.flags.writeable = False
         self.hashes: Hashes = np.array([endpoint_hash(one.id) for one in self.endpoints], dtype=np.uint64)
         self._order = np.argsort(self.hashes)
         self._by_address: dict[str, list[int]] = {}
         for row, one in enumerate(self.endpoints):
             for name in {one.address, one.host, one.authority} - {""}:
                 self._by_address.setdefault(name, []).append(row)
+        self._subsets: dict[tuple[str, ...], Rows] = {}
 
     def __len__(self) -> int:
         return len(self.endpoints)
@@ -54,21 +70,33 @@ class Layout:
         known = self.hashes[rows] == hashes
         return rows[known], known
 
-    def subset(self, hint: Iterable[str]) -> Rows:
+    def subset(self, hint: tuple[str, ...]) -> Rows:
         """The endpoints that a gateway's subset hint names: `address:port`, or an address for all of its ports.
 
-        IPv6 with or without brackets. Entries that name nothing are no error (endpoint picker protocol).
+        IPv6 with or without brackets. Entries that name nothing are no error (endpoint picker protocol). Ascending,
+        each endpoint once, read-only.
         """
-        rows: set[int] = set()
-        for entry in hint:
+        rows = self._subsets.get(hint)
+        if rows is None:
+            if len(self._subsets) >= REMEMBERED_SUBSETS:
+                self._subsets.clear()
+            named = {row for entry in hint for row in self._named(entry)}
+            rows = self._subsets[hint] = np.array(sorted(named), dtype=np.intp)
+            rows.flags.writeable = False
+        return rows
+
+    def _named(self, entry: str) -> list[int]:
+        try:
+            host, port = split_host_port(entry.strip())
+        except ValueError:
+            return []
+        if ":" in host:
             try:
-                host, port = split_host_port(entry.strip())
+                host = str(ip_address(host))
             except ValueError:
-                continue
-            for row in self._by_address.get(host, ()):
-                if port is None or self.endpoints[row].port == port:
-                    rows.add(row)
-        return np.array(sorted(rows), dtype=np.intp)
+                return []
+        rows = self._by_address.get(host, [])
+        return rows if port is None else [row for row in rows if self.endpoints[row].port == port]
 
     def moved_from(self, old: "Layout") -> tuple[Rows, Rows]:
         """(rows here, rows there) of the endpoints that both layouts have and that are the same server.

@@ -2,19 +2,23 @@
 
 A prompt is cut into blocks of bytes, each hashed with its predecessor's hash, so that one hash stands for a whole
 prefix. The index maps a hash to the set of endpoints that hold it, as an int with a bit an endpoint: walking a prompt
-is one dictionary look-up and one AND a block. Each endpoint's blocks are bounded by a least-recently-used order in
-which a prompt's first blocks are the youngest, because without them the rest is worth nothing.
+is one dictionary look-up and one AND a block, however many endpoints there are. Each endpoint's blocks are bounded by a
+least-recently-used order in which a prompt's first blocks are the youngest, because without them the rest is worth
+nothing.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 import xxhash
 
-from services.picker.state.layout import Floats, Layout
+from services.picker.state.layout import Floats, Layout, Rows
 
 RETIRED_SWEEP = 2000
 """Blocks of endpoints that have gone which one `sweep` removes: about a millisecond's work."""
+FEW = 8
+"""Up to so many bits are taken out of a set one by one; unpacking all of them is cheaper beyond."""
 
 
 def block_hashes(prompt: bytes, block_bytes: int, seed: bytes, max_blocks: int) -> list[int]:
@@ -25,17 +29,16 @@ def block_hashes(prompt: bytes, block_bytes: int, seed: bytes, max_blocks: int) 
     """
     digest = xxhash.xxh3_64_intdigest
     end = min(len(prompt), block_bytes * max_blocks) if max_blocks else len(prompt)
-    view = memoryview(prompt)
     last = digest(seed)
     hashes: list[int] = []
     for start in range(0, end, block_bytes):
-        last = digest(view[start : min(start + block_bytes, end)], last)
+        last = digest(prompt[start : start + block_bytes], last)
         hashes.append(last)
     return hashes
 
 
 class PrefixIndex:
-    """Block hash → endpoints, with a bound of blocks an endpoint."""
+    """Block hash → endpoints, with a bound of blocks an endpoint. An endpoint's bit is its slot's."""
 
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}
@@ -45,7 +48,7 @@ class PrefixIndex:
         self._free: list[int] = []
         self._retired: list[int] = []
         self._layout = Layout()
-        self._row_of_slot: dict[int, int] = {}
+        self._row_of_slot: Rows = np.zeros(0, np.intp)
         self._live = 0
         """The bits of the layout's endpoints."""
 
@@ -56,23 +59,28 @@ class PrefixIndex:
         for name in [one for one in self._slots if one not in stayed]:
             self._retired.append(self._slots.pop(name))
         self._layout = layout
-        self._row_of_slot = {slot: layout.index[name] for name, slot in self._slots.items()}
-        self._live = sum(1 << slot for slot in self._row_of_slot)
+        self._live = 0
+        for name, slot in self._slots.items():
+            self._row_of_slot[slot] = layout.index[name]
+            self._live |= 1 << slot
 
     def match(self, hashes: Sequence[int]) -> Floats:
         """For each endpoint of the layout, how many of the leading blocks it holds. Shape: (endpoints,)."""
         counts = np.zeros(len(self._layout))
         alive = self._live
-        holders = self._holders
+        holders = self._holders.get
         depth = 0
-        for depth, block in enumerate(hashes):
-            still = alive & holders.get(block, 0)
+        for block in hashes:
+            still = alive & holders(block, 0)
             if still != alive:
-                self._count(counts, alive ^ still, depth)
+                if depth:
+                    counts[self._rows(alive ^ still)] = depth
                 alive = still
                 if not alive:
                     return counts
-        self._count(counts, alive, depth + 1 if hashes else 0)
+            depth += 1
+        if depth:
+            counts[self._rows(alive)] = depth
         return counts
 
     def add(self, endpoint_id: str, hashes: Sequence[int], capacity: int) -> None:
@@ -89,10 +97,11 @@ class PrefixIndex:
             else:
                 holders[block] = holders.get(block, 0) | bit
             blocks[block] = None
-        while len(blocks) > capacity:
-            oldest = next(iter(blocks))
-            del blocks[oldest]
-            self._drop(oldest, bit)
+        if len(blocks) > capacity:
+            # taken out in one go: looking for a dict's first key again and again costs more each time
+            for oldest in list(islice(blocks, len(blocks) - capacity)):
+                del blocks[oldest]
+                self._drop(oldest, bit)
 
     def sweep(self, budget: int = RETIRED_SWEEP) -> None:
         """Remove up to `budget` blocks of endpoints that have gone; called from time to time."""
@@ -126,6 +135,7 @@ class PrefixIndex:
             else:
                 slot = len(self._blocks)
                 self._blocks.append({})
+                self._row_of_slot = np.append(self._row_of_slot, 0)
             self._slots[endpoint_id] = slot
             self._row_of_slot[slot] = row
             self._live |= 1 << slot
@@ -138,11 +148,19 @@ class PrefixIndex:
         else:
             del self._holders[block]
 
-    def _count(self, counts: Floats, bits: int, depth: int) -> None:
-        while bits:
-            low = bits & -bits
-            counts[self._row_of_slot[low.bit_length() - 1]] = depth
-            bits ^= low
+    def _rows(self, bits: int) -> Rows | list[int]:
+        """The rows of the slots whose bits are set."""
+        if bits.bit_count() <= FEW:
+            rows: list[int] = []
+            while bits:
+                low = bits & -bits
+                rows.append(int(self._row_of_slot[low.bit_length() - 1]))
+                bits ^= low
+            return rows
+        packed = np.frombuffer(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), np.uint8)
+        slots = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
+        found: Rows = self._row_of_slot[slots]
+        return found
 
     def __repr__(self) -> str:
         return f"<PrefixIndex {len(self._holders)} blocks, {len(self._slots)} endpoints>"

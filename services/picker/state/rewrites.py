@@ -1,22 +1,27 @@
-"""Which model a request is really for: the rules of the pool's InferenceModelRewrites, indexed.
+"""Which model a request is really for, and what the model's name says of its priority.
 
-A rule that names the model goes before one for every model; among equals the oldest resource's first rule. A split
-between targets is decided by the request's id, so that a retry of the same request stays with its target.
+InferenceModelRewrites: a rule that names the model goes before one for every model; among equals the oldest resource's
+first rule. An InferenceModel, their predecessor, is a rule that names its model and comes after all of those; its
+criticality is the priority of requests that name no objective. A split between targets is decided by the request's id,
+so that a retry of the same request stays with its target.
 """
 
 from collections.abc import Iterable
 
 import xxhash
 
-from shared.model import ModelRewrite, RewriteRule, Target
+from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
+
+PRIORITIES = {Criticality.CRITICAL: 1, Criticality.STANDARD: 0, Criticality.SHEDDABLE: -1}
 
 
 class Rewrites:
-    """The rules of all rewrites of a pool."""
+    """The rules of all rewrites and models of a pool."""
 
-    def __init__(self, rewrites: Iterable[ModelRewrite]) -> None:
+    def __init__(self, rewrites: Iterable[ModelRewrite] = (), models: Iterable[Model] = ()) -> None:
         self._exact: dict[str, tuple[str, RewriteRule]] = {}
         self._generic: tuple[str, RewriteRule] | None = None
+        self._priorities: dict[str, int] = {}
         for rewrite in sorted(rewrites, key=lambda one: (one.created, one.name)):
             for rule in rewrite.rules:
                 if not rule.targets:
@@ -25,14 +30,23 @@ class Rewrites:
                     self._exact.setdefault(model, (rewrite.name, rule))
                 if not rule.models and self._generic is None:
                     self._generic = (rewrite.name, rule)
+        for one in sorted(models, key=lambda one: (one.created, one.name)):
+            if one.model_name not in self._priorities:
+                self._priorities[one.model_name] = PRIORITIES[one.criticality]
+                if one.targets:
+                    self._exact.setdefault(one.model_name, (one.name, RewriteRule(targets=one.targets)))
 
     def target(self, model: str, request_id: str) -> tuple[str, str] | None:
-        """(rewrite's name, target model) for a model, or None when no rule applies."""
+        """(resource's name, target model) for a model, or None when no rule applies."""
         found = self._exact.get(model, self._generic)
         if found is None:
             return None
         name, rule = found
         return name, split(rule.targets, request_id)
+
+    def priority(self, model: str) -> int:
+        """The priority of the client's model: its InferenceModel's criticality, 0 when there is none."""
+        return self._priorities.get(model, 0)
 
     def __repr__(self) -> str:
         return f"<Rewrites {len(self._exact)} models{', any' if self._generic else ''}>"

@@ -24,62 +24,75 @@ class View:
         self.prefixes = PrefixIndex()
         self.pool: Pool | None = None
         self.objectives: dict[str, Objective] = {}
-        self.models: dict[str, Model] = {}
-        self._rewrites: dict[str, ModelRewrite] = {}
-        self.rewrites = Rewrites(())
-        self._endpoints: dict[str, Endpoint] = {}
+        """By name, as requests give it."""
+        self._facts: dict[str, Fact] = {}
         self._layout = Layout()
-        self._dirty = False
+        self._endpoints_changed = False
+        self._rewrites: Rewrites | None = Rewrites()
 
     @property
     def layout(self) -> Layout:
         """The endpoints as they are now; every array of the view is in its order."""
-        if self._dirty:
-            self._dirty = False
-            layout = Layout(self._endpoints.values(), self._layout.generation + 1)
+        if self._endpoints_changed:
+            self._endpoints_changed = False
+            endpoints = [fact for fact in self._facts.values() if isinstance(fact, Endpoint)]
+            layout = Layout(endpoints, self._layout.generation + 1)
             for part in (self.columns, self.in_flight, self.prefixes):
                 part.relayout(layout)
             self._layout = layout
         return self._layout
 
+    @property
+    def rewrites(self) -> Rewrites:
+        """The rules by which models are rewritten, as they are now."""
+        if self._rewrites is None:
+            facts = self._facts.values()
+            self._rewrites = Rewrites(
+                [fact for fact in facts if isinstance(fact, ModelRewrite)],
+                [fact for fact in facts if isinstance(fact, Model)],
+            )
+        return self._rewrites
+
     def reset(self, facts: dict[str, Fact]) -> None:
         """These facts, by key, and no others."""
-        self.pool = None
-        self.objectives.clear()
-        self.models.clear()
-        self._rewrites.clear()
-        before, self._endpoints = self._endpoints, {}
+        for key in self._facts.keys() - facts.keys():
+            self.delete(key)
         for key, fact in facts.items():
             self.upsert(key, fact)
-        self._dirty = self._endpoints != before or self._dirty
-        self.rewrites = Rewrites(self._rewrites.values())
 
     def upsert(self, key: str, fact: Fact) -> None:
         """A fact is new, or has changed."""
+        before = self._facts.get(key)
+        if before == fact:
+            return
+        if before is not None:
+            self.delete(key)
+        self._facts[key] = fact
         match fact:
             case Endpoint():
-                self._dirty |= self._endpoints.get(key) != fact
-                self._endpoints[key] = fact
+                self._endpoints_changed = True
             case Pool():
                 self.pool = fact
             case Objective():
                 self.objectives[fact.name] = fact
-            case ModelRewrite():
-                self._rewrites[key] = fact
-                self.rewrites = Rewrites(self._rewrites.values())
-            case Model():
-                self.models[key] = fact
+            case ModelRewrite() | Model():
+                self._rewrites = None
             case _:
                 pass  # the configuration is the process's business, not the view's
 
-    def delete(self, key: str, name: str) -> None:
-        """A fact is gone; `name` is the resource's."""
-        if self._endpoints.pop(key, None) is not None:
-            self._dirty = True
-        elif self._rewrites.pop(key, None) is not None:
-            self.rewrites = Rewrites(self._rewrites.values())
-        elif self.models.pop(key, None) is None:
-            self.objectives.pop(name, None)
+    def delete(self, key: str) -> None:
+        """A fact is gone. One that isn't known is none the less gone."""
+        match self._facts.pop(key, None):
+            case Endpoint():
+                self._endpoints_changed = True
+            case Pool():
+                self.pool = None
+            case Objective(name=name):
+                self.objectives.pop(name, None)
+            case ModelRewrite() | Model():
+                self._rewrites = None
+            case _:
+                pass
 
     def apply_frame(self, frame: Frame, now: float, extra_age: float) -> None:
         """Attributes from a collector, which were `extra_age` seconds longer under way than usual."""
@@ -87,7 +100,7 @@ class View:
         self.columns.apply(frame, now, extra_age)
 
     def apply_load(self, load: Load, now: float) -> None:
-        """A peer's load in flight."""
+        """A peer's load in flight, which arrived at `now`."""
         _ = self.layout
         self.in_flight.apply(load, now)
 
@@ -113,4 +126,5 @@ class View:
         ]
 
     def __repr__(self) -> str:
-        return f"<View {len(self._endpoints)} endpoints, {self.in_flight!r}, {self.prefixes!r}>"
+        endpoints = sum(isinstance(fact, Endpoint) for fact in self._facts.values())
+        return f"<View {endpoints} endpoints, {self.in_flight!r}, {self.prefixes!r}>"

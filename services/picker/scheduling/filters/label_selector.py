@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter
-from services.picker.state.layout import Mask, Rows
+from services.picker.state.layout import Layout, Mask, Rows
 
 
 class Requirement(Struct, frozen=True):
@@ -58,14 +58,14 @@ class LabelSelectorFilter(Filter):
 
     def __init__(self, name: str, parameters: LabelSelector | None = None) -> None:
         super().__init__(name, parameters)
-        self._generation = -1
+        self._layout = Layout()
         self._kept: Mask = np.zeros(0, np.bool_)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         layout = cycle.layout
-        if layout.generation != self._generation:
+        if layout is not self._layout:
             matches = (self.parameters.matches(one.labels) for one in layout.endpoints)
             self._kept = np.fromiter(matches, np.bool_, len(layout))
-            self._generation = layout.generation
+            self._layout = layout
         kept: Rows = rows[self._kept[rows]]
         return kept

@@ -6,7 +6,6 @@ follow what the model servers report, the largest of the pool, so that every req
 
 from typing import Annotated, Any
 
-import numpy as np
 from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import BYTES_PER_TOKEN, PREFIX_MATCH, Cycle, PrefixMatch
@@ -69,13 +68,12 @@ class ApproxPrefixProducer(Producer):
         seed = f"{cycle.model}\x00{content.cache_salt}\x00{block}".encode()
         hashes = block_hashes(content.prompt, block * BYTES_PER_TOKEN, seed, self._most_blocks(block))
         matched = cycle.view.prefixes.match(hashes)
-        cycle.attributes[_HASHES] = hashes
-        cycle.attributes[PREFIX_MATCH] = PrefixMatch(matched, len(hashes), block)
+        cycle.put(_HASHES, hashes)
+        cycle.put(PREFIX_MATCH, PrefixMatch(matched, len(hashes), block))
 
     def picked(self, cycle: Cycle, row: int) -> None:
-        hashes: list[int] = cycle.attributes.get(_HASHES, [])
-        if hashes:
-            match: PrefixMatch = cycle.attributes[PREFIX_MATCH]
+        hashes, match = cycle.get(_HASHES), cycle.get(PREFIX_MATCH)
+        if hashes and match is not None:
             self.lookups += 1
             self.blocks += match.total
             self.hits += int(match.matched[row])
@@ -88,10 +86,7 @@ class ApproxPrefixProducer(Producer):
     def _block_tokens(self, cycle: Cycle) -> int:
         block = self.parameters.tokens
         if self.parameters.auto_tune:
-            reported = cycle.view.columns.numbers(CACHE_BLOCK_SIZE.wire).values
-            largest = np.fmax.reduce(reported, initial=0.0)
-            if largest > 0:
-                block = int(largest)
+            block = int(cycle.view.columns.numbers(CACHE_BLOCK_SIZE.wire).largest) or block
         return max(block, SMALLEST_BLOCK)
 
     def _most_blocks(self, block: int) -> int:

@@ -6,7 +6,6 @@ tokens a request is charged with.
 
 from typing import Annotated, Any
 
-import numpy as np
 from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
@@ -34,11 +33,19 @@ class InFlightLoadProducer(Producer):
     PRODUCES = (IN_FLIGHT_LOAD,)
     parameters: InFlightLoadParameters
 
+    @property
+    def until_end(self) -> bool:
+        """Whether the tokens count until the end of the response; else until it begins to come."""
+        return self.parameters.add_estimated_output_tokens
+
     def tokens(self, cycle: Cycle, row: int) -> int:
         """What the request is charged with on this endpoint."""
-        charged = int(cycle.uncached_tokens(np.array([row], np.intp))[0])
+        charged = cycle.uncached_tokens_at(row)
         if self.parameters.add_estimated_output_tokens:
-            estimate = round(cycle.prompt_tokens() * self.parameters.output_ratio)
-            limits = (cycle.request.content.output_limit, self.parameters.max_estimated_output_tokens)
-            charged += min(estimate, *(limit for limit in limits if limit)) if any(limits) else estimate
+            estimate = round(cycle.prompt_tokens * self.parameters.output_ratio)
+            if cycle.request.content.output_limit is not None:
+                estimate = min(estimate, cycle.request.content.output_limit)
+            if self.parameters.max_estimated_output_tokens:
+                estimate = min(estimate, self.parameters.max_estimated_output_tokens)
+            charged += estimate
         return charged

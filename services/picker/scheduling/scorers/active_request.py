@@ -36,7 +36,7 @@ class ActiveRequestScorer(Scorer):
         busy = self.parameters.max_busy_score
         if not 0.0 <= busy <= 1.0:
             busy = 1.0
-        requests = cycle.view.in_flight.requests[rows]
+        requests = cycle.view.in_flight.requests.take(rows)
         cycle.note("InFlightRequests", rows, requests)
         most = requests.max(initial=0.0)
         if not most:

@@ -20,12 +20,13 @@ class LoraAffinityScorer(Scorer):
     REQUIRES = (ACTIVE_MODELS, WAITING_MODELS)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
-        columns = cycle.view.columns
-        active = columns.members(ACTIVE_MODELS.wire, cycle.model)[rows]
-        waiting = columns.members(WAITING_MODELS.wire, cycle.model)[rows]
-        held = columns.counts(ACTIVE_MODELS.wire)[rows] + columns.counts(WAITING_MODELS.wire)[rows]
-        limit = np.nan_to_num(columns.numbers(MAX_ACTIVE_MODELS.wire).values[rows])
-        scores: Floats = np.select([active, held < limit, waiting], [LOADED, ROOM, WAITED_FOR], NO_ROOM)
-        cycle.note(ACTIVE_MODELS.wire, rows, active.astype(np.float64))
-        cycle.note(MAX_ACTIVE_MODELS.wire, rows, limit)
-        return scores
+        loaded = cycle.view.columns.objects(ACTIVE_MODELS.wire)
+        waited = cycle.view.columns.objects(WAITING_MODELS.wire)
+        limit = cycle.read(MAX_ACTIVE_MODELS, rows)
+        active, waiting = loaded.holders(cycle.model)[rows], waited.holders(cycle.model)[rows]
+        held = loaded.counts[rows] + waited.counts[rows]
+        room = held < np.nan_to_num(limit.values)
+        scores: Floats = np.where(active, LOADED, np.where(room, ROOM, np.where(waiting, WAITED_FOR, NO_ROOM)))
+        cycle.note("HeldModels", rows, held)
+        fresh = loaded.at[rows] >= cycle.oldest()
+        return scores if fresh.all() else cycle.fill(fresh, scores[fresh])

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta, Struct, to_builtins
 
-from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.state.layout import Floats, Rows
 
@@ -59,10 +59,10 @@ class PrefixCacheScorer(Scorer):
         return parameters.former() if producer == PRODUCER else {}
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
-        match: PrefixMatch | None = cycle.attributes.get(PREFIX_MATCH)
+        match = cycle.get(PREFIX_MATCH)
         if match is None or not match.total:
             return np.zeros(len(rows))
-        matched = match.matched[rows]
+        matched = match.matched.take(rows)
         cycle.note(PREFIX_MATCH.wire, rows, matched)
         share: Floats = matched / match.total
         weight = self.parameters.match_length_weight

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 import pytest
 
 from services.picker.extproc.conversation import PIECE, Conversation
-from services.picker.extproc.events import Completed, Limits, Refused, RequestReady, ResponseStarted
+from services.picker.extproc.events import (
+    Completed,
+    Limits,
+    Refused,
+    RequestReady,
+    ResponseBodyStarted,
+    ResponseStarted,
+)
 from services.picker.extproc.messages import BodyMode, BodyModes
 from services.picker.requests.request import Refusal, Route
 from tests.unit.services.picker.extproc.proxy import (
@@ -275,6 +282,24 @@ def test_where_the_proxy_keeps_the_body_the_head_says_so(mode: BodyMode) -> None
     proxy = Proxy()
     proxy.say(headers(modes=modes(mode)))
     assert not proxy.ready.head.has_body
+    assert proxy.ready.head.withheld
+
+
+def test_a_request_without_a_body_has_none_to_withhold() -> None:
+    proxy = Proxy()
+    proxy.say(headers(end=True, modes=modes(BodyMode.NONE)))
+    assert not proxy.ready.head.has_body
+    assert not proxy.ready.head.withheld
+
+
+def test_the_first_piece_of_a_responses_body_is_told_once() -> None:
+    proxy = Proxy()
+    proxy.say(headers(end=True, modes=FULL_DUPLEX))
+    proxy.say(response_headers())
+    for data in (b"", b"first", b"second"):
+        proxy.say(response_body(data))
+    proxy.say(response_body(b"last", end=True))
+    assert proxy.events[1:] == [ResponseStarted(200, None), ResponseBodyStarted(), Completed(aborted=False)]
 
 
 def test_a_proxy_that_announces_no_modes_has_the_fallbacks() -> None:

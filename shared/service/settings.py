@@ -1,22 +1,26 @@
 """The settings of a process, from one typed struct: each field is a flag and a `POINTSMAN_…` environment variable.
 
 `stale_after: Annotated[Duration, Meta(description="…")] = 2.0` is `--stale-after 2s` and `POINTSMAN_STALE_AFTER=2s`. A
-flag goes before the environment, the environment before the default. Everything wrong is reported at once.
+flag goes before the environment, the environment before the default; an empty variable is one that isn't set.
+Everything wrong is reported at once.
 """
 
-import argparse
+import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
-import msgspec
-from msgspec import Meta, Struct, inspect
+from msgspec import NODEFAULT, Meta, Struct, inspect
 
-from shared.config.decode import MISSING, decode
-from shared.config.problems import Invalid, Problems, nearest
-from shared.quantities import Duration, format_duration
+from shared.config.decode import MISSING, decode, expected
+from shared.config.problems import Invalid, Problem, Problems, show
+from shared.quantities import Duration, format_duration, format_size
+from shared.service.flags import flag_of, read_flags, wants_help
+from shared.service.usage import Entry, Section, usage
 
 PREFIX = "POINTSMAN_"
+
+_PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType)
 
 
 class CommonSettings(Struct, frozen=True, kw_only=True):
@@ -27,18 +31,20 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     ] = ""
     pool_name: Annotated[str, Meta(min_length=1, description="the InferencePool that is served")] = "default"
     pool_namespace: Annotated[str, Meta(min_length=1, description="the pool's namespace")] = "default"
-    nats_url: Annotated[tuple[str, ...], Meta(description="nats-server addresses, separated by commas")] = (
+    nats_url: Annotated[tuple[str, ...], Meta(min_length=1, description="nats-server addresses")] = (
         "nats://127.0.0.1:4222",
     )
     nats_prefix: Annotated[
-        str, Meta(description="leads every subject and bucket, so that installations can share one NATS")
+        str, Meta(min_length=1, description="leads every subject and bucket, so that installations can share one NATS")
     ] = "pointsman"
     nats_credentials: Annotated[str, Meta(description="a NATS .creds file")] = ""
     nats_user: Annotated[str, Meta(description="NATS user")] = ""
-    nats_password: Annotated[str, Meta(description="NATS password")] = ""
-    nats_token: Annotated[str, Meta(description="NATS token")] = ""
+    nats_password: Annotated[
+        str, Meta(description="NATS password; the variable isn't seen by other users of the machine, the flag is")
+    ] = ""
+    nats_token: Annotated[str, Meta(description="NATS token; as with the password, better given as the variable")] = ""
     nats_ca: Annotated[str, Meta(description="a CA file for NATS over TLS")] = ""
-    admin_host: Annotated[str, Meta(description="address of the admin HTTP server")] = "0.0.0.0"
+    admin_host: Annotated[str, Meta(min_length=1, description="address of the admin HTTP server")] = "0.0.0.0"
     admin_port: Annotated[
         int, Meta(ge=0, le=65535, description="port of the admin HTTP server; 0 takes a free one")
     ] = 9090
@@ -47,6 +53,9 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     ] = "info"
     log_format: Annotated[Literal["json", "console"], Meta(description="one JSON object a line, or text")] = "json"
     drain_timeout: Annotated[Duration, Meta(description="how long a stopping process waits for work under way")] = 30.0
+    close_timeout: Annotated[
+        Duration, Meta(description="how long a stopping process takes at most to let go of its connections")
+    ] = 5.0
 
 
 C = TypeVar("C", bound=Struct)
@@ -57,97 +66,146 @@ def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str], prog: 
 
     Raises `Invalid` with every problem at once, and SystemExit(0) after `--help`.
     """
-    info = inspect.type_info(kind)
-    assert isinstance(info, inspect.StructType)
-    fields = {field.name: field for field in info.fields}
+    if wants_help(argv):
+        print(usage(prog, (kind.__doc__ or "").strip(), _sections(kind)))
+        raise SystemExit(0)
+    fields = _fields(kind)
     problems = Problems()
-    try:
-        given, unknown = _parser(kind, fields, prog).parse_known_args(list(argv))
-    except argparse.ArgumentError as error:
-        problems.error(error.argument_name or "arguments", error.message)
-        raise Invalid(problems.errors) from error
-    for word in unknown:
-        known = [_flag(name) for name in fields]
-        problems.error(word, f"unknown argument{nearest(word.split('=')[0], known)}")
+    given = read_flags(argv, {name: _base(field.type)[0] for name, field in fields.items()}, problems)
     values: dict[str, Any] = {}
     for name, field in fields.items():
-        raw, source = getattr(given, name), _flag(name)
-        if raw is None:
-            source = PREFIX + name.upper()
-            raw = environ.get(source)
-        if raw is None:
-            if field.required:
-                problems.error(_flag(name), f"required, and missing (or set {source})")
-            continue
-        value = decode(_plain(raw, field.type), _annotated(kind, name), source, problems)
-        if value is not MISSING:
-            values[name] = value
+        texts, source = given.get(name), flag_of(name)
+        if texts is None:
+            source = _variable(name)
+            texts = [environ[source]] if environ.get(source) else None
+        if texts is not None:
+            value = _value(texts, kind, field, source, problems)
+            if value is not MISSING:
+                values[name] = value
+        elif field.required and not any(problem.path == flag_of(name) for problem in problems.errors):
+            problems.error(flag_of(name), f"required, and missing (or set {source})")
     problems.raise_if_any()
     try:
         return kind(**values)
     except ValueError as error:  # what fields say together, checked in __post_init__
-        problems.error("settings", str(error))
-        raise Invalid(problems.errors) from error
+        raise Invalid([Problem("settings", str(error))]) from error
+
+
+def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Variables that no setting has but that are spelled almost like one's: (the variable, what may be meant).
+
+    Tiers share an environment (a compose file, a ConfigMap), so another tier's variable is no mistake; and a mistake
+    here is worth a warning, not a process that doesn't start.
+    """
+    known = {_variable(name) for name in _fields(kind)}
+    found: list[tuple[str, str]] = []
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            meant = difflib.get_close_matches(
+                name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], 1, 0.85
+            )
+            found += [(name, PREFIX + one) for one in meant]
+    return found
 
 
 def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
-    """(flag, environment variable, default, description) of every setting, for `--help` and the docs."""
-    info = inspect.type_info(kind)
-    assert isinstance(info, inspect.StructType)
+    """(flag, environment variable, default, description) of every setting, for the docs."""
     return [
-        (_flag(one.name), PREFIX + one.name.upper(), _default(one), _description(kind, one.name)) for one in info.fields
+        (flag_of(name), _variable(name), _default(field), _description(kind, name))
+        for name, field in _fields(kind).items()
     ]
 
 
-def _parser(kind: type[Struct], fields: Mapping[str, inspect.Field], prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description=(kind.__doc__ or "").strip(),
-        epilog=f"Each flag is an environment variable too: --nats-url is {PREFIX}NATS_URL. Durations: 200ms, 1m30s.",
-        allow_abbrev=False,
-        exit_on_error=False,
-    )
-    for name, field in fields.items():
-        options: dict[str, Any] = {"default": None, "dest": name, "help": _help(kind, field)}
-        base = _bare(field.type)
-        if isinstance(base, inspect.BoolType):
-            options |= {"nargs": "?", "const": "true", "metavar": "BOOL"}
-        elif isinstance(base, inspect.VarTupleType):
-            options |= {"action": "append", "metavar": "A,B"}
-        else:
-            options |= {"metavar": name.rsplit("_", 1)[-1].upper()}
-        parser.add_argument(_flag(name), **options)
-    return parser
+def read_text(path: str, flag: str) -> str:
+    """The text of the file that a flag names. Raises `Invalid` that names the flag and the file."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise Invalid([Problem(flag, f"{path!r} can't be read: {error.strerror or error}")]) from error
+    except UnicodeDecodeError as error:
+        raise Invalid([Problem(flag, f"{path!r} isn't UTF-8 text: {error.reason} at byte {error.start}")]) from error
 
 
-def _plain(raw: Any, info: inspect.Type) -> Any:
-    """A flag's text as the plain value that its field's type suggests; what doesn't fit stays text, to be reported."""
-    base = _bare(info)
+def _value(texts: list[str], kind: type[Struct], field: inspect.Field, source: str, problems: Problems) -> Any:
+    """The value of a setting; of a setting that isn't a list, the last text counts."""
+    base, form = _base(field.type)
+    plain: Any
     if isinstance(base, inspect.VarTupleType):
-        texts = raw if isinstance(raw, list) else [raw]
-        items = [part.strip() for text in texts for part in text.split(",") if part.strip()]
-        return [_plain(item, base.item_type) for item in items]
+        parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+        plain = [_plain(part, _base(base.item_type)[0]) for part in parts]
+    else:
+        plain = _plain(texts[-1], base)
+        if isinstance(plain, str) and not form and isinstance(base, _PLAIN):
+            problems.error(source, f"{show(plain)} isn't {expected(base)}")
+            return MISSING
+    return decode(plain, _hints(kind)[field.name], source, problems)
+
+
+def _plain(text: str, base: inspect.Type) -> Any:
+    """A text as the plain value that the type suggests; what doesn't fit stays text."""
     if isinstance(base, inspect.BoolType):
-        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(raw.lower(), raw)
+        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower(), text)
     if isinstance(base, (inspect.IntType, inspect.FloatType)):
         try:
-            return int(raw) if isinstance(base, inspect.IntType) else float(raw)
+            return int(text) if isinstance(base, inspect.IntType) else float(text)
         except ValueError:
-            return raw
-    return raw
+            return text
+    return text
 
 
-def _bare(info: inspect.Type) -> inspect.Type:
+def _fields(kind: type[Struct]) -> dict[str, inspect.Field]:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return {field.name: field for field in info.fields}
+
+
+def _sections(kind: type[Struct]) -> list[Section]:
+    """The tier's own settings, then what every tier has."""
+    common = set(_fields(CommonSettings)) if issubclass(kind, CommonSettings) else set()
+    entries = {
+        name: Entry(
+            flag=flag_of(name),
+            variable=_variable(name),
+            value=_placeholder(*_base(field.type)),
+            default=_default(field),
+            required=field.required,
+            description=_description(kind, name),
+        )
+        for name, field in _fields(kind).items()
+    }
+    own = tuple(entry for name, entry in entries.items() if name not in common)
+    shared = tuple(entry for name, entry in entries.items() if name in common)
+    return [Section(title, rows) for title, rows in (("settings", own), ("settings of every tier", shared)) if rows]
+
+
+def _placeholder(base: inspect.Type, form: str) -> str:
+    if form:
+        return form.upper()
+    match base:
+        case inspect.BoolType():
+            return "[true|false]"
+        case inspect.VarTupleType():
+            return "A,B,…"
+        case inspect.IntType() | inspect.FloatType():
+            return "NUMBER"
+        case inspect.LiteralType(values=values):
+            return "|".join(str(one) for one in values)
+        case inspect.EnumType(cls=cls):
+            return "|".join(str(one.value) for one in cls)
+        case _:
+            return "TEXT"
+
+
+def _base(info: inspect.Type) -> tuple[inspect.Type, str]:
+    """The type without its annotations and without None, and its format: `duration`, `size` or nothing."""
+    form = ""
     while isinstance(info, (inspect.Metadata, inspect.UnionType)):
         if isinstance(info, inspect.Metadata):
+            form = (info.extra or {}).get("format", form)
             info = info.type
         else:
             info = next(one for one in info.types if not isinstance(one, inspect.NoneType))
-    return info
-
-
-def _annotated(kind: type[Struct], name: str) -> Any:
-    return _hints(kind)[name]
+    return info, form
 
 
 def _hints(kind: type[Struct]) -> dict[str, Any]:
@@ -161,37 +219,25 @@ def _description(kind: type[Struct], name: str) -> str:
     return ""
 
 
-def _help(kind: type[Struct], field: inspect.Field) -> str:
-    default = _default(field)
-    text = _description(kind, field.name).replace("%", "%%")
-    return f"{text} (default: {default})" if default else text
-
-
 def _default(field: inspect.Field) -> str:
+    """As the flag would be written; empty for none."""
     if field.required:
         return ""
-    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-    info: inspect.Type = field.type
-    while isinstance(info, inspect.Metadata):
-        if (info.extra or {}).get("format") == "duration" and isinstance(value, float):
+    value = field.default if field.default is not NODEFAULT else field.default_factory()
+    match _base(field.type)[1], value:
+        case _, None:
+            return ""
+        case "duration", int() | float():
             return format_duration(value)
-        info = info.type
-    if isinstance(value, tuple):
-        return ",".join(str(one) for one in value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else str(value)
+        case "size", int():
+            return format_size(value)
+        case _, bool():
+            return str(value).lower()
+        case _, tuple():
+            return ",".join(str(one) for one in value)
+        case _:
+            return str(value)
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def read_text(path: str, flag: str) -> str:
-    """The text of the file that a flag names. Raises `Invalid` that names the flag and the file."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        problems = Problems()
-        problems.error(flag, f"{path!r} can't be read: {error}")
-        raise Invalid(problems.errors) from error
+def _variable(name: str) -> str:
+    return PREFIX + name.upper()

@@ -1,0 +1,54 @@
+"""Command-line words into texts by setting: `--name value`, `--name=value`, and `--name` alone for a switch.
+
+Not argparse, because that stops at the first mistake and takes a negative duration for a flag.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import inspect
+
+from shared.config.problems import Problems, nearest, show
+
+BOOLEANS = ("true", "false", "yes", "no", "1", "0")
+
+
+def read_flags(argv: Sequence[str], kinds: Mapping[str, inspect.Type], problems: Problems) -> dict[str, list[str]]:
+    """The texts that each setting is given, in order. `kinds` has the type of every setting by its name."""
+    names = {flag_of(name): name for name in kinds}
+    given: dict[str, list[str]] = {}
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        flag, equals, text = word.partition("=")
+        name = names.get(flag)
+        if name is None:
+            problems.error(flag, _unknown(word, names))
+            if flag.startswith("-") and not equals and words and not words[0].startswith("--"):
+                words.pop(0)  # most likely its value: no second problem
+            continue
+        if not equals:
+            if isinstance(kinds[name], inspect.BoolType):
+                text = words.pop(0) if words and words[0].lower() in BOOLEANS else "true"
+            elif not words or words[0].startswith("--"):
+                problems.error(flag, f"a value is missing: {flag} VALUE")
+                continue
+            else:
+                text = words.pop(0)
+        given.setdefault(name, []).append(text)
+    return given
+
+
+def wants_help(argv: Sequence[str]) -> bool:
+    return "--help" in argv or "-h" in argv
+
+
+def flag_of(name: str) -> str:
+    """`--stale-after` for `stale_after`."""
+    return "--" + name.replace("_", "-")
+
+
+def _unknown(word: str, names: Mapping[str, str]) -> str:
+    if not word.startswith("-"):
+        return f"unexpected argument {show(word)}; settings are given as --name value"
+    flag = "--" + word.partition("=")[0].strip("-").replace("_", "-")
+    return f"unknown flag{nearest(flag, names)}"

@@ -63,7 +63,7 @@ class MetricsPage:
         model = settings.models[0]
         match settings.engine:
             case EngineType.VLLM:
-                return vllm.page(model, settings.context_length, started)
+                return vllm.page(model, settings.context_length, settings.prefix_caching, started)
             case EngineType.SGLANG:
                 return sglang.page(model, settings.slots, settings.context_length)
             case EngineType.TRTLLM_SERVE:

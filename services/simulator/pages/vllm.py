@@ -16,7 +16,7 @@ KEPT_ADAPTER_SERIES = 64
 _Getter = Callable[[Moment], float]
 
 
-def page(model: str, context_length: int, started: float) -> list[Part[Moment]]:
+def page(model: str, context_length: int, prefix_caching: bool, started: float) -> list[Part[Moment]]:
     """The page's parts, after those of the process itself. `started` is in Unix seconds, for the `_created` series."""
     builder = _Builder({"engine": "0", "model_name": model}, started)
     _flops(builder)
@@ -26,7 +26,7 @@ def page(model: str, context_length: int, started: float) -> list[Part[Moment]]:
     _request_counters(builder, model)
     _histograms(builder)
     builder.parts.append(_AdapterSeries())
-    builder.parts.append(_CacheConfig(context_length))
+    builder.parts.append(_CacheConfig(context_length, prefix_caching))
     return builder.parts
 
 
@@ -275,8 +275,9 @@ class _AdapterSeries:
 class _CacheConfig:
     """`vllm:cache_config_info`: the configuration is in the labels."""
 
-    def __init__(self, context_length: int) -> None:
+    def __init__(self, context_length: int, prefix_caching: bool) -> None:
         self._context_length = context_length
+        self._prefix_caching = prefix_caching
         self._seen = (-1, -1)
         self._text = ""
 
@@ -302,7 +303,7 @@ class _CacheConfig:
             "_block_size_resolved": "True",
             "block_size": str(block_tokens),
             "effective_attention_block_size": str(block_tokens),
-            "enable_prefix_caching": "True",
+            "enable_prefix_caching": str(self._prefix_caching),
             "engine": "0",
             "gpu_memory_utilization": "0.92",
             "kv_cache_dtype_skip_layers": "[]",

@@ -153,7 +153,7 @@ async def test_close_in_the_middle_of_the_body(client: httpx.AsyncClient, target
 
 
 async def test_close_in_the_middle_of_a_stream(client: httpx.AsyncClient, server: Simulator) -> None:
-    await fault(client, "inference", "close", after=400)
+    await fault(client, "inference", "close", after=100)
     received: list[bytes] = []
 
     async def read() -> None:
@@ -163,7 +163,7 @@ async def test_close_in_the_middle_of_a_stream(client: httpx.AsyncClient, server
 
     with pytest.raises(httpx.RemoteProtocolError):
         await read()
-    assert len(b"".join(received)) == 400
+    assert len(b"".join(received)) == 100
     await until(lambda: server.server.state().running == 0)
     assert server.server.state().spoiled == 1
     assert server.server.state().aborted == 0

@@ -60,7 +60,8 @@ async def test_a_second_signal_ends_it_at_once() -> None:
     ):
         body: dict[str, Any] = {"model": "m", "prompt": "x", "max_tokens": 60_000, "ignore_eos": True, "stream": True}
         async with client.stream("POST", "/v1/completions", json=body) as answer:
-            await anext(answer.aiter_lines())
+            lines = answer.aiter_lines()  # held on to: without, it is collected and closes the answer
+            await anext(lines)
             running.send_signal(signal.SIGTERM)
             await logged(running, "simulator.draining")
             running.send_signal(signal.SIGTERM)

@@ -253,3 +253,7 @@ def test_the_vllm_page_has_what_the_recorded_one_has() -> None:
 
 def labels(family: Metric) -> set[tuple[str, frozenset[tuple[str, str]]]]:
     return {(sample.name, frozenset(sample.labels.items())) for sample in family.samples}
+
+
+def test_the_page_says_whether_prefixes_are_cached() -> None:
+    Server(prefix_caching=False).value("vllm:cache_config_info", enable_prefix_caching="False")

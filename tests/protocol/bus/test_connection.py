@@ -1,0 +1,442 @@
+"""The connection against a real server: restarts, stalls, credentials, TLS."""
+
+import asyncio
+import base64
+import binascii
+import datetime
+import ipaddress
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509.oid import NameOID
+from nats.aio.msg import Msg
+
+from shared.bus import Bus, NoResponders, NotConnected, RequestTimeout, Transit
+from tests.nats import NatsServer, nats_server
+from tests.protocol.bus.conftest import Connect
+from tests.protocol.bus.helpers import until
+
+
+async def heard_by(bus: Bus, subject: str) -> list[bytes]:
+    heard: list[bytes] = []
+    await bus.subscribe(subject, lambda message: heard.append(message.data))
+    with pytest.raises(NoResponders):
+        await bus.request("nobody")  # a round trip: the subscription is known to the server
+    return heard
+
+
+# Ordinary use
+
+
+async def test_a_message_arrives_at_the_others_and_not_at_its_sender(connect: Connect) -> None:
+    sender, receiver = await connect("sender"), await connect("receiver")
+    own, others = await heard_by(sender, "a.*"), await heard_by(receiver, "a.*")
+    assert await sender.publish("a.1", b"one")
+    await until(lambda: others == [b"one"])
+    assert own == []
+
+
+async def test_requests_are_answered_refused_or_time_out(connect: Connect) -> None:
+    asker, answerer = await connect(), await connect()
+    loop = asyncio.get_running_loop()
+    tasks = set()
+
+    def answer(message: Msg) -> None:
+        task = loop.create_task(answerer.publish(message.reply, message.data.upper()))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    await answerer.subscribe("echo", answer)
+    await answerer.subscribe("silent", lambda message: None)
+    with pytest.raises(NoResponders):
+        await answerer.request("nobody")
+    answers = await asyncio.gather(*(asker.request("echo", str(number).encode() + b"x") for number in range(50)))
+    assert [message.data for message in answers] == [str(number).encode() + b"X" for number in range(50)]
+    with pytest.raises(RequestTimeout, match="silent"):
+        await asker.request("silent", timeout=0.1)
+
+
+async def test_a_handler_that_fails_is_counted_and_the_next_message_is_handled(connect: Connect) -> None:
+    sender, receiver = await connect(), await connect()
+    heard: list[bytes] = []
+
+    def handle(message: Msg) -> None:
+        heard.append(message.data)
+        if message.data == b"bad":
+            raise ValueError("bad")
+
+    subscription = await receiver.subscribe("a", handle)
+    with pytest.raises(NoResponders):
+        await receiver.request("nobody")
+    await sender.publish("a", b"bad")
+    await sender.publish("a", b"good")
+    await until(lambda: heard == [b"bad", b"good"])
+    assert receiver.handler_errors == 1
+    assert repr(subscription) == "<Subscription 'a' received=2>"
+    await subscription.unsubscribe()
+    with pytest.raises(NoResponders):
+        await receiver.request("nobody")
+    await sender.publish("a", b"late")
+    with pytest.raises(NoResponders):
+        await sender.request("a")
+    assert len(heard) == 2
+
+
+async def test_what_was_published_before_close_still_arrives(connect: Connect) -> None:
+    sender, receiver = await connect(), await connect()
+    heard = await heard_by(receiver, "a")
+    for number in range(100):
+        await sender.publish("a", str(number).encode())
+    await sender.close()
+    assert not sender.connected
+    await until(lambda: len(heard) == 100)
+
+
+# Restarts
+
+
+async def test_after_a_restart_of_the_server_subscriptions_are_there_before_callbacks_are_called(
+    server: NatsServer, connect: Connect
+) -> None:
+    sender, receiver = await connect(), await connect()
+    heard = await heard_by(receiver, "a")
+    connected: list[int] = []
+    lost: list[str | None] = []
+    receiver.on_connect(lambda: connected.append(len(receiver._subscriptions)))
+    take_back = receiver.on_disconnect(lambda: lost.append(receiver.readiness()))
+    assert connected == [1], "there is a connection, so it is called at once"
+    server.kill()
+    await until(lambda: lost)
+    assert "connection lost" in str(lost[0])
+    await server.start()
+    await until(lambda: sender.connected and receiver.connected, what=lambda: (sender, receiver))
+    assert connected == [1, 1]
+    await sender.publish("a", b"after")
+    await until(lambda: heard == [b"after"])
+    assert receiver.connections == 2
+    take_back()
+    server.kill()
+    await until(lambda: not receiver.connected)
+    assert len(lost) == 1
+
+
+async def test_publishes_while_disconnected_are_dropped_and_counted(server: NatsServer, connect: Connect) -> None:
+    sender, receiver = await connect(), await connect()
+    heard = await heard_by(receiver, "a")
+    server.kill()
+    await until(lambda: not sender.connected and not receiver.connected)
+    for _ in range(10):
+        assert not await sender.publish("a", b"of the past")
+    assert sender.dropped == 10
+    await server.start()
+    await until(lambda: sender.connected and receiver.connected)
+    await sender.publish("a", b"now")
+    await until(lambda: heard)
+    assert heard == [b"now"]
+
+
+async def test_a_request_fails_as_soon_as_the_connection_is_lost(server: NatsServer, connect: Connect) -> None:
+    asker, answerer = await connect(), await connect()
+    await heard_by(answerer, "silent")
+    request = asyncio.create_task(asker.request("silent", timeout=60.0))
+    many = asyncio.create_task(asker.request_many("silent", b"", last=lambda message: False, timeout=60.0))
+    await asyncio.sleep(0.05)
+    server.kill()
+    with pytest.raises(NotConnected, match="connection lost"):
+        await asyncio.wait_for(request, 2.0)
+    with pytest.raises(NotConnected, match="connection lost"):
+        await asyncio.wait_for(many, 2.0)
+
+
+async def test_reconnecting_goes_on_for_ever(server: NatsServer) -> None:
+    """nats-py alone would give up for good after its 60 attempts."""
+    bus = Bus(server.url, name="test", reconnect_wait=(0.0, 0.001))
+    await bus.start(wait=5.0)
+    server.kill()
+    await until(lambda: not bus.connected)
+    await asyncio.sleep(1.0)
+    await server.start()
+    await until(lambda: bus.connected)
+    await bus.close()
+
+
+async def test_with_two_servers_the_other_one_is_taken(tmp_path: Path, server: NatsServer) -> None:
+    async with nats_server(tmp_path / "other") as other:
+        bus = Bus([server.url, other.url], name="test", rng=random.Random(1))
+        await bus.start(wait=5.0)
+        first = bus.connections
+        server.kill()
+        await until(lambda: bus.connected, 5.0)
+        other_first = bus.connections
+        await server.start()
+        other.kill()
+        await until(lambda: bus.connections == 2 and bus.connected, 5.0, lambda: bus)
+        assert first == 1
+        assert other_first in (1, 2)
+        await bus.close()
+
+
+# Stalls
+
+
+async def test_a_server_that_hangs_is_noticed_by_its_missing_pongs(server: NatsServer, connect: Connect) -> None:
+    bus = await connect()
+    server.pause()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    try:
+        await until(lambda: not bus.connected, 6.0)
+        assert loop.time() - started > 1.5
+        assert "stale connection" in bus.error
+        assert not await bus.publish("a", b"x")
+    finally:
+        server.resume()
+    await until(lambda: bus.connected)
+
+
+async def test_a_hanging_server_whose_buffers_are_full_is_left_behind_all_the_same(
+    server: NatsServer, connect: Connect
+) -> None:
+    """Closing would wait for it to take what is in the socket's buffer, which it never does."""
+    bus = await connect()
+    server.pause()
+    try:
+        for _ in range(200):
+            await bus.publish("a", bytes(100_000))
+        await until(lambda: not bus.connected, 6.0)
+        await asyncio.wait_for(asyncio.gather(*bus._closers), 5.0)
+    finally:
+        server.resume()
+    await until(lambda: bus.connected)
+    await bus.close()
+
+
+async def test_messages_that_a_stall_held_back_look_fresh_and_transit_tells_their_age(
+    server: NatsServer, connect: Connect
+) -> None:
+    sender, receiver = await connect(), await connect()
+    transit = Transit()
+    ages: list[float] = []
+
+    def handle(message: Msg) -> None:
+        ages.append(transit.observe("sender", float(message.data), time.monotonic()))
+
+    await receiver.subscribe("a", handle)
+    with pytest.raises(NoResponders):
+        await receiver.request("nobody")
+    for _ in range(5):
+        await sender.publish("a", repr(time.monotonic()).encode())
+        await asyncio.sleep(0.02)
+    await until(lambda: len(ages) == 5)
+    server.pause()
+    for _ in range(20):
+        await sender.publish("a", repr(time.monotonic()).encode())
+        await asyncio.sleep(0.05)
+    server.resume()
+    await until(lambda: len(ages) == 25)
+    assert max(ages[:5]) < 0.3
+    assert ages[5] > 0.7, "held back for a second"
+    assert ages[5] > ages[15] > ages[24]
+
+
+async def test_what_a_stalled_connection_still_held_is_not_sent_over_the_next_one(
+    server: NatsServer, connect: Connect
+) -> None:
+    """The server is stopped, then killed: what was published meanwhile is gone, and doesn't come after the restart."""
+    sender = await connect()
+    server.pause()
+    for _ in range(100):
+        await sender.publish("a", bytes(50_000))
+    server.kill()
+    await server.start()
+    receiver = await connect()
+    heard = await heard_by(receiver, "a")
+    await until(lambda: sender.connections == 2 and sender.connected, what=lambda: sender)
+    await sender.publish("a", b"now")
+    await until(lambda: heard)
+    assert heard == [b"now"]
+
+
+# Who may come in
+
+
+async def test_user_and_password_a_token_and_the_url_let_in_and_a_wrong_one_is_named(tmp_path: Path) -> None:
+    config = 'authorization { user: "u", password: "secret" }'
+    async with nats_server(tmp_path, config=config) as server:
+        good = [
+            Bus(server.url, name="arguments", user="u", password="secret"),
+            Bus(server.url.replace("//", "//u:secret@"), name="url"),
+        ]
+        bad = [Bus(server.url, name="wrong", user="u", password="wrong"), Bus(server.url, name="none")]
+        for bus in good:
+            await bus.start(wait=3.0)
+            assert bus.connected, bus.readiness()
+            await bus.close()
+        for bus in bad:
+            await bus.start(wait=0.5)
+            assert "Authorization Violation" in (bus.readiness() or "")
+            await bus.close()
+    async with nats_server(tmp_path / "token", config='authorization { token: "t0k" }') as server:
+        bus = Bus(server.url, name="token", token="t0k")
+        await bus.start(wait=3.0)
+        assert bus.connected, bus.readiness()
+        await bus.close()
+
+
+def nkey(prefix: int, raw: bytes) -> str:
+    body = bytes([prefix]) + raw
+    return base64.b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).decode().rstrip("=")
+
+
+class Identity:
+    """A key pair as `nsc` makes it; kinds O(perator), A(ccount), U(ser)."""
+
+    PREFIXES = {"operator": 14 << 3, "account": 0, "user": 20 << 3}  # noqa: RUF012 - a table, never changed
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.key = Ed25519PrivateKey.generate()
+        public = self.key.public_key().public_bytes_raw()
+        self.public = nkey(self.PREFIXES[kind], public)
+
+    @property
+    def seed(self) -> str:
+        prefix = self.PREFIXES[self.kind]
+        body = bytes([(18 << 3) | (prefix >> 5), (prefix & 31) << 3]) + self.key.private_bytes_raw()
+        return base64.b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).decode().rstrip("=")
+
+    def token(self, subject: "Identity", **nats: object) -> str:
+        claims = {
+            "jti": subject.public,
+            "iat": 1_700_000_000,
+            "iss": self.public,
+            "name": subject.kind,
+            "sub": subject.public,
+            "nats": {"type": subject.kind, "version": 2, **nats},
+        }
+        parts = [{"typ": "JWT", "alg": "ed25519-nkey"}, claims]
+        body = b".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts)
+        return (body + b"." + base64.urlsafe_b64encode(self.key.sign(body)).rstrip(b"=")).decode()
+
+
+async def test_a_credentials_file_lets_in_and_a_renewed_one_is_read_at_the_next_connection(tmp_path: Path) -> None:
+    operator, account, system = Identity("operator"), Identity("account"), Identity("account")
+    user, stranger = Identity("user"), Identity("user")
+    unlimited = dict.fromkeys(("subs", "conn", "leaf", "imports", "exports", "data", "payload"), -1)
+    accounts = "\n".join(
+        f"{one.public}: {operator.token(one, limits={**unlimited, 'wildcards': True})}" for one in (account, system)
+    )
+    config = (
+        f"operator: {operator.token(operator)}\nsystem_account: {system.public}\n"
+        f"resolver: MEMORY\nresolver_preload: {{\n{accounts}\n}}"
+    )
+    permissions = {"subs": -1, "data": -1, "payload": -1}
+    path = tmp_path / "user.creds"
+
+    def write(jwt: str, seed: str) -> None:
+        path.write_text(
+            f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+            f"************************* IMPORTANT *************************\n\n"
+            f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+        )
+
+    write(account.token(user, **permissions), stranger.seed)
+    async with nats_server(tmp_path / "nats", config=config) as server:
+        bus = Bus(server.url, name="creds", credentials=path)
+        await bus.start(wait=0.5)
+        assert "Authorization Violation" in (bus.readiness() or "")
+        write(account.token(user, **permissions), user.seed)
+        await bus.wait_connected(3.0)
+        await bus.close()
+
+
+def certificates(directory: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nats")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = directory / "cert.pem", directory / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return paths
+
+
+async def test_tls_with_a_ca_of_ones_own_and_a_server_that_it_does_not_know_is_refused(tmp_path: Path) -> None:
+    certificate, key = certificates(tmp_path / "ours")
+    other, _ = certificates(tmp_path / "others")
+    config = f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}'
+    async with nats_server(tmp_path / "nats", config=config) as server:
+        good = Bus(server.url, name="tls", tls_ca=certificate)
+        await good.start(wait=3.0)
+        assert good.connected, good.readiness()
+        server.pause()
+        await until(lambda: not good.connected, 6.0)
+        server.resume()
+        await until(lambda: good.connected)
+        await good.close()
+        bad = Bus(server.url, name="tls", tls_ca=other)
+        await bad.start(wait=0.5)
+        assert "CERTIFICATE_VERIFY_FAILED" in (bad.readiness() or "")
+        await bad.close()
+
+
+async def test_credentials_are_not_sent_to_a_server_that_does_not_offer_the_tls_that_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    received: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"version":"2.12.0","max_payload":1000000,"auth_required":true}\r\n')
+        received.append(await reader.read(1000))
+        writer.close()
+
+    plain = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = plain.sockets[0].getsockname()[1]
+    bus = Bus(f"tls://127.0.0.1:{port}", name="test", user="u", password="secret")
+    await bus.start(wait=0.5)
+    assert "TLS is asked for, and the server doesn't offer it" in (bus.readiness() or "")
+    await bus.close()
+    plain.close()
+    await plain.wait_closed()
+    assert received
+    assert not any(b"secret" in data for data in received)
+
+
+async def test_a_server_that_is_too_old_is_refused_with_the_version_that_is_needed() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"version":"2.10.29","max_payload":1000000,"headers":true}\r\n')
+        while data := await reader.read(1000):
+            if b"PING" in data:
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    old = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = old.sockets[0].getsockname()[1]
+    bus = Bus(f"nats://127.0.0.1:{port}", name="test")
+    await bus.start(wait=0.5)
+    assert "nats-server 2.10.29 is too old, 2.11 or newer is needed" in (bus.readiness() or "")
+    await bus.close()
+    old.close()
+    await old.wait_closed()

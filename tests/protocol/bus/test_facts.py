@@ -1,0 +1,312 @@
+"""Facts from their owner to their readers over a real server, undisturbed. Disturbed: test_faults.py."""
+
+import asyncio
+
+import msgspec
+import nats
+import pytest
+from structlog.testing import capture_logs
+
+from shared.bus import (
+    Delete,
+    FactEnvelope,
+    FactPublisher,
+    JetStreamError,
+    LostLeadership,
+    Reset,
+    Subjects,
+    Synced,
+    Upsert,
+    decode,
+    decode_fact,
+    encode,
+    fact_key,
+    pool_token,
+)
+from shared.bus import jetstream as js
+from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
+from tests.nats import NatsServer
+from tests.protocol.bus.conftest import Connect
+from tests.protocol.bus.helpers import POOL, SUBJECTS, endpoints, leading, numbered, reading, until
+
+
+async def test_what_the_owner_wants_is_what_the_reader_sees(connect: Connect) -> None:
+    publisher = FactPublisher(await connect("watcher"), SUBJECTS, "w1")
+    facts: dict[str, Fact] = {
+        fact_key(POOL, fact): fact
+        for fact in (
+            Pool(name="llama", selector={"app": "vllm"}),
+            Objective(name="premium", priority=10),
+            ModelRewrite(name="rewrite", rules=()),
+            Model(name="model", model_name="llama"),
+            Configuration(text="kind: EndpointPickerConfig", origin="config.yaml"),
+            Endpoint(id="default/vllm-0:8000", name="vllm-0", address="fd00::1", port=8000, labels={"a": "b"}),
+        )
+    }
+    async with leading(publisher), reading(await connect("picker")) as (replica, view):
+        publisher.update(facts, [POOL])
+        await until(lambda: view.facts == facts, what=lambda: (publisher, replica))
+        assert view.events == [Reset(facts)]
+        assert replica.facts() == facts
+        assert replica.readiness() is None
+        assert publisher.published
+        await until(lambda: replica.age() < 1.0)
+
+
+async def test_changes_come_one_by_one_and_what_did_not_change_is_not_written_again(connect: Connect) -> None:
+    watcher = await connect("watcher")
+    publisher = FactPublisher(watcher, SUBJECTS, "w1", synced_interval=60.0)
+    async with leading(publisher), reading(await connect("picker")) as (replica, view):
+        publisher.update(endpoints("a", "b", "c"), [POOL])
+        await until(lambda: replica.synced)
+        written = publisher.written
+        view.events.clear()
+        changed = endpoints("a", "b") | endpoints("d", port=9000)
+        publisher.update(changed, [POOL])
+        await publisher.wait_published(2.0)
+        await until(lambda: len(view.events) == 2)
+        (key,) = endpoints("d")
+        (gone,) = endpoints("c")
+        assert view.events == [Upsert(key, changed[key]), Delete(gone)]
+        assert publisher.written == written + 1
+        assert publisher.deleted == 1
+        publisher.update(dict(changed), [POOL])
+        await publisher.wait_published(2.0)
+        assert publisher.written == written + 1
+
+
+async def test_a_pool_without_endpoints_is_synced_and_empty_and_other_pools_do_not_show(connect: Connect) -> None:
+    publisher = FactPublisher(await connect(), SUBJECTS, "w1")
+    empty = pool_token("default", "empty")
+    bus = await connect()
+    async with leading(publisher), reading(bus, empty) as (replica, view):
+        assert replica.readiness() is not None
+        publisher.update(endpoints("a"), [POOL, empty])
+        await until(lambda: replica.synced)
+        assert view.events == [Reset({})]
+
+
+async def test_a_pool_that_is_removed_leaves_nothing_behind(connect: Connect) -> None:
+    bus = await connect()
+    publisher = FactPublisher(bus, SUBJECTS, "w1", check_interval=0.0)
+    other = pool_token("default", "other")
+    async with leading(publisher):
+        publisher.update(endpoints("a"), [POOL, other])
+        await publisher.wait_published(2.0)
+        publisher.update(endpoints("a"), [POOL])
+        await publisher.wait_published(2.0)
+        found = await js.snapshot(bus, "endpoints", "$KV.endpoints.>")
+        live = {stored.subject for stored in found if js.OPERATION not in stored.headers}
+        assert live == {
+            "$KV.endpoints.epoch",
+            f"$KV.endpoints.{POOL}.synced",
+            *(SUBJECTS.fact(key) for key in endpoints("a")),
+        }
+
+
+async def test_nothing_is_published_before_the_owner_knows_its_facts(connect: Connect) -> None:
+    """A standby that has just taken over must not clear what the former leader published."""
+    first = FactPublisher(await connect(), SUBJECTS, "w1")
+    second = FactPublisher(await connect(), SUBJECTS, "w2")
+    async with reading(await connect()) as (replica, view):
+        async with leading(first):
+            first.update(endpoints("a"), [POOL])
+            await until(lambda: view.facts == endpoints("a"))
+        async with leading(second):
+            await asyncio.sleep(0.3)
+            assert second.readiness() == "no facts to publish yet"
+            assert view.facts == endpoints("a")
+            second.update(endpoints("b"), [POOL])
+            await until(lambda: view.facts == endpoints("b"), what=lambda: replica)
+
+
+async def test_a_new_leader_writes_only_what_differs_and_removes_what_its_predecessor_left(connect: Connect) -> None:
+    async with reading(await connect()) as (replica, view):
+        first = FactPublisher(await connect(), SUBJECTS, "w1")
+        async with leading(first):
+            first.update(endpoints("a", "b", "ghost"), [POOL])
+            await until(lambda: replica.synced)
+        view.events.clear()
+        second = FactPublisher(await connect(), SUBJECTS, "w2")
+        async with leading(second):
+            second.update(endpoints("a", "b", "c"), [POOL])
+            await until(lambda: view.facts == endpoints("a", "b", "c"), what=lambda: (second, replica))
+            assert second.written == 1
+            assert second.deleted == 1
+            assert not any(isinstance(event, Reset) for event in view.events)
+            assert second.epoch > first.epoch
+            await until(lambda: replica.epoch == second.epoch)
+            await until(lambda: replica.age() < 0.5)
+
+
+async def test_a_leader_that_was_replaced_is_refused_and_told(connect: Connect) -> None:
+    first = FactPublisher(await connect(), SUBJECTS, "w1")
+    second = FactPublisher(await connect(), SUBJECTS, "w2")
+    async with reading(await connect()) as (replica, view), leading(first) as former:
+        first.update(endpoints("a"), [POOL])
+        await until(lambda: replica.synced)
+        async with leading(second):
+            second.update(endpoints("b"), [POOL])
+            await second.wait_published(2.0)
+            first.update(endpoints("a", "late"), [POOL])
+            await asyncio.wait([former], timeout=2.0)
+            with pytest.raises(LostLeadership, match="'w2' owns bucket 'endpoints'"):
+                former.result()
+            await until(lambda: view.facts == endpoints("b"))
+            assert not first.published
+            found = await js.snapshot(await connect(), "endpoints", SUBJECTS.stored("endpoints", f"{POOL}.>"))
+            live = {stored.subject for stored in found if js.OPERATION not in stored.headers}
+            assert live == {SUBJECTS.fact(key) for key in [*endpoints("b"), f"{POOL}.synced"]}
+
+
+async def test_a_leader_without_its_lease_writes_nothing_more(connect: Connect) -> None:
+    held = True
+    publisher = FactPublisher(await connect(), SUBJECTS, "w1", is_leader=lambda: held)
+    async with reading(await connect()) as (replica, view), leading(publisher) as leader:
+        publisher.update(endpoints("a"), [POOL])
+        await until(lambda: replica.synced)
+        held = False
+        publisher.update(endpoints("b"), [POOL])
+        await asyncio.wait([leader], timeout=2.0)
+        with pytest.raises(LostLeadership, match="doesn't hold the lease"):
+            leader.result()
+        assert view.facts == endpoints("a")
+
+
+async def test_a_reader_that_comes_later_or_when_the_owner_is_gone_has_the_same_view(connect: Connect) -> None:
+    facts = numbered(700)
+    publisher = FactPublisher(await connect(), SUBJECTS, "w1")
+    async with leading(publisher):
+        publisher.update(facts, [POOL])
+        await publisher.wait_published(5.0)
+    async with reading(await connect()) as (replica, view):
+        await until(lambda: view.facts == facts, what=lambda: replica)
+        assert [type(event) for event in view.events] == [Reset]
+        assert replica.age() == float("inf"), "no owner has confirmed it"
+
+
+async def test_a_reader_waits_for_a_bucket_that_is_not_there_and_does_not_make_one(connect: Connect) -> None:
+    bus = await connect()
+    async with reading(bus) as (replica, view):
+        await until(lambda: replica.readiness() == "bucket 'endpoints' is missing", what=lambda: replica)
+        with pytest.raises(JetStreamError, match="stream not found"):
+            await js.api(bus, "STREAM.INFO.KV_endpoints", {})
+        publisher = FactPublisher(await connect(), SUBJECTS, "w1")
+        async with leading(publisher):
+            publisher.update(endpoints("a"), [POOL])
+            await until(lambda: view.facts == endpoints("a"))
+
+
+async def test_installations_with_different_prefixes_do_not_see_each_other(connect: Connect) -> None:
+    staging = Subjects("staging")
+    ours, theirs = FactPublisher(await connect(), SUBJECTS, "w1"), FactPublisher(await connect(), staging, "w1")
+    async with (
+        leading(ours),
+        leading(theirs),
+        reading(await connect()) as (_, view),
+        reading(await connect(), subjects=staging) as (_, other),
+    ):
+        ours.update(endpoints("a"), [POOL])
+        theirs.update(endpoints("b"), [POOL])
+        await until(lambda: view.facts == endpoints("a") and other.facts == endpoints("b"))
+        await asyncio.sleep(0.6)
+        assert (view.facts, other.facts) == (endpoints("a"), endpoints("b"))
+
+
+async def test_anyone_can_read_the_bucket_with_a_stock_client(connect: Connect, server: NatsServer) -> None:
+    publisher = FactPublisher(await connect(), SUBJECTS, "w1")
+    async with leading(publisher):
+        publisher.update(endpoints("a"), [POOL])
+        await publisher.wait_published(2.0)
+        client = await nats.connect(server.url)
+        bucket = await client.jetstream().key_value("endpoints")
+        (key,) = endpoints("a")
+        assert set(await bucket.keys()) == {"epoch", f"{POOL}.synced", key}
+        value = (await bucket.get(key)).value
+        assert value is not None
+        envelope = decode(FactEnvelope, value)
+        assert decode_fact(envelope.fact) == endpoints("a")[key]
+        assert envelope.epoch == publisher.epoch
+        synced = (await bucket.get(f"{POOL}.synced")).value
+        assert synced is not None
+        assert decode(Synced, synced).count == 1
+        assert (await client.jetstream().stream_info("KV_endpoints")).config.max_msgs_per_subject == 1
+        await client.close()
+
+
+async def test_a_delete_stays_visible_for_its_time_with_epoch_and_sequence_and_then_is_gone(connect: Connect) -> None:
+    bus = await connect()
+    publisher = FactPublisher(bus, SUBJECTS, "w1", marker_ttl=1)
+    (key,) = endpoints("a")
+    async with leading(publisher):
+        publisher.update(endpoints("a"), [POOL])
+        await publisher.wait_published(2.0)
+        publisher.update({}, [POOL])
+        await publisher.wait_published(2.0)
+        marker = await js.last(bus, "endpoints", SUBJECTS.fact(key))
+        assert marker is not None
+        assert marker.headers[js.OPERATION] == "PURGE"
+        assert marker.headers["Pointsman-Epoch"] == str(publisher.epoch)
+        assert int(marker.headers["Pointsman-Sequence"]) == 2
+        async with asyncio.timeout(5.0):
+            while await js.last(bus, "endpoints", SUBJECTS.fact(key)) is not None:  # noqa: ASYNC110 - only asking tells
+                await asyncio.sleep(0.05)
+
+
+async def test_what_somebody_writes_by_hand_is_skipped_counted_and_repaired(connect: Connect) -> None:
+    publisher = FactPublisher(await connect(), SUBJECTS, "w1", check_interval=0.2, synced_interval=0.1)
+    stranger = await connect()
+    async with leading(publisher), reading(await connect()) as (replica, view):
+        publisher.update(endpoints("a", "b"), [POOL])
+        await until(lambda: replica.synced)
+        a, b = endpoints("a", "b")
+        with capture_logs() as lines:
+            await js.put(stranger, SUBJECTS.fact(a), b"garbage", timeout=1.0)
+            await js.put(stranger, SUBJECTS.fact(b), b"", headers={js.OPERATION: "DEL"}, timeout=1.0)
+            await js.put(stranger, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=1.0)
+            await until(lambda: replica.malformed.total >= 3)
+        assert view.facts == endpoints("a", "b")
+        assert [line["event"] for line in lines].count("bus.message.malformed") == 1
+        await until(lambda: publisher.repaired >= 3, what=lambda: publisher)
+        await publisher.wait_published(2.0)
+        async with reading(await connect()) as (late, fresh):
+            await until(lambda: fresh.facts == endpoints("a", "b"), what=lambda: late)
+            assert late.malformed.total == 0
+
+
+async def test_a_fact_of_a_newer_version_does_not_keep_a_reader_from_the_others(connect: Connect) -> None:
+    """A newer watcher, an older picker: what it can't decode counts for completeness and is not shown."""
+    from shared.bus.ledger import Ledger
+
+    bus = await connect()
+    ledger = Ledger()
+    ledger.lead(1)
+    ledger.want(endpoints("a", "new"), [POOL])
+    a, new = endpoints("a", "new")
+    raw = {change.key: change.raw or b"" for change in ledger.changes()}
+    raw[new] = msgspec.msgpack.encode({"type": "endpoint/2", "id": "default/new"})
+    ledger._wanted[new] = raw[new]
+    await js.ensure_bucket(bus, js.Bucket(name="endpoints", storage="file", republish="pointsman.kv.endpoints.>"))
+    for change in ledger.changes():
+        assert change.raw is not None
+        await js.put(bus, SUBJECTS.fact(change.key), ledger.envelope(change.raw), timeout=1.0)
+        ledger.done(change)
+    await js.put(bus, SUBJECTS.fact(f"{POOL}.synced"), encode(ledger.synced(POOL)), timeout=1.0)
+    async with reading(await connect()) as (replica, view):
+        await until(lambda: replica.synced, what=lambda: replica)
+        assert set(view.facts) == {a}
+        assert replica.malformed.total == 1
+
+
+async def test_repr_and_readiness_tell_the_truth(connect: Connect) -> None:
+    publisher = FactPublisher(await connect(), SUBJECTS, "w1")
+    assert publisher.readiness() == "no facts to publish yet"
+    async with leading(publisher), reading(await connect()) as (replica, _):
+        publisher.update(endpoints("a"), [POOL])
+        assert publisher.readiness() == "facts are being published"
+        await publisher.wait_published(2.0)
+        assert publisher.readiness() is None
+        assert repr(publisher).startswith("<FactPublisher 'w1' published, establishments=1 written=1 deleted=0")
+        await until(lambda: replica.synced)
+        assert "synced, facts=1" in repr(replica)
+    assert not publisher.published

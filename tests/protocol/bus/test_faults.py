@@ -1,0 +1,247 @@
+"""After every fault of NATS the reader's view is the owner's set again, at most 2 s after the server is back.
+
+Between the fault and that moment the view stays as it was: it ages, nothing is lost, and nothing that is gone comes
+back (no ghost endpoints).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from shared.bus import Bus, FactPublisher, LostLeadership, Replica
+from shared.bus import jetstream as js
+from shared.model import Fact
+from tests.nats import NatsServer
+from tests.protocol.bus.conftest import Connect
+from tests.protocol.bus.helpers import POOL, SUBJECTS, View, endpoints, leading, numbered, reading, until
+
+BACK_WITHIN = 2.0
+
+
+@dataclass
+class System:
+    """One owner and one reader that agree on 200 facts, over a server that a test may break."""
+
+    server: NatsServer
+    watcher: Bus
+    picker: Bus
+    publisher: FactPublisher
+    leader: asyncio.Task[None]
+    replica: Replica
+    view: View
+
+    def update(self, facts: dict[str, Fact]) -> None:
+        self.publisher.update(facts, [POOL])
+
+    async def converges(self, facts: dict[str, Fact], within: float = BACK_WITHIN) -> None:
+        def converged() -> bool:
+            return self.view.facts == facts and self.replica.age() < 0.6
+
+        await until(converged, within, lambda: (self.watcher, self.picker, self.publisher, self.replica))
+        assert self.replica.facts() == facts
+
+    async def both_disconnected(self) -> None:
+        await until(lambda: not self.watcher.connected and not self.picker.connected, 6.0)
+
+
+@pytest.fixture
+async def system(server: NatsServer, connect: Connect) -> AsyncIterator[System]:
+    watcher, picker = await connect("watcher"), await connect("picker")
+    publisher = FactPublisher(watcher, SUBJECTS, "w1")
+    async with leading(publisher) as leader, reading(picker) as (replica, view):
+        publisher.update(numbered(200), [POOL])
+        system = System(server, watcher, picker, publisher, leader, replica, view)
+        await system.converges(numbered(200), 5.0)
+        view.clear()
+        yield system
+
+
+async def test_killed_and_restarted_with_its_store(system: System) -> None:
+    system.server.kill()
+    await system.both_disconnected()
+    changed = numbered(150) | endpoints("new")
+    system.update(changed)
+    await asyncio.sleep(0.3)
+    assert system.view.facts == numbered(200), "the view stays while NATS is away"
+    assert system.replica.readiness() is None
+    await system.server.start()
+    await system.converges(changed)
+
+
+async def test_killed_and_restarted_with_its_store_and_nothing_changed(system: System) -> None:
+    system.server.kill()
+    await system.both_disconnected()
+    await system.server.start()
+    await until(lambda: system.publisher.establishments == 2, BACK_WITHIN)
+    await system.converges(numbered(200))
+    assert system.view.events == [], "an equal set is no news"
+
+
+async def test_killed_and_wiped(system: System) -> None:
+    system.server.kill()
+    await system.both_disconnected()
+    system.server.wipe()
+    changed = numbered(150) | endpoints("new")
+    system.update(changed)
+    await system.server.start()
+    await system.converges(changed)
+
+
+async def test_killed_and_restarted_at_once(system: System) -> None:
+    """The gap is shorter than the pause before a reconnect."""
+    for _ in range(3):
+        system.server.kill()
+        await system.server.start()
+    system.update(numbered(10))
+    await system.converges(numbered(10))
+
+
+async def test_killed_and_rolled_back_to_an_older_store(system: System, connect: Connect) -> None:
+    """What was deleted after the older state must not come back; also not for a reader that starts only now."""
+    copy = system.server.directory / "older"
+    system.server.stop()
+    system.server.store.rename(copy)
+    await system.server.start()
+    changed = numbered(100) | endpoints("new")
+    system.update(changed)
+    await system.converges(changed)
+    system.server.stop()
+    system.server.wipe()
+    copy.rename(system.server.store)
+    system.view.clear()
+    await system.server.start()
+    await system.converges(changed)
+    assert not (numbered(200).keys() - changed.keys()) & system.view.seen
+    async with reading(await connect()) as (replica, view):
+        await until(lambda: view.facts == changed, what=lambda: replica)
+
+
+async def test_stopped_and_continued_within_the_ping_time(system: System) -> None:
+    """The connections survive; acknowledgements come late, and everything is published again."""
+    system.server.pause()
+    system.update(numbered(150))
+    await asyncio.sleep(1.2)
+    changed = numbered(100) | endpoints("new")
+    system.update(changed)
+    system.server.resume()
+    await system.converges(changed)
+    assert system.publisher.establishments >= 2
+
+
+async def test_stopped_for_longer_than_the_ping_time_and_continued(system: System) -> None:
+    system.server.pause()
+    system.update(numbered(150))
+    await asyncio.sleep(0.2)
+    await system.both_disconnected()
+    changed = numbered(100) | endpoints("new")
+    system.update(changed)
+    system.server.resume()
+    await system.converges(changed)
+
+
+async def test_bucket_deleted(system: System) -> None:
+    """Nobody is disconnected; the owner notices by its next acknowledgement."""
+    await js.api(system.picker, "STREAM.DELETE.KV_endpoints", {})
+    changed = numbered(150) | endpoints("new")
+    system.update(changed)
+    await system.converges(changed)
+
+
+async def test_bucket_deleted_while_somebody_subscribes_to_its_subject(system: System, connect: Connect) -> None:
+    """Then puts aren't refused, they hang."""
+    listener = await connect()
+    await listener.subscribe("$KV.endpoints.>", lambda message: None)
+    await js.api(system.picker, "STREAM.DELETE.KV_endpoints", {})
+    await until(lambda: system.publisher.establishments == 2, BACK_WITHIN, lambda: system.publisher)
+    changed = numbered(150)
+    system.update(changed)
+    await system.converges(changed)
+
+
+async def test_bucket_deleted_and_made_again_by_somebody_else(system: System) -> None:
+    """Plain, as `nats kv add endpoints` makes it: the owner adapts it and publishes everything."""
+    await js.api(system.picker, "STREAM.DELETE.KV_endpoints", {})
+    await js.ensure_bucket(system.picker, js.Bucket(name="endpoints", storage="file"))
+    changed = numbered(150) | endpoints("new")
+    system.update(changed)
+    await system.converges(changed)
+
+
+async def test_bucket_purged(system: System) -> None:
+    """Everything is gone from it and nobody is told; the reader keeps its view and the owner fills it again."""
+    await js.api(system.picker, "STREAM.PURGE.KV_endpoints", {})
+    await until(lambda: system.publisher.establishments == 2, BACK_WITHIN, lambda: system.publisher)
+    assert system.view.facts == numbered(200)
+    await system.converges(numbered(200))
+    assert len(await js.snapshot(system.picker, "endpoints", "$KV.endpoints.>")) == 202
+
+
+async def test_the_owner_dies_while_nats_is_away_and_a_standby_takes_over(system: System, connect: Connect) -> None:
+    system.server.kill()
+    await system.both_disconnected()
+    system.leader.cancel()
+    system.server.wipe()
+    await system.server.start()
+    standby = FactPublisher(await connect("standby"), SUBJECTS, "w2")
+    changed = numbered(100)
+    async with leading(standby):
+        standby.update(changed, [POOL])
+        await system.converges(changed)
+
+
+async def test_a_former_leader_that_goes_on_writing_after_a_stall_is_refused(system: System, connect: Connect) -> None:
+    """Its process was stopped, so it doesn't know; its writes are fenced, and its view of things shows nowhere."""
+    standby = FactPublisher(await connect("standby"), SUBJECTS, "w2")
+    changed = numbered(100)
+    async with leading(standby):
+        standby.update(changed, [POOL])
+        await standby.wait_published(BACK_WITHIN)
+        system.update(numbered(200) | endpoints("ghost"))
+        await asyncio.wait([system.leader], timeout=BACK_WITHIN)
+        assert isinstance(system.leader.exception(), LostLeadership)
+        await system.converges(changed)
+        await asyncio.sleep(0.6)
+        assert system.view.facts == changed
+        assert not any(key in system.view.seen for key in endpoints("ghost"))
+
+
+async def test_two_leaders_end_with_one_and_the_view_is_that_ones_set(connect: Connect) -> None:
+    first = FactPublisher(await connect(), SUBJECTS, "w1")
+    second = FactPublisher(await connect(), SUBJECTS, "w2")
+    sets = {"w1": numbered(50), "w2": numbered(70)}
+    async with reading(await connect()) as (replica, view), leading(first) as one, leading(second) as two:
+        first.update(sets["w1"], [POOL])
+        second.update(sets["w2"], [POOL])
+        done, _ = await asyncio.wait([one, two], timeout=3.0, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1
+        assert isinstance(next(iter(done)).exception(), LostLeadership)
+        winner = second if one.done() else first
+        await until(lambda: view.facts == sets[winner.owner], what=lambda: (first, second, replica))
+
+
+async def test_a_reader_misses_messages_and_notices_by_synced(system: System) -> None:
+    """Dropped for a slow consumer, or lost between servers: no error tells the reader."""
+    subscription = system.replica._subscription
+    assert subscription is not None
+    handler = subscription._handler
+    subscription._handler = lambda message: None
+    changed = numbered(100) | endpoints("new")
+    system.update(changed)
+    await system.publisher.wait_published(BACK_WITHIN)
+    await asyncio.sleep(0.05)
+    subscription._handler = handler
+    await system.converges(changed)
+    assert system.replica.counters.gaps == 1
+
+
+async def test_a_stopped_reader_catches_up(system: System) -> None:
+    """The reader's connection is cut and refused for a while: its side of a network partition."""
+    changed = numbered(100) | endpoints("new")
+    await system.picker.close()
+    system.update(changed)
+    await system.publisher.wait_published(BACK_WITHIN)
+    assert system.view.facts == numbered(200)
+    await system.picker.start()
+    await system.converges(changed)

@@ -1,0 +1,235 @@
+"""Frames from collectors to pickers over a real server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from shared.bus import (
+    Bus,
+    Frame,
+    FramePublisher,
+    FrameReader,
+    JetStreamError,
+    pack_ages,
+    pack_floats,
+    unpack_ages,
+    unpack_floats,
+)
+from shared.bus import jetstream as js
+from tests.nats import NatsServer
+from tests.protocol.bus.conftest import Connect
+from tests.protocol.bus.helpers import POOL, SUBJECTS, until
+
+WIRE = "WaitingQueueSize/core-metrics-extractor"
+ADAPTERS = "ActiveModels/core-metrics-extractor"
+
+
+class Received:
+    """Frames with the age that the reader adds."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[Frame, float]] = []
+
+    def __call__(self, frame: Frame, extra_age: float) -> None:
+        self.frames.append((frame, extra_age))
+
+    @property
+    def values(self) -> list[float]:
+        return [float(unpack_floats(frame.columns[WIRE])[0]) for frame, _ in self.frames]
+
+
+@asynccontextmanager
+async def publishing(bus: Bus, sender: str = "c1", **options: float) -> AsyncIterator[FramePublisher]:
+    publisher = FramePublisher(bus, SUBJECTS, POOL, sender, **options)  # type: ignore[arg-type]
+    await publisher.start()
+    try:
+        yield publisher
+    finally:
+        await publisher.close()
+
+
+@asynccontextmanager
+async def reading_frames(bus: Bus) -> AsyncIterator[tuple[FrameReader, Received]]:
+    received = Received()
+    reader = FrameReader(bus, SUBJECTS, POOL, received)
+    await reader.start()
+    await bus.request("$JS.API.INFO")  # a round trip: the subscription is known to the server
+    try:
+        yield reader, received
+    finally:
+        await reader.close()
+
+
+async def send(publisher: FramePublisher, value: float, part: int = 0) -> bool:
+    return await publisher.publish(
+        part, ["default/a"], columns={WIRE: pack_floats([value])}, ages={WIRE: pack_ages([0.01])}
+    )
+
+
+async def bucket_is_there(bus: Bus) -> None:
+    async with asyncio.timeout(3.0):
+        while True:
+            try:
+                await js.api(bus, "STREAM.INFO.KV_attributes", {})
+            except JetStreamError:
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+
+async def test_a_frame_arrives_as_it_was_sent(connect: Connect) -> None:
+    async with publishing(await connect()) as publisher, reading_frames(await connect()) as (reader, received):
+        assert await publisher.publish(
+            2,
+            ["default/a", "default/b"],
+            columns={WIRE: pack_floats([3.0, np.nan])},
+            ages={WIRE: pack_ages([0.25, 0.5]), ADAPTERS: pack_ages([0.0, 0.0])},
+            objects={ADAPTERS: [["sql"], None]},
+        )
+        await until(lambda: received.frames)
+        frame, extra_age = received.frames[0]
+        assert (frame.sender, frame.sequence, frame.ids) == ("c1", 1, ("default/a", "default/b"))
+        np.testing.assert_array_equal(unpack_floats(frame.columns[WIRE]), [3.0, np.nan])
+        np.testing.assert_array_equal(unpack_ages(frame.ages[WIRE]), [0.25, 0.5])
+        assert frame.objects == {ADAPTERS: [["sql"], None]}
+        assert extra_age == 0.0
+        assert reader.frames == 1
+        assert reader.age() < 1.0
+
+
+async def test_the_bucket_is_as_designed_and_holds_each_part_under_its_key(connect: Connect) -> None:
+    bus = await connect()
+    async with publishing(bus) as publisher:
+        await bucket_is_there(bus)
+        await send(publisher, 1.0, part=0)
+        await send(publisher, 2.0, part=1)
+        config = (await js.api(bus, "STREAM.INFO.KV_attributes", {})).config
+        assert config["storage"] == "memory"
+        assert config["max_msgs_per_subject"] == 1
+        assert config["max_age"] == 5_000_000_000
+        assert config["num_replicas"] == 1
+        stored = await js.snapshot(bus, "attributes", "$KV.attributes.>")
+        assert [message.subject for message in stored] == [
+            f"$KV.attributes.{POOL}.c1.0",
+            f"$KV.attributes.{POOL}.c1.1",
+        ]
+
+
+async def test_a_frame_of_a_snapshot_counts_as_one_time_to_live_old_until_a_live_one_comes(connect: Connect) -> None:
+    bus = await connect()
+    async with publishing(bus) as publisher:
+        await bucket_is_there(bus)
+        await send(publisher, 1.0)
+        async with reading_frames(await connect()) as (reader, received):
+            await until(lambda: received.frames)
+            assert (received.values, received.frames[0][1]) == ([1.0], 5.0)
+            assert reader.age() == float("inf")
+            await send(publisher, 2.0)
+            await until(lambda: len(received.frames) == 2)
+            assert (received.values[1], received.frames[1][1]) == (2.0, 0.0)
+            assert (reader.snapshot_frames, reader.frames) == (1, 1)
+
+
+async def test_one_frame_a_second_is_acknowledged(connect: Connect) -> None:
+    bus = await connect()
+    async with publishing(bus, check_interval=0.05) as publisher:
+        await bucket_is_there(bus)
+        for value in range(20):
+            await send(publisher, float(value))
+            await asyncio.sleep(0.01)
+        await until(lambda: publisher.acknowledged >= 2)
+        assert publisher.acknowledged < 10
+        assert publisher.unacknowledged == 0
+
+
+async def test_columns_that_do_not_fit_are_refused_before_they_are_sent(connect: Connect) -> None:
+    async with publishing(await connect()) as publisher:
+        with pytest.raises(ValueError, match=r"column .* has 8 bytes, 16 are needed for 2 endpoints"):
+            await publisher.publish(0, ["a", "b"], columns={WIRE: pack_floats([1.0])}, ages={WIRE: pack_ages([0, 0])})
+
+
+async def test_a_frame_that_cannot_be_decoded_is_skipped_counted_and_logged_once(connect: Connect) -> None:
+    bus = await connect()
+    async with publishing(bus) as publisher, reading_frames(await connect()) as (reader, received):
+        await bucket_is_there(bus)
+        with capture_logs() as lines:
+            for _ in range(5):
+                await bus.publish(SUBJECTS.frame(POOL, "bad", 0), b"garbage")
+            await send(publisher, 1.0)
+            await until(lambda: received.values == [1.0])
+        assert reader.malformed.total == 5
+        assert [line["sender"] for line in lines if line["event"] == "bus.message.malformed"] == ["bad"]
+        async with reading_frames(await connect()) as (late, filled):
+            await until(lambda: filled.values == [1.0])
+            assert late.malformed.total == 1, "its snapshot holds the bad one too"
+
+
+async def keep_sending(publisher: FramePublisher) -> None:
+    value = 0.0
+    while True:
+        value += 1.0
+        await send(publisher, value)
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("wipe", [False, True], ids=["store kept", "wiped"])
+async def test_memory_lost_with_the_server_frames_flow_again_and_the_bucket_is_back(
+    server: NatsServer, connect: Connect, wipe: bool
+) -> None:
+    bus = await connect()
+    async with publishing(bus) as publisher, reading_frames(await connect()) as (reader, received):
+        sending = asyncio.create_task(keep_sending(publisher))
+        await until(lambda: received.frames)
+        server.kill()
+        await until(lambda: not bus.connected and publisher.dropped > 0)
+        if wipe:
+            server.wipe()
+        received.frames.clear()
+        await server.start()
+        before = reader.frames
+        await until(lambda: reader.frames >= before + 3, 2.0, lambda: (publisher, reader))
+        assert all(extra_age < 1.0 for _, extra_age in received.frames[-2:])
+        await bucket_is_there(bus)
+        sending.cancel()
+
+
+async def test_a_bucket_that_was_deleted_is_made_again_though_nobody_is_disconnected(connect: Connect) -> None:
+    """Readers go on hearing frames from the subject; the missing bucket shows only in the acknowledged one."""
+    bus = await connect()
+    async with publishing(bus, check_interval=0.2) as publisher, reading_frames(await connect()):
+        await bucket_is_there(bus)
+        await js.api(bus, "STREAM.DELETE.KV_attributes", {})
+        sending = asyncio.create_task(keep_sending(publisher))
+        await bucket_is_there(bus)
+        assert publisher.unacknowledged == 1
+        sending.cancel()
+
+
+async def test_frames_that_a_stall_held_back_carry_their_age(server: NatsServer, connect: Connect) -> None:
+    async with publishing(await connect()) as publisher, reading_frames(await connect()) as (_, received):
+        for value in range(5):
+            await send(publisher, float(value))
+            await asyncio.sleep(0.02)
+        await until(lambda: len(received.frames) == 5)
+        received.frames.clear()
+        server.pause()
+        for value in range(20):
+            await send(publisher, float(value))
+            await asyncio.sleep(0.05)
+        server.resume()
+        await until(lambda: len(received.frames) == 20)
+        ages = [extra_age for _, extra_age in received.frames]
+        assert ages[0] > 0.7
+        assert ages[0] > ages[10] > ages[19]
+
+
+async def test_repr_tells_what_went_by(connect: Connect) -> None:
+    async with publishing(await connect()) as publisher, reading_frames(await connect()) as (reader, received):
+        await send(publisher, 1.0)
+        await until(lambda: received.frames)
+        assert repr(publisher).startswith(f"<FramePublisher 'c1' of '{POOL}' sequence=1 dropped=0")
+        assert repr(reader).startswith(f"<FrameReader '{POOL}' frames=1")

@@ -72,6 +72,7 @@ async def _upload(stack: LocalStack, *, pieces: int, declared: bool) -> tuple[st
         except ConnectionError:
             break  # the answer, if there is one, came before
         sent += 1
+        await asyncio.sleep(0.002)  # a client that writes on while it is answered gets a reset, and may lose the answer
     head = (await asyncio.wait_for(answer, 10)).decode()
     size = next((int(line.split(":")[1]) for line in head.lower().split("\r\n") if "content-length:" in line), 0)
     body = (await reader.readexactly(size)).decode()

@@ -149,7 +149,7 @@ class Conversation:
         if route.model is not None:
             body = replace_model(body, route.model)
         changed = body is not self._body
-        if changed or self._restores_length(body):
+        if changed:
             set_headers["content-length"] = str(len(body))
         control = names.CONTROL.intersection(self._headers.names())
         mutation = Mutation(
@@ -292,15 +292,6 @@ class Conversation:
         if self.closed or self._state is _OVERTAKEN:
             return False
         raise RuntimeError(f"no request waits for an answer: {self!r}")
-
-    def _restores_length(self, body: bytes) -> bool:
-        """A proxy that streams the body both ways drops the client's content-length: it may change on the way."""
-        return (
-            self._modes.request is BodyMode.FULL_DUPLEX_STREAMED
-            and bool(body)
-            and not self._trailers_owed
-            and "content-length" in self._headers
-        )
 
     def _answer_request(self, mutation: Mutation, body: bytes, changed: bool) -> None:
         """Answer what the proxy waits for, in the order of its messages. The first answer carries the decision."""

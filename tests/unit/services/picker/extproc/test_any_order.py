@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from services.picker.extproc.conversation import Conversation
-from services.picker.extproc.events import Completed, Event, Limits, RequestReady, ResponseStarted
+from services.picker.extproc.events import Completed, Event, Limits, RequestReady, ResponseBodyStarted, ResponseStarted
 from services.picker.extproc.messages import BodyMode, ProcessingRequest
 from services.picker.requests.request import Refusal, Route
 from tests.unit.services.picker.extproc.proxy import (
@@ -103,7 +103,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.take(self.conversation.end(3.0))
-        for kind in (RequestReady, ResponseStarted):
+        for kind in (RequestReady, ResponseStarted, ResponseBodyStarted):
             assert sum(isinstance(event, kind) for event in self.events) <= 1
         assert sum(isinstance(event, Completed) for event in self.events) == 1
 

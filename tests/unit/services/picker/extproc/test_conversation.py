@@ -382,11 +382,11 @@ def test_the_clients_own_model_changes_nothing() -> None:
     assert "content-length" not in answer.set_headers
 
 
-def test_a_body_that_goes_back_keeps_its_length_header() -> None:
-    """A proxy drops the client's content-length when it streams the body both ways."""
+def test_a_body_that_goes_back_unchanged_leaves_the_length_to_the_proxy() -> None:
+    """A proxy keeps the client's content-length, or drops it and chunks, as it is configured; both are right."""
     proxy = Proxy()
     proxy.say(headers({"content-length": "30"}, modes=FULL_DUPLEX))
-    assert proxy.say(body(JSON, end=True))[0].set_headers["content-length"] == "30"
+    assert "content-length" not in proxy.say(body(JSON, end=True))[0].set_headers
 
 
 def test_a_model_for_a_body_without_one_is_the_callers_error() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from services.watcher.app import WatcherService
 from services.watcher.documents import read_documents
 from services.watcher.plugins import FileDiscovery
 from services.watcher.settings import WatcherSettings
@@ -34,3 +35,14 @@ def test_every_example_is_read(text: str) -> None:
 @pytest.mark.parametrize("field", FileDiscovery.Parameters.__struct_encode_fields__)
 def test_every_parameter_of_file_discovery_is_listed(field: str) -> None:
     assert f"| `{field}` |" in PAGE
+
+
+def test_every_metric_is_listed() -> None:
+    service = WatcherService(WatcherSettings())
+    names = {
+        sample.name.removeprefix("pointsman_watcher")
+        for family in service.registry.collect()
+        for sample in family.samples
+        if sample.name.startswith("pointsman_watcher") and not sample.name.endswith("_created")
+    }
+    assert [name for name in sorted(names) if name not in PAGE] == []

@@ -1,0 +1,142 @@
+"""How long the bus takes: put-to-view of frames, and resynchronisation of facts.
+
+    .venv/bin/python -m tests.benchmarks.bench_bus
+
+It starts a nats-server of its own and takes about 10 s. It prints
+
+- put-to-view: from a collector's `publish` of a frame of 100 endpoints with 10 attributes until a picker's handler has
+  it decoded, 20 frames a second to four readers, p50 and p99;
+- put-to-view while the same frames are read by one reader as fast as they can be sent;
+- resync: from the moment that a killed nats-server answers again until a reader of 1 000 facts has the whole set, which
+  has changed in the meantime: once with its store, once wiped.
+
+Processes share one event loop here, so times include each other's work.
+"""
+
+import asyncio
+import logging
+import statistics
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import numpy as np
+import structlog
+
+from shared.bus import (
+    Bus,
+    FactPublisher,
+    Frame,
+    FramePublisher,
+    FrameReader,
+    Replica,
+    Subjects,
+    fact_key,
+    pack_ages,
+    pack_floats,
+    pool_token,
+)
+from shared.model import Endpoint, Fact
+from tests.nats import NatsServer, nats_server
+
+SUBJECTS = Subjects()
+POOL = pool_token("default", "bench")
+ENDPOINTS = [f"default/vllm-{number}" for number in range(100)]
+ATTRIBUTES = [f"Attribute{number}/core-metrics-extractor" for number in range(10)]
+READERS = 4
+FACTS = 1000
+
+
+def percentiles(seconds: list[float]) -> str:
+    cuts = statistics.quantiles(seconds, n=100)
+    return f"p50 {cuts[49] * 1000:.2f} ms, p99 {cuts[98] * 1000:.2f} ms ({len(seconds)} frames)"
+
+
+async def connected(stack: AsyncExitStack, server: NatsServer, name: str) -> Bus:
+    bus = await stack.enter_async_context(Bus(server.url, name=name))
+    await bus.wait_connected(5.0)
+    return bus
+
+
+async def put_to_view(server: NatsServer, readers: int, rate: float, seconds: float) -> list[float]:
+    """Seconds from each publish until each reader had the frame; `rate` frames a second, 0 for as fast as it goes."""
+    taken: list[float] = []
+
+    def on_frame(frame: Frame, extra_age: float) -> None:
+        taken.append(time.monotonic() - frame.sent)
+
+    async with AsyncExitStack() as stack:
+        for number in range(readers):
+            reader = FrameReader(await connected(stack, server, f"picker-{number}"), SUBJECTS, POOL, on_frame)
+            await reader.start()
+            stack.push_async_callback(reader.close)
+        publisher = FramePublisher(await connected(stack, server, "collector"), SUBJECTS, POOL, "collector")
+        await publisher.start()
+        stack.push_async_callback(publisher.close)
+        await asyncio.sleep(0.3)
+        taken.clear()
+        columns = {name: pack_floats(np.random.default_rng(1).random(len(ENDPOINTS))) for name in ATTRIBUTES}
+        ages = {name: pack_ages(np.zeros(len(ENDPOINTS))) for name in ATTRIBUTES}
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            sent = len(taken)
+            await publisher.publish(0, ENDPOINTS, columns=columns, ages=ages)
+            if rate:
+                await asyncio.sleep(1 / rate)
+            else:
+                while len(taken) == sent:  # noqa: ASYNC110 - one frame on its way at a time
+                    await asyncio.sleep(0)
+    return taken
+
+
+async def resync(server: NatsServer, *, wipe: bool) -> float:
+    """Seconds from the server's first answer until the reader's view is the owner's set."""
+    facts: dict[str, Fact] = {}
+    for number in range(FACTS):
+        endpoint = Endpoint(id=f"default/vllm-{number}", name=f"vllm-{number}", address="10.0.0.1", port=8000)
+        facts[fact_key(POOL, endpoint)] = endpoint
+    async with AsyncExitStack() as stack:
+        watcher, picker = await connected(stack, server, "watcher"), await connected(stack, server, "picker")
+        publisher = FactPublisher(watcher, SUBJECTS, f"watcher-{wipe}")
+        leading: asyncio.Task[None] = asyncio.create_task(publisher.run())
+        changed = asyncio.Event()
+        replica = Replica(picker, SUBJECTS, POOL, lambda event: changed.set())
+        await replica.start()
+        stack.push_async_callback(replica.close)
+        publisher.update(facts, [POOL])
+        while replica.facts() != facts:
+            changed.clear()
+            await changed.wait()
+        server.kill()
+        while watcher.connected or picker.connected:  # noqa: ASYNC110 - two callbacks would not be simpler
+            await asyncio.sleep(0.01)
+        if wipe:
+            server.wipe()
+        facts.popitem()
+        publisher.update(facts, [POOL])
+        await server.start()
+        started = time.perf_counter()
+        while len(replica.facts()) != len(facts):
+            changed.clear()
+            await changed.wait()
+        taken = time.perf_counter() - started
+        leading.cancel()
+        await asyncio.wait([leading])
+    return taken
+
+
+async def main() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    with tempfile.TemporaryDirectory() as directory:
+        async with nats_server(Path(directory)) as server:
+            print(f"frames of {len(ENDPOINTS)} endpoints x {len(ATTRIBUTES)} attributes, put to view")
+            print(f"  20/s, {READERS} readers:   {percentiles(await put_to_view(server, READERS, 20, 3.0))}")
+            print(f"  one by one, 1 reader: {percentiles(await put_to_view(server, 1, 0, 2.0))}")
+            print(f"{FACTS} facts, server back to view complete (a reconnect waits up to 0.25 s of it)")
+            print(f"  killed, store kept:   {await resync(server, wipe=False) * 1000:.0f} ms")
+            print(f"  killed, store wiped:  {await resync(server, wipe=True) * 1000:.0f} ms")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -112,8 +112,10 @@ class Cycle:
         Under `lastKnown` a stale value counts as fresh; one that never was doesn't.
         """
         column = self.view.columns.numbers(key.wire)
-        at = column.at.take(rows)
-        reading = Reading(rows, column.values.take(rows), at, at >= self.oldest(after))
+        values, at = column.values, column.at
+        if rows is not self.layout.all_rows:
+            values, at = values.take(rows), at.take(rows)
+        reading = Reading(rows, values, at, at >= self.oldest(after))
         self.readings[key.wire] = reading
         return reading
 
@@ -131,7 +133,7 @@ class Cycle:
         """Scores by an attribute: the formula over the fresh values, the configured policy for the others."""
         reading = self.read(key, rows)
         fresh = reading.fresh
-        if fresh is None or fresh.all():
+        if fresh is None or np.logical_and.reduce(fresh):
             return formula(reading.values)
         return self.fill(fresh, formula(reading.values[fresh]))
 

@@ -10,12 +10,13 @@ from services.picker.scheduling.interfaces import Filter, Picker, Scorer
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
 from services.picker.state.layout import Floats, Rows
 
-Observe = Callable[[str, str, str, float], None]
-"""Gets (extension point, plugin type, plugin name, seconds) of every plugin call."""
+Observe = Callable[[str, str, str], Callable[[float], None]]
+"""Makes of (extension point, plugin type, plugin name) what takes the seconds of every call of that plugin."""
 
 
-def nothing(_point: str, _kind: str, _name: str, _seconds: float) -> None:
+def nothing(_point: str, _kind: str, _name: str) -> Callable[[float], None]:
     """Observes nothing."""
+    return lambda _seconds: None
 
 
 class Profile:
@@ -34,40 +35,41 @@ class Profile:
         self.scorers = scorers
         self.picker = picker
         self._weights = np.array([[weight] for _, weight in scorers]).reshape(-1, 1)
-        self._observe = observe
+        self._observe_filter = [observe("Filter", one.TYPE, one.name) for one in filters]
+        self._observe_scorer = [observe("Scorer", one.TYPE, one.name) for one, _ in scorers]
+        self._observe_picker = observe("Picker", picker.TYPE, picker.name)
 
     def run(self, cycle: Cycle, rows: Rows) -> ProfileRun:
         """What the profile makes of these candidates; nothing is picked when its filters leave none."""
-        observe = self._observe
         candidates = rows
         filters: list[FilterStep] = []
         started = perf_counter()
-        for one in self.filters:
+        for one, observe in zip(self.filters, self._observe_filter, strict=True):
             rows = one.filter(cycle, rows)
             filters.append(FilterStep(one.name, rows))
             ended = perf_counter()
-            observe("Filter", one.TYPE, one.name, ended - started)
+            observe(ended - started)
             started = ended
             if not len(rows):
                 break
         if not len(rows):
             return ProfileRun(self.name, candidates, tuple(filters), rows, (), np.zeros(0), self.picker.name, ())
         scores = np.empty((len(self.scorers), len(rows)))
-        for position, (scorer, _) in enumerate(self.scorers):
+        for position, ((scorer, _), observe) in enumerate(zip(self.scorers, self._observe_scorer, strict=True)):
             scores[position] = scorer.score(cycle, rows)
             ended = perf_counter()
-            observe("Scorer", scorer.TYPE, scorer.name, ended - started)
+            observe(ended - started)
             started = ended
         # fmax takes NaN for 0, which no comparison does
         np.fmin(np.fmax(scores, 0.0, out=scores), 1.0, out=scores)
         # not a matrix product: it rounds by position, and endpoints that score alike must tie
-        totals: Floats = (self._weights * scores).sum(axis=0)
+        totals: Floats = np.add.reduce(self._weights * scores, axis=0)
         steps = tuple(
             ScoreStep(scorer.name, weight, score) for (scorer, weight), score in zip(self.scorers, scores, strict=True)
         )
         started = perf_counter()
         picked = self.picker.pick(cycle, rows, totals)
-        observe("Picker", self.picker.TYPE, self.picker.name, perf_counter() - started)
+        self._observe_picker(perf_counter() - started)
         return ProfileRun(self.name, candidates, tuple(filters), rows, steps, totals, self.picker.name, tuple(picked))
 
     def __repr__(self) -> str:

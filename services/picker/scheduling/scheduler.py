@@ -21,7 +21,6 @@ class Scheduler:
 
     def __init__(self, config: LoadedConfig, plugins: dict[str, Plugin], observe: Observe = nothing) -> None:
         """Wire the instances that `config` names. Raises `Invalid` for a plugin that isn't what its role demands."""
-        self._observe = observe
         self._profiles = {spec.name: _profile(spec, plugins, observe) for spec in config.profiles}
         self._names = tuple(self._profiles)
         handler = plugins[config.profile_handler]
@@ -34,6 +33,7 @@ class Scheduler:
         self.producers = tuple(
             one for one in plugins.values() if isinstance(one, Producer) and wanted.intersection(one.PRODUCES)
         )
+        self._observe = [observe("DataProducer", one.TYPE, one.name) for one in self.producers]
         self._weigher = next(
             (one for one in plugins.values() if isinstance(one, InFlightLoadProducer)),
             InFlightLoadProducer(InFlightLoadProducer.TYPE),
@@ -44,10 +44,10 @@ class Scheduler:
     def schedule(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], str]:
         """(each profile's run, the name of the one whose pick is the destination)."""
         started = perf_counter()
-        for producer in self.producers:
+        for producer, observe in zip(self.producers, self._observe, strict=True):
             producer.produce(cycle)
             ended = perf_counter()
-            self._observe("DataProducer", producer.TYPE, producer.name, ended - started)
+            observe(ended - started)
             started = ended
         runs: dict[str, ProfileRun] = {}
         while names := self._handler.next_profiles(cycle, self._names, runs):

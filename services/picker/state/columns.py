@@ -17,7 +17,10 @@ NEVER = -np.inf
 
 
 class Column:
-    """An attribute of numbers: the newest value of each endpoint, and when it was sampled (monotonic seconds)."""
+    """An attribute of numbers: the newest value of each endpoint, and when it was sampled (monotonic seconds).
+
+    The arrays are replaced, never changed: who reads them may keep them.
+    """
 
     __slots__ = ("_largest", "at", "values")
 
@@ -38,6 +41,7 @@ class Column:
         newer = (at > self.at[rows]) & np.isfinite(values)
         if not newer.all():
             rows, values, at = rows[newer], values[newer], at[newer]
+        self.values, self.at = self.values.copy(), self.at.copy()
         self.values[rows] = values
         self.at[rows] = at
         self._largest = None

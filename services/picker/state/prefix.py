@@ -91,17 +91,18 @@ class PrefixIndex:
         bit = 1 << slot
         blocks = self._blocks[slot]
         holders = self._holders
-        for block in reversed(hashes):
+        for block in hashes:
             if block in blocks:
                 del blocks[block]
             else:
                 holders[block] = holders.get(block, 0) | bit
-            blocks[block] = None
+        blocks.update(dict.fromkeys(reversed(hashes)))
         if len(blocks) > capacity:
-            # taken out in one go: looking for a dict's first key again and again costs more each time
-            for oldest in list(islice(blocks, len(blocks) - capacity)):
-                del blocks[oldest]
-                self._drop(oldest, bit)
+            # found in one go: looking for a dict's first key again and again costs more each time
+            oldest = list(islice(blocks, len(blocks) - capacity))
+            for block in oldest:
+                del blocks[block]
+            self._drop(oldest, bit)
 
     def sweep(self, budget: int = RETIRED_SWEEP) -> None:
         """Remove up to `budget` blocks of endpoints that have gone; called from time to time."""
@@ -109,10 +110,9 @@ class PrefixIndex:
             slot = self._retired[-1]
             blocks = self._blocks[slot]
             bit = 1 << slot
-            while blocks and budget > 0:
-                block, _ = blocks.popitem()
-                self._drop(block, bit)
-                budget -= 1
+            gone = [blocks.popitem()[0] for _ in range(min(budget, len(blocks)))]
+            self._drop(gone, bit)
+            budget -= len(gone)
             if not blocks:
                 self._free.append(self._retired.pop())
 
@@ -141,12 +141,15 @@ class PrefixIndex:
             self._live |= 1 << slot
         return slot
 
-    def _drop(self, block: int, bit: int) -> None:
-        left = self._holders[block] & ~bit
-        if left:
-            self._holders[block] = left
-        else:
-            del self._holders[block]
+    def _drop(self, gone: Sequence[int], bit: int) -> None:
+        """The slot with this bit holds these blocks no longer."""
+        holders = self._holders
+        for block in gone:
+            left = holders[block] ^ bit
+            if left:
+                holders[block] = left
+            else:
+                del holders[block]
 
     def _rows(self, bits: int) -> Rows | list[int]:
         """The rows of the slots whose bits are set."""

@@ -26,7 +26,7 @@ class MaxScorePicker(Picker):
         left = totals.copy()
         picked: list[int] = []
         for _ in range(wanted):
-            best = np.flatnonzero(left == left.max())
+            best = (left == np.maximum.reduce(left)).nonzero()[0]
             at = best[int(cycle.random.random() * len(best))] if len(best) > 1 else best[0]
             picked.append(int(rows[at]))
             left[at] = -np.inf

@@ -12,7 +12,7 @@ def least_is_best(values: Floats) -> Floats:
     """`(max − v) / (max − min)`; 1 for all when they are equal."""
     if not len(values):
         return values
-    low, high = values.min(), values.max()
+    low, high = np.minimum.reduce(values), np.maximum.reduce(values)
     if high == low:
         return np.ones(len(values))
     scores: Floats = (high - values) / (high - low)

@@ -1,22 +1,28 @@
 """Admin HTTP, the same for every tier: health, readiness with reasons, Prometheus metrics, the process's state.
 
-Binds its port before the service starts, so that a taken port stops the process at once and by name.
+Listens from the moment it is made, before the service starts, so that a taken port stops the process at once and by
+name.
 """
 
-import asyncio
+import contextlib
 import errno
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 import uvicorn
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from shared.config.problems import Invalid, Problem
+from shared.model import join_host_port
 from shared.service.readiness import Readiness
 from shared.version import VERSION
+
+GRACE = 2
+"""Seconds that open requests get when the server stops; a stream of events would go on for ever."""
 
 
 def build_app(
@@ -49,54 +55,70 @@ def build_app(
 
     @app.get("/debug/state")
     async def debug_state() -> Response:
-        """What the process knows and does, as JSON."""
-        return JSONResponse(state())
+        """What the process knows and does, as JSON. A number that isn't one (a value that nobody reported) is null."""
+        return Response(msgspec.json.encode(state(), enc_hook=_plain), media_type="application/json")
 
     return app
 
 
+def _plain(value: object) -> object:
+    """What JSON has no word for: arrays as lists, anything else as its text. A debug page never fails on a value."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    to_list = getattr(value, "tolist", None)
+    return to_list() if callable(to_list) else str(value)
+
+
 class AdminServer:
-    """Serves an app on `host:port`; port 0 takes a free one, to be read from `port` afterwards."""
+    """Listens on `host:port`, and serves an app there; port 0 takes a free one, to be read from `port`."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        """Raises `Invalid` when the address can't be had."""
         self.host = host
-        self._socket = _bind(host, port)
+        self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._server = _Server(
-            uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+            uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE)
         )
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="admin")
+    async def serve(self) -> None:
+        """Answer requests until `stop`."""
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            self._socket.close()
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
+        """Let `serve` end."""
         self._server.should_exit = True
-        if self._task is not None:
-            await self._task
-        self._socket.close()
 
     def __repr__(self) -> str:
-        return f"<AdminServer {self.host}:{self.port}>"
+        return f"<AdminServer {join_host_port(self.host, self.port)}>"
 
 
 class _Server(uvicorn.Server):
     """uvicorn's server without its signal handlers: signals are the service's business."""
 
-    def capture_signals(self) -> Any:
-        from contextlib import nullcontext
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
-        return nullcontext()
 
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        # Only one socket can listen, while with SO_REUSEADDR two can be bound.
+        listener.listen(128)
     except OSError as error:
         listener.close()
-        why = "is taken by another process" if error.errno == errno.EADDRINUSE else f"can't be bound: {error.strerror}"
-        raise Invalid([Problem("--admin-port", f"{host}:{port} {why}; 0 takes a free port")]) from error
+        where = join_host_port(host, port)
+        if error.errno == errno.EADDRINUSE:
+            problem = Problem("--admin-port", f"{where} is taken by another process; 0 takes a free port")
+        elif isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            problem = Problem("--admin-host", f"{host!r} is no address of this machine: {error.strerror}")
+        else:
+            problem = Problem("--admin-port", f"{where} can't be listened on: {error.strerror}")
+        raise Invalid([problem]) from error
     return listener

@@ -1,8 +1,9 @@
 """A process of any tier: starts, serves, drains on SIGTERM, stops, and exits with a code that tells how it went.
 
 A tier subclasses `Service` and fills in `start`, `drain`, `close` and `state`; `run` does the rest. The order on
-SIGTERM or SIGINT: not ready at once, `drain` (bounded by `--drain-timeout`), `close`, admin HTTP last, so that probes
-and scrapes see the end. A second signal ends the process at once.
+SIGTERM or SIGINT: not ready at once, `drain` (bounded by `--drain-timeout`), the tasks, `close` (bounded by
+`--close-timeout`), admin HTTP last, so that probes and scrapes see the end. A step that fails or takes too long is
+logged, and the next one follows. A second signal ends the process at once.
 """
 
 import asyncio
@@ -12,19 +13,20 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
 import uvloop
 from fastapi import FastAPI
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Info, PlatformCollector, ProcessCollector
 
 from shared.config.problems import Invalid
 from shared.service import logs
 from shared.service.admin import AdminServer, build_app
-from shared.service.readiness import Readiness
-from shared.service.settings import CommonSettings, parse
+from shared.service.readiness import Phase, Readiness
+from shared.service.settings import CommonSettings, misspelled, parse
 from shared.version import VERSION
 
 log = structlog.get_logger(__name__)
@@ -32,7 +34,7 @@ log = structlog.get_logger(__name__)
 EXIT_INVALID = 1
 """Settings or documents are wrong; nothing was started."""
 EXIT_CRASHED = 70
-"""A task that the process can't do without has failed (EX_SOFTWARE)."""
+"""Something that the process can't do without has failed (EX_SOFTWARE of sysexits.h)."""
 
 
 class Service:
@@ -43,7 +45,7 @@ class Service:
     def __init__(self, settings: CommonSettings) -> None:
         self.common = settings
         self.id = settings.id or default_id()
-        self.readiness = Readiness()
+        self.readiness = Readiness(Phase.STARTING)
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -58,15 +60,20 @@ class Service:
         self._stop = asyncio.Event()
         self._exit_code = 0
         self.admin_port = 0
+        """Where admin HTTP listens, once `serve` has begun."""
 
     async def start(self) -> None:
-        """Begin to work. Raises `Invalid` when what was given can't be run."""
+        """Begin to work. Cancelled when the process is to end meanwhile.
+
+        Raises `Invalid` when what was given can't be run.
+        """
 
     async def drain(self) -> None:
         """Finish what is under way and take nothing new; cut off after `--drain-timeout`."""
 
     async def close(self) -> None:
-        """Let go of connections and files."""
+        """Let go of connections and files, also when `start` failed or was cancelled half-way; cut off after
+        `--close-timeout`."""
 
     def state(self) -> Mapping[str, Any]:
         """What `/debug/state` shows."""
@@ -86,8 +93,6 @@ class Service:
     async def _guard(self, work: Coroutine[Any, Any, None], name: str, essential: bool) -> None:
         try:
             await work
-        except asyncio.CancelledError:
-            raise
         except Exception:  # the top of a task: logged, counted, and the process told
             log.exception("task.crashed", task=name, essential=essential)
             self._crashes.labels(name).inc()
@@ -100,7 +105,7 @@ class Service:
         self._stop.set()
 
     async def serve(self) -> int:
-        """Run until `stop`; the exit code."""
+        """Run until `stop`; the exit code. Raises `Invalid` when the service can't run with what it was given."""
         app = build_app(
             f"pointsman {self.tier}",
             self.readiness,
@@ -110,34 +115,70 @@ class Service:
         self.routes(app)
         admin = AdminServer(app, self.common.admin_host, self.common.admin_port)
         self.admin_port = admin.port
-        await admin.start()
+        answering = asyncio.create_task(self._guard(admin.serve(), "admin", essential=True), name="admin")
         log.info("service.starting", version=VERSION, admin_port=admin.port)
         try:
-            await self.start()
-            log.info("service.started")
-            await self._stop.wait()
-            await self._drain()
+            if await self._begin():
+                self.readiness.phase = Phase.SERVING
+                log.info("service.started")
+                await self._stop.wait()
+                self.readiness.phase = Phase.STOPPING
+                log.info("service.draining", timeout=self.common.drain_timeout)
+                await self._step("drain", self.drain(), self.common.drain_timeout)
         finally:
-            await self._finish()
-            await admin.stop()
+            self.readiness.phase = Phase.STOPPING
+            await self._step("cancel", self._cancel_tasks(), self.common.close_timeout)
+            await self._step("close", self.close(), self.common.close_timeout)
+            admin.stop()
+            await answering
             log.info("service.stopped", exit_code=self._exit_code)
         return self._exit_code
 
-    async def _drain(self) -> None:
-        self.readiness.draining = True
-        log.info("service.draining", timeout=self.common.drain_timeout)
+    async def _begin(self) -> bool:
+        """Start. False when the process was asked to end before that was done: then it isn't waited for."""
+        starting = asyncio.create_task(self.start(), name="start")
+        stopping = asyncio.create_task(self._stop.wait(), name="stop")
         try:
-            async with asyncio.timeout(self.common.drain_timeout):
-                await self.drain()
-        except TimeoutError:
-            log.warning("service.drain_timeout", timeout=self.common.drain_timeout)
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                return True
+            return False
+        finally:
+            stopping.cancel()
+            if not starting.done():
+                starting.cancel()
+                await self._step("start", _ended(starting), self.common.close_timeout)
 
-    async def _finish(self) -> None:
+    async def _step(self, name: str, work: Coroutine[Any, Any, None], timeout: float) -> None:
+        """A step on the way out. Whatever becomes of it, the next one follows."""
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                await work
+        except Exception:  # the process ends anyway, and says that it didn't end well
+            if limit.expired():
+                log.warning("service.timeout", step=name, timeout=timeout)
+            else:
+                log.exception("service.failed", step=name)
+                self._exit_code = EXIT_CRASHED
+
+    async def _cancel_tasks(self) -> None:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.close()
+        await asyncio.gather(*tasks, return_exceptions=True)  # what they raise, their guard has logged
+
+    def __repr__(self) -> str:
+        what = self.readiness.phase.name.lower()
+        return f"<{type(self).__name__} {self.id!r}: {what}, {len(self._tasks)} tasks>"
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            raise
 
 
 S = TypeVar("S", bound=CommonSettings)
@@ -149,11 +190,13 @@ def run(kind: type[S], build: Callable[[S], Service], argv: Sequence[str], tier:
         settings = parse(kind, argv, os.environ, f"pointsman {tier}")
     except Invalid as error:
         return report(error)
-    logs.configure(settings.log_level, settings.log_format, tier=tier)
+    settings = replace(settings, id=settings.id or default_id())
+    logs.configure(settings.log_level, settings.log_format, tier=tier, id=settings.id)
+    for variable, meant in misspelled(kind, os.environ):
+        log.warning("settings.unknown_variable", variable=variable, did_you_mean=meant)
 
     async def main() -> int:
         service = build(settings)
-        structlog.contextvars.bind_contextvars(id=service.id)
         with _signals(service):
             return await service.serve()
 
@@ -161,6 +204,9 @@ def run(kind: type[S], build: Callable[[S], Service], argv: Sequence[str], tier:
         return uvloop.run(main())
     except Invalid as error:
         return report(error)
+    except Exception:  # the top of the process
+        log.exception("service.crashed")
+        return EXIT_CRASHED
 
 
 def report(error: Invalid) -> int:
@@ -176,14 +222,15 @@ def default_id() -> str:
 
 
 @contextlib.contextmanager
-def _signals(service: Service) -> Any:
+def _signals(service: Service) -> Iterator[None]:
+    """The first SIGTERM or SIGINT stops the service, the second ends the process."""
     loop = asyncio.get_running_loop()
     seen = 0
 
     def on_signal(number: int) -> None:
         nonlocal seen
         seen += 1
-        log.info("service.signal", signal=signal.Signals(number).name)
+        log.info("service.signal", signal=signal.Signals(number).name, seen=seen)
         if seen > 1:
             os._exit(128 + number)
         service.stop()

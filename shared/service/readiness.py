@@ -1,6 +1,15 @@
 """Whether a process should get work, and if not, why: named conditions, each met or with its reason."""
 
 from collections.abc import Callable
+from enum import Enum
+
+
+class Phase(Enum):
+    """Where a process is in its life; the value is the reason not to send it work."""
+
+    STARTING = "the process is starting"
+    SERVING = ""
+    STOPPING = "the process is stopping"
 
 
 class Readiness:
@@ -12,9 +21,9 @@ class Readiness:
     {'view': 'no endpoints yet'}
     """
 
-    def __init__(self) -> None:
+    def __init__(self, phase: Phase = Phase.SERVING) -> None:
         self._conditions: dict[str, Callable[[], str | None]] = {}
-        self.draining = False
+        self.phase = phase
 
     def require(self, name: str, condition: Callable[[], str | None]) -> None:
         self._conditions[name] = condition
@@ -26,8 +35,8 @@ class Readiness:
     def reasons(self) -> dict[str, str]:
         """What stands in the way, by the condition's name; empty when ready."""
         found = {name: reason for name, condition in self._conditions.items() if (reason := condition())}
-        if self.draining:
-            found["draining"] = "the process is stopping"
+        if self.phase.value:
+            found["process"] = self.phase.value
         return found
 
     def __repr__(self) -> str:

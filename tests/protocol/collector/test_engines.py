@@ -21,7 +21,7 @@ async def test_a_pool_of_three_engines_is_read_by_one_instance(nats: NatsServer,
     async with (
         simulator(settings(EngineType.VLLM)) as vllm_server,
         simulator(settings(EngineType.SGLANG)) as sglang_server,
-        simulator(settings(EngineType.TRITON)) as triton_server,
+        simulator(settings(EngineType.TRITON_TENSORRT_LLM)) as triton_server,
         collector(nats.url) as service,
     ):
         servers = {"vllm": vllm_server, "sglang": sglang_server, "triton-tensorrt-llm": triton_server}

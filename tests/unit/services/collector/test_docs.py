@@ -1,0 +1,50 @@
+"""The pages of the collector's plugins say what the plugins are."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from services.collector.engines import BUILT_IN
+from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
+from services.collector.pipeline import build
+from services.collector.plugins import PLUGINS
+from shared.config import load
+from shared.plugin import Plugin, Registry
+
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "plugins"
+SECTIONS = ["What it does", "Formula", "Inputs", "Parameters", "Example"]
+
+
+def page(kind: type[Plugin]) -> str:
+    return (DOCS / f"{kind.TYPE}.md").read_text()
+
+
+@pytest.mark.parametrize("kind", PLUGINS)
+def test_a_plugins_page_has_the_sections_of_every_page(kind: type[Plugin]) -> None:
+    assert re.findall(r"^## (.+)$", page(kind), re.MULTILINE) == SECTIONS
+    assert page(kind).startswith(f"# {kind.TYPE}\n")
+
+
+@pytest.mark.parametrize("kind", PLUGINS)
+def test_a_plugins_page_names_every_parameter(kind: type[Plugin]) -> None:
+    text = page(kind)
+    for field in msgspec.structs.fields(kind.Parameters):
+        assert f"`{field.encode_name}`" in text, field.encode_name
+
+
+@pytest.mark.parametrize("kind", PLUGINS)
+def test_the_example_of_a_plugins_page_can_be_run(kind: type[Plugin]) -> None:
+    (example,) = re.findall(r"```yaml\n(.+?)```", page(kind), re.DOTALL)
+    feeds = build(load(example, Registry.installed())).feeds
+    assert any(isinstance(one, kind) for feed in feeds for one in (feed.source, *feed.extractors))
+
+
+def test_the_table_of_engines_is_the_built_in_one() -> None:
+    text = page(CoreMetricsExtractor)
+    for engine in BUILT_IN:
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{engine.name}`")]
+        for spec in (*engine.queued, *engine.running, *engine.kv_usage, *engine.lora, *engine.cache_info):
+            assert f"`{spec}`" in row
+    assert f"`{CoreParameters().default_engine}`" in text

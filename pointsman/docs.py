@@ -13,7 +13,7 @@ from shared.service import CommonSettings, describe
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {"settings.md": lambda: settings_page()}
 
-_TIERS: tuple[tuple[str, type[Struct]], ...] = (
+TIERS: tuple[tuple[str, type[Struct]], ...] = (
     ("watcher", WatcherSettings),
     ("collector", CollectorSettings),
     ("picker", PickerSettings),
@@ -30,7 +30,7 @@ def settings_page() -> str:
         "once, and nothing is started. This page is made from the code by `make docs`.\n",
         _section("Every tier", describe(CommonSettings)),
     ]
-    for name, kind in _TIERS:
+    for name, kind in TIERS:
         rows = [row for row in describe(kind) if row[0] not in common or not issubclass(kind, CommonSettings)]
         parts.append(_section(f"`pointsman {name}`", rows))
     return "\n".join(parts)

@@ -1,12 +1,11 @@
 """Runs a configuration's profiles on a cycle: producers first, then the profiles that the handler asks for.
 
-Only producers whose product some profile's plugin reads are run: what nobody reads is not computed. A plugin that reads
-the load in flight reads prefix matches too, where a producer of them is configured: what is cached weighs nothing.
+Only producers whose product some plugin reads are run (`LoadedConfig.producers`): what nobody reads is not computed.
 """
 
 from time import perf_counter
 
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle
+from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.profile import Observe, Profile, nothing
@@ -27,12 +26,7 @@ class Scheduler:
         if not isinstance(handler, ProfileHandler):
             raise Invalid([Problem(config.profile_handler, f"{handler!r} implements no ProfileHandler")])
         self._handler = handler
-        wanted = {key for spec in config.profiles for one in spec.members for key in one.plugin.kind.REQUIRES}
-        if IN_FLIGHT_LOAD in wanted:
-            wanted.add(PREFIX_MATCH)
-        self.producers = tuple(
-            one for one in plugins.values() if isinstance(one, Producer) and wanted.intersection(one.PRODUCES)
-        )
+        self.producers = tuple(one for name in config.producers if isinstance(one := plugins[name], Producer))
         self._observe = [observe("DataProducer", one.TYPE, one.name) for one in self.producers]
         self._weigher = next(
             (one for one in plugins.values() if isinstance(one, InFlightLoadProducer)),

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Producer
+from shared.attributes import AttributeKey
 
 
 class InFlightLoadParameters(Struct, frozen=True, rename="camel"):
@@ -31,7 +32,12 @@ class InFlightLoadProducer(Producer):
     TYPE = "inflight-load-producer"
     Parameters = InFlightLoadParameters
     PRODUCES = (IN_FLIGHT_LOAD,)
+    USES = (PREFIX_MATCH,)  # what is cached weighs nothing
     parameters: InFlightLoadParameters
+
+    @classmethod
+    def references(cls, parameters: InFlightLoadParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:
+        return {"prefixMatchInfoProducerName": (parameters.prefix_match_info_producer_name, PREFIX_MATCH)}
 
     @property
     def until_end(self) -> bool:

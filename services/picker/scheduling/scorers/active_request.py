@@ -8,6 +8,7 @@ from msgspec import Struct
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.state.layout import Floats, Rows
+from shared.attributes import AttributeKey
 
 
 class ActiveRequestParameters(Struct, frozen=True, rename="camel"):
@@ -27,6 +28,10 @@ class ActiveRequestScorer(Scorer):
     Parameters = ActiveRequestParameters
     REQUIRES = (IN_FLIGHT_LOAD,)
     parameters: ActiveRequestParameters
+
+    @classmethod
+    def references(cls, parameters: ActiveRequestParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:
+        return {"inFlightLoadProducerName": (parameters.in_flight_load_producer_name, IN_FLIGHT_LOAD)}
 
     @classmethod
     def deprecations(cls, parameters: ActiveRequestParameters) -> list[str]:

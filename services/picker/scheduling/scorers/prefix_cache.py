@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, to_builtins
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.state.layout import Floats, Rows
+from shared.attributes import AttributeKey
 
 PRODUCER = "approx-prefix-cache-producer"
 FORMER = (
@@ -53,6 +54,10 @@ class PrefixCacheScorer(Scorer):
     @classmethod
     def deprecations(cls, parameters: PrefixCacheParameters) -> list[str]:
         return [f"{name} is deprecated here; write it on {PRODUCER}" for name in parameters.former()]
+
+    @classmethod
+    def references(cls, parameters: PrefixCacheParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:
+        return {"prefixMatchInfoProducerName": (parameters.prefix_match_info_producer_name, PREFIX_MATCH)}
 
     @classmethod
     def producer_parameters(cls, parameters: PrefixCacheParameters, producer: str) -> dict[str, Any]:

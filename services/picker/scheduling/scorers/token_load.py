@@ -1,11 +1,14 @@
 """`token-load-scorer`: the fewer tokens are in flight at an endpoint, this request's included, the better."""
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.state.layout import Floats, Rows
+from shared.attributes import AttributeKey
 
 DEFAULT_THRESHOLD = 4_194_304
 """128 requests of 32 768 tokens, the reference's default."""
@@ -25,6 +28,10 @@ class TokenLoadScorer(Scorer):
     Parameters = TokenLoadParameters
     REQUIRES = (IN_FLIGHT_LOAD,)
     parameters: TokenLoadParameters
+
+    @classmethod
+    def references(cls, parameters: TokenLoadParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:
+        return {"inFlightLoadProducerName": (parameters.in_flight_load_producer_name, IN_FLIGHT_LOAD)}
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         threshold = float(self.parameters.queue_threshold_tokens)

@@ -61,14 +61,13 @@ def build(config: LoadedConfig) -> Pipeline:
         extractors: list[Extractor] = []
         for position, name in enumerate(spec.extractors):
             extractor = instances.get(name)
+            # The loader has compared what they declare; here it is what they are.
             if isinstance(extractor, Extractor) and extractor.INPUT == source.OUTPUT:
                 extractors.append(extractor)
             else:
-                reads = f"reads {extractor.INPUT}" if isinstance(extractor, Extractor) else "reads no polled pages"
                 problems.error(
                     f"{path}.extractors[{position}].pluginRef",
-                    f"{name!r} is a {config.plugins[name].kind.TYPE}, which {reads}; "
-                    f"the source {spec.source!r} gives {source.OUTPUT}",
+                    f"{name!r} is a {config.plugins[name].kind.TYPE}, which can't read what {spec.source!r} polls",
                 )
         feeds.append(Feed(source, tuple(extractors)))
     problems.raise_if_any(config.origin)

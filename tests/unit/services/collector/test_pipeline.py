@@ -18,6 +18,13 @@ class OtherExtractor(Extractor):
     INPUT = "model list"
 
 
+class EventExtractor(Plugin):
+    """An extractor of something that isn't polled."""
+
+    TYPE = "event-extractor"
+    ROLES = frozenset({Role.EXTRACTOR})
+
+
 class AnyPlugin(Plugin):
     """Stands for the picker's plugins that every document gets."""
 
@@ -35,7 +42,7 @@ class Detector(Plugin):
     ROLES = frozenset({Role.SATURATION_DETECTOR})
 
 
-REGISTRY = Registry([*PLUGINS, OtherExtractor, AnyPlugin, Handler, Detector])
+REGISTRY = Registry([*PLUGINS, OtherExtractor, EventExtractor, AnyPlugin, Handler, Detector])
 
 
 def test_the_metrics_source_and_the_core_extractor_are_there_without_being_asked_for() -> None:
@@ -57,17 +64,26 @@ def test_a_source_that_feeds_nobody_is_not_asked() -> None:
     assert build(load(text, REGISTRY)).feeds == ()
 
 
-def test_an_extractor_that_reads_another_format_is_refused_with_its_place() -> None:
+@pytest.mark.parametrize(
+    ("extractor", "problem"),
+    [
+        (
+            "other-extractor",
+            "'other-extractor' reads model list; the source 'metrics-data-source' gives Prometheus text",
+        ),
+        ("event-extractor", "is a event-extractor, which can't read what 'metrics-data-source' polls"),
+    ],
+)
+def test_an_extractor_that_does_not_fit_its_source_is_refused_with_its_place(extractor: str, problem: str) -> None:
     text = HEAD + (
-        "plugins: [{type: metrics-data-source}, {type: other-extractor}]\n"
-        "dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: other-extractor}]}]}\n"
+        f"plugins: [{{type: metrics-data-source}}, {{type: {extractor}}}]\n"
+        f"dataLayer: {{sources: [{{pluginRef: metrics-data-source, extractors: [{{pluginRef: {extractor}}}]}}]}}\n"
     )
     with pytest.raises(Invalid) as caught:
         build(load(text, REGISTRY, "config.yaml"))
-    assert caught.value.lines() == [
-        "config.yaml: dataLayer.sources[0].extractors[0].pluginRef: 'other-extractor' is a other-extractor, "
-        "which reads model list; the source 'metrics-data-source' gives Prometheus text"
-    ]
+    (line,) = caught.value.lines()
+    assert line.startswith("config.yaml: dataLayer.sources[0].extractors[0].pluginRef: ")
+    assert problem in line
 
 
 def test_a_certificate_that_can_not_be_read_is_an_error_of_the_configuration() -> None:

@@ -114,6 +114,7 @@ class NatsServer:
         """SIGSTOP: connections stay open, nothing is answered."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)  # it takes effect a little later
 
     def resume(self) -> None:
         """SIGCONT."""

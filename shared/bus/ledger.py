@@ -39,6 +39,8 @@ class Ledger:
         self._stored: dict[str, bytes] = {}
         self._doubtful: set[str] = set()
         """Keys that may or may not be in the bucket, with whatever content."""
+        self._repeated: dict[str, bytes] = {}
+        """Content that was found to be right and will be written again all the same."""
         self._totals: dict[str, _Totals] = {}
         """Per pool, what is stored."""
         self._pools: tuple[str, ...] = ()
@@ -83,10 +85,14 @@ class Ledger:
         return encode(FactEnvelope(epoch=self.epoch, sequence=self.next_sequence(), fact=msgspec.Raw(raw)))
 
     def changes(self) -> list[Change]:
-        """What has to be written, deletes last: a pool is never emptier on its way than before or after."""
-        writes = [Change(key, raw) for key, raw in self._wanted.items() if self._stored.get(key) != raw]
+        """What has to be written: news, then deletes (a pool is never emptier on its way), then repetitions."""
+        news: list[Change] = []
+        repetitions: list[Change] = []
+        for key, raw in self._wanted.items():
+            if self._stored.get(key) != raw:
+                (repetitions if self._repeated.get(key) == raw else news).append(Change(key, raw))
         gone = (self._stored.keys() | self._doubtful) - self._wanted.keys()
-        return writes + [Change(key, None) for key in sorted(gone)]
+        return news + [Change(key, None) for key in sorted(gone)] + repetitions
 
     def done(self, change: Change) -> None:
         """A change was acknowledged."""
@@ -116,14 +122,18 @@ class Ledger:
         believed = dict(self._stored)
         self.doubt_all()
         self._doubtful.clear()
+        self._repeated.clear()
         ours = {EPOCH, *(synced_key(pool) for pool in self._pools)}
         for key, raw in found:
             if key in ours:
                 continue
-            if trust and raw is not None and self._wanted.get(key) == raw:
+            right = raw is not None and self._wanted.get(key) == raw
+            if raw is not None and right and trust:
                 self._store(key, raw)
-            else:
-                self._doubtful.add(key)
+                continue
+            self._doubtful.add(key)
+            if raw is not None and right:
+                self._repeated[key] = raw
         odd = {key for key, raw in believed.items() if self._stored.get(key) != raw}
         odd |= self._doubtful - believed.keys()
         return len(odd)

@@ -189,8 +189,8 @@ class ReplicaState:
         """The newest `synced` of the epoch that counts."""
         self._latest_heard: float | None = None
         """When it was last heard, not read from a snapshot."""
-        self._challenger: tuple[int, float] | None = None
-        """A lower epoch that is being heard, and since when."""
+        self._challengers: dict[int, float] = {}
+        """Lower epochs whose `synced` is being heard, and since when, with nothing of a higher one in between."""
         self._disagrees_since: float | None = None
         self._snapshot_due: float | None = None
         self._connected = False
@@ -219,10 +219,11 @@ class ReplicaState:
 
     def receive(self, entry: Entry, now: float) -> None:
         """A message of the subscription."""
+        if self._challengers:
+            self._challengers = {epoch: since for epoch, since in self._challengers.items() if epoch >= entry.epoch}
         if entry.epoch < self.epoch and not self._believe_lower(entry, now):
             self.counters.late += 1
             return
-        self._challenger = None
         if entry.epoch > self.epoch:
             self._follow(entry.epoch)
         if isinstance(entry, Synced):
@@ -299,12 +300,10 @@ class ReplicaState:
         """Whether a lower epoch counts from now on: its `synced` came long enough, and nothing of the higher one."""
         if not isinstance(entry, Synced):
             return False
-        if self._challenger is None or self._challenger[0] < entry.epoch:
-            self._challenger = (entry.epoch, now)
-        epoch, since = self._challenger
-        if epoch != entry.epoch or now - since < self._lower_epoch:
+        if now - self._challengers.setdefault(entry.epoch, now) < self._lower_epoch:
             return False
-        self._follow(epoch)
+        self._challengers.clear()
+        self._follow(entry.epoch)
         self._view.forget_versions()
         self._snapshot_due = now
         return True

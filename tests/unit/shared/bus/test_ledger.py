@@ -76,14 +76,22 @@ def test_a_new_leader_writes_only_what_differs_from_what_it_finds() -> None:
     assert {change.key for change in changes if change.raw is None} == {gone, "default_old.synced", "written-by-hand"}
 
 
-def test_after_a_reconnect_everything_is_written_again() -> None:
+def test_after_a_reconnect_everything_is_written_again_the_news_first() -> None:
     ledger = Ledger()
-    ledger.want(facts(endpoint("a"), endpoint("b")), [POOL])
+    ledger.want(facts(endpoint("a"), endpoint("b"), endpoint("c", port=1)), [POOL])
     settle(ledger)
-    key = fact_key(POOL, endpoint("a"))
-    ledger.adopt([(key, encode_fact(endpoint("a"))), ("default_p.endpoint.ghost", b"")], trust=False)
-    changes = ledger.changes()
-    assert [change.key for change in changes] == [*facts(endpoint("a"), endpoint("b")), "default_p.endpoint.ghost"]
+    found: list[tuple[str, bytes | None]] = [
+        (key, encode_fact(fact)) for key, fact in facts(endpoint("a"), endpoint("c")).items()
+    ]
+    ledger.adopt([*found, ("default_p.endpoint.ghost", b"")], trust=False)
+    changes = settle(ledger)
+    assert [change.key for change in changes] == [
+        *facts(endpoint("b"), endpoint("c")),
+        "default_p.endpoint.ghost",
+        *facts(endpoint("a")),
+    ]
+    assert ledger.changes() == []
+    assert ledger.synced(POOL).count == 3
 
 
 def test_adopt_counts_the_keys_that_somebody_else_has_changed() -> None:

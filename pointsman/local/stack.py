@@ -7,7 +7,7 @@ look what the others do.
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -194,8 +194,8 @@ class LocalStack:
             raise ValueError("the plan has no Envoy")
         return self.envoy.url
 
-    async def start(self) -> Self:
-        """Start everything and wait until it is ready."""
+    async def start(self, *, on_ready: Callable[[Process], None] | None = None) -> Self:
+        """Start everything and wait until it is ready; `on_ready` hears of each process when that one is."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.write_endpoints()
         if self.plan.configuration is not None:
@@ -204,7 +204,7 @@ class LocalStack:
             for tier in self._tiers():
                 if self.envoy in tier and self.watchers:
                     await self._wait_for_eds()
-                await _start_all(tier)
+                await _start_all(tier, on_ready)
         except BaseException:
             await self.stop()
             raise
@@ -246,9 +246,15 @@ class LocalStack:
         return f"<LocalStack {self.directory} {list(self.processes)}>"
 
 
-async def _start_all(processes: Sequence[Process]) -> None:
+async def _start_all(processes: Sequence[Process], on_ready: Callable[[Process], None] | None) -> None:
     """Start them at once. The first that fails is the error; the others are cancelled, and so stopped."""
-    tasks = [asyncio.create_task(process.start()) for process in processes]
+
+    async def start(process: Process) -> None:
+        await process.start()
+        if on_ready is not None:
+            on_ready(process)
+
+    tasks = [asyncio.create_task(start(process)) for process in processes]
     try:
         await asyncio.gather(*tasks)
     except BaseException:

@@ -1,0 +1,121 @@
+"""Whether an answer is right: the model that was asked for, as many tokens as asked for, complete to its last event.
+
+Pure: bytes in, verdict out. A verdict is an empty string, or what is wrong.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from pointsman.demo.load import Request
+
+_DATA = b"data: "
+_DONE = b"[DONE]"
+
+
+class PromptDetails(Struct, frozen=True):
+    """OpenAI's `usage.prompt_tokens_details`."""
+
+    cached_tokens: int = 0
+
+
+class Usage(Struct, frozen=True):
+    """OpenAI's `usage`."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were found in the prefix cache."""
+        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else 0
+
+
+class Choice(Struct, frozen=True):
+    """A choice of a chat (`message`, `delta`) or of a completion (`text`)."""
+
+    message: dict[str, Any] | None = None
+    delta: dict[str, Any] | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+    @property
+    def content(self) -> str:
+        part = self.message if self.message is not None else self.delta
+        return str((part.get("content") if part is not None else self.text) or "")
+
+
+class Piece(Struct, frozen=True):
+    """A whole answer, or one event of a streamed one."""
+
+    model: str
+    choices: list[Choice]
+    usage: Usage | None = None
+
+
+_decoder = msgspec.json.Decoder(Piece)
+
+
+class Answer:
+    """An answer as it comes in; `begun` is set with the first text that a user would see."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._rest = b""
+        self._finish: str | None = None
+        self._done = False
+        self._problem = ""
+        self.usage = Usage()
+        self.begun = False
+
+    def feed(self, data: bytes) -> None:
+        """Take in the next bytes of the body."""
+        self._rest += data
+        if not self._request.stream:
+            self.begun = True
+            return
+        *events, self._rest = self._rest.split(b"\n\n")
+        for event in events:
+            self._event(event)
+
+    def verdict(self) -> str:
+        """After the last byte: what is wrong with the answer; empty when it is right."""
+        if not self._request.stream:
+            self._piece(self._rest)
+        elif not self._problem and not self._done:
+            self._problem = "the stream ended without [DONE]"
+        return self._problem or self._check()
+
+    def _event(self, event: bytes) -> None:
+        if not event.startswith(_DATA):
+            self._problem = self._problem or f"no event of a stream: {event[:80]!r}"
+        elif event[len(_DATA) :] == _DONE:
+            self._done = True
+        else:
+            self._piece(event[len(_DATA) :])
+
+    def _piece(self, data: bytes) -> None:
+        try:
+            piece = _decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            self._problem = self._problem or f"{error}: {data[:80]!r}"
+            return
+        if piece.model != self._request.model:
+            self._problem = self._problem or f"model {piece.model!r} answered, {self._request.model!r} was asked"
+        if piece.usage is not None:
+            self.usage = piece.usage
+        for choice in piece.choices:
+            self._finish = choice.finish_reason or self._finish
+            self.begun = self.begun or bool(choice.content)
+
+    def _check(self) -> str:
+        if self.usage.completion_tokens != self._request.tokens:
+            return f"{self.usage.completion_tokens} tokens came, {self._request.tokens} were asked for"
+        if self._finish != "length":
+            return f"finish_reason is {self._finish!r}, 'length' was expected"
+        return "" if self.begun else "the answer has no text"
+
+    def __repr__(self) -> str:
+        return f"<Answer to {self._request.number}, begun={self.begun}, done={self._done}, {self._problem or 'sound'}>"

@@ -1,0 +1,123 @@
+"""Sends the demo's requests through Envoy, checks every answer, and sends again what a killed server cut off.
+
+aiohttp, because the load shares this machine with all that it is meant to load.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from pointsman.demo.answers import Answer
+from pointsman.demo.load import Mix, Request
+from pointsman.demo.tally import Tally
+
+ATTEMPTS = 3
+"""How often a request is sent at most, when killed servers cut off its answers."""
+TIMEOUT = 30.0
+"""Seconds for one attempt."""
+SERVED_BY = "x-simulator-endpoint"
+_HEADERS = {"content-type": "application/json"}
+
+
+class Client:
+    """Sends a mix of requests to a URL. Use as an async context manager; leaving it drops what is still open."""
+
+    def __init__(
+        self,
+        url: str,
+        mix: Mix,
+        tally: Tally,
+        *,
+        most_open: int = 200,
+        timeout: float = TIMEOUT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mix = mix
+        self._tally = tally
+        self._clock = clock
+        self._gate = asyncio.Semaphore(most_open)
+        self._open: set[asyncio.Task[None]] = set()
+        self._session = aiohttp.ClientSession(
+            url, timeout=aiohttp.ClientTimeout(total=timeout), connector=aiohttp.TCPConnector(limit=0)
+        )
+
+    async def run(self) -> None:
+        """Send requests as they are due, until cancelled; those that are open then go on."""
+        due = self._clock()
+        while True:
+            request = self._mix.next()
+            # After a pause of the machine the missed arrivals would come at once.
+            due = max(due + request.wait, self._clock() - 1.0)
+            await asyncio.sleep(due - self._clock())
+            if self._gate.locked():
+                self._tally.held += 1
+            await self._gate.acquire()
+            task = asyncio.create_task(self._serve(request))
+            self._open.add(task)
+            task.add_done_callback(self._closed)
+
+    async def finish(self) -> None:
+        """Wait until every open request has its outcome: bounded by the attempts and their time-out."""
+        while self._open:
+            await asyncio.wait(self._open)
+
+    async def _serve(self, request: Request) -> None:
+        """Send one request until it has its outcome."""
+        self._tally.sent += 1
+        began = self._clock()
+        for _ in range(ATTEMPTS):
+            if await self._attempt(request, began):
+                return
+        self._tally.has_failed(f"cut off by killed servers {ATTEMPTS} times")
+
+    async def _attempt(self, request: Request, began: float) -> bool:
+        """Send it once; whether that was its outcome. False: a killed server cut the answer off."""
+        started, server, first = self._clock(), "", None
+        answer = Answer(request)
+        try:
+            async with self._session.post(request.path, data=request.body, headers=_HEADERS) as response:
+                server = response.headers.get(SERVED_BY, "")
+                if response.status != 200:
+                    text = (await response.read())[:200].decode(errors="replace")
+                    self._tally.has_failed(f"status {response.status} from {server or 'Envoy'}: {text}")
+                    return True
+                async for data in response.content.iter_any():
+                    answer.feed(data)
+                    if first is None and answer.begun and request.stream:
+                        first = self._clock() - began
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if self._tally.is_cut(server, started, self._clock()):
+                return False
+            what = f"{type(error).__name__}: {error}".rstrip(": ")
+            self._tally.has_failed(f"the answer of {server} broke off: {what}" if server else f"no answer: {what}")
+            return True
+        if problem := answer.verdict():
+            self._tally.has_failed(f"a wrong answer of {server}: {problem}")
+        else:
+            now = self._clock()
+            self._tally.is_right(server, answer.usage, first, now - began, now)
+        return True
+
+    def _closed(self, task: asyncio.Task[None]) -> None:
+        self._open.discard(task)
+        self._gate.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._tally.has_failed(f"the client itself: {error!r}")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+        await self._session.close()
+
+    def __repr__(self) -> str:
+        return f"<Client {self._mix!r}, {len(self._open)} open>"

@@ -1,0 +1,265 @@
+"""The demo from its start to its end: start the stack, load it, let things happen to it, sum up, stop it.
+
+However it ends, nothing is left running: the stack stops its processes in order, and the kernel kills them should this
+process be killed itself.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pointsman.demo.client import Client
+from pointsman.demo.journal import Journal
+from pointsman.demo.load import Mix
+from pointsman.demo.plan import engine_words, stack_plan
+from pointsman.demo.report import is_good, summary, try_it
+from pointsman.demo.screen import Screen
+from pointsman.demo.script import Pace, Script
+from pointsman.demo.settings import DEFAULT_PORT, DemoSettings
+from pointsman.demo.tally import Tally
+from pointsman.demo.versions import versions
+from pointsman.demo.view import LoadFigures, Picture
+from pointsman.demo.watch import Conditions, Watch
+from pointsman.demo.words import count, duration
+from pointsman.local.ports import PortTaken
+from pointsman.local.process import Process
+from pointsman.local.stack import LocalStack
+
+GOOD, BAD, INTERRUPTED = 0, 1, 130
+"""Exit codes; the last is that of a demo that was interrupted before there was anything to see."""
+LOOK_EVERY = 0.5
+"""Seconds between two pictures."""
+WARM_UP = 20.0
+"""Seconds for the pickers to know the whole pool."""
+SETTLE = 5.0
+"""Seconds for the pickers to agree at the end that nothing is in flight."""
+
+
+class DemoError(Exception):
+    """The demo can't go on; the message says why."""
+
+
+class Demo:
+    """One run of the demo. `stop` ends it early; files and logs are in `directory`."""
+
+    def __init__(
+        self, settings: DemoSettings, screen: Screen, directory: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._screen = screen
+        self.directory = directory
+        self._clock = clock
+        self._stopping = asyncio.Event()
+        self._stack: LocalStack | None = None
+        self._tally = Tally()
+        self._conditions = Conditions()
+
+    def stop(self) -> None:
+        """End as soon as what is under way has its outcome."""
+        self._stopping.set()
+
+    def kill(self) -> None:
+        """End every process at once; there is no way back."""
+        if self._stack is not None:
+            self._stack.close()
+
+    async def run(self) -> int:
+        """The exit code. Raises PortTaken, BinaryMissing, ConfigurationError, ProcessError or DemoError."""
+        self._screen.line(await versions())
+        self._screen.line(f"Files and logs of this run: {self.directory}")
+        self._stack = stack = self._build()
+        if not await self._start(stack):
+            self._screen.line("Interrupted while it started. Everything is stopped again.")
+            return INTERRUPTED
+        try:
+            return await self._show(stack)
+        finally:
+            began = self._clock()
+            try:
+                self._screen.close()
+                self._screen.line("Stopping everything …")
+            finally:  # also when nobody reads any more what is printed
+                await stack.stop()
+            self._screen.line(f"Stopped after {duration(self._clock() - began)}; nothing is left running.")
+
+    # ---- start
+
+    def _build(self) -> LocalStack:
+        """The stack on the wanted port, or on the default one, or on any."""
+        if port := self._settings.port:
+            try:
+                return LocalStack(stack_plan(port), self.directory)
+            except PermissionError as error:
+                raise DemoError(f"--port: {port} is not for this user ({error}); ports from 1024 on are") from error
+        try:
+            return LocalStack(stack_plan(DEFAULT_PORT), self.directory)
+        except PortTaken as error:
+            if error.port != DEFAULT_PORT:
+                raise
+            stack = LocalStack(stack_plan(0), self.directory)
+            self._screen.line(f"Envoy listens on another port than usual: {error}.")
+            return stack
+
+    async def _start(self, stack: LocalStack) -> bool:
+        """Start everything, and say so; False when interrupted meanwhile. Then nothing runs any more."""
+        began = self._clock()
+
+        def on_ready(process: Process) -> None:
+            url, role = _role(process, stack)
+            self._screen.line(f"  {process.name:<11}  {url:<22}  {role:<29}  {duration(self._clock() - began):>6}")
+
+        self._screen.line("Starting, and waiting until each is ready:")
+        starting = asyncio.create_task(stack.start(on_ready=on_ready))
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()
+                await asyncio.wait({starting})
+                if starting.cancelled():
+                    return False
+            starting.result()
+            return True
+        finally:
+            stopping.cancel()
+            if not starting.done():  # cancelled ourselves
+                starting.cancel()
+                await asyncio.wait({starting})
+
+    async def _warm_up(self, watch: Watch) -> None:
+        """Wait until every picker knows every server's metrics and its peers. Raises DemoError."""
+        deadline = self._clock() + WARM_UP
+        while (missing := self._missing(watch)) and not self._stopping.is_set():
+            if self._clock() > deadline:
+                raise DemoError(f"after {WARM_UP:g} s {missing}; logs are in {self.directory}")
+            await asyncio.sleep(0.1)
+            await watch.look()
+
+    def _missing(self, watch: Watch) -> str:
+        system = watch.latest
+        if unknown := [one.name for one in system.endpoints if one.age is None]:
+            return f"the pickers know no metrics of {', '.join(unknown)}"
+        if lonely := [one.name for one in system.pickers if one.peers < len(system.pickers) - 1]:
+            return f"{', '.join(lonely)} has not heard of its peers"
+        return "" if system.endpoints else "no picker answers"
+
+    # ---- load
+
+    async def _show(self, stack: LocalStack) -> int:
+        settings, tally = self._settings, self._tally
+        async with Watch(stack, self._conditions, self._clock) as watch:
+            await self._warm_up(watch)
+            for line in ["", *try_it(stack), ""]:
+                self._screen.line(line)
+            journal = Journal(self._clock, self._screen.entry)
+            journal.seen(f"Everything is up. {settings.rate:g} requests/s through Envoy, seed {settings.seed}.")
+            script = Script(stack, watch, self._conditions, tally, journal, self._clock)
+            async with Client(stack.url, Mix(settings.rate, settings.seed), tally, clock=self._clock) as client:
+                await self._load(stack, client, watch, script, journal)
+            lasted = journal.elapsed
+            await self._settle(watch, journal)
+            self._screen.close()
+            decisions = {one.name: watch.decision_seconds(one.name) for one in stack.pickers}
+            for line in ["", *summary(lasted, tally, watch.latest, decisions, journal)]:
+                self._screen.line(line)
+        return GOOD if is_good(tally, journal) else BAD
+
+    async def _load(self, stack: LocalStack, client: Client, watch: Watch, script: Script, journal: Journal) -> None:
+        """Until the script and the time are over or somebody interrupts; then until the last request has its outcome.
+
+        Raises ProcessError when a process ends that should not have.
+        """
+        sending = asyncio.create_task(client.run())
+        watching = asyncio.create_task(self._watch(watch, journal, stack.url))
+        playing = asyncio.create_task(self._play(script, journal))
+        stopping = asyncio.create_task(self._stopping.wait())
+        tasks = {sending, watching, playing, stopping}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            sending.cancel()
+            playing.cancel()
+            journal.seen(f"The load ends; waiting for the last {count(self._tally.open, 'request')}.")
+            finishing = asyncio.create_task(client.finish())
+            tasks.add(finishing)
+            await asyncio.wait({finishing, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, watch: Watch, journal: Journal, url: str) -> None:
+        told: set[str] = set()
+        while True:
+            system = await watch.look()
+            for reason in [one for one in self._tally.reasons if one not in told]:
+                told.add(reason)
+                journal.failed(f"A request failed: {reason}")
+            self._screen.picture(
+                Picture(
+                    elapsed=journal.elapsed,
+                    seconds=self._settings.seconds,
+                    url=url,
+                    load=self._figures(journal.elapsed),
+                    system=system,
+                )
+            )
+            await asyncio.sleep(LOOK_EVERY)
+
+    def _figures(self, elapsed: float) -> LoadFigures:
+        tally, now = self._tally, self._clock()
+        return LoadFigures(
+            sent=tally.sent,
+            right=tally.right,
+            open=tally.open,
+            failed=tally.failed,
+            cut=tally.cut,
+            rate=tally.rate_now(now, elapsed),
+            first_token=(tally.first_token_now.quantile(0.5, now), tally.first_token_now.quantile(0.99, now)),
+            whole=(tally.whole_now.quantile(0.5, now), tally.whole_now.quantile(0.99, now)),
+            cached=tally.hit_share_now(now),
+        )
+
+    async def _play(self, script: Script, journal: Journal) -> None:
+        """The script, and the rest of the time."""
+        await script.run(Pace.of(self._settings.seconds))
+        await asyncio.sleep(max(self._settings.seconds - journal.elapsed, 0))
+
+    # ---- end
+
+    async def _settle(self, watch: Watch, journal: Journal) -> None:
+        """See that the pickers count nothing in flight any more."""
+        deadline = self._clock() + SETTLE
+        while True:
+            system = await watch.look()
+            left = sum(one.in_flight for one in system.endpoints) + sum(one.in_flight for one in system.pickers)
+            if not left:
+                journal.seen("All answers are in, and the pickers agree that nothing is in flight.")
+                return
+            if self._clock() > deadline:
+                journal.wrong(f"All answers are in, but the pickers still count {count(left, 'request')} in flight.")
+                return
+            await asyncio.sleep(0.1)
+
+    def __repr__(self) -> str:
+        return f"<Demo {self.directory}, {self._tally!r}>"
+
+
+def _role(process: Process, stack: LocalStack) -> tuple[str, str]:
+    """Where a process listens, and what it is."""
+    for plan, server in zip(stack.plan.simulators, stack.simulators, strict=True):
+        if process is server:
+            return server.url, f"model server, {engine_words(plan)}"
+    if process is stack.nats:
+        return stack.nats.url, "nats-server"
+    if process is stack.envoy:
+        return stack.url, "the proxy that clients call"
+    tiers = {"watcher": "publishes which servers exist", "collector": "scrapes servers", "picker": "picks for Envoy"}
+    for service in [*stack.watchers, *stack.collectors, *stack.pickers]:
+        if process is service:
+            return service.url, tiers[service.tier]
+    raise ValueError(f"{process!r} is none of the stack's")

@@ -1,0 +1,44 @@
+"""What the demo runs: a small pool of unequal model servers, and every tier of Pointsman.
+
+The servers are middling GPUs with a small KV cache, so that queues, cache use and evictions are seen within seconds;
+the configuration is the one of docker-compose.yml.
+"""
+
+from pathlib import Path
+
+from pointsman.local.envoy import ConfigurationError
+from pointsman.local.services import ROOT, Flags
+from pointsman.local.stack import SimulatorPlan, StackPlan
+
+CONFIGURATION = ROOT / "deploy" / "compose" / "pointsman.yaml"
+BASE = "llama-3.1-8b"
+ADAPTER = "llama-3.1-8b-sql"
+MODELS = (BASE, ADAPTER)
+"""What every server serves: a base model, and a LoRA adapter of it."""
+
+_SERVER: Flags = {"models": BASE, "adapters": ADAPTER, "slots": 8, "kv-blocks": 900, "speed": 1.5}
+SERVERS = (
+    SimulatorPlan(name="model-1", flags=_SERVER),
+    SimulatorPlan(name="model-2", flags=_SERVER),
+    SimulatorPlan(name="model-3", flags={**_SERVER, "speed": 0.75}),
+    SimulatorPlan(name="model-4", engine="sglang", flags=_SERVER),
+)
+
+
+def engine_words(server: SimulatorPlan) -> str:
+    """What the view says of a server: its engine, and whether it is slower than others."""
+    return f"{server.engine}, slow" if server.flags["speed"] != _SERVER["speed"] else server.engine
+
+
+def stack_plan(port: int) -> StackPlan:
+    """The plan with Envoy on that port; 0 is a free one. Raises ConfigurationError."""
+    return StackPlan(
+        simulators=SERVERS, collectors=2, pickers=2, configuration=_text(CONFIGURATION), port=port, log_level="info"
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} can't be read ({error}): the demo runs from a checkout") from error

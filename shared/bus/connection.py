@@ -325,6 +325,7 @@ class Bus:
         for subscription in list(self._subscriptions):
             await subscription._attach(client)
         self._client = client
+        self.error = "connection lost"
         self.since = self._clock()
         self.connections += 1
         self._up.set()

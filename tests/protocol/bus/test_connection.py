@@ -194,7 +194,7 @@ async def test_a_server_that_hangs_is_noticed_by_its_missing_pongs(server: NatsS
     try:
         await until(lambda: not bus.connected, 6.0)
         assert loop.time() - started > 1.5
-        assert "stale connection" in bus.error
+        await until(lambda: "stale connection" in bus.error, what=lambda: bus)
         assert not await bus.publish("a", b"x")
     finally:
         server.resume()

@@ -15,6 +15,7 @@ async def member(bus: Bus, id: str | None) -> AsyncIterator[tuple[Membership, li
     changes: list[tuple[str, ...]] = []
     membership = Membership(bus, SUBJECTS, POOL, "collector", id, changes.append)
     await membership.start()
+    await bus.request("$JS.API.INFO")  # a round trip: the subscription is known to the server
     try:
         yield membership, changes
     finally:

@@ -137,6 +137,7 @@ async def test_a_purge_replaces_the_key_keeps_its_headers_and_expires(facts: Bus
     listener = await connect()
     stored: list[Msg] = []
     await listener.subscribe("stored.>", stored.append)
+    await listener.request("$JS.API.INFO")
     await put(facts, "a")
     await put(
         facts, "a", b"", {js.OPERATION: "PURGE", "Nats-Rollup": "sub", "Nats-TTL": "1", "Pointsman-Sequence": "9"}

@@ -164,17 +164,13 @@ class _Decoder:
         if abs(raw) == _INFINITY or raw != raw:
             self._problems.error(path, f"{show(raw)} is not a finite number")
             return MISSING
-        if isinstance(info, inspect.FloatType):
-            try:
-                raw = float(raw)
-            except OverflowError:
-                self._problems.error(path, f"{show(raw)} is too large")
-                return MISSING
-        elif raw != int(raw):
-            return self._mismatch(raw, info, path)
-        else:
-            raw = int(raw)
-        return self._in_range(raw, raw, info, path)
+        if isinstance(info, inspect.IntType):
+            return self._in_range(int(raw), raw, info, path) if raw == int(raw) else self._mismatch(raw, info, path)
+        try:
+            return self._in_range(float(raw), raw, info, path)
+        except OverflowError:
+            self._problems.error(path, f"{show(raw)} is too large")
+            return MISSING
 
     def _in_range(self, number: float, raw: object, info: inspect.IntType | inspect.FloatType, path: str) -> Any:
         if problem := _out_of_range(number, info):

@@ -74,7 +74,7 @@ def show(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # an integer of more digits than Python prints
-        text = f"a {type(value).__name__} too long to print"
+        text = "a number too long to print"
     return text if len(text) <= 80 else text[:77] + "…"
 
 

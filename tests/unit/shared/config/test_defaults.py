@@ -1,0 +1,204 @@
+"""What a configuration gets that it doesn't say."""
+
+import pytest
+
+from shared.config import Invalid, LoadedConfig, load
+from shared.config.defaults import DEFAULT_DOCUMENT
+from shared.plugin import Registry, Role, Tier
+from tests.unit.shared.config.plugins import HEADER, PassthroughParser, registry
+
+
+def loaded(body: str = "", types: Registry | None = None) -> LoadedConfig:
+    return load(HEADER + body, types or registry())
+
+
+def members(config: LoadedConfig, profile: int = 0) -> list[tuple[str, float]]:
+    return [(one.plugin.name, one.weight) for one in config.profiles[profile].members]
+
+
+def added(config: LoadedConfig) -> list[str]:
+    return [spec.name for spec in config.plugins.values() if spec.injected]
+
+
+def test_an_empty_text_is_the_default_document() -> None:
+    types = Registry.installed()
+    assert load("", types) == load("  \n", types) == load(DEFAULT_DOCUMENT, types)
+
+
+def test_the_default_document_runs_three_scorers_with_the_usual_weights() -> None:
+    config = load("", Registry.installed())
+    assert members(config) == [
+        ("queue-scorer", 2.0),
+        ("kv-cache-utilization-scorer", 2.0),
+        ("prefix-cache-scorer", 3.0),
+        ("max-score-picker", 1.0),
+    ]
+    assert [(one.source, one.extractors) for one in config.sources] == [
+        ("metrics-data-source", ("core-metrics-extractor",))
+    ]
+    assert config.producers == ("approx-prefix-cache-producer",)
+    assert config.warnings == ()
+
+
+def test_defaults_are_added_in_order() -> None:
+    config = loaded("plugins: [{type: prefix-scorer}]")
+    assert added(config) == [
+        "max-score-picker",
+        "single-profile-handler",
+        "openai-parser",
+        "passthrough-parser",
+        "utilization-detector",
+        "metrics-data-source",
+        "core-metrics-extractor",
+        "index",
+        "tokenizer",
+    ]
+
+
+def test_without_profiles_one_has_all_listed_filters_scorers_and_the_first_picker_in_order() -> None:
+    config = loaded(
+        "plugins: [{type: random-picker, name: r}, {type: utilization-detector}, {type: openai-parser}, "
+        "{type: queue-scorer}, {type: max-score-picker}]"
+    )
+    assert [one.name for one in config.profiles] == ["default"]
+    assert members(config) == [("r", 1.0), ("utilization-detector", 1.0), ("queue-scorer", 1.0)]
+
+
+def test_a_profile_without_a_picker_gets_the_first_one_that_is_listed() -> None:
+    config = loaded(
+        "plugins: [{type: random-picker, name: r}, {type: max-score-picker}, {type: many-profiles-handler}]\n"
+        "schedulingProfiles: [{name: a}, {name: b, plugins: [{pluginRef: max-score-picker}]}]"
+    )
+    assert (members(config, 0), members(config, 1)) == ([("r", 1.0)], [("max-score-picker", 1.0)])
+
+
+def test_all_profiles_share_the_picker_that_is_added() -> None:
+    config = loaded("plugins: [{type: many-profiles-handler}]\nschedulingProfiles: [{name: a}, {name: b}]")
+    assert config.profiles[0].members == config.profiles[1].members
+    assert config.profile_handler == "many-profiles-handler"
+
+
+@pytest.mark.parametrize(
+    ("entry", "field", "name"),
+    [
+        ("{type: single-profile-handler, name: mine}", "profile_handler", "mine"),
+        ("{type: utilization-detector, name: mine}", "saturation_detector", "mine"),
+        ("{type: openai-parser, name: mine}", "parsers", ("mine", "passthrough-parser")),
+    ],
+)
+def test_a_renamed_plugin_stands_for_the_default_of_its_type(entry: str, field: str, name: object) -> None:
+    assert getattr(loaded(f"plugins: [{entry}]"), field) == name
+
+
+def test_an_explicit_list_of_parsers_is_taken_as_it_is() -> None:
+    config = loaded(
+        "plugins: [{type: passthrough-parser}]\nrequestHandler: {parsers: [{pluginRef: passthrough-parser}]}"
+    )
+    assert config.parsers == ("passthrough-parser",)
+    assert "openai-parser" not in config.plugins
+
+
+def test_default_parsers_that_arent_installed_are_left_out() -> None:
+    assert loaded(types=registry(PassthroughParser)).parsers == ("openai-parser",)
+
+
+def test_a_metrics_source_of_any_name_is_not_scraped_twice() -> None:
+    config = loaded(
+        "plugins: [{type: metrics-data-source, name: s}, {type: core-metrics-extractor, name: e}]\n"
+        "dataLayer: {sources: [{pluginRef: s, extractors: [{pluginRef: e}]}]}"
+    )
+    assert [(one.source, one.extractors) for one in config.sources] == [("s", ("e",))]
+
+
+def test_a_listed_metrics_source_that_no_section_mentions_is_used_with_its_parameters() -> None:
+    config = loaded("plugins: [{type: metrics-data-source, name: s, parameters: {path: /m}}]")
+    assert [(one.source, one.extractors) for one in config.sources] == [("s", ("core-metrics-extractor",))]
+
+
+def test_without_injection_nothing_is_scraped_and_that_is_no_error() -> None:
+    config = loaded("plugins: [{type: curious-scorer}]\ndataLayer: {injectDefaults: false}")
+    assert config.sources == ()
+
+
+def test_a_missing_producer_is_added_and_what_that_one_requires_too() -> None:
+    config = loaded("plugins: [{type: prefix-scorer}]")
+    assert config.producers == ("tokenizer", "index")
+
+
+def test_a_producer_that_is_listed_is_used() -> None:
+    config = loaded("plugins: [{type: index, name: mine, parameters: {blockSize: 8}}, {type: prefix-scorer}]")
+    assert config.producers == ("tokenizer", "mine")
+    assert "index" not in config.plugins
+
+
+def test_a_producer_that_nobody_reads_doesnt_run() -> None:
+    assert loaded("plugins: [{type: index}, {type: queue-scorer}]").producers == ()
+
+
+def test_a_scorer_that_no_profile_lists_doesnt_make_a_producer_run() -> None:
+    config = loaded(
+        "plugins: [{type: prefix-scorer}, {type: plain-scorer}]\n"
+        "schedulingProfiles: [{name: a, plugins: [{pluginRef: plain-scorer}]}]"
+    )
+    assert config.producers == ()
+
+
+def test_an_optional_attribute_adds_no_producer_but_makes_one_run_that_is_there() -> None:
+    assert loaded("plugins: [{type: curious-scorer}]").producers == ()
+    assert loaded("plugins: [{type: curious-scorer}, {type: index}]").producers == ("tokenizer", "index")
+
+
+def test_the_indexs_parameters_on_the_scorer_go_to_the_producer_that_is_added() -> None:
+    config = loaded("plugins: [{type: prefix-scorer, parameters: {blockSize: 16}}]")
+    assert config.plugins["index"].parameters.block_size == 16
+    assert [str(one) for one in config.warnings] == ["plugins[0].parameters: blockSize is deprecated here"]
+
+
+def test_the_indexs_parameters_on_the_scorer_have_no_effect_beside_a_producer_with_others() -> None:
+    scorer = "{type: prefix-scorer, parameters: {blockSize: 16}}"
+    other = f"plugins: [{scorer}, {{type: index, parameters: {{blockSize: 8}}}}]"
+    same = f"plugins: [{scorer}, {{type: index, parameters: {{blockSize: 16}}}}]"
+    no_effect = "plugins[0].parameters: no effect of blockSize: 'index' has its own parameters"
+    assert no_effect in [str(one) for one in loaded(other).warnings]
+    assert no_effect not in [str(one) for one in loaded(same).warnings]
+
+
+def test_of_two_scorers_with_different_parameters_for_one_index_the_second_is_told() -> None:
+    config = loaded(
+        "plugins: [{type: prefix-scorer, parameters: {blockSize: 16}}, "
+        "{type: prefix-scorer, name: b, parameters: {blockSize: 32}}]"
+    )
+    assert config.plugins["index"].parameters.block_size == 16
+    assert "plugins[1].parameters: no effect of blockSize" in str(config.warnings[-1])
+
+
+def test_a_producer_can_be_named_that_will_be_added() -> None:
+    assert loaded("plugins: [{type: prefix-scorer, parameters: {indexName: index}}]").producers == (
+        "tokenizer",
+        "index",
+    )
+
+
+def test_a_tier_gets_its_own_instances_by_name() -> None:
+    config = loaded("plugins: [{type: file-discovery, name: d}]")
+    assert list(config.instances(Tier.WATCHER)) == ["d"]
+    assert list(config.instances(Tier.COLLECTOR)) == ["metrics-data-source", "core-metrics-extractor"]
+    assert config.instances(Tier.COLLECTOR)["metrics-data-source"].name == "metrics-data-source"
+
+
+def test_plugins_that_refuse_to_be_made_are_all_named() -> None:
+    config = loaded(
+        "plugins: [{type: metrics-data-source, name: a, parameters: {path: x}}, "
+        "{type: metrics-data-source, name: b, parameters: {path: y}}]"
+    )
+    with pytest.raises(Invalid) as caught:
+        config.instances(Tier.COLLECTOR)
+    assert caught.value.lines() == [
+        "plugins[0]: path: 'x' doesn't begin with /",
+        "plugins[1]: path: 'y' doesn't begin with /",
+    ]
+
+
+def test_plugins_are_found_by_role() -> None:
+    config = loaded("plugins: [{type: metrics-data-source, name: s}]")
+    assert [one.name for one in config.having(Role.DATA_SOURCE)] == ["s"]

@@ -1,0 +1,578 @@
+"""What is wrong with a configuration: each kind of error, and many at once."""
+
+import pytest
+
+from shared.config import Invalid, LoadedConfig, load, load_document
+from shared.plugin import Registry
+from tests.unit.shared.config.plugins import HEADER, MaxScorePicker, OpenAIParser, SingleProfileHandler, registry
+
+
+def errors(body: str, header: str = HEADER, types: Registry | None = None) -> list[str]:
+    with pytest.raises(Invalid) as caught:
+        load(header + body, types or registry())
+    return caught.value.lines()
+
+
+def loaded(body: str, *, allow_experimental: bool = False) -> LoadedConfig:
+    return load(HEADER + body, registry(), allow_experimental=allow_experimental)
+
+
+def warnings(config: LoadedConfig) -> list[str]:
+    return [str(one) for one in config.warnings]
+
+
+CATALOGUE = {
+    "unknown top-level field": ("pluggins: []", ["pluggins: unknown field; did you mean 'plugins'?"]),
+    "unknown field of an entry": (
+        "plugins: [{type: queue-scorer, nmae: q}]",
+        ["plugins[0].nmae: unknown field; did you mean 'name'?"],
+    ),
+    "top-level fields mind their case": (
+        "Plugins: []",
+        ["Plugins: unknown field; did you mean 'plugins'?"],
+    ),
+    "wrong type of a section": ("plugins: queue-scorer", ["plugins: 'queue-scorer' is a string; a list is expected"]),
+    "wrong type of an entry": (
+        "plugins: [queue-scorer]",
+        ["plugins[0]: 'queue-scorer' is a string; a mapping is expected"],
+    ),
+    "duplicate key": (
+        "plugins:\n- type: queue-scorer\n  type: plain-scorer\n",
+        ["plugins[0].type: duplicate key; the first is in line 4 (line 5)"],
+    ),
+    "unknown gate": (
+        "featureGates: [flowContol]",
+        ["featureGates[0]: 'flowContol' names no feature gate; did you mean 'flowControl'?"],
+    ),
+    "gate that is neither on nor off": (
+        "featureGates: [flowControl=maybe]",
+        ["featureGates[0]: 'flowControl=maybe': 'maybe' isn't true or false"],
+    ),
+    "plugin without a type": ("plugins: [{name: a}]", ["plugins[0].type: required, and missing"]),
+    "two plugins without a type": (
+        "plugins: [{name: a}, {parameters: {b: 1}}]",
+        ["plugins[0].type: required, and missing", "plugins[1].type: required, and missing"],
+    ),
+    "duplicate plugin name": (
+        "plugins: [{type: plain-scorer}, {type: queue-scorer, name: plain-scorer}]",
+        ["plugins[1].name: 'plain-scorer' is the name of an earlier plugin; names are unique"],
+    ),
+    "unknown plugin type": (
+        "plugins: [{type: queue-scorrer}]",
+        ["plugins[0].type: 'queue-scorrer' is no plugin type that is installed; did you mean 'queue-scorer'?"],
+    ),
+    "alpha type": (
+        "plugins: [{type: untested-scorer}]",
+        ["plugins[0].type: 'untested-scorer' is experimental (alpha); allow it with --allow-experimental-plugins"],
+    ),
+    "unknown parameter": (
+        "plugins: [{type: plain-scorer, parameters: {queueDepthTreshold: 1}}]",
+        ["plugins[0].parameters.queueDepthTreshold: unknown field; did you mean 'queueDepthThreshold'?"],
+    ),
+    "parameter of a plugin that has none": (
+        "plugins: [{type: queue-scorer, parameters: {a: 1}}]",
+        ["plugins[0].parameters.a: unknown field; there are none"],
+    ),
+    "parameter of a wrong type": (
+        "plugins: [{type: plain-scorer, parameters: {queueDepthThreshold: five, share: [], names: [1, a]}}]",
+        [
+            "plugins[0].parameters.queueDepthThreshold: 'five' is a string; a whole number is expected",
+            "plugins[0].parameters.share: [] is a list; a number is expected",
+            "plugins[0].parameters.names[0]: 1 is a number; a string is expected",
+        ],
+    ),
+    "parameter out of range": (
+        "plugins: [{type: plain-scorer, parameters: {queueDepthThreshold: 0, share: 1.1}}]",
+        [
+            "plugins[0].parameters.queueDepthThreshold: 0 is not above 0",
+            "plugins[0].parameters.share: 1.1 is above 1",
+        ],
+    ),
+    "negative interval": (
+        "plugins: [{type: plain-scorer, parameters: {interval: -5s}}]",
+        ["plugins[0].parameters.interval: '-5s' is negative"],
+    ),
+    "parameters that contradict each other": (
+        "plugins: [{type: plain-scorer, parameters: {mode: auto, names: [a]}}]",
+        ["plugins[0].parameters: names: not with mode auto"],
+    ),
+    "required parameter": (
+        "plugins: [{type: label-filter}]",
+        ["plugins[0].parameters.labelKey: required, and missing"],
+    ),
+    "parameters that are no mapping": (
+        "plugins: [{type: plain-scorer, parameters: 5}]",
+        ["plugins[0].parameters: 5 is a number; a mapping is expected"],
+    ),
+    "producer that a parameter names and isn't there": (
+        "plugins: [{type: prefix-scorer, parameters: {indexName: mine}}]",
+        ["plugins[0].parameters.indexName: 'mine' is no plugin's name"],
+    ),
+    "producer that a parameter names and is something else": (
+        "plugins: [{type: prefix-scorer, parameters: {indexName: p}}, {type: plain-scorer, name: p}]",
+        ["plugins[0].parameters.indexName: 'p' is of type plain-scorer, which makes no PrefixMatch"],
+    ),
+    "profile without a name": (
+        "schedulingProfiles: [{plugins: []}]",
+        ["schedulingProfiles[0].name: required, and missing"],
+    ),
+    "duplicate profile name": (
+        "plugins: [{type: many-profiles-handler}]\nschedulingProfiles: [{name: a}, {name: a}]",
+        ["schedulingProfiles[1].name: 'a' is the name of an earlier profile"],
+    ),
+    "profile entry without a reference": (
+        "schedulingProfiles: [{name: a, plugins: [{weight: 2}]}]",
+        ["schedulingProfiles[0].plugins[0].pluginRef: required, and missing"],
+    ),
+    "profile entry that leads nowhere": (
+        "plugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: queue-skorer}]}]",
+        [
+            "schedulingProfiles[0].plugins[0].pluginRef: 'queue-skorer' is no plugin's name; "
+            "did you mean 'queue-scorer'?"
+        ],
+    ),
+    "profile entry for a type that isn't listed": (
+        "schedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer}]}]",
+        ["schedulingProfiles[0].plugins[0].pluginRef: 'queue-scorer' is no plugin's name; list it under plugins"],
+    ),
+    "weight that is no number": (
+        "plugins: [{type: queue-scorer}]\n"
+        "schedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer, weight: .nan}]}]",
+        ["schedulingProfiles[0].plugins[0].weight: nan is not a finite number"],
+    ),
+    "two pickers": (
+        "plugins: [{type: max-score-picker}, {type: random-picker, name: r}]\n"
+        "schedulingProfiles: [{name: a, plugins: [{pluginRef: max-score-picker}, {pluginRef: r}]}]",
+        ["schedulingProfiles[0].plugins: 'max-score-picker' and 'r' are pickers; a profile has one"],
+    ),
+    "two profile handlers": (
+        "plugins: [{type: single-profile-handler}, {type: many-profiles-handler}]",
+        ["plugins: 'single-profile-handler' and 'many-profiles-handler' are profile handlers; there is one"],
+    ),
+    "several profiles without a handler": (
+        "schedulingProfiles: [{name: a}, {name: b}]",
+        ["plugins: 2 scheduling profiles need a profile handler"],
+    ),
+    "several profiles with the single handler": (
+        "plugins: [{type: single-profile-handler}]\nschedulingProfiles: [{name: a}, {name: b}]",
+        ["plugins[0]: single-profile-handler runs one scheduling profile, not 2"],
+    ),
+    "saturation detector without a reference": (
+        "flowControl: {saturationDetector: {}}",
+        ["flowControl.saturationDetector.pluginRef: required, and missing"],
+    ),
+    "saturation detector that isn't there": (
+        "flowControl: {saturationDetector: {pluginRef: mine}}",
+        ["flowControl.saturationDetector.pluginRef: 'mine' is no plugin's name"],
+    ),
+    "saturation detector that is something else": (
+        "plugins: [{type: queue-scorer}]\nflowControl: {saturationDetector: {pluginRef: queue-scorer}}",
+        [
+            "flowControl.saturationDetector.pluginRef: 'queue-scorer' is of type queue-scorer, "
+            "which is no saturation detector"
+        ],
+    ),
+    "former saturation detector with more than a reference": (
+        "saturationDetector: {pluginRef: utilization-detector, queueDepthThreshold: 1}",
+        ["saturationDetector.queueDepthThreshold: unknown field; known: pluginRef"],
+    ),
+    "thresholds at two places": (
+        "plugins: [{type: utilization-detector}]\nsaturationDetector: {queueDepthThreshold: 1}",
+        ["saturationDetector: thresholds here and in the plugin 'utilization-detector'; leave these out"],
+    ),
+    "wrong thresholds": (
+        "saturationDetector: {queueDepthThreshold: -1, kvUtil: 1}",
+        [
+            "saturationDetector.queueDepthThreshold: -1 is not above 0",
+            "saturationDetector.kvUtil: unknown field; known: interval, mode, names, queueDepthThreshold, share",
+        ],
+    ),
+    "source that isn't there": (
+        "dataLayer: {sources: [{pluginRef: metrics-data-source}]}",
+        ["dataLayer.sources[0].pluginRef: 'metrics-data-source' is no plugin's name; list it under plugins"],
+    ),
+    "source without a reference": (
+        "dataLayer: {sources: [{}]}",
+        ["dataLayer.sources[0].pluginRef: required, and missing"],
+    ),
+    "source that is something else": (
+        "plugins: [{type: queue-scorer}]\ndataLayer: {sources: [{pluginRef: queue-scorer}]}",
+        ["dataLayer.sources[0].pluginRef: 'queue-scorer' is of type queue-scorer, which is no data source"],
+    ),
+    "source that is listed twice": (
+        "plugins: [{type: metrics-data-source, name: s}]\ndataLayer: {sources: [{pluginRef: s}, {pluginRef: s}]}",
+        ["dataLayer.sources[1].pluginRef: 's' is listed twice"],
+    ),
+    "extractor that isn't there": (
+        "plugins: [{type: metrics-data-source, name: s}]\n"
+        "dataLayer: {sources: [{pluginRef: s, extractors: [{pluginRef: e}]}]}",
+        ["dataLayer.sources[0].extractors[0].pluginRef: 'e' is no plugin's name"],
+    ),
+    "extractor that is something else": (
+        "plugins: [{type: metrics-data-source, name: s}]\n"
+        "dataLayer: {sources: [{pluginRef: s, extractors: [{pluginRef: s}]}]}",
+        ["dataLayer.sources[0].extractors[0].pluginRef: 's' is of type metrics-data-source, which is no extractor"],
+    ),
+    "extractor that doesn't read what the source gives": (
+        "plugins: [{type: metrics-data-source, name: s}, {type: event-extractor, name: e}]\n"
+        "dataLayer: {sources: [{pluginRef: s, extractors: [{pluginRef: e}]}]}",
+        ["dataLayer.sources[0].extractors[0].pluginRef: 'e' reads events; the source 's' gives pages"],
+    ),
+    "extractor that is listed twice": (
+        "plugins: [{type: metrics-data-source, name: s}, {type: core-metrics-extractor, name: e}]\n"
+        "dataLayer: {sources: [{pluginRef: s, extractors: [{pluginRef: e}, {pluginRef: e}]}]}",
+        ["dataLayer.sources[0].extractors[1].pluginRef: 'e' is listed twice"],
+    ),
+    "errors under the section's former name": (
+        "data: {sources: [{pluginRef: s}], injectDefault: true}",
+        [
+            "data.injectDefault: unknown field; did you mean 'injectDefaults'?",
+            "data.sources[0].pluginRef: 's' is no plugin's name",
+        ],
+    ),
+    "both names of a section": (
+        "data: {}\ndataLayer: {}",
+        ["data: the same section as dataLayer under its former name; write dataLayer"],
+    ),
+    "discovery that isn't there": (
+        "dataLayer: {discovery: {pluginRef: d}}",
+        ["dataLayer.discovery.pluginRef: 'd' is no plugin's name"],
+    ),
+    "stale metrics": (
+        "dataLayer: {staleMetrics: {after: 0s, policy: ignored}}",
+        [
+            "dataLayer.staleMetrics.after: '0s' is not above 0",
+            "dataLayer.staleMetrics.policy: 'ignored' isn't one of 'ignore', 'lastKnown', 'saturated'",
+        ],
+    ),
+    "attribute that nothing produces": (
+        "plugins: [{type: queue-scorer}]\ndataLayer: {injectDefaults: false}",
+        [
+            "plugins[0]: queue-scorer needs WaitingQueueSize; add core-metrics-extractor, which produces it, "
+            "under a source in dataLayer.sources, or leave injectDefaults on"
+        ],
+    ),
+    "extractor that no source feeds": (
+        "plugins: [{type: queue-scorer}, {type: core-metrics-extractor}]\ndataLayer: {injectDefaults: false}",
+        [
+            "plugins[0]: queue-scorer needs WaitingQueueSize; add core-metrics-extractor, which produces it, "
+            "under a source in dataLayer.sources, or leave injectDefaults on"
+        ],
+    ),
+    "two producers of one attribute": (
+        "plugins: [{type: prefix-scorer}, {type: index}, {type: index, name: other}]",
+        ["plugins[2]: 'other' makes PrefixMatch, as 'index' does; one plugin makes it"],
+    ),
+    "producers that read each other": (
+        "plugins: [{type: egg-scorer}]",
+        ["egg: data producers read each other: egg → chicken → egg"],
+    ),
+    "parser that isn't there": (
+        "requestHandler: {parsers: [{pluginRef: openai}]}",
+        ["requestHandler.parsers[0].pluginRef: 'openai' is no plugin's name"],
+    ),
+    "parser that is something else": (
+        "plugins: [{type: queue-scorer}]\nrequestHandler: {parsers: [{pluginRef: queue-scorer}]}",
+        ["requestHandler.parsers[0].pluginRef: 'queue-scorer' is of type queue-scorer, which is no parser"],
+    ),
+    "parser that is listed twice": (
+        "plugins: [{type: openai-parser}]\n"
+        "requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: openai-parser}]}",
+        ["requestHandler.parsers[1].pluginRef: 'openai-parser' is listed twice"],
+    ),
+    "default's name taken by another type": (
+        "plugins: [{type: queue-scorer, name: max-score-picker}]",
+        [
+            "plugins[0].name: the name 'max-score-picker' is needed for the plugin of that type, added by default; "
+            "rename this one"
+        ],
+    ),
+    "flow control": (
+        "featureGates: [flowControl]\n"
+        "flowControl:\n"
+        "  maxBytes: -1\n"
+        "  maxRequests: lots\n"
+        "  defaultRequestTTL: -1s\n"
+        "  usageLimitPolicyPluginRef: none\n"
+        "  priorityBands: [{priority: 1}, {priority: 1}, {maxRequests: 5}, {priority: 2, orderingPolicyRef: none}]\n"
+        "  defaultPriorityBand: {fairnessPolicyRef: none}\n",
+        [
+            "flowControl.maxBytes: -1 is negative",
+            "flowControl.maxRequests: 'lots': a quantity such as 4096, 64Mi or 1G is expected",
+            "flowControl.defaultRequestTTL: '-1s' is negative",
+            "flowControl.usageLimitPolicyPluginRef: 'none' is no plugin's name",
+            "flowControl.priorityBands[1].priority: 1 is flowControl.priorityBands[0]'s too",
+            "flowControl.priorityBands[2].priority: required, and missing",
+            "flowControl.priorityBands[3].orderingPolicyRef: 'none' is no plugin's name",
+            "flowControl.defaultPriorityBand.fairnessPolicyRef: 'none' is no plugin's name",
+        ],
+    ),
+    "policy of the wrong kind": (
+        "featureGates: [flowControl]\nplugins: [{type: fcfs-ordering-policy, name: p}]\n"
+        "flowControl: {priorityBands: [{priority: 1, fairnessPolicyRef: p}]}",
+        [
+            "flowControl.priorityBands[0].fairnessPolicyRef: 'p' is of type fcfs-ordering-policy, "
+            "which is no fairness policy"
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "expected"), CATALOGUE.values(), ids=CATALOGUE)
+def test_an_error_names_its_place_the_value_and_what_would_be_right(body: str, expected: list[str]) -> None:
+    assert errors(body) == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (
+            "plugins: []",
+            [
+                "kind: required, and missing; 'EndpointPickerConfig' is expected",
+                "apiVersion: required, and missing; "
+                "'llm-d.ai/v1alpha1' or 'inference.networking.x-k8s.io/v1alpha1' is expected",
+            ],
+        ),
+        (
+            "kind: Pod\napiVersion: llm-d.ai/v1",
+            [
+                "kind: 'Pod'; 'EndpointPickerConfig' is expected",
+                "apiVersion: 'llm-d.ai/v1'; "
+                "'llm-d.ai/v1alpha1' or 'inference.networking.x-k8s.io/v1alpha1' is expected",
+            ],
+        ),
+        ("# nothing", ["document: nothing but comments; an EndpointPickerConfig is expected"]),
+        ("just words", ["document: 'just words' is a string; a mapping is expected"]),
+        ("a: [", ["document: not valid YAML: did not find expected node content (line 2)"]),
+        (f"{HEADER}---\n{HEADER}", ["document: 2 YAML documents; one is expected"]),
+    ],
+)
+def test_a_text_that_is_no_such_document_is_refused(header: str, expected: list[str]) -> None:
+    assert errors("", header) == expected
+
+
+def test_all_errors_of_a_document_are_told_at_once() -> None:
+    body = """\
+featureGates: [5, zebra]
+plugins:
+- type: queue-skorer
+  name: q
+- type: plain-scorer
+  type: plain-scorer
+  parameters: {share: 2, intervall: 1s}
+- type: untested-scorer
+  parameters: {share: -1}
+- type: plain-scorer
+  parameters: {share: x}
+schedulingProfiles:
+- name: a
+  plugins: [{pluginRef: q, weight: heavy}, {pluginRef: r}, {pluginref: q}]
+- plugins: [{pluginRef: plain-scorer}]
+dataLayer: {staleMetrics: {after: -1}, source: []}
+requestHandler: {parsers: [{pluginRef: q}, {pluginRef: p}]}
+"""
+    assert errors(body, "kind: EndpointPickerConfig\n") == [
+        "plugins[1].type: duplicate key; the first is in line 6 (line 7)",
+        "featureGates[0]: 5 is a number; a string is expected",
+        "schedulingProfiles[0].plugins[0].weight: 'heavy' is a string; a number is expected",
+        "schedulingProfiles[0].plugins[2].pluginref: unknown field; did you mean 'pluginRef'?",
+        "dataLayer.staleMetrics.after: -1 is not above 0",
+        "dataLayer.source: unknown field; did you mean 'sources'?",
+        "apiVersion: required, and missing; "
+        "'llm-d.ai/v1alpha1' or 'inference.networking.x-k8s.io/v1alpha1' is expected",
+        "featureGates[1]: 'zebra' names no feature gate; known: flowControl, haPopulateNonLeaderDatastore",
+        "plugins[0].type: 'queue-skorer' is no plugin type that is installed; did you mean 'queue-scorer'?",
+        "plugins[1].parameters.share: 2 is above 1",
+        "plugins[1].parameters.intervall: unknown field; did you mean 'interval'?",
+        "plugins[2].type: 'untested-scorer' is experimental (alpha); allow it with --allow-experimental-plugins",
+        "plugins[2].parameters.share: -1 is negative",
+        "plugins[3].name: 'plain-scorer' is the name of an earlier plugin; names are unique",
+        "plugins[3].parameters.share: 'x' is a string; a number is expected",
+        "schedulingProfiles[0].plugins[1].pluginRef: 'r' is no plugin's name",
+        "schedulingProfiles[0].plugins[2].pluginRef: required, and missing",
+        "schedulingProfiles[1].name: required, and missing",
+        "requestHandler.parsers[1].pluginRef: 'p' is no plugin's name",
+    ]
+
+
+def test_a_reference_to_a_broken_plugin_is_no_second_error() -> None:
+    body = (
+        "plugins: [{type: zebra, name: z}]\n"
+        "schedulingProfiles: [{name: a, plugins: [{pluginRef: z}]}, {name: b, plugins: [{pluginRef: z}]}]\n"
+        "dataLayer: {injectDefaults: false, sources: [{pluginRef: z, extractors: [{pluginRef: z}]}]}\n"
+        "parser: {pluginRef: z}\n"
+    )
+    assert errors(body) == ["plugins[0].type: 'zebra' is no plugin type that is installed"]
+
+
+@pytest.mark.parametrize("plugins", ["{type: queue-scorer}", "[queue-scorer]"])
+def test_references_are_not_judged_where_the_plugins_cant_be_read(plugins: str) -> None:
+    body = f"plugins: {plugins}\nschedulingProfiles: [{{name: a, plugins: [{{pluginRef: queue-scorer}}]}}]"
+    assert len(errors(body)) == 1
+
+
+def test_what_seems_to_lack_beside_a_broken_plugin_is_not_reported() -> None:
+    """The broken one may be the extractor that is missed."""
+    body = "plugins: [{type: queue-scorer}, {type: core-metric-extractor}]\ndataLayer: {injectDefaults: false}"
+    assert [line.split(":")[0] for line in errors(body)] == ["plugins[1].type"]
+
+
+def test_what_lacks_is_reported_beside_errors_elsewhere() -> None:
+    body = "plugins: [{type: queue-scorer}]\nfeatureGates: [zebra]\ndataLayer: {injectDefaults: false}"
+    assert [line.split(":")[0] for line in errors(body)] == ["featureGates[0]", "plugins[0]"]
+
+
+def test_errors_of_parameters_that_go_to_a_producer_are_where_they_are_written() -> None:
+    assert errors("plugins: [{type: prefix-scorer, parameters: {blockSize: 0}}]") == [
+        "plugins[0].parameters.blockSize: 0 is not above 0"
+    ]
+
+
+def test_a_default_that_isnt_installed_is_named() -> None:
+    lines = errors("plugins: [{type: queue-scorer}]", types=registry(MaxScorePicker, SingleProfileHandler))
+    assert lines == [
+        f"plugins: the plugin type {name!r}, which is added by default, isn't installed"
+        for name in ("max-score-picker", "single-profile-handler")
+    ]
+
+
+def test_a_plugin_package_that_cant_be_loaded_is_mentioned() -> None:
+    types = registry(OpenAIParser)
+    types.failures = ("entry point 'x' (x:Y): ImportError: no x",)
+    assert errors("plugins: [{type: openai-parser}]", types=types) == [
+        "plugins[0].type: 'openai-parser' is no plugin type that is installed; entry point 'x' (x:Y): ImportError: no x"
+    ]
+    [warning] = load(HEADER, types).warnings
+    assert "some plugin types may be missing: entry point 'x'" in str(warning)
+
+
+def test_lines_are_led_by_the_origin() -> None:
+    with pytest.raises(Invalid, match=r"^pool\.yaml: pluggins: unknown field"):
+        load(f"{HEADER}pluggins: []", registry(), "pool.yaml")
+
+
+def test_a_document_that_is_data_already_is_loaded_too() -> None:
+    with pytest.raises(Invalid, match="kind: 'Pod'"):
+        load_document({"kind": "Pod"}, registry())
+
+
+def test_parameters_match_in_any_case() -> None:
+    config = loaded("plugins: [{type: plain-scorer, parameters: {QueueDepthThreshold: 7, NAMES: [a]}}]")
+    assert config.plugins["plain-scorer"].parameters.queue_depth_threshold == 7
+    assert config.plugins["plain-scorer"].parameters.names == ("a",)
+
+
+def test_an_alpha_type_loads_where_experimental_plugins_are_allowed() -> None:
+    assert "untested-scorer" in loaded("plugins: [{type: untested-scorer}]", allow_experimental=True).plugins
+
+
+def test_the_former_name_of_a_type_loads_with_a_warning_and_names_the_plugin() -> None:
+    config = loaded(
+        "plugins: [{type: least-queue-scorer}]\n"
+        "schedulingProfiles: [{name: a, plugins: [{pluginRef: least-queue-scorer, weight: 2}]}]"
+    )
+    assert config.plugins["least-queue-scorer"].kind.TYPE == "queue-scorer"
+    assert warnings(config) == ["plugins[0].type: least-queue-scorer is deprecated; write queue-scorer"]
+
+
+def test_the_former_api_group_loads_with_a_warning() -> None:
+    header = HEADER.replace("llm-d.ai", "inference.networking.x-k8s.io")
+    assert warnings(load(header, registry())) == [
+        "apiVersion: inference.networking.x-k8s.io/v1alpha1 is deprecated; write llm-d.ai/v1alpha1"
+    ]
+
+
+def test_json_is_a_document_too() -> None:
+    text = (
+        '{"apiVersion": "llm-d.ai/v1alpha1",\n\t"kind": "EndpointPickerConfig", "plugins": [{"type": "queue-scorer"}]}'
+    )
+    assert "queue-scorer" in load(text, registry()).plugins
+
+
+def test_data_is_the_former_name_of_data_layer() -> None:
+    config = loaded("data: {staleMetrics: {after: 5s}}")
+    assert config.stale_metrics.after == 5.0
+    assert warnings(config) == ["data: deprecated; write dataLayer"]
+
+
+def test_thresholds_in_the_section_are_a_detector_that_filters_nothing() -> None:
+    """Such documents are older than detectors that are filters too."""
+    config = loaded("plugins: [{type: queue-scorer}]\nsaturationDetector: {queueDepthThreshold: 9, INTERVAL: 150ms}")
+    assert config.saturation_detector == "utilization-detector"
+    assert config.plugins["utilization-detector"].parameters.queue_depth_threshold == 9
+    assert config.plugins["utilization-detector"].parameters.interval == 0.15
+    assert [one.plugin.name for one in config.profiles[0].members] == ["queue-scorer", "max-score-picker"]
+    assert warnings(config) == [
+        "saturationDetector: thresholds here are deprecated; write a utilization-detector plugin"
+    ]
+
+
+def test_the_former_place_of_the_detector_loads_with_a_warning_and_the_new_one_goes_first() -> None:
+    plugins = "plugins: [{type: utilization-detector, name: a}, {type: utilization-detector, name: b}]\n"
+    former = loaded(f"{plugins}saturationDetector: {{pluginRef: b}}")
+    assert former.saturation_detector == "b"
+    assert warnings(former) == ["saturationDetector: deprecated; write flowControl.saturationDetector"]
+    both = loaded(
+        f"{plugins}saturationDetector: {{pluginRef: b}}\nflowControl: {{saturationDetector: {{pluginRef: a}}}}"
+    )
+    assert both.saturation_detector == "a"
+    assert warnings(both) == ["saturationDetector: has no effect beside flowControl.saturationDetector; leave it out"]
+
+
+def test_the_default_detector_needs_no_entry() -> None:
+    assert loaded("saturationDetector: {pluginRef: utilization-detector}").saturation_detector == "utilization-detector"
+
+
+def test_the_former_place_of_the_parser_loads_with_a_warning_and_the_new_one_goes_first() -> None:
+    plugins = "plugins: [{type: passthrough-parser, name: p}, {type: openai-parser, name: o}]\n"
+    former = loaded(f"{plugins}parser: {{pluginRef: p}}")
+    assert former.parsers == ("p",)
+    assert warnings(former) == ["parser: deprecated; write requestHandler.parsers"]
+    both = loaded(f"{plugins}parser: {{pluginRef: p}}\nrequestHandler: {{parsers: [{{pluginRef: o}}]}}")
+    assert both.parsers == ("o",)
+    assert warnings(both) == ["parser: has no effect beside requestHandler.parsers; leave it out"]
+
+
+def test_a_default_parser_at_the_former_place_needs_no_entry() -> None:
+    assert loaded("parser: {pluginRef: openai-parser}").parsers == ("openai-parser",)
+
+
+def test_flow_control_without_its_gate_is_not_judged_and_says_so() -> None:
+    config = loaded("flowControl: {maxRequests: 5, priorityBands: [{orderingPolicyRef: none}]}")
+    assert config.flow_control is None
+    assert warnings(config) == ["flowControl: the feature gate flowControl is off: only its saturationDetector counts"]
+
+
+def test_flow_control_with_its_gate_is_kept_and_says_what_it_doesnt_do() -> None:
+    config = loaded("featureGates: [flowControl]\nflowControl: {maxBytes: 1Ki, noEndpointRequestTTL: 5m}")
+    assert config.flow_control is not None
+    assert (config.flow_control.max_bytes, config.flow_control.no_endpoint_request_ttl) == (1024, 300.0)
+    assert "queueing isn't available" in warnings(config)[0]
+
+
+def test_a_plugin_that_counts_twice_in_a_profile_is_a_warning() -> None:
+    config = loaded(
+        "plugins: [{type: plain-scorer}]\n"
+        "schedulingProfiles: [{name: a, plugins: [{pluginRef: plain-scorer}, {pluginRef: plain-scorer, weight: 2}]}]"
+    )
+    assert [one.weight for one in config.profiles[0].members] == [1.0, 2.0, 1.0]
+    assert warnings(config) == [
+        "schedulingProfiles[0].plugins[1].pluginRef: 'plain-scorer' is listed twice, and counts twice"
+    ]
+
+
+def test_negative_and_zero_weights_are_taken() -> None:
+    config = loaded(
+        "plugins: [{type: plain-scorer}, {type: queue-scorer}]\n"
+        "schedulingProfiles: [{name: a, plugins: [{pluginRef: plain-scorer, weight: -1}, "
+        "{pluginRef: queue-scorer, weight: 0}]}]"
+    )
+    assert [one.weight for one in config.profiles[0].members] == [-1.0, 0.0, 1.0]
+
+
+def test_a_profile_can_list_plugins_that_play_no_part_in_it() -> None:
+    config = loaded(
+        "plugins: [{type: openai-parser}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: openai-parser}]}]"
+    )
+    assert [one.plugin.name for one in config.profiles[0].members] == ["openai-parser", "max-score-picker"]

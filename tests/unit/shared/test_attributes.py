@@ -1,0 +1,44 @@
+from shared.attributes import KV_CACHE_USAGE, STANDARD_KEYS, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap, Sample
+
+
+def test_an_attribute_goes_by_its_name_and_its_producer() -> None:
+    assert WAITING_QUEUE_SIZE.wire == str(WAITING_QUEUE_SIZE) == "WaitingQueueSize/core-metrics-extractor"
+
+
+def test_two_producers_of_one_name_dont_meet() -> None:
+    other = AttributeKey("WaitingQueueSize", "mine", float)
+    attributes = AttributeMap()
+    attributes.put(WAITING_QUEUE_SIZE, 3.0, at=1.0)
+    attributes.put(other, 4.0, at=1.0)
+    assert (attributes.get(WAITING_QUEUE_SIZE), attributes.get(other)) == (3.0, 4.0)
+
+
+def test_the_standard_keys_have_names_of_their_own() -> None:
+    assert len({key.wire for key in STANDARD_KEYS}) == len(STANDARD_KEYS)
+
+
+def test_an_attribute_that_was_never_put_is_absent_not_zero() -> None:
+    attributes = AttributeMap()
+    assert attributes.get(KV_CACHE_USAGE) is None
+    assert attributes.sample(KV_CACHE_USAGE) is None
+
+
+def test_the_newest_sample_replaces_the_one_before() -> None:
+    attributes = AttributeMap()
+    attributes.put(KV_CACHE_USAGE, 0.1, at=1.0)
+    attributes.put(KV_CACHE_USAGE, 0.2, at=2.0)
+    assert attributes.items() == [(KV_CACHE_USAGE, Sample(0.2, 2.0))]
+
+
+def test_a_dropped_attribute_is_absent_and_dropping_it_again_is_no_error() -> None:
+    attributes = AttributeMap()
+    attributes.put(KV_CACHE_USAGE, 0.1, at=1.0)
+    attributes.drop(KV_CACHE_USAGE)
+    attributes.drop(KV_CACHE_USAGE)
+    assert len(attributes) == 0
+
+
+def test_a_map_shows_what_it_holds() -> None:
+    attributes = AttributeMap()
+    attributes.put(KV_CACHE_USAGE, 0.5, at=1.0)
+    assert repr(attributes) == "<AttributeMap KVCacheUsagePercent=0.5>"

@@ -81,6 +81,14 @@ async def bucket_is_there(bus: Bus) -> None:
                 return
 
 
+async def stored_subjects(bus: Bus, count: int) -> list[str]:
+    """The subjects in the bucket, once there are that many: frames are stored a little after they were sent."""
+    async with asyncio.timeout(2.0):
+        while len(stored := await js.snapshot(bus, "attributes", "$KV.attributes.>")) < count:
+            await asyncio.sleep(0.01)
+    return [message.subject for message in stored]
+
+
 async def test_a_frame_arrives_as_it_was_sent(connect: Connect) -> None:
     async with publishing(await connect()) as publisher, reading_frames(await connect()) as (reader, received):
         assert await publisher.publish(
@@ -112,8 +120,7 @@ async def test_the_bucket_is_as_designed_and_holds_each_part_under_its_key(conne
         assert config["max_msgs_per_subject"] == 1
         assert config["max_age"] == 5_000_000_000
         assert config["num_replicas"] == 1
-        stored = await js.snapshot(bus, "attributes", "$KV.attributes.>")
-        assert [message.subject for message in stored] == [
+        assert await stored_subjects(bus, 2) == [
             f"$KV.attributes.{POOL}.c1.0",
             f"$KV.attributes.{POOL}.c1.1",
         ]
@@ -124,6 +131,7 @@ async def test_a_frame_of_a_snapshot_counts_as_one_time_to_live_old_until_a_live
     async with publishing(bus) as publisher:
         await bucket_is_there(bus)
         await send(publisher, 1.0)
+        await stored_subjects(bus, 1)
         async with reading_frames(await connect()) as (reader, received):
             await until(lambda: received.frames)
             assert (received.values, received.frames[0][1]) == ([1.0], 5.0)
@@ -163,6 +171,7 @@ async def test_a_frame_that_cannot_be_decoded_is_skipped_counted_and_logged_once
             await until(lambda: received.values == [1.0])
         assert reader.malformed.total == 5
         assert [line["sender"] for line in lines if line["event"] == "bus.message.malformed"] == ["bad"]
+        await stored_subjects(bus, 2)
         async with reading_frames(await connect()) as (late, filled):
             await until(lambda: filled.values == [1.0])
             assert late.malformed.total == 1, "its snapshot holds the bad one too"

@@ -84,7 +84,7 @@ async def bucket_is_there(bus: Bus) -> None:
 async def stored_subjects(bus: Bus, count: int) -> list[str]:
     """The subjects in the bucket, once there are that many: frames are stored a little after they were sent."""
     async with asyncio.timeout(2.0):
-        while len(stored := await js.snapshot(bus, "attributes", "$KV.attributes.>")) < count:
+        while len(stored := await js.snapshot(bus, "attributes", "$KV.attributes.>")) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return [message.subject for message in stored]
 

@@ -134,7 +134,7 @@ def _value(texts: list[str], kind: type[Struct], field: inspect.Field, source: s
         parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
         plain = [_plain(part, _base(base.item_type)[0]) for part in parts]
     else:
-        plain = _plain(texts[-1], base)
+        plain = texts[-1] if form else _plain(texts[-1], base)
         if isinstance(plain, str) and not form and isinstance(base, _PLAIN):
             problems.error(source, f"{show(plain)} isn't {expected(base)}")
             return MISSING

@@ -1,0 +1,265 @@
+"""A tier's process from its first to its last line: settings, readiness, signals, drain, crashes, exit codes."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PATIENCE = 20.0
+"""Seconds for anything to happen; what is waited for takes milliseconds on a free machine."""
+
+
+class TinyProcess:
+    """The tiny tier as a child process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.steps: list[str] = []
+        """Its lines on stdout."""
+        self.logs: list[dict[str, Any]] = []
+        self.errors: list[str] = []
+        """Lines on stderr that are no log entries."""
+        self.port = 0
+        self._news = asyncio.Condition()
+        self._readers = [asyncio.create_task(self._read_steps()), asyncio.create_task(self._read_logs())]
+
+    async def _read_steps(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            async with self._news:
+                self.steps.append(line.decode().strip())
+                self._news.notify_all()
+
+    async def _read_logs(self) -> None:
+        assert self.process.stderr is not None
+        async for raw in self.process.stderr:
+            line = raw.decode().rstrip("\n")
+            if not line.startswith("{"):
+                self.errors.append(line)
+                continue
+            entry = json.loads(line)
+            if entry["event"] == "service.starting":
+                self.port = entry["admin_port"]
+            async with self._news:
+                self.logs.append(entry)
+                self._news.notify_all()
+
+    async def until(self, step: str) -> None:
+        async with asyncio.timeout(PATIENCE), self._news:
+            await self._news.wait_for(lambda: step in self.steps)
+
+    async def logged(self, event: str) -> dict[str, Any]:
+        """The first entry of that name."""
+        async with asyncio.timeout(PATIENCE), self._news:
+            await self._news.wait_for(lambda: any(one["event"] == event for one in self.logs))
+            return next(one for one in self.logs if one["event"] == event)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def get(self, path: str) -> httpx.Response:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", trust_env=False) as client:
+            return await client.get(path)
+
+    async def post(self, path: str) -> None:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", trust_env=False) as client:
+            (await client.post(path)).raise_for_status()
+
+    async def ended(self) -> int:
+        """The exit code, once all that was written has been read."""
+        async with asyncio.timeout(PATIENCE):
+            code = await self.process.wait()
+            await asyncio.gather(*self._readers)
+        return code
+
+
+@contextlib.asynccontextmanager
+async def tiny(*flags: str, **environ: str) -> AsyncIterator[TinyProcess]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.protocol.service.tier", "--admin-host=127.0.0.1", "--admin-port=0", *flags),
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("POINTSMAN_")} | environ,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    child = TinyProcess(process)
+    try:
+        yield child
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await child.ended()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_then_cancels_the_tasks_then_closes(number: signal.Signals) -> None:
+    async with tiny() as child:
+        await child.logged("service.started")
+        child.signal(number)
+        assert await child.ended() == 0
+        assert child.steps == ["made", "start", "started", "drain", "drained", "work cancelled", "close", "closed"]
+        events = [line["event"] for line in child.logs]
+        assert events == [
+            *("service.starting", "service.started", "service.signal", "service.draining", "service.stopped")
+        ]
+        assert (await child.logged("service.stopped"))["exit_code"] == 0
+        assert child.errors == []
+
+
+async def test_a_draining_process_is_not_ready_and_answers_until_the_end() -> None:
+    async with tiny("--drain-takes", "60") as child:
+        await child.logged("service.started")
+        assert (await child.get("/readyz")).json() == {"ready": True, "reasons": {}}
+        child.signal(signal.SIGTERM)
+        await child.until("drain")
+        answer = await child.get("/readyz")
+        assert (answer.status_code, answer.json()["reasons"]) == (503, {"process": "the process is stopping"})
+        assert (await child.get("/healthz")).status_code == 200
+        assert (await child.get("/metrics")).status_code == 200
+
+
+async def test_admin_http_outlives_the_close() -> None:
+    async with tiny("--close-takes", "60", "--close-timeout", "60s") as child:
+        await child.logged("service.started")
+        child.signal(signal.SIGTERM)
+        await child.until("close")
+        assert (await child.get("/healthz")).status_code == 200
+
+
+async def test_a_drain_and_a_close_that_take_too_long_are_cut_off() -> None:
+    flags = ("--drain-takes", "60", "--close-takes", "60", "--drain-timeout", "100ms", "--close-timeout", "100ms")
+    async with tiny(*flags) as child:
+        await child.logged("service.started")
+        child.signal(signal.SIGTERM)
+        assert await child.ended() == 0
+        assert [line["step"] for line in child.logs if line["event"] == "service.timeout"] == ["drain", "close"]
+        assert child.steps[3:] == ["drain", "work cancelled", "close"]
+
+
+async def test_steps_that_fail_are_logged_and_the_next_ones_follow() -> None:
+    async with tiny("--drain-fails", "--close-fails") as child:
+        await child.logged("service.started")
+        child.signal(signal.SIGTERM)
+        assert await child.ended() == 70
+        failed = [line for line in child.logs if line["event"] == "service.failed"]
+        assert [line["step"] for line in failed] == ["drain", "close"]
+        assert "OSError: no drain" in failed[0]["exception"]
+        assert (await child.logged("service.stopped"))["exit_code"] == 70
+
+
+async def test_a_second_signal_ends_the_process_at_once() -> None:
+    async with tiny("--drain-takes", "60") as child:
+        await child.logged("service.started")
+        child.signal(signal.SIGTERM)
+        await child.until("drain")
+        child.signal(signal.SIGTERM)
+        assert await child.ended() == 128 + signal.SIGTERM
+        assert "closed" not in child.steps
+
+
+async def test_a_signal_is_heard_while_the_process_starts() -> None:
+    async with tiny("--start-does", "wait") as child:
+        await child.until("start")
+        answer = await child.get("/readyz")
+        assert (answer.status_code, answer.json()["reasons"]) == (503, {"process": "the process is starting"})
+        child.signal(signal.SIGTERM)
+        assert await child.ended() == 0
+        assert child.steps == ["made", "start", "start given up", "close", "closed"]
+
+
+async def test_a_start_that_refuses_what_it_was_given_says_so_and_exits_with_1() -> None:
+    async with tiny("--start-does", "refuse") as child:
+        assert await child.ended() == 1
+        assert child.errors == ["pool.yaml: pool: is odd", "pool.yaml: colour: is red"]
+        assert child.steps == ["made", "start", "close", "closed"]
+
+
+async def test_a_start_that_fails_is_logged_and_exits_with_70() -> None:
+    async with tiny("--start-does", "fail") as child:
+        assert await child.ended() == 70
+        assert "OSError: the disk is gone" in (await child.logged("service.crashed"))["exception"]
+        assert child.errors == []
+
+
+async def test_an_essential_task_that_crashes_stops_the_process_in_order_with_70() -> None:
+    async with tiny("--drain-takes", "60", "--drain-timeout", "60s") as child:
+        await child.logged("service.started")
+        await child.post("/crash/essential")
+        await child.until("drain")
+        assert 'pointsman_task_crashes_total{task="essential-work"} 1.0' in (await child.get("/metrics")).text
+        crash = await child.logged("task.crashed")
+        assert (crash["task"], crash["essential"]) == ("essential-work", True)
+        assert "RuntimeError: a bug" in crash["exception"]
+    async with tiny() as child:
+        await child.logged("service.started")
+        await child.post("/crash/essential")
+        assert await child.ended() == 70
+        assert child.steps[-2:] == ["close", "closed"]
+
+
+async def test_another_task_that_crashes_is_logged_and_counted_and_the_process_goes_on() -> None:
+    async with tiny() as child:
+        await child.logged("service.started")
+        await child.post("/crash/other")
+        await child.logged("task.crashed")
+        assert 'pointsman_task_crashes_total{task="other-work"} 1.0' in (await child.get("/metrics")).text
+        assert (await child.get("/readyz")).status_code == 200
+
+
+async def test_bad_settings_are_all_told_and_nothing_is_started() -> None:
+    async with tiny("--drain-timeout", "-1s", "--zebra", POINTSMAN_LOG_LEVEL="loud") as child:
+        assert await child.ended() == 1
+        assert child.steps == []
+        assert child.logs == []
+        assert [line.split(":")[0] for line in child.errors] == ["--zebra", "POINTSMAN_LOG_LEVEL", "--drain-timeout"]
+
+
+async def test_a_taken_admin_port_is_named_and_nothing_is_started() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with tiny(f"--admin-port={port}") as child:
+            assert await child.ended() == 1
+            assert child.errors == [f"--admin-port: 127.0.0.1:{port} is taken by another process; 0 takes a free port"]
+            assert child.steps == ["made"]
+
+
+async def test_a_condition_that_doesnt_hold_is_said() -> None:
+    async with tiny("--condition", "no endpoints yet") as child:
+        await child.logged("service.started")
+        answer = await child.get("/readyz")
+        assert (answer.status_code, answer.json()["reasons"]) == (503, {"condition": "no endpoints yet"})
+
+
+async def test_the_state_says_who_it_is_and_keeps_secrets() -> None:
+    async with tiny(POINTSMAN_ID="tiny-1", POINTSMAN_NATS_PASSWORD="hunter2", POINTSMAN_NATS_TOKEN="hunter3") as child:
+        await child.logged("service.started")
+        answer = await child.get("/debug/state")
+        state = answer.json()
+        assert (state["id"], state["tier"], state["nothing"]) == ("tiny-1", "tiny", None)
+        assert "hunter" not in answer.text
+        assert "hunter" not in (await child.get("/metrics")).text
+        assert {(line["tier"], line["id"]) for line in child.logs} == {("tiny", "tiny-1")}
+
+
+async def test_a_process_without_an_id_makes_one_up_that_tells_where_it_runs() -> None:
+    async with tiny() as child:
+        line = await child.logged("service.started")
+        assert line["id"].startswith(socket.gethostname().split(".")[0] + "-")
+        assert (await child.get("/debug/state")).json()["id"] == line["id"]
+
+
+async def test_a_misspelled_variable_is_a_warning() -> None:
+    async with tiny(POINTSMAN_ADMIN_PROT="9091") as child:
+        line = await child.logged("settings.unknown_variable")
+        assert (line["variable"], line["did_you_mean"]) == ("POINTSMAN_ADMIN_PROT", "POINTSMAN_ADMIN_PORT")
+        await child.logged("service.started")

@@ -1,0 +1,92 @@
+"""A tiny tier, run as a process by the tests: it does on request what a tier does, and what goes wrong in one.
+
+It reports each step of its life as a line on stdout.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fastapi import FastAPI
+
+from shared.config.problems import Invalid, Problem
+from shared.service import CommonSettings, Service, run
+
+
+class TinySettings(CommonSettings, frozen=True, kw_only=True):
+    """A tier for tests."""
+
+    start_does: Literal["return", "wait", "refuse", "fail"] = "return"
+    drain_takes: float = 0.0
+    drain_fails: bool = False
+    close_takes: float = 0.0
+    close_fails: bool = False
+    condition: str = ""
+
+
+def say(step: str) -> None:
+    print(step, flush=True)
+
+
+class Tiny(Service):
+    """Says what it does."""
+
+    tier = "tiny"
+
+    def __init__(self, settings: TinySettings) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self.readiness.require("condition", lambda: settings.condition or None)
+        say("made")
+
+    async def start(self) -> None:
+        say("start")
+        match self._settings.start_does:
+            case "wait":
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    say("start given up")
+            case "refuse":
+                raise Invalid([Problem("pool", "is odd"), Problem("colour", "is red")], "pool.yaml")
+            case "fail":
+                raise OSError("the disk is gone")
+        self.spawn(self._work(), "work")
+        say("started")
+
+    async def _work(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            say("work cancelled")
+
+    async def drain(self) -> None:
+        say("drain")
+        if self._settings.drain_fails:
+            raise OSError("no drain")
+        await asyncio.sleep(self._settings.drain_takes)
+        say("drained")
+
+    async def close(self) -> None:
+        say("close")
+        if self._settings.close_fails:
+            raise OSError("no close")
+        await asyncio.sleep(self._settings.close_takes)
+        say("closed")
+
+    def state(self) -> Mapping[str, Any]:
+        return {"pid": os.getpid(), "nothing": float("nan")}
+
+    def routes(self, app: FastAPI) -> None:
+        @app.post("/crash/{kind}")
+        async def crash(kind: Literal["essential", "other"]) -> None:
+            self.spawn(self._crash(), f"{kind}-work", essential=kind == "essential")
+
+    async def _crash(self) -> None:
+        raise RuntimeError("a bug")
+
+
+if __name__ == "__main__":
+    sys.exit(run(TinySettings, Tiny, sys.argv[1:], "tiny"))

@@ -1,0 +1,112 @@
+"""The admin routes, asked without a network, and the socket that they are served on."""
+
+import socket
+from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from shared.config.problems import Invalid
+from shared.service.admin import AdminServer, build_app
+from shared.service.readiness import Phase, Readiness
+
+STATE: dict[str, Any] = {}
+
+
+@pytest.fixture
+def readiness() -> Readiness:
+    return Readiness()
+
+
+@pytest.fixture
+async def client(readiness: Readiness) -> AsyncIterator[httpx.AsyncClient]:
+    registry = CollectorRegistry()
+    Counter("picks", "Picks", registry=registry).inc(3)
+    app = build_app("test", readiness, registry, _state)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        yield client
+
+
+def _state() -> Mapping[str, Any]:
+    return STATE
+
+
+async def test_a_process_that_answers_is_alive(client: httpx.AsyncClient, readiness: Readiness) -> None:
+    readiness.phase = Phase.STARTING
+    answer = await client.get("/healthz")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+async def test_readiness_is_200_or_503_with_the_reasons(client: httpx.AsyncClient, readiness: Readiness) -> None:
+    answer = await client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "reasons": {}})
+    readiness.require("bus", lambda: "no nats-server at nats://127.0.0.1:4222")
+    answer = await client.get("/readyz")
+    assert (answer.status_code, answer.json()["reasons"]) == (503, {"bus": "no nats-server at nats://127.0.0.1:4222"})
+
+
+async def test_metrics_are_in_prometheus_text_format(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    assert "picks_total 3.0\n" in answer.text
+
+
+async def test_the_state_is_json_whatever_is_in_it(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {
+        "missing": float("nan"),
+        "endless": float("inf"),
+        "array": np.array([1.5, float("nan")]),
+        "number": np.int64(5),
+        "set": frozenset({1}),
+        "view": MappingProxyType({"a": 1}),
+        "error": ValueError("odd"),
+    }
+    monkeypatch.setitem(globals(), "STATE", values)
+    answer = await client.get("/debug/state")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == {
+        "missing": None,
+        "endless": None,
+        "array": [1.5, None],
+        "number": 5,
+        "set": [1],
+        "view": {"a": 1},
+        "error": "odd",
+    }
+
+
+async def test_a_taken_port_is_named(readiness: Readiness) -> None:
+    app = build_app("test", readiness, CollectorRegistry(), _state)
+    first = AdminServer(app, "127.0.0.1", 0)
+    try:
+        with pytest.raises(Invalid) as caught:
+            AdminServer(app, "127.0.0.1", first.port)
+        assert caught.value.lines() == [
+            f"--admin-port: 127.0.0.1:{first.port} is taken by another process; 0 takes a free port"
+        ]
+        assert repr(first) == f"<AdminServer 127.0.0.1:{first.port}>"
+    finally:
+        first.stop()
+        await first.serve()
+
+
+def test_an_address_of_another_machine_is_named(readiness: Readiness) -> None:
+    app = build_app("test", readiness, CollectorRegistry(), _state)
+    with pytest.raises(Invalid, match=r"--admin-host: '192\.0\.2\.1' is no address of this machine"):
+        AdminServer(app, "192.0.2.1", 0)
+
+
+def test_a_name_that_cant_be_resolved_is_named(readiness: Readiness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bind(_socket: socket.socket, _address: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    app = build_app("test", readiness, CollectorRegistry(), _state)
+    with pytest.raises(
+        Invalid, match="--admin-host: 'nowhere' is no address of this machine: Name or service not known"
+    ):
+        AdminServer(app, "nowhere", 0)

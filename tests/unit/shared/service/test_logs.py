@@ -1,0 +1,87 @@
+"""What a process logs, in a process of its own: logging is set up once for all of it."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import logging, threading, warnings
+import structlog
+from shared.service import logs
+
+logs.configure("{level}", "{form}", tier="picker", id="p-1")
+log = structlog.get_logger("ours")
+{body}
+"""
+
+
+def run(body: str, form: str = "json", level: str = "info") -> str:
+    script = SCRIPT.format(form=form, level=level, body=body)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == ""
+    return done.stderr
+
+
+def lines(body: str, level: str = "info") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run(body, level=level).splitlines()]
+
+
+def test_a_line_is_one_json_object_with_what_is_bound() -> None:
+    [line] = lines("log.info('endpoint.added', endpoint='a', port=80)")
+    del line["timestamp"]
+    assert line == {
+        "event": "endpoint.added",
+        "endpoint": "a",
+        "port": 80,
+        "level": "info",
+        "logger": "ours",
+        "tier": "picker",
+        "id": "p-1",
+    }
+
+
+def test_libraries_warnings_and_other_threads_come_through_the_same_door() -> None:
+    found = lines(
+        "logging.getLogger('lib').warning('hello %s', 'there')\n"
+        "threading.Thread(target=lambda: log.info('thread.ran')).start()\n"
+        "warnings.simplefilter('always'); warnings.warn('careful')\n"
+    )
+    assert {line["id"] for line in found} == {"p-1"}
+    texts = [line["event"] for line in found]
+    assert "hello there" in texts
+    assert "thread.ran" in texts
+    assert any("careful" in text for text in texts)
+
+
+def test_talkative_libraries_are_heard_from_warning_on() -> None:
+    body = "for name in ('nats', 'uvicorn.error'): log = logging.getLogger(name); log.info('no'); log.warning('yes')"
+    assert [line["event"] for line in lines(body, level="debug")] == ["yes", "yes"]
+    assert lines(body, level="error") == []
+
+
+def test_less_severe_lines_than_the_level_are_left_out() -> None:
+    assert [line["event"] for line in lines("log.info('a'); log.warning('b')", level="warning")] == ["b"]
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_an_exception_comes_with_its_traceback_and_without_local_variables(form: str) -> None:
+    """A local variable may hold a password."""
+    body = """
+def connect(password):
+    raise OSError("refused")
+try:
+    connect("hunter2")
+except OSError:
+    log.exception("bus.lost")
+"""
+    text = run(body, form)
+    assert "OSError: refused" in text
+    assert "in connect" in text
+    assert "hunter2" not in text
+
+
+def test_the_console_form_is_for_reading() -> None:
+    assert " [info     ] endpoint.added " in run("log.info('endpoint.added', port=80)", "console")

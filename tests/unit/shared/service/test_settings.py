@@ -1,0 +1,223 @@
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from msgspec import Meta
+
+from shared.config.problems import Invalid
+from shared.quantities import Duration, PositiveDuration, Size
+from shared.service.settings import CommonSettings, describe, misspelled, parse, read_text
+
+
+class Settings(CommonSettings, frozen=True, kw_only=True):
+    """Settings of every kind."""
+
+    interval: Annotated[PositiveDuration, Meta(description="time between two looks")] = 0.1
+    limit: Annotated[Size, Meta(description="bytes at most")] = 2**20
+    share: Annotated[float, Meta(ge=0, le=1, description="a share; 50% is 0.5")] = 0.5
+    seed: Annotated[int | None, Meta(description="of random numbers")] = None
+    ports: Annotated[tuple[int, ...], Meta(description="ports")] = ()
+    mode: Annotated[Literal["lean", "full"], Meta(description="how")] = "lean"
+    secure_serving: Annotated[bool, Meta(description="with TLS")] = True
+    grace: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode == "full" and self.seed is not None:
+            raise ValueError("--seed: not in full mode")
+
+
+class Needy(CommonSettings, frozen=True, kw_only=True):
+    """Has a setting without a default."""
+
+    endpoints_file: Annotated[str, Meta(min_length=1, description="endpoints")]
+
+
+def read(*argv: str, **environ: str) -> Settings:
+    return parse(Settings, argv, environ, "pointsman test")
+
+
+def problems(*argv: str, **environ: str) -> list[str]:
+    with pytest.raises(Invalid) as caught:
+        read(*argv, **environ)
+    return caught.value.lines()
+
+
+def test_without_flags_and_variables_the_defaults_hold() -> None:
+    assert read() == Settings()
+
+
+def test_a_flag_goes_before_the_environment_and_that_before_the_default() -> None:
+    assert read().pool_name == "default"
+    assert read(POINTSMAN_POOL_NAME="a").pool_name == "a"
+    assert read("--pool-name", "b", POINTSMAN_POOL_NAME="a").pool_name == "b"
+
+
+def test_of_a_flag_that_is_repeated_the_last_counts() -> None:
+    assert read("--pool-name", "a", "--pool-name=b").pool_name == "b"
+
+
+def test_an_empty_variable_is_one_that_isnt_set() -> None:
+    """Compose files and manifests pass variables on that may be empty."""
+    assert read(POINTSMAN_ADMIN_PORT="", POINTSMAN_POOL_NAME="") == Settings()
+
+
+def test_an_empty_flag_is_an_empty_text() -> None:
+    assert problems("--pool-name", "") == ["--pool-name: '' is empty"]
+    assert read("--id=").id == ""
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "field", "value"),
+    [
+        ("--interval", "200ms", "interval", 0.2),
+        ("--interval", "2", "interval", 2.0),
+        ("--grace", "1m30s", "grace", 90.0),
+        ("--limit", "64Ki", "limit", 65536),
+        ("--limit", "4096", "limit", 4096),
+        ("--share", "1", "share", 1.0),
+        ("--seed", "7", "seed", 7),
+        ("--ports", "1,2", "ports", (1, 2)),
+        ("--nats-url", "nats://a:1, nats://b:2", "nats_url", ("nats://a:1", "nats://b:2")),
+        ("--mode", "full", "mode", "full"),
+        ("--secure-serving", "false", "secure_serving", False),
+        ("--secure-serving", "no", "secure_serving", False),
+        ("--secure-serving", "0", "secure_serving", False),
+        ("--secure-serving", "TRUE", "secure_serving", True),
+        ("--admin-port", "0", "admin_port", 0),
+    ],
+)
+def test_flag_and_variable_are_read_alike(flag: str, text: str, field: str, value: object) -> None:
+    variable = "POINTSMAN_" + flag.removeprefix("--").replace("-", "_").upper()
+    assert getattr(read(flag, text), field) == value
+    assert getattr(read(f"{flag}={text}"), field) == value
+    assert getattr(read(**{variable: text}), field) == value
+
+
+def test_a_switch_needs_no_value() -> None:
+    assert read("--secure-serving", POINTSMAN_SECURE_SERVING="false").secure_serving is True
+
+
+def test_a_list_can_be_repeated_and_replaces_the_environments() -> None:
+    assert read("--ports", "1,2", "--ports=3", POINTSMAN_PORTS="9").ports == (1, 2, 3)
+
+
+def test_every_problem_is_told_at_once_by_its_source() -> None:
+    assert problems(
+        *("--interval", "0s", "--limit", "-1", "--share", "nan", "--seed", "x", "--ports", "1,b", "--mod", "full"),
+        *("--secure-serving=maybe", "--grace", "-5s", "--nats-url", ","),
+        POINTSMAN_ADMIN_PORT="70000",
+        POINTSMAN_LOG_LEVEL="loud",
+        POINTSMAN_DRAIN_TIMEOUT="soon",
+    ) == [
+        "--mod: unknown flag; did you mean '--mode'?",
+        "--nats-url: no items; at least 1 is expected",
+        "POINTSMAN_ADMIN_PORT: 70000 is above 65535",
+        "POINTSMAN_LOG_LEVEL: 'loud' isn't one of 'debug', 'error', 'info', 'warning'",
+        "POINTSMAN_DRAIN_TIMEOUT: 'soon': a duration such as 200ms, 2s or 1m30s is expected",
+        "--interval: '0s' is not above 0",
+        "--limit: '-1' is negative",
+        "--share: nan is not a finite number",
+        "--seed: 'x' isn't a whole number",
+        "--ports[1]: 'b' is a string; a whole number is expected",
+        "--secure-serving: 'maybe' isn't true or false",
+        "--grace: '-5s' is negative",
+    ]
+
+
+def test_what_settings_say_together_is_checked() -> None:
+    assert problems("--mode", "full", "--seed", "1") == ["settings: --seed: not in full mode"]
+
+
+def test_a_setting_without_a_default_is_required() -> None:
+    with pytest.raises(Invalid) as caught:
+        parse(Needy, ["--admin-port", "x"], {}, "test")
+    assert caught.value.lines() == [
+        "--admin-port: 'x' isn't a whole number",
+        "--endpoints-file: required, and missing (or set POINTSMAN_ENDPOINTS_FILE)",
+    ]
+    assert parse(Needy, [], {"POINTSMAN_ENDPOINTS_FILE": "e.yaml"}, "test").endpoints_file == "e.yaml"
+
+
+def test_a_required_flag_without_its_value_is_one_problem() -> None:
+    with pytest.raises(Invalid) as caught:
+        parse(Needy, ["--endpoints-file"], {}, "test")
+    assert caught.value.lines() == ["--endpoints-file: a value is missing: --endpoints-file VALUE"]
+
+
+def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        read("--zebra", "--help")
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: pointsman test [--flag VALUE …]\n\nSettings of every kind.\n\nsettings:\n")
+    for flag, variable, _, description in describe(Settings):
+        assert f"  {flag} " in text
+        assert " ".join(description.split()) in " ".join(text.split())
+        assert variable == "POINTSMAN_" + flag[2:].replace("-", "_").upper()
+    assert "--interval DURATION\n      time between two looks; default: 100ms\n" in text
+    assert "--secure-serving [true|false]\n      with TLS; default: true\n" in text
+    assert text.index("--interval") < text.index("settings of every tier:") < text.index("--pool-name")
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_help_says_which_settings_are_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(Needy, ["-h"], {}, "test")
+    assert "--endpoints-file TEXT\n      endpoints; required\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flag", "default"),
+    [
+        ("--interval", "100ms"),
+        ("--limit", "1Mi"),
+        ("--share", "0.5"),
+        ("--seed", ""),
+        ("--ports", ""),
+        ("--mode", "lean"),
+        ("--secure-serving", "true"),
+        ("--nats-url", "nats://127.0.0.1:4222"),
+        ("--drain-timeout", "30s"),
+    ],
+)
+def test_a_default_is_shown_as_it_would_be_written(flag: str, default: str) -> None:
+    assert {row[0]: row[2] for row in describe(Settings)}[flag] == default
+
+
+def test_a_default_that_is_shown_gives_the_default() -> None:
+    argv = [f"{flag}={default}" for flag, _, default, _ in describe(Settings) if default]
+    assert read(*argv) == Settings()
+
+
+def test_every_common_setting_is_described() -> None:
+    assert all(description for _, _, _, description in describe(CommonSettings))
+
+
+def test_a_variable_that_is_almost_a_settings_is_suspicious() -> None:
+    environ = {"POINTSMAN_ADMIN_PROT": "1", "POINTSMAN_INTERVALL": "1s", "POINTSMAN_POOL_NAME": "a", "PATH": "/"}
+    assert misspelled(Settings, environ) == [
+        ("POINTSMAN_ADMIN_PROT", "POINTSMAN_ADMIN_PORT"),
+        ("POINTSMAN_INTERVALL", "POINTSMAN_INTERVAL"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["POINTSMAN_FIXTURES", "POINTSMAN_GRPC_PORT", "POINTSMAN_ENDPOINTS_FILE", "POINTSMAN_"]
+)
+def test_a_variable_of_something_else_is_not(name: str) -> None:
+    assert misspelled(CommonSettings, {name: "x"}) == []
+
+
+def test_the_text_of_a_file_that_a_flag_names_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("größer", encoding="utf-8")
+    assert read_text(str(path), "--config-file") == "größer"
+
+
+def test_a_file_that_cant_be_read_is_named_with_its_flag(tmp_path: Path) -> None:
+    path = tmp_path / "missing.yaml"
+    with pytest.raises(Invalid, match=f"--config-file: '{path}' can't be read: No such file or directory"):
+        read_text(str(path), "--config-file")
+    path.write_bytes(b"a: \xff")
+    with pytest.raises(Invalid, match="isn't UTF-8 text: invalid start byte at byte 3"):
+        read_text(str(path), "--config-file")

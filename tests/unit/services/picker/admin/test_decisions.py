@@ -1,0 +1,81 @@
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from services.picker.admin.decisions import DecisionRing, add_routes
+from services.picker.decision import SHOWN, Asked, Decision
+from services.picker.requests.request import Refusal
+from services.picker.state.layout import Layout
+from tests.unit.services.picker.world import request
+
+
+def decision(request_id: str, at: float = 0.0) -> Decision:
+    asked = Asked.of(request(id=request_id))
+    return Decision(asked=asked, outcome=Refusal(status=503, message="no"), layout=Layout(), at=at)
+
+
+def ring(*ids: str, size: int = 3) -> DecisionRing:
+    made = DecisionRing(size)
+    for at, one in enumerate(ids):
+        made.add(decision(one, at))
+    return made
+
+
+def get(made: DecisionRing, path: str) -> tuple[int, Any]:
+    app = FastAPI()
+    add_routes(app, made)
+    answer = TestClient(app).get(path)
+    return answer.status_code, answer.json()
+
+
+def test_the_newest_are_kept() -> None:
+    made = ring("a", "b", "c", "d")
+    assert [one.asked.id for one in made.newest(9)] == ["d", "c", "b"]
+    assert [one.asked.id for one in made.newest(2)] == ["d", "c"]
+    assert (len(made), made.total, repr(made)) == (3, 4, "<DecisionRing 3 of 4>")
+
+
+def test_a_ring_of_size_0_keeps_none() -> None:
+    made = ring("a", size=0)
+    assert (made.newest(9), made.total) == ([], 1)
+
+
+def test_several_decisions_on_one_request_id_are_all_found_the_newest_first() -> None:
+    made = ring("a", "b", "a")
+    assert [one.at for one in made.of_request("a", 9)] == [2, 0]
+    assert [one.at for one in made.of_request("a", 1)] == [2]
+    assert made.of_request("c", 9) == []
+
+
+def test_a_request_id_of_any_length_is_found() -> None:
+    long = "x" * 5 * SHOWN
+    made = ring(long)
+    assert len(made.of_request(long, 9)) == 1
+
+
+def test_decisions_are_listed() -> None:
+    status, body = get(ring("a", "b"), "/debug/decisions?limit=1")
+    assert (status, body["total"], [one["request_id"] for one in body["decisions"]]) == (200, 2, ["b"])
+
+
+def test_a_decision_is_explained_by_its_request_id_whatever_characters_it_has() -> None:
+    status, body = get(ring("a/b?c d"), "/debug/decisions/a/b%3Fc%20d")
+    assert status == 200
+    assert [one["request_id"] for one in body["decisions"]] == ["a/b?c d"]
+
+
+def test_at_most_as_many_are_explained_as_asked_for() -> None:
+    made = ring(*["a"] * 20, size=20)
+    assert len(get(made, "/debug/decisions/a")[1]["decisions"]) == 10
+    assert len(get(made, "/debug/decisions/a?limit=15")[1]["decisions"]) == 15
+
+
+def test_an_unknown_request_id_is_a_404_that_says_how_many_were_looked_at() -> None:
+    status, body = get(ring("a"), "/debug/decisions/b")
+    assert (status, body) == (404, {"error": "no decision on a request 'b' among the last 1"})
+
+
+def test_limits_out_of_range_are_refused() -> None:
+    assert get(ring("a"), "/debug/decisions?limit=0")[0] == 422
+    assert get(ring("a"), "/debug/decisions/a?limit=1000")[0] == 422

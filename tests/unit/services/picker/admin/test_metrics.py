@@ -1,0 +1,115 @@
+import math
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
+
+from services.picker.admin.metrics import PickerMetrics, Timing
+from services.picker.decision import Asked, Decision
+from services.picker.requests.request import Refusal, Route
+from services.picker.scheduling.record import ProfileRun
+from services.picker.state.view import View
+from shared.attributes import WAITING_QUEUE_SIZE
+from tests.unit.services.picker.world import NOW, load, pool, report, request
+
+Samples = dict[tuple[str, tuple[str, ...]], float]
+
+
+def metrics(view: View) -> tuple[PickerMetrics, CollectorRegistry]:
+    registry = CollectorRegistry()
+    return PickerMetrics(registry, view, lambda: NOW), registry
+
+
+def scrape(registry: CollectorRegistry) -> Samples:
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {(one.name, tuple(one.labels.values())): one.value for family in families for one in family.samples}
+
+
+def routed(view: View, row: int) -> Decision:
+    layout = view.layout
+    run = ProfileRun("p", layout.all_rows, (), layout.all_rows, (), np.zeros(len(layout)), "picker", (row,))
+    return Decision(
+        asked=Asked.of(request()),
+        outcome=Route(destinations=(layout.authorities[row],)),
+        layout=layout,
+        runs={"p": run},
+        primary="p",
+    )
+
+
+def test_a_timing_is_a_histogram() -> None:
+    timing = Timing((0.1, 1.0))
+    for seconds in (0.05, 0.1, 0.5, 3.0):
+        timing.observe(seconds)
+    family = HistogramMetricFamily("x", "", labels=[])
+    timing.add_to(family)
+    found = {one.labels.get("le", one.name): one.value for one in family.samples}
+    assert found == {"0.1": 2, "1.0": 3, "+Inf": 4, "x_count": 4, "x_sum": pytest.approx(3.65)}
+    assert repr(timing) == "<Timing 4 times, 3.65 s together>"
+
+
+def test_decisions_are_counted_by_status_and_endpoint() -> None:
+    view = pool("a1", "a2")
+    made, registry = metrics(view)
+    made.decided(routed(view, 1), 0.0001)
+    made.decided(routed(view, 1), 0.0001)
+    made.decided(
+        Decision(asked=Asked.of(request()), outcome=Refusal(status=429, message=""), layout=view.layout), 0.0001
+    )
+    made.answered(413, 0.0)
+    made.served("fallback")
+    made.completed(0.7)
+    found = scrape(registry)
+    assert {status: found[("pointsman_picker_decisions_total", (status,))] for status in ("200", "429", "413")} == {
+        "200": 2,
+        "429": 1,
+        "413": 1,
+    }
+    assert found[("pointsman_picker_picks_total", ("a2",))] == 2
+    assert found[("pointsman_picker_picks_total", ("a1",))] == 0
+    assert found[("pointsman_picker_served_total", ("fallback",))] == 1
+    assert found[("pointsman_picker_decision_seconds_count", ())] == 4
+    assert found[("pointsman_picker_request_seconds_bucket", ("1.0",))] == 1
+    assert found[("pointsman_picker_request_seconds_bucket", ("0.5",))] == 0
+    assert repr(made) == "<PickerMetrics 4 requests>"
+
+
+def test_what_is_in_the_view_is_read_when_scraped() -> None:
+    view = pool("a1", "a2")
+    report(view, {WAITING_QUEUE_SIZE: [1, None]}, ages=0.5)
+    view.apply_load(load("peer", {"a1": (3, 30)}), NOW)
+    view.in_flight.charge("a1", 7)
+    view.prefixes.add("a1", [1, 2], 9)
+    found = scrape(metrics(view)[1])
+    assert found[("pointsman_picker_endpoints", ())] == 2
+    assert found[("pointsman_picker_inflight_requests", ("a1",))] == 4
+    assert found[("pointsman_picker_inflight_tokens", ("a1",))] == 37
+    assert found[("pointsman_picker_own_inflight_requests", ())] == 1
+    assert found[("pointsman_picker_peers", ())] == 1
+    assert found[("pointsman_picker_prefix_blocks", ())] == 2
+    assert found[("pointsman_picker_frames_total", ())] == 1
+    assert found[("pointsman_picker_attribute_age_seconds", ("a1",))] == 0.5
+    assert math.isinf(found[("pointsman_picker_attribute_age_seconds", ("a2",))])
+
+
+def test_plugins_are_timed_one_by_one() -> None:
+    made, registry = metrics(pool())
+    made.plugin("Scorer", "queue-scorer", "mine")(0.00007)
+    made.plugin("Scorer", "queue-scorer", "mine")(1.0)
+    labels = ("Scorer", "mine", "queue-scorer")
+    found = scrape(registry)
+    assert found[("pointsman_picker_plugin_seconds_count", labels)] == 2
+    assert found[("pointsman_picker_plugin_seconds_bucket", ("Scorer", "0.0001", "mine", "queue-scorer"))] == 1
+
+
+def test_endpoints_that_have_gone_are_forgotten() -> None:
+    view = pool("a1", "a2")
+    made, registry = metrics(view)
+    made.decided(routed(view, 0), 0.0)
+    made.decided(routed(view, 1), 0.0)
+    view.delete("pool.endpoint.a1")
+    made.forget_endpoints()
+    assert made.picks == {"a2": 1}
+    assert ("pointsman_picker_picks_total", ("a1",)) not in scrape(registry)

@@ -1,0 +1,122 @@
+import pytest
+
+from services.picker.admission.utilization import UtilizationDetector, UtilizationParameters
+from services.picker.state.view import View
+from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
+from shared.config import Invalid, load
+from shared.plugin import Registry
+from tests.unit.services.picker.world import cycle, pool, report
+
+Row = tuple[float | None, float | None, float]
+"""Queue, KV usage, age."""
+
+
+def view_of(*rows: Row) -> View:
+    view = pool(*(f"a{number}" for number in range(len(rows))))
+    queues, usages, ages = ([row[at] for row in rows] for at in range(3))
+    report(view, {WAITING_QUEUE_SIZE: queues, KV_CACHE_USAGE: usages}, [age or 0.0 for age in ages])
+    return view
+
+
+def saturation(*rows: Row, policy: str = "saturated", **parameters: object) -> float:
+    view = view_of(*rows)
+    detector = UtilizationDetector("detector", UtilizationParameters(**parameters))  # type: ignore[arg-type]
+    return detector.saturation(cycle(view, policy=policy), view.layout.all_rows)
+
+
+def kept(*rows: Row, policy: str = "saturated", **parameters: object) -> list[int]:
+    view = view_of(*rows)
+    detector = UtilizationDetector("detector", UtilizationParameters(**parameters))  # type: ignore[arg-type]
+    rows_left: list[int] = detector.filter(cycle(view, policy=policy), view.layout.all_rows).tolist()
+    return rows_left
+
+
+def test_the_fuller_of_queue_and_cache_counts_and_endpoints_are_averaged() -> None:
+    assert saturation((5, 0.4, 0), (0, 0.8, 0), (1, 0.1, 9)) == pytest.approx(1.0)
+    assert saturation((1, 0.0, 0), (0, 0.4, 0)) == pytest.approx((0.2 + 0.5) / 2)
+    assert saturation((20, 0.0, 0)) == pytest.approx(4.0)
+    assert saturation((2, 0.5, 0), queue_depth_threshold=4, kv_cache_util_threshold=0.5) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("saturated", 0.6), ("ignore", 0.2), ("lastKnown", 0.3)])
+def test_a_stale_endpoint_counts_as_the_policy_says(policy: str, expected: float) -> None:
+    assert saturation((1, 0.0, 0), (2, 0.0, 9), policy=policy) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("saturated", 0.6), ("ignore", 0.2), ("lastKnown", 0.6)])
+def test_an_endpoint_that_was_never_scraped_is_full_or_isnt_counted(policy: str, expected: float) -> None:
+    assert saturation((1, 0.0, 0), (None, None, 0), policy=policy) == pytest.approx(expected)
+
+
+def test_an_engine_that_reports_only_one_of_the_two_is_judged_by_it() -> None:
+    assert saturation((1, None, 0), (None, 0.4, 0)) == pytest.approx((0.2 + 0.5) / 2)
+    assert kept((1, None, 0), (9, None, 0), (None, 0.4, 0), (None, 0.9, 0)) == [0, 2]
+
+
+def test_one_of_the_two_gone_stale_makes_the_endpoint_stale() -> None:
+    view = pool("a0", "a1")
+    report(view, {WAITING_QUEUE_SIZE: [1, 1]})
+    report(view, {KV_CACHE_USAGE: [0.0, 0.0]}, ages=[0, 9])
+    assert UtilizationDetector("d").saturation(cycle(view), view.layout.all_rows) == pytest.approx((0.2 + 1) / 2)
+
+
+def test_staleness_can_be_the_detectors_own() -> None:
+    assert saturation((1, 0.0, 0.5), (2, 0.0, 0)) == pytest.approx(0.3)
+    assert saturation((1, 0.0, 0.5), (2, 0.0, 0), metrics_staleness_threshold=0.2) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("policy", ["saturated", "ignore"])
+@pytest.mark.parametrize("row", [(9, 1.0, 9.0), (None, None, 0.0)])
+def test_when_no_metrics_are_fresh_the_requests_in_flight_decide(policy: str, row: Row) -> None:
+    view = view_of(row, row)
+    detector = UtilizationDetector("detector", UtilizationParameters(max_concurrency=4))
+    run = cycle(view, policy=policy)
+    assert detector.saturation(run, view.layout.all_rows) == 0.0
+    charges = [view.in_flight.charge("a0", 1) for _ in range(8)]
+    assert detector.saturation(run, view.layout.all_rows) == pytest.approx(1.0)
+    assert run.readings["InFlightRequests"].values.tolist() == [8, 0]
+    for charge in charges:
+        charge.release()
+
+
+def test_no_endpoints_are_saturated() -> None:
+    view = pool()
+    assert UtilizationDetector("detector").saturation(cycle(view), view.layout.all_rows) == 1.0
+
+
+def test_as_a_filter_it_keeps_the_fresh_endpoints_below_both_limits() -> None:
+    assert kept((0, 0.5, 0), (5, 0.1, 0), (4, 0.8, 0), (4, 0.79, 0), (0, 0.0, 9), (None, None, 0)) == [0, 3]
+
+
+def test_as_a_filter_it_never_leaves_nothing() -> None:
+    assert kept((9, 0.9, 0), (0, 0.0, 9)) == [0, 1]
+
+
+def test_headroom_stretches_both_limits_of_the_filter_only() -> None:
+    rows: tuple[Row, ...] = ((7, 0.5, 0), (8, 0.5, 0), (0, 0.99, 0))
+    assert kept(*rows, headroom=0.5) == [0, 2]
+    assert saturation(*rows, headroom=0.5) == saturation(*rows)
+
+
+def test_what_it_read_is_there_to_be_explained() -> None:
+    view = view_of((1, 0.5, 0))
+    run = cycle(view)
+    UtilizationDetector("detector").saturation(run, view.layout.all_rows)
+    assert run.readings[WAITING_QUEUE_SIZE.wire].values.tolist() == [1]
+    assert run.readings[KV_CACHE_USAGE.wire].values.tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    ["queueDepthThreshold: 0", "kvCacheUtilThreshold: 1.1", "headroom: -1", "metricsStalenessThreshold: 0s"],
+)
+def test_parameters_out_of_range_are_refused(parameters: str) -> None:
+    text = f"""\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: utilization-detector
+  parameters: {{{parameters}}}
+"""
+    with pytest.raises(Invalid, match=parameters.partition(":")[0]):
+        load(text, Registry.installed())

@@ -1,0 +1,80 @@
+from typing import Any
+
+import pytest
+
+from services.picker.scheduling.filters.label_selector import LabelSelector, LabelSelectorFilter
+from shared.config.decode import MISSING, decode
+from shared.config.problems import Problems
+from tests.unit.services.picker.world import cycle, endpoint, pool
+
+VIEW = pool(
+    endpoint("a1", role="decode", zone="eu"),
+    endpoint("a2", role="prefill"),
+    endpoint("a3", role=""),
+    endpoint("a4"),
+)
+
+
+def selector(raw: dict[str, Any]) -> LabelSelector:
+    problems = Problems()
+    made = decode(raw, LabelSelector, "parameters", problems, ignore_case=True)
+    assert made is not MISSING, problems.errors
+    assert isinstance(made, LabelSelector)
+    return made
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("raw", "kept"),
+    [
+        ({}, "1234"),
+        ({"matchLabels": {"role": "decode"}}, "1"),
+        ({"matchLabels": {"role": "decode", "zone": "us"}}, ""),
+        ({"matchLabels": {"role": ""}}, "3"),
+        (expression("role", "In", "decode", "prefill"), "12"),
+        (expression("role", "In", ""), "3"),
+        (expression("role", "NotIn", "decode"), "234"),
+        (expression("role", "Exists"), "123"),
+        (expression("role", "DoesNotExist"), "4"),
+        ({"matchLabels": {"role": "decode"}, **expression("zone", "Exists")}, "1"),
+        ({"matchLabels": {"role": "prefill"}, **expression("zone", "Exists")}, ""),
+    ],
+)
+def test_a_selector_matches_as_kubernetes_does(raw: dict[str, Any], kept: str) -> None:
+    made = LabelSelectorFilter("filter", selector(raw))
+    rows = made.filter(cycle(VIEW), VIEW.layout.all_rows)
+    assert "".join(VIEW.layout.endpoints[row].id[1] for row in rows.tolist()) == kept
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (expression("role", "In"), "needs values"),
+        (expression("role", "NotIn"), "needs values"),
+        (expression("role", "Exists", "x"), "takes no values"),
+        (expression("role", "Equals", "x"), "isn't one of"),
+        ({"matchExpressions": [{"operator": "Exists"}]}, "required"),
+    ],
+)
+def test_an_expression_that_means_nothing_is_refused(raw: dict[str, Any], message: str) -> None:
+    problems = Problems()
+    assert decode(raw, LabelSelector, "parameters", problems, ignore_case=True) is MISSING
+    assert message in str(problems.errors[0])
+
+
+def test_only_rows_that_were_given_are_kept() -> None:
+    made = LabelSelectorFilter("filter", selector(expression("role", "Exists")))
+    assert made.filter(cycle(VIEW), VIEW.layout.all_rows[[3, 2, 0]]).tolist() == [2, 0]
+
+
+def test_a_new_layout_is_looked_at_anew() -> None:
+    made = LabelSelectorFilter("filter", selector({"matchLabels": {"role": "decode"}}))
+    view = pool(endpoint("a1", role="decode"), endpoint("a2"))
+    assert made.filter(cycle(view), view.layout.all_rows).tolist() == [0]
+    view.upsert("pool.endpoint.a2", endpoint("a2", role="decode"))
+    assert made.filter(cycle(view), view.layout.all_rows).tolist() == [0, 1]
+    other = pool(endpoint("a1"), endpoint("a2", role="decode"))
+    assert made.filter(cycle(other), other.layout.all_rows).tolist() == [1]

@@ -1,0 +1,118 @@
+import pytest
+
+from services.picker.requests.request import Request
+from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
+from services.picker.scheduling.producers.approx_prefix import ApproxPrefixParameters, ApproxPrefixProducer
+from services.picker.state.view import View
+from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS
+from tests.unit.services.picker.world import cycle, pool, report, request
+
+
+def producer(**parameters: object) -> ApproxPrefixProducer:
+    return ApproxPrefixProducer("prefix", ApproxPrefixParameters(**parameters))  # type: ignore[arg-type]
+
+
+def match(
+    made: ApproxPrefixProducer, view: View, asked: Request, model: str = "model", *, place: int = -1
+) -> PrefixMatch:
+    run = cycle(view, asked, model=model)
+    made.produce(run)
+    if place >= 0:
+        made.picked(run, place)
+    found = run.get(PREFIX_MATCH)
+    assert found is not None
+    return found
+
+
+def test_a_prompt_is_found_where_it_went() -> None:
+    view, made = pool("a1", "a2"), producer()
+    asked = request(b"x" * 1000)
+    assert match(made, view, asked, place=1).matched.tolist() == [0, 0]
+    found = match(made, view, asked)
+    assert (found.matched.tolist(), found.total, found.block_tokens) == ([0, 4], 4, 64)
+    assert made.state() == {"lookups": 1, "blocks": 4, "hits": 0}
+
+
+def test_a_conversation_that_goes_on_finds_its_beginning() -> None:
+    view, made = pool("a1"), producer()
+    match(made, view, request(b"x" * 512 + b"first"), place=0)
+    found = match(made, view, request(b"x" * 512 + b"second" * 100))
+    assert (found.matched.tolist(), found.total) == ([2], 5)
+
+
+def test_models_and_cache_salts_share_nothing() -> None:
+    view, made = pool("a1"), producer()
+    match(made, view, request(b"x" * 512), place=0)
+    assert match(made, view, request(b"x" * 512), model="other").matched.tolist() == [0]
+    assert match(made, view, request(b"x" * 512, cache_salt="tenant")).matched.tolist() == [0]
+    assert match(made, view, request(b"x" * 512)).matched.tolist() == [2]
+
+
+def test_a_request_without_a_prompt_is_neither_found_nor_remembered() -> None:
+    view, made = pool("a1"), producer()
+    assert match(made, view, request(b""), place=0).total == 0
+    assert (len(view.prefixes), made.lookups) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reported", "block"),
+    [
+        ({}, [None, None], 64),
+        ({}, [16, 16], 64),
+        ({}, [16, 128], 128),
+        ({"block_size_tokens": 256}, [None, None], 256),
+        ({"block_size_tokens": 256}, [100, None], 100),
+        ({"block_size_tokens": 256, "auto_tune": False}, [100, 100], 256),
+        ({"block_size": 1025}, [None, None], 257),
+        ({"hash_block_size": 64}, [None, None], 64),
+    ],
+)
+def test_the_block_is_what_the_servers_report_and_at_least_64_tokens(
+    parameters: dict[str, object], reported: list[float | None], block: int
+) -> None:
+    view = pool("a1", "a2")
+    report(view, {CACHE_BLOCK_SIZE: reported})
+    assert match(producer(**parameters), view, request(b"x" * 10_000)).block_tokens == block
+
+
+@pytest.mark.parametrize(
+    ("parameters", "blocks"),
+    [
+        ({"max_prefix_tokens_to_match": 640}, 10),
+        ({"max_prefix_tokens_to_match": 10}, 1),
+        ({"max_prefix_tokens_to_match": 0, "max_prefix_blocks_to_match": 7}, 7),
+        ({"max_prefix_tokens_to_match": 0, "max_prefix_blocks_to_match": 0}, 40),
+        ({}, 40),
+    ],
+)
+def test_the_beginning_of_a_prompt_is_looked_at(parameters: dict[str, object], blocks: int) -> None:
+    assert match(producer(**parameters), pool("a1"), request(bytes(40 * 256))).total == blocks
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reported", "capacity"),
+    [
+        ({}, [(16, 40)], 10),  # 640 tokens in blocks of 64
+        ({}, [(16, 1)], 1),
+        ({}, [(None, 40)], 50),
+        ({"auto_tune": False, "block_size_tokens": 64, "lru_capacity_per_server": 20}, [(16, 40)], 20),
+        ({"lru_capacity_per_server": 30}, [(None, None)], 30),
+    ],
+)
+def test_an_endpoint_is_thought_to_hold_what_its_cache_has_room_for(
+    parameters: dict[str, object], reported: list[tuple[float | None, float | None]], capacity: int
+) -> None:
+    view = pool("a1")
+    report(view, {CACHE_BLOCK_SIZE: [reported[0][0]], CACHE_NUM_BLOCKS: [reported[0][1]]})
+    match(producer(**parameters), view, request(bytes(50 * 256)), place=0)
+    assert view.prefixes.blocks_of("a1") == capacity
+
+
+def test_without_auto_tune_a_block_size_is_needed() -> None:
+    with pytest.raises(ValueError, match="blockSizeTokens is 0"):
+        ApproxPrefixParameters(auto_tune=False, block_size_tokens=0)
+
+
+def test_older_names_are_pointed_out() -> None:
+    assert len(ApproxPrefixProducer.deprecations(ApproxPrefixParameters(block_size=64, hash_block_size=64))) == 2
+    assert not ApproxPrefixProducer.deprecations(ApproxPrefixParameters())

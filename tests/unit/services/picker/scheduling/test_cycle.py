@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+
+from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
+from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
+from tests.unit.services.picker.world import NOW, cycle, pool, report, request
+
+
+def test_a_reading_tells_what_is_fresh() -> None:
+    view = pool("a1", "a2", "a3")
+    report(view, {WAITING_QUEUE_SIZE: [1, 2, None]}, ages=[0.5, 5.0, 0.0])
+    run = cycle(view)
+    reading = run.read(WAITING_QUEUE_SIZE, view.layout.all_rows)
+    assert reading.fresh is not None
+    assert reading.fresh.tolist() == [True, False, False]
+    assert reading.values.tolist()[:2] == [1, 2]
+    assert run.readings == {WAITING_QUEUE_SIZE.wire: reading}
+
+
+def test_stale_begins_beyond_the_limit() -> None:
+    view = pool("a1", "a2")
+    report(view, {WAITING_QUEUE_SIZE: [1, 2]}, ages=[2.0, 2.125])
+    run = cycle(view, after=2.0)
+    assert run.read(WAITING_QUEUE_SIZE, view.layout.all_rows).fresh.tolist() == [True, False]  # type: ignore[union-attr]
+    assert run.read(WAITING_QUEUE_SIZE, view.layout.all_rows, 3.0).fresh.tolist() == [True, True]  # type: ignore[union-attr]
+
+
+def test_by_the_last_known_values_everything_that_ever_was_is_fresh() -> None:
+    view = pool("a1", "a2")
+    report(view, {WAITING_QUEUE_SIZE: [1, None]}, ages=1e6)
+    run = cycle(view, policy="lastKnown")
+    assert run.read(WAITING_QUEUE_SIZE, view.layout.all_rows).fresh.tolist() == [True, False]  # type: ignore[union-attr]
+
+
+def test_readings_keep_the_numbers_of_the_decision() -> None:
+    view = pool("a1")
+    report(view, {WAITING_QUEUE_SIZE: [1]})
+    reading = cycle(view).read(WAITING_QUEUE_SIZE, view.layout.all_rows)
+    report(view, {WAITING_QUEUE_SIZE: [9]}, now=NOW + 1)
+    assert reading.values.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "scores"), [("saturated", [0.5, 0, 0]), ("ignore", [0.5, 0.5, 0.5]), ("lastKnown", [0.5, 0.75, 0])]
+)
+def test_the_policy_says_what_a_stale_value_and_a_missing_one_score(policy: str, scores: list[float]) -> None:
+    view = pool("a1", "a2", "a3")
+    report(view, {KV_CACHE_USAGE: [0.5, 0.25, None]}, ages=[0, 9, 0])
+    run = cycle(view, policy=policy)
+    assert run.score_by(KV_CACHE_USAGE, view.layout.all_rows, lambda usage: 1 - usage).tolist() == scores
+
+
+@pytest.mark.parametrize("policy", ["saturated", "ignore"])
+def test_when_everything_is_stale_all_score_alike(policy: str) -> None:
+    view = pool("a1", "a2")
+    report(view, {KV_CACHE_USAGE: [0.5, 0.25]}, ages=9)
+    run = cycle(view, policy=policy)
+    assert run.score_by(KV_CACHE_USAGE, view.layout.all_rows, lambda usage: 1 - usage).tolist() == [0, 0]
+
+
+def test_a_prompt_is_estimated_at_four_bytes_a_token() -> None:
+    view = pool("a1")
+    assert cycle(view, request(b"x" * 403)).prompt_tokens == 100
+    assert cycle(view, request(b"x")).prompt_tokens == 1
+    assert cycle(view, request(b"", body_size=4000)).prompt_tokens == 1000
+    assert cycle(view, request(b"x" * 40, body_size=4000)).prompt_tokens == 10
+
+
+def test_what_is_cached_needs_no_computing() -> None:
+    view = pool("a1", "a2", "a3")
+    run = cycle(view, request(b"x" * 4000))
+    rows = np.array([2, 0, 1])
+    assert run.uncached_tokens(rows).tolist() == [1000, 1000, 1000]
+    assert run.uncached_tokens_at(1) == 1000
+    run.put(PREFIX_MATCH, PrefixMatch(np.array([0.0, 5.0, 16.0]), 16, 64))
+    assert run.uncached_tokens(rows).tolist() == [0, 1000, 680]
+    assert [run.uncached_tokens_at(row) for row in (0, 1, 2)] == [1000, 680, 0]
+    assert repr(run) == "<Cycle 'request-1': 3 candidates>"

@@ -1,0 +1,88 @@
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from services.picker.scheduling.pickers.max_score import MaxScorePicker
+from services.picker.scheduling.profile import Profile
+from services.picker.scheduling.record import FilterStep
+from tests.unit.services.picker.scheduling.plugins import Keeps, Scores
+from tests.unit.services.picker.world import cycle, pool
+
+PICKER = MaxScorePicker("picker")
+
+
+def test_scores_are_weighted_and_added_up() -> None:
+    view = pool("a1", "a2")
+    run = Profile("p", (), ((Scores([0.5, 1]), 2.0), (Scores([1, 0.25]), 3.0)), PICKER).run(
+        cycle(view), view.layout.all_rows
+    )
+    assert run.totals.tolist() == [4.0, 2.75]
+    assert run.picked == (0,)
+    assert [(step.weight, step.scores.tolist()) for step in run.scores] == [(2.0, [0.5, 1]), (3.0, [1, 0.25])]
+
+
+@pytest.mark.parametrize(
+    ("score", "held"), [(-0.5, 0), (1.5, 1), (math.nan, 0), (math.inf, 1), (-math.inf, 0), (0.3, 0.3)]
+)
+def test_a_score_is_held_to_0_to_1_and_no_number_is_0(score: float, held: float) -> None:
+    view = pool("a1")
+    run = Profile("p", (), ((Scores([score]), 2.0),), PICKER).run(cycle(view), view.layout.all_rows)
+    assert run.scores[0].scores.tolist() == [held]
+    assert run.totals.tolist() == [2 * held]
+
+
+def test_filters_narrow_in_order_and_scorers_see_what_is_left() -> None:
+    view = pool("a1", "a2", "a3")
+    scores = Scores([0.1, 0.2])
+    run = Profile("p", (Keeps("a2", "a3"), Keeps("a1", "a2", "a3")), ((scores, 1.0),), PICKER).run(
+        cycle(view), view.layout.all_rows
+    )
+    assert scores.seen == [[1, 2]]
+    assert [step.kept.tolist() for step in run.filters] == [[1, 2], [1, 2]]
+    assert (run.candidates.tolist(), run.rows.tolist(), run.picked) == ([0, 1, 2], [1, 2], (2,))
+
+
+def test_a_filter_that_leaves_nothing_ends_the_run() -> None:
+    view = pool("a1", "a2")
+    scores = Scores([])
+    run = Profile("p", (Keeps(), Keeps("a1")), ((scores, 1.0),), PICKER).run(cycle(view), view.layout.all_rows)
+    assert run.picked == ()
+    assert [type(step) for step in run.filters] == [FilterStep]
+    assert scores.seen == []
+
+
+def test_without_scorers_all_total_0() -> None:
+    view = pool("a1", "a2")
+    run = Profile("p", (), (), PICKER).run(cycle(view), view.layout.all_rows)
+    assert run.totals.tolist() == [0, 0]
+    assert len(run.picked) == 1
+
+
+@pytest.mark.parametrize("count", [3, 7, 8, 64, 1001])
+def test_endpoints_that_score_alike_tie_exactly_wherever_they_stand(count: int) -> None:
+    """Sums that round by position would let ties be won by position."""
+    view = pool("a1")
+    rows = np.zeros(count, np.intp)
+    scorers = tuple((Scores([score] * count), weight) for score, weight in ((0.1, 0.7), (0.7, 1.1), (0.3, 3.3)))
+    run = Profile("p", (), scorers, PICKER).run(cycle(view), rows)
+    assert len(set(run.totals.tolist())) == 1
+
+
+def test_every_plugin_is_timed() -> None:
+    timed: list[tuple[str, ...]] = []
+
+    def observe(*plugin: str) -> Callable[[float], None]:
+        return lambda seconds: timed.append(plugin) if seconds >= 0 else None
+
+    view = pool("a1")
+    profile = Profile("p", (Keeps("a1"),), ((Scores([1], "one"), 1.0), (Scores([1], "two"), 2.5)), PICKER, observe)
+    profile.run(cycle(view), view.layout.all_rows)
+    assert timed == [
+        ("Filter", "keeps", "keeps a1"),
+        ("Scorer", "scores", "one"),
+        ("Scorer", "scores", "two"),
+        ("Picker", "max-score-picker", "picker"),
+    ]
+    assert repr(profile) == "<Profile 'p': keeps a1 → one·1 → two·2.5 → picker>"

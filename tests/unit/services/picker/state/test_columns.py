@@ -1,0 +1,160 @@
+import math
+
+import numpy as np
+import pytest
+
+from services.picker.state.columns import NEVER, Columns
+from services.picker.state.layout import Layout
+from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE
+from tests.unit.services.picker.world import endpoint, frame
+
+QUEUE, USAGE, MODELS = WAITING_QUEUE_SIZE, KV_CACHE_USAGE, ACTIVE_MODELS
+NOW = 100.0
+
+
+def columns(*names: str) -> Columns:
+    made = Columns()
+    made.relayout(Layout([endpoint(name) for name in names]))
+    return made
+
+
+def test_an_attribute_that_nobody_reported_is_absent_not_zero() -> None:
+    column = columns("a1", "a2").numbers(QUEUE.wire)
+    assert np.isnan(column.values).all()
+    assert (column.at == NEVER).all()
+    assert column.largest == 0.0
+
+
+def test_a_frame_fills_the_endpoints_that_it_names() -> None:
+    made = columns("a1", "a2", "a3")
+    made.apply(frame(["a3", "a1"], {QUEUE: [3, 1]}, ages=[0.5, 0.25]), NOW, 0.0)
+    column = made.numbers(QUEUE.wire)
+    assert column.values[[0, 2]].tolist() == [1, 3]
+    assert math.isnan(column.values[1])
+    assert column.at.tolist() == [99.75, NEVER, 99.5]
+    assert repr(made) == "<Columns 1 attributes of 3 endpoints, 1 frames>"
+
+
+def test_what_a_message_spent_on_its_way_counts_as_age() -> None:
+    made = columns("a1")
+    made.apply(frame(["a1"], {QUEUE: [1]}, ages=0.5), NOW, 2.0)
+    assert made.numbers(QUEUE.wire).at.tolist() == [97.5]
+
+
+def test_of_two_collectors_the_newer_sample_wins_whichever_frame_comes_last() -> None:
+    made = columns("a1", "a2")
+    made.apply(frame(["a1", "a2"], {QUEUE: [1, 1]}, ages=[0.1, 0.9], sender="one"), NOW, 0.0)
+    made.apply(frame(["a1", "a2"], {QUEUE: [2, 2]}, ages=[0.5, 0.5], sender="two"), NOW, 0.0)
+    assert made.numbers(QUEUE.wire).values.tolist() == [1, 2]
+
+
+def test_endpoints_that_the_layout_doesnt_have_are_skipped() -> None:
+    made = columns("a1")
+    made.apply(frame(["b7", "a1", "b8"], {QUEUE: [7, 1, 8]}), NOW, 0.0)
+    made.apply(frame(["b7"], {USAGE: [0.5]}), NOW, 0.0)
+    assert made.numbers(QUEUE.wire).values.tolist() == [1]
+    assert made.frames == 2
+
+
+@pytest.mark.parametrize("value", [None, math.inf, -math.inf])
+def test_a_value_that_is_missing_or_not_finite_leaves_the_last_one_to_age(value: float | None) -> None:
+    made = columns("a1", "a2")
+    made.apply(frame(["a1", "a2"], {QUEUE: [4, 5]}, ages=1.0), NOW, 0.0)
+    made.apply(frame(["a1", "a2"], {QUEUE: [value, 6]}), NOW, 0.0)
+    column = made.numbers(QUEUE.wire)
+    assert column.values.tolist() == [4, 6]
+    assert column.at.tolist() == [99, 100]
+
+
+def test_a_sample_cant_come_from_the_future() -> None:
+    made = columns("a1")
+    made.apply(frame(["a1"], {QUEUE: [4]}, ages=-1000.0), NOW, 0.0)
+    assert made.numbers(QUEUE.wire).at.tolist() == [NOW]
+    made.apply(frame(["a1"], {QUEUE: [5]}, ages=math.nan), NOW + 1, 0.0)
+    made.apply(frame(["a1"], {QUEUE: [6]}), NOW + 1, 0.0)
+    assert made.numbers(QUEUE.wire).values.tolist() == [6]
+
+
+def test_an_id_that_comes_twice_in_a_frame_counts_once() -> None:
+    made = columns("a1")
+    made.apply(frame(["a1", "a1"], {QUEUE: [1, 2], MODELS: [["x"], ["y"]]}), NOW, 0.0)
+    assert made.numbers(QUEUE.wire).values.tolist() == [2]
+    assert made.objects(MODELS.wire).values == [("y",)]
+
+
+def test_who_keeps_an_array_keeps_what_it_was() -> None:
+    made = columns("a1")
+    made.apply(frame(["a1"], {QUEUE: [1]}), NOW, 0.0)
+    kept = made.numbers(QUEUE.wire).values
+    made.apply(frame(["a1"], {QUEUE: [2]}), NOW + 1, 0.0)
+    assert kept.tolist() == [1]
+
+
+def test_the_largest_value_follows_frames_and_layouts() -> None:
+    made = columns("a1", "a2")
+    made.apply(frame(["a1", "a2"], {QUEUE: [16, 64]}), NOW, 0.0)
+    assert made.numbers(QUEUE.wire).largest == 64
+    made.apply(frame(["a2"], {QUEUE: [32]}), NOW + 1, 0.0)
+    assert made.numbers(QUEUE.wire).largest == 32
+    made.relayout(Layout([endpoint("a1")]))
+    assert made.numbers(QUEUE.wire).largest == 16
+
+
+def test_a_new_layout_keeps_the_samples_of_endpoints_that_stay_the_same_server() -> None:
+    made = columns("a1", "a2", "a3")
+    made.apply(frame(["a1", "a2", "a3"], {QUEUE: [1, 2, 3], MODELS: [["x"], ["x", "y"], ["z"]]}), NOW, 0.0)
+    made.relayout(Layout([endpoint("a0"), endpoint("a2"), endpoint("a3", "10.9.9.9")]))
+    column, models = made.numbers(QUEUE.wire), made.objects(MODELS.wire)
+    assert column.values.tolist()[1] == 2
+    assert column.at.tolist() == [NEVER, NOW, NEVER]
+    assert models.values == [None, ("x", "y"), None]
+    assert models.counts.tolist() == [0, 2, 0]
+    assert models.holders("x").tolist() == [False, True, False]
+    assert not models.holders("z").any()
+    made.apply(frame(["a0"], {QUEUE: [5]}), NOW, 0.0)
+    assert made.numbers(QUEUE.wire).values.tolist()[:2] == [5, 2]
+
+
+def test_who_holds_a_name_follows_the_newest_list() -> None:
+    made = columns("a1", "a2")
+    made.apply(frame(["a1", "a2"], {MODELS: [["x", "y"], ["x"]]}), NOW, 0.0)
+    made.apply(frame(["a1"], {MODELS: [["y", "z", "z"]]}, ages=0.5), NOW + 1, 0.0)
+    made.apply(frame(["a2"], {MODELS: [["old"]]}, ages=9.0), NOW + 1, 0.0)
+    models = made.objects(MODELS.wire)
+    assert {name: models.holders(name).tolist() for name in "xyz"} == {
+        "x": [False, True],
+        "y": [True, False],
+        "z": [True, False],
+    }
+    assert models.counts.tolist() == [3, 1]
+    assert models.values == [("y", "z", "z"), ("x",)]
+    assert not models.holders("old").any()
+    assert sorted(models._holders) == ["x", "y", "z"]
+
+
+def test_an_empty_list_is_a_value_and_none_is_none() -> None:
+    made = columns("a1", "a2")
+    made.apply(frame(["a1", "a2"], {MODELS: [[], None]}), NOW, 0.0)
+    models = made.objects(MODELS.wire)
+    assert models.values == [(), None]
+    assert models.at.tolist() == [NOW, NEVER]
+
+
+def test_values_that_are_no_lists_of_names_do_no_harm() -> None:
+    made = columns("a1", "a2", "a3")
+    made.apply(frame(["a1", "a2", "a3"], {MODELS: [{"a": 1}, [["x"], 3, "y"], "x"]}), NOW, 0.0)
+    models = made.objects(MODELS.wire)
+    assert models.holders("x").tolist() == [False, False, False]
+    assert models.holders("y").tolist() == [False, True, False]
+    assert models.counts.tolist() == [0, 3, 0]
+
+
+def test_everything_known_of_an_endpoint_is_told_with_its_age() -> None:
+    made = columns("a1", "a2")
+    made.apply(frame(["a1", "a2"], {QUEUE: [1, None], MODELS: [["x"], None], USAGE: [None, None]}, ages=0.5), NOW, 0.0)
+    assert made.of(0, NOW + 1) == {
+        QUEUE.wire: {"value": 1.0, "age": 1.5},
+        MODELS.wire: {"value": ("x",), "age": 1.5},
+    }
+    assert made.of(1, NOW + 1) == {}
+    assert made.newest().tolist() == [99.5, NEVER]

@@ -1,0 +1,105 @@
+"""The table against a model that keeps every charge and every peer's table in a list and adds them up anew."""
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from services.picker.state.inflight import EXPIRY, Charge, InFlight
+from services.picker.state.layout import Layout
+from shared.bus.columns import endpoint_hash, unpack_counts, unpack_hashes
+from tests.unit.services.picker.world import endpoint, load
+
+NAMES = ["a1", "a2", "a3", "a4"]
+PEERS = ["one", "two"]
+TOKENS = st.integers(0, 5000)
+
+
+class InFlightMachine(RuleBasedStateMachine):
+    charges = Bundle("charges")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = InFlight()
+        self.layout = Layout()
+        self.now = 0.0
+        self.held: dict[Charge, tuple[str, int]] = {}
+        self.peers: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
+
+    @rule(present=st.sets(st.sampled_from(NAMES)), address=st.sampled_from(["", "10.9.9.9"]))
+    def endpoints_change(self, present: set[str], address: str) -> None:
+        self.layout = Layout([endpoint(name, address, 8000 + at) for at, name in enumerate(sorted(present))])
+        self.table.relayout(self.layout)
+
+    @rule(target=charges, name=st.sampled_from(NAMES), tokens=TOKENS)
+    def request_is_routed(self, name: str, tokens: int) -> Charge:
+        charge = self.table.charge(name, tokens)
+        self.held[charge] = (name, tokens)
+        return charge
+
+    @rule(charge=charges, name=st.sampled_from(NAMES))
+    def another_endpoint_serves(self, charge: Charge, name: str) -> None:
+        charge.move(name)
+        if charge in self.held:
+            self.held[charge] = (name, self.held[charge][1])
+
+    @rule(charge=charges)
+    def response_begins(self, charge: Charge) -> None:
+        charge.release_tokens()
+        if charge in self.held:
+            self.held[charge] = (self.held[charge][0], 0)
+
+    @rule(charge=charges)
+    def request_ends(self, charge: Charge) -> None:
+        charge.release()
+        self.held.pop(charge, None)
+
+    @rule(charge=consumes(charges))
+    def request_ends_for_good(self, charge: Charge) -> None:
+        self.request_ends(charge)
+
+    @rule(
+        peer=st.sampled_from(PEERS),
+        rows=st.dictionaries(st.sampled_from([*NAMES, "unknown"]), st.tuples(st.integers(0, 99), TOKENS)),
+        leaving=st.booleans(),
+    )
+    def peer_tells(self, peer: str, rows: dict[str, tuple[int, int]], leaving: bool) -> None:
+        self.table.apply(load(peer, rows, sent=self.now, leaving=leaving), self.now)
+        if leaving:
+            self.peers.pop(peer, None)
+        else:
+            self.peers[peer] = (self.now, rows)
+
+    @rule(seconds=st.sampled_from([0.25, 1.0, 2.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        silent = {peer for peer, (seen, _) in self.peers.items() if self.now - seen > EXPIRY}
+        assert set(self.table.expire(self.now)) == silent
+        for peer in silent:
+            del self.peers[peer]
+
+    @invariant()
+    def sums_agree(self) -> None:
+        requests, tokens = Counter[str](), Counter[str]()
+        for name, weight in self.held.values():
+            requests[name] += 1
+            tokens[name] += weight
+        own = {name: (requests[name], tokens[name]) for name in requests}
+        assert self.table.own() == own
+        ids, packed_requests, packed_tokens = self.table.columns()
+        published = zip(unpack_counts(packed_requests).tolist(), unpack_counts(packed_tokens).tolist(), strict=True)
+        assert dict(zip(unpack_hashes(ids).tolist(), published, strict=True)) == {
+            endpoint_hash(name): counts for name, counts in own.items()
+        }
+        for _, rows in self.peers.values():
+            for name, (more_requests, more_tokens) in rows.items():
+                requests[name] += more_requests
+                tokens[name] += more_tokens
+        assert self.table.requests.tolist() == [requests[one.id] for one in self.layout.endpoints]
+        assert self.table.tokens.tolist() == [tokens[one.id] for one in self.layout.endpoints]
+        assert sorted(self.table.peers()) == sorted(self.peers)
+
+
+TestInFlightMachine = InFlightMachine.TestCase
+TestInFlightMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

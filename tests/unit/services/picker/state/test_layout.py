@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+
+from services.picker.state.layout import REMEMBERED_SUBSETS, Layout
+from shared.bus.columns import endpoint_hash
+from shared.model import Endpoint
+from tests.unit.services.picker.world import endpoint
+
+PORTS = Layout(
+    [
+        endpoint("a", "10.0.0.1", 8000),
+        endpoint("b", "10.0.0.1", 8001),
+        endpoint("c", "10.0.0.2", 8000),
+        endpoint("d", "fd00::1", 8000),
+        endpoint("e", "fd00::1", 8001),
+    ]
+)
+
+
+def ids(layout: Layout, rows: object) -> list[str]:
+    return [layout.endpoints[row].id for row in np.asarray(rows).tolist()]
+
+
+def test_endpoints_are_in_the_order_of_their_ids() -> None:
+    layout = Layout([endpoint("c"), endpoint("a"), endpoint("b")], generation=4)
+    assert [one.id for one in layout.endpoints] == ["a", "b", "c"]
+    assert layout.index == {"a": 0, "b": 1, "c": 2}
+    assert repr(layout) == "<Layout 4: 3 endpoints>"
+
+
+@pytest.mark.parametrize(
+    ("hint", "named"),
+    [
+        (["10.0.0.1:8001"], "b"),
+        (["10.0.0.1"], "ab"),
+        (["10.0.0.2", "10.0.0.1:8000"], "ac"),
+        (["10.0.0.1:9999"], ""),
+        (["10.0.0.9"], ""),
+        ([], ""),
+        (["[fd00::1]:8001"], "e"),
+        (["[fd00::1]"], "de"),
+        (["fd00::1"], "de"),
+        (["FD00:0:0::1"], "de"),
+        (["[fd00:0::0:1]:8000"], "d"),
+        (["10.0.0.1:8000", "10.0.0.1:8000", "10.0.0.1"], "ab"),
+        ([" 10.0.0.2:8000 "], "c"),
+        (["nonsense:port", "[", "10.0.0.1:0", "10.0.0.1:70000", "::::", "", "10.0.0.2"], "c"),
+    ],
+)
+def test_a_subset_hint_names_addresses_with_or_without_a_port(hint: list[str], named: str) -> None:
+    assert ids(PORTS, PORTS.subset(tuple(hint))) == list(named)
+
+
+def test_a_subset_hint_may_name_the_host_that_an_address_was_resolved_from() -> None:
+    layout = Layout([Endpoint(id="a", name="a", address="10.0.0.1", port=80, host="vllm.example.com")])
+    assert ids(layout, layout.subset(("vllm.example.com:80",))) == ["a"]
+
+
+def test_subsets_are_remembered_within_a_bound_and_cant_be_changed() -> None:
+    layout = Layout([endpoint("a", "10.0.0.1")])
+    first = layout.subset(("10.0.0.1",))
+    assert layout.subset(("10.0.0.1",)) is first
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 3
+    for number in range(3 * REMEMBERED_SUBSETS):
+        layout.subset((f"10.0.1.{number}",))
+        assert len(layout._subsets) <= REMEMBERED_SUBSETS
+    assert ids(layout, layout.subset(("10.0.0.1",))) == ["a"]
+
+
+def test_an_endpoint_is_found_by_its_authority() -> None:
+    assert PORTS.row_of_authority("10.0.0.1:8001") == 1
+    assert PORTS.row_of_authority("[fd00::1]:8000") == 3
+    assert PORTS.row_of_authority("10.0.0.9:8000") is None
+
+
+def test_rows_are_found_by_the_hashes_of_ids() -> None:
+    wanted = np.array([endpoint_hash(one) for one in ("e", "unknown", "a")], np.uint64)
+    rows, known = PORTS.rows_of(wanted)
+    assert ids(PORTS, rows) == ["e", "a"]
+    assert known.tolist() == [True, False, True]
+
+
+def test_an_empty_layout_knows_no_hash() -> None:
+    rows, known = Layout().rows_of(np.array([1, 2], np.uint64))
+    assert (len(rows), known.tolist()) == (0, [False, False])
+
+
+def test_an_endpoint_whose_address_changed_is_another_server() -> None:
+    before = Layout([endpoint("a", "10.0.0.1"), endpoint("b", "10.0.0.2"), endpoint("c", "10.0.0.3")])
+    after = Layout([endpoint("a", "10.0.0.9"), endpoint("c", "10.0.0.3"), endpoint("d", "10.0.0.4")])
+    here, there = after.moved_from(before)
+    assert (ids(after, here), ids(before, there)) == (["c"], ["c"])

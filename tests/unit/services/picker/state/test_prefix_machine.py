@@ -1,0 +1,67 @@
+"""The index against a model that keeps each endpoint's blocks in a list, the youngest last."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from services.picker.state.layout import Layout
+from services.picker.state.prefix import PrefixIndex
+from tests.unit.services.picker.world import endpoint
+
+NAMES = [f"a{number}" for number in range(12)]
+PROMPTS = st.lists(st.integers(1, 9), unique=True, max_size=6)
+
+
+class PrefixMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = PrefixIndex()
+        self.layout = Layout()
+        self.blocks: dict[str, list[int]] = {}
+        self.swept = True
+
+    @rule(present=st.sets(st.sampled_from(NAMES)), moved=st.sets(st.sampled_from(NAMES)))
+    def endpoints_change(self, present: set[str], moved: set[str]) -> None:
+        before = {one.id: one.authority for one in self.layout.endpoints}
+        self.layout = Layout([endpoint(name, port=9000 if name in moved else 8000) for name in present])
+        self.index.relayout(self.layout)
+        same = {one.id for one in self.layout.endpoints if before.get(one.id) == one.authority}
+        self.swept = self.swept and not (self.blocks.keys() - same)
+        self.blocks = {name: held for name, held in self.blocks.items() if name in same}
+
+    @rule(name=st.sampled_from(NAMES), prompt=PROMPTS, capacity=st.integers(1, 8))
+    def prompt_is_placed(self, name: str, prompt: list[int], capacity: int) -> None:
+        self.index.add(name, prompt, capacity)
+        if name in self.layout.index:
+            held = [one for one in self.blocks.get(name, []) if one not in prompt] + prompt[::-1]
+            self.blocks[name] = held[-capacity:]
+
+    @rule(budget=st.integers(0, 5))
+    def time_passes(self, budget: int) -> None:
+        self.index.sweep(budget)
+
+    @rule()
+    def all_is_swept(self) -> None:
+        self.index.sweep(10_000)
+        self.swept = True
+
+    @rule(prompt=PROMPTS)
+    def prompt_is_looked_up(self, prompt: list[int]) -> None:
+        expected = []
+        for one in self.layout.endpoints:
+            held = self.blocks.get(one.id, [])
+            expected.append(next((at for at, block in enumerate(prompt) if block not in held), len(prompt)))
+        assert self.index.match(prompt).tolist() == expected
+
+    @invariant()
+    def sizes_agree(self) -> None:
+        for name in NAMES:
+            assert self.index.blocks_of(name) == len(self.blocks.get(name, []))
+        known = {block for held in self.blocks.values() for block in held}
+        assert len(self.index) >= len(known)
+        if self.swept:
+            assert len(self.index) == len(known)
+
+
+TestPrefixMachine = PrefixMachine.TestCase
+TestPrefixMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

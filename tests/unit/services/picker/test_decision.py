@@ -1,0 +1,133 @@
+import json
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.picker.decision import SHOWN, SHOWN_SUBSET, Asked, Decision
+from services.picker.requests.request import Refusal, Route
+from services.picker.scheduling.cycle import Reading
+from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
+from tests.unit.services.picker.world import pool, request
+
+ANY = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def decision(totals: list[float], **fields: Any) -> Decision:
+    layout = pool("a1", "a2").layout
+    values = np.array(totals)
+    run = ProfileRun(
+        "p", layout.all_rows, (), layout.all_rows, (ScoreStep("scorer", 2.0, values),), values, "picker", (1, 0)
+    )
+    return Decision(
+        asked=Asked.of(request(b"prompt")),
+        outcome=Route(destinations=("10.0.0.2:8000", "10.0.0.1:8000")),
+        layout=layout,
+        candidates=layout.all_rows,
+        runs={"p": run},
+        primary="p",
+        monotonic=100.0,
+        **fields,
+    )
+
+
+@given(totals=st.tuples(ANY, ANY), values=st.tuples(ANY, ANY), saturation=st.one_of(st.none(), ANY))
+def test_an_explanation_is_strict_json_whatever_the_numbers(
+    totals: tuple[float, float], values: tuple[float, float], saturation: float | None
+) -> None:
+    rows = np.arange(2)
+    readings = {
+        "scraped": Reading(rows, np.array(values), np.array([-math.inf, 99.5]), np.array([False, True])),
+        "noted": Reading(rows, np.array(values)),
+    }
+    explained = decision(list(totals), readings=readings, saturation=saturation).explain()
+    assert json.loads(json.dumps(explained, allow_nan=False)) == explained
+
+
+def test_what_isnt_a_finite_number_is_none() -> None:
+    rows = np.arange(2)
+    reading = Reading(rows, np.array([math.nan, 3.0]), np.array([-math.inf, 99.5]), np.array([False, True]))
+    explained = decision([math.inf, 0.5], readings={"queue": reading}).explain()
+    assert explained["profiles"]["p"]["endpoints"]["a1"]["total"] is None
+    assert explained["inputs"]["queue"] == {
+        "a1": {"value": None, "age": None, "fresh": False},
+        "a2": {"value": 3.0, "age": 0.5, "fresh": True},
+    }
+
+
+def test_a_routed_request_in_one_line() -> None:
+    assert decision([1, 2], at=5.0, seconds=0.00004, model="other").summary() == {
+        "request_id": "request-1",
+        "at": 5.0,
+        "model": "model",
+        "target_model": "other",
+        "priority": 0,
+        "microseconds": 40.0,
+        "destinations": ["10.0.0.2:8000", "10.0.0.1:8000"],
+        "endpoint": "a2",
+    }
+
+
+def test_a_refused_request_in_one_line() -> None:
+    refusal = Refusal(status=503, message="no endpoints", reason="rejected-no-endpoints")
+    made = Decision(asked=Asked.of(request()), outcome=refusal, layout=pool().layout)
+    assert made.summary()["refused"] == {"status": 503, "message": "no endpoints", "reason": "rejected-no-endpoints"}
+    assert made.picked == ()
+    assert made.explain()["profiles"] == {}
+
+
+def test_each_filter_says_whom_it_removed() -> None:
+    layout = pool("a1", "a2", "a3").layout
+    rows = layout.all_rows
+    run = ProfileRun(
+        "p",
+        rows,
+        (FilterStep("first", rows[1:]), FilterStep("second", rows[1:]), FilterStep("third", rows[2:])),
+        rows[2:],
+        (),
+        np.zeros(1),
+        "picker",
+        (2,),
+    )
+    made = Decision(
+        asked=Asked.of(request()), outcome=Route(destinations=("x:1",)), layout=layout, runs={"p": run}, primary="p"
+    )
+    assert made.explain()["profiles"]["p"]["filters"] == [
+        {"plugin": "first", "kept": 2, "removed": ["a1"]},
+        {"plugin": "second", "kept": 2, "removed": []},
+        {"plugin": "third", "kept": 1, "removed": ["a2"]},
+    ]
+
+
+def test_of_a_request_little_is_kept_however_large_it_is() -> None:
+    large = "x" * 100_000
+    asked = Asked.of(
+        request(
+            b"p" * 100_000,
+            id=large,
+            model=large,
+            headers=[("x-large", large)],
+            subset=tuple(f"{large}{number}" for number in range(1000)),
+        )
+    )
+    assert (asked.prompt_bytes, asked.body_bytes, asked.subset_entries) == (100_000, 100_000, 1000)
+    assert (len(asked.id), len(asked.model)) == (SHOWN, SHOWN)
+    assert asked.subset is not None
+    assert [len(entry) for entry in asked.subset] == [SHOWN] * SHOWN_SUBSET
+    explained = Decision(
+        asked=asked,
+        outcome=Refusal(status=503, message=""),
+        layout=pool().layout,
+        model=large,
+        objective=large,
+    ).explain()
+    assert len(json.dumps(explained)) < 8 * 1024 + SHOWN_SUBSET * SHOWN
+
+
+def test_no_hint_is_told_from_an_empty_one() -> None:
+    assert decision([1, 2]).explain()["subset"] is None
+    empty = Asked.of(request(subset=()))
+    made = Decision(asked=empty, outcome=Refusal(status=503, message=""), layout=pool().layout)
+    assert made.explain()["subset"] == {"entries": 0, "first": []}

@@ -1,0 +1,262 @@
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.picker.decision import Decision
+from services.picker.director import Director
+from services.picker.names import OBJECTIVE_HEADERS, REWRITE_HEADERS
+from services.picker.pipeline import build
+from services.picker.requests.request import Refusal, Request, Route
+from services.picker.state.view import View
+from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
+from shared.config import load
+from shared.model import Criticality, Model, ModelRewrite, Objective, RewriteRule, Target
+from shared.plugin import Registry
+from tests.unit.services.picker.world import NOW, endpoint, pool, report, request
+
+REGISTRY = Registry.installed()
+WALL = 1_700_000_000.0
+
+
+def director(document: str = "", *, honour_subset: bool = True, seed: int = 3) -> Director:
+    if document:
+        document = f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n{document}"
+    random = np.random.default_rng(seed)
+    return build(load(document, REGISTRY), random, lambda: WALL, honour_subset=honour_subset).director
+
+
+def decide(view: View, asked: Request | None = None, document: str = "", **options: Any) -> Decision:
+    return director(document, **options).decide(asked or request(), view, NOW)
+
+
+def route(decision: Decision) -> Route:
+    assert isinstance(decision.outcome, Route), decision.outcome
+    return decision.outcome
+
+
+def refusal(decision: Decision) -> Refusal:
+    assert isinstance(decision.outcome, Refusal), decision.outcome
+    return decision.outcome
+
+
+def busy() -> View:
+    """A pool that is saturated."""
+    view = pool("a1", "a2")
+    report(view, {WAITING_QUEUE_SIZE: [9, 9], KV_CACHE_USAGE: [0.5, 0.5]})
+    view.upsert("pool.objective.low", Objective(name="low", priority=-1))
+    view.upsert("pool.objective.high", Objective(name="high", priority=5))
+    return view
+
+
+def objective(name: str) -> list[tuple[str, str]]:
+    return [(OBJECTIVE_HEADERS[0], name)]
+
+
+def test_a_default_decision_is_reproduced_by_hand_from_its_explanation() -> None:
+    """Queue weighs 2, KV cache 2, prefix 3.
+
+    a1: queue 0 of 0..10 → 1.0; usage 0.5 → 0.5; no prefix → 0.      2·1.0 + 2·0.5 + 3·0    = 3.0
+    a2: queue 5 of 0..10 → 0.5; usage 0.2 → 0.8; 3 of 4 blocks → 0.75. 2·0.5 + 2·0.8 + 3·0.75 = 4.85
+    a3: queue 10 of 0..10 → 0;  usage 0.0 → 1.0; 1 of 4 blocks → 0.25. 2·0.0 + 2·1.0 + 3·0.25 = 2.75
+    """
+    view = pool("a1", "a2", "a3")
+    report(view, {WAITING_QUEUE_SIZE: [0, 5, 10], KV_CACHE_USAGE: [0.5, 0.2, 0.0]}, ages=0.5)
+    made = director()
+    block = 256
+    prompt = bytes(range(256)) * 4
+    for row, blocks in ((1, 3), (2, 1)):
+        learned = pool("a1", "a2", "a3")
+        learned.prefixes = view.prefixes
+        only = (learned.layout.authorities[row],)
+        made.decide(request(prompt[: blocks * block], subset=only), learned, NOW)
+    decision = made.decide(request(prompt), view, NOW)
+    explained = json.loads(json.dumps(decision.explain(), allow_nan=False))
+    profile = explained["profiles"]["default"]
+    weights = {"queue-scorer": 2, "kv-cache-utilization-scorer": 2, "prefix-cache-scorer": 3}
+    by_hand = {"a1": (1.0, 0.5, 0.0), "a2": (0.5, 0.8, 0.75), "a3": (0.0, 1.0, 0.25)}
+    for name, scores in by_hand.items():
+        told = profile["endpoints"][name]
+        assert {plugin: one["weight"] for plugin, one in told["scores"].items()} == weights
+        for plugin, score in zip(weights, scores, strict=True):
+            assert told["scores"][plugin]["score"] == pytest.approx(score)
+            assert told["scores"][plugin]["weighted"] == pytest.approx(weights[plugin] * score)
+        assert told["total"] == pytest.approx(sum(one["weighted"] for one in told["scores"].values()))
+    assert {name: told["total"] for name, told in profile["endpoints"].items()} == {"a1": 3.0, "a2": 4.85, "a3": 2.75}
+    assert profile["picked"] == ["a2"]
+    assert explained["destinations"] == ["10.0.0.2:8000"]
+    assert explained["charged_tokens"] == 64
+    inputs = explained["inputs"]
+    assert {name: one["value"] for name, one in inputs[WAITING_QUEUE_SIZE.wire].items()} == {"a1": 0, "a2": 5, "a3": 10}
+    assert {one["age"] for one in inputs[WAITING_QUEUE_SIZE.wire].values()} == {0.5}
+    assert inputs["PrefixCacheMatchInfo/approx-prefix-cache-producer"]["a2"]["value"] == 3
+
+
+def test_a_prompt_that_is_longer_by_a_piece_still_matches_its_whole_blocks() -> None:
+    view, made = pool("a1"), director()
+    made.decide(request(b"x" * 1024), view, NOW)
+    assert made.decide(request(b"x" * 1024 + b"more"), view, NOW).tokens == (1028 // 4) - 256
+
+
+def test_the_decision_tells_what_it_is_about() -> None:
+    decision = decide(pool("a1"), request(b"x" * 40, id="mine"))
+    assert (decision.asked.id, decision.at, decision.monotonic, decision.model) == ("mine", WALL, NOW, "model")
+    assert route(decision) == Route(destinations=("10.0.0.1:8000",))
+    assert decision.tokens == 10
+    assert 0 < decision.seconds < 10
+
+
+def test_fallbacks_are_named_in_order() -> None:
+    view = pool("a1", "a2", "a3")
+    report(view, {WAITING_QUEUE_SIZE: [2, 0, 1]})
+    document = "plugins:\n- type: queue-scorer\n- type: max-score-picker\n  parameters: {maxNumOfEndpoints: 3}\n"
+    assert route(decide(view, document=document)).destinations == ("10.0.0.2:8000", "10.0.0.3:8000", "10.0.0.1:8000")
+
+
+@pytest.mark.parametrize("priority", ["low", "high", ""])
+def test_an_empty_pool_is_a_503_for_everybody(priority: str) -> None:
+    view = pool()
+    view.upsert("pool.objective.low", Objective(name="low", priority=-1))
+    made = refusal(decide(view, request(headers=objective(priority))))
+    assert (made.status, made.reason, made.retry_after) == (503, "rejected-no-endpoints", 1)
+
+
+def test_a_subset_that_names_nobody_is_a_503_that_says_so() -> None:
+    made = refusal(decide(pool("a1"), request(subset=("10.9.9.9:8000",))))
+    assert (made.status, made.reason, made.retry_after) == (503, "rejected-no-endpoints", 1)
+    assert "subset" in made.message
+    assert refusal(decide(pool("a1"), request(subset=()))).status == 503
+
+
+def test_a_subset_is_honoured_with_its_ports_and_can_be_switched_off() -> None:
+    view = pool(endpoint("a1", "fd00::1", 8000), endpoint("a2", "fd00::1", 8001))
+    asked = request(subset=("[fd00::1]:8001",))
+    for seed in range(10):
+        assert route(decide(view, asked, seed=seed)).destinations == ("[fd00::1]:8001",)
+    ignored = {route(decide(view, asked, honour_subset=False, seed=seed)).destinations for seed in range(20)}
+    assert len(ignored) == 2
+
+
+@pytest.mark.parametrize(("name", "shed"), [("low", True), ("high", False), ("", False), ("unknown", False)])
+def test_only_what_has_a_negative_priority_is_shed(name: str, shed: bool) -> None:
+    decision = decide(busy(), request(headers=objective(name)))
+    if shed:
+        made = refusal(decision)
+        assert (made.status, made.reason, made.retry_after) == (429, "rejected-saturated", 1)
+        assert decision.saturation == pytest.approx(1.8)
+        explained = decision.explain()
+        assert explained["saturation"] == pytest.approx(1.8)
+        assert explained["inputs"][WAITING_QUEUE_SIZE.wire]["a1"]["value"] == 9
+    else:
+        assert route(decision).destinations
+        assert decision.saturation is None
+
+
+def test_what_may_be_shed_isnt_while_the_pool_has_room() -> None:
+    view = busy()
+    report(view, {WAITING_QUEUE_SIZE: [0, 9], KV_CACHE_USAGE: [0.0, 0.0]}, now=NOW + 0.1)
+    decision = decide(view, request(headers=objective("low")))
+    assert route(decision).destinations
+    assert decision.saturation == pytest.approx(0.9)
+
+
+def test_saturation_is_that_of_the_candidates() -> None:
+    view = busy()
+    report(view, {WAITING_QUEUE_SIZE: [0, 90], KV_CACHE_USAGE: [0.0, 0.0]}, now=NOW + 0.1)
+    asked = request(headers=objective("low"), subset=("10.0.0.1",))
+    assert route(decide(view, asked)).destinations == ("10.0.0.1:8000",)
+
+
+def test_losing_all_metrics_sheds_nothing() -> None:
+    view = busy()
+    decision = director().decide(request(headers=objective("low")), view, NOW + 60)
+    assert route(decision).destinations
+    assert decision.saturation == 0.0
+
+
+def test_of_two_headers_for_the_objective_the_newer_name_wins() -> None:
+    newer, older = OBJECTIVE_HEADERS
+    decision = decide(busy(), request(headers=[(older, "low"), (newer, "high")]))
+    assert (decision.objective, decision.priority) == ("high", 5)
+    assert refusal(decide(busy(), request(headers=[(older, "low")]))).status == 429
+
+
+def test_filters_that_leave_nobody_are_a_429() -> None:
+    document = "plugins:\n- type: label-selector-filter\n  parameters: {matchLabels: {role: decode}}\n"
+    decision = decide(pool("a1"), document=document)
+    made = refusal(decision)
+    assert (made.status, made.reason, made.retry_after) == (429, "rejected-saturated", 1)
+    assert decision.explain()["profiles"]["default"]["filters"] == [
+        {"plugin": "label-selector-filter", "kept": 0, "removed": ["a1"]}
+    ]
+
+
+def rewriting(view: View) -> View:
+    targets = (Target(model="target"),)
+    view.upsert("pool.rewrite.r", ModelRewrite(name="r", rules=(RewriteRule(models=("client",), targets=targets),)))
+    return view
+
+
+def test_a_rewritten_model_goes_into_the_body() -> None:
+    decision = decide(rewriting(pool("a1")), request(model="client"))
+    assert route(decision).model == "target"
+    assert (decision.model, decision.rewrite, decision.asked.model) == ("target", "r", "client")
+
+
+def test_a_model_that_stays_leaves_the_body_alone() -> None:
+    assert route(decide(rewriting(pool("a1")), request(model="other"))).model is None
+
+
+def test_a_rule_goes_before_the_rewrite_header_and_the_header_before_nothing() -> None:
+    header = [(REWRITE_HEADERS[1], "wanted")]
+    view = rewriting(pool("a1"))
+    assert route(decide(view, request(model="client", headers=header))).model == "target"
+    assert route(decide(view, request(model="other", headers=header))).model == "wanted"
+    assert route(decide(view, request(model="", headers=header))).model is None
+
+
+def test_an_inference_model_gives_a_priority_to_who_names_no_objective() -> None:
+    view = busy()
+    view.upsert("pool.model.m", Model(name="m", model_name="cheap", criticality=Criticality.SHEDDABLE))
+    assert refusal(decide(view, request(model="cheap"))).status == 429
+    assert route(decide(view, request(model="cheap", headers=objective("high")))).destinations
+    assert route(decide(view, request(model="dear"))).destinations
+
+
+def test_a_request_without_a_body_is_routed_too() -> None:
+    decision = decide(pool("a1"), Request(id="x", headers=request().headers, path="/v1/models"))
+    assert route(decision) == Route(destinations=("10.0.0.1:8000",))
+
+
+def test_endpoints_may_change_between_two_decisions_and_the_explanation_of_the_first_stands() -> None:
+    view, made = pool("a1", "a2"), director()
+    report(view, {WAITING_QUEUE_SIZE: [0, 5]})
+    first = made.decide(request(b"x" * 2000), view, NOW)
+    told = first.explain()
+    view.delete("pool.endpoint.a1")
+    view.upsert("pool.endpoint.a0", endpoint("a0", "10.0.0.9"))
+    report(view, {WAITING_QUEUE_SIZE: [0, 7]}, now=NOW + 1)
+    second = made.decide(request(b"x" * 2000), view, NOW + 1)
+    assert set(second.explain()["profiles"]["default"]["endpoints"]) == {"a0", "a2"}
+    assert first.explain() == told
+    assert set(told["profiles"]["default"]["endpoints"]) == {"a1", "a2"}
+
+
+def test_a_burst_of_requests_is_spread_by_the_load_in_flight() -> None:
+    """No metric changes between requests a microsecond apart; the charges alone tell them apart."""
+    view, made = pool("a1", "a2", "a3"), director("plugins:\n- type: active-request-scorer\n")
+    for _ in range(30):
+        decision = made.decide(request(), view, NOW)
+        view.in_flight.charge(decision.layout.endpoints[decision.picked[0]].id, decision.tokens)
+    assert view.in_flight.requests.tolist() == [10, 10, 10]
+
+
+def test_the_clock_of_an_unreadable_request_is_the_walls() -> None:
+    made = director().refuse(request(id="bad"), Refusal(status=400, message="no JSON"), pool("a1"), NOW)
+    assert (made.asked.id, made.at, refusal(made).status) == ("bad", WALL, 400)
+    assert made.explain()["refused"]["message"] == "no JSON"
+
+
+def test_it_says_what_it_runs() -> None:
+    assert repr(director()).startswith("<Director <Scheduler <Profile 'default': queue-scorer·2 → ")

@@ -1,0 +1,374 @@
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from services.picker.admin.decisions import DecisionRing
+from services.picker.admin.metrics import PickerMetrics
+from services.picker.exchange import Desk, Exchange
+from services.picker.extproc.events import Limits
+from services.picker.extproc.messages import BodyMode, ProcessingRequest
+from services.picker.pipeline import build
+from services.picker.state.view import View
+from shared.attributes import WAITING_QUEUE_SIZE
+from shared.config import load
+from shared.plugin import Registry
+from tests.unit.services.picker.extproc.proxy import (
+    FULL_DUPLEX,
+    LEAN,
+    Answer,
+    body,
+    headers,
+    read,
+    response_body,
+    response_headers,
+    response_trailers,
+    trailers,
+)
+from tests.unit.services.picker.world import NOW, endpoint, pool, report
+
+REGISTRY = Registry.installed()
+CHAT = [(":method", "POST"), (":path", "/v1/chat/completions"), ("x-request-id", "mine")]
+GET = [(":method", "GET"), (":path", "/v1/models")]
+MESSAGE = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 4000}]}).encode()
+DOCUMENT = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: max-score-picker
+  parameters: {maxNumOfEndpoints: 3}
+"""
+ESTIMATE = DOCUMENT + "- type: inflight-load-producer\n  parameters: {addEstimatedOutputTokens: true}\n"
+
+
+class World:
+    """A picker's desk over three endpoints, of which a1 is the best and a3 the worst."""
+
+    def __init__(self, document: str = DOCUMENT, *, log_decisions: bool = False, limit: int = 10_000) -> None:
+        self.now = NOW
+        self.view: View = pool("a1", "a2", "a3")
+        report(self.view, {WAITING_QUEUE_SIZE: [0, 1, 2]})
+        self.ring = DecisionRing(10)
+        self.metrics = PickerMetrics(CollectorRegistry(), self.view, lambda: self.now)
+        self.desk = Desk(
+            self.view,
+            build(load(document, REGISTRY), np.random.default_rng(1), lambda: 0.0),
+            self.ring,
+            self.metrics,
+            limits=Limits(request_body=limit),
+            make_id=lambda: "made",
+            clock=lambda: self.now,
+            log_decisions=log_decisions,
+        )
+
+    def begin(self, *messages: Any) -> tuple[Exchange, list[Answer]]:
+        exchange = self.desk.exchange()
+        return exchange, self.say(exchange, *messages)
+
+    def say(self, exchange: Exchange, *messages: Any) -> list[Answer]:
+        answers: list[Answer] = []
+        for message in messages:
+            answers += map(read, exchange.receive(ProcessingRequest.FromString(message.SerializeToString())))
+        return answers
+
+    def routed(self, modes: tuple[BodyMode, BodyMode] = LEAN) -> Exchange:
+        exchange, answers = self.begin(headers(CHAT, modes=modes), body(MESSAGE, end=True))
+        assert destinations(answers) == "10.0.0.1:8000,10.0.0.2:8000,10.0.0.3:8000"
+        return exchange
+
+    @property
+    def load(self) -> dict[str, int]:
+        return {name: requests for name, (requests, _) in self.view.in_flight.own().items()}
+
+    @property
+    def tokens(self) -> int:
+        return sum(tokens for _, tokens in self.view.in_flight.own().values())
+
+
+def destinations(answers: list[Answer]) -> str:
+    found = [value for one in answers if (value := one.set_headers.get("x-gateway-destination-endpoint"))]
+    assert len(found) == 1, answers
+    return found[0]
+
+
+def refused(answers: list[Answer]) -> Answer:
+    assert answers[-1].status, answers
+    return answers[-1]
+
+
+@pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX])
+def test_a_request_is_charged_while_it_is_under_way(modes: tuple[BodyMode, BodyMode]) -> None:
+    world = World()
+    exchange = world.routed(modes)
+    assert world.load == {"a1": 1}
+    assert world.tokens == pytest.approx(1000, abs=10)
+    assert world.desk.open == 1
+    world.say(exchange, response_headers(served="10.0.0.1:8000"))
+    assert world.load == {"a1": 1}
+    world.say(exchange, response_trailers())
+    assert world.load == {}
+    exchange.end()
+    exchange.end()
+    assert (world.load, world.desk.open) == ({}, 0)
+
+
+ENDINGS: list[list[Any]] = [
+    [],
+    [response_headers(end=True)],
+    [response_headers()],
+    [response_headers(), response_trailers()],
+    [response_headers(), response_body(b"x"), response_body(b"", end=True)],
+    [response_headers(), response_body(b"x")],
+    [response_headers(503, end=True)],
+    [trailers(), response_headers(end=True), response_headers(end=True)],
+    [response_headers(served="10.0.0.2:8000")],
+    [response_headers(served="10.9.9.9:1")],
+]
+
+
+@pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_charge_is_released_whatever_way_a_stream_ends(modes: tuple[BodyMode, BodyMode], ending: list[Any]) -> None:
+    world = World()
+    exchange = world.routed(modes)
+    world.say(exchange, *ending)
+    exchange.end()
+    assert (world.load, world.tokens, world.desk.open) == ({}, 0, 0)
+
+
+MESSAGES = st.sampled_from(
+    [
+        headers(CHAT, modes=LEAN),
+        headers(CHAT, modes=FULL_DUPLEX),
+        headers(GET, end=True),
+        headers(CHAT, modes=(BodyMode.NONE, BodyMode.NONE)),
+        body(MESSAGE, end=True),
+        body(MESSAGE[:50]),
+        body(b"nonsense", end=True),
+        body(b"x" * 20_000),
+        trailers(),
+        response_headers(),
+        response_headers(served="10.0.0.2:8000"),
+        response_headers(end=True),
+        response_body(b"x"),
+        response_body(b"", end=True),
+        response_trailers(),
+        "a1 goes",
+        "a1 comes",
+        "a1 moves",
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), MESSAGES), max_size=25))
+def test_in_whatever_order_messages_come_nothing_stays_charged_and_nothing_goes_below_zero(
+    script: list[tuple[int, Any]],
+) -> None:
+    """Three streams at once, over endpoints that flap."""
+    world = World()
+    exchanges = [world.desk.exchange() for _ in range(3)]
+    for stream, message in script:
+        match message:
+            case "a1 goes":
+                world.view.delete("pool.endpoint.a1")
+            case "a1 comes":
+                world.view.upsert("pool.endpoint.a1", endpoint("a1"))
+            case "a1 moves":
+                world.view.upsert("pool.endpoint.a1", endpoint("a1", "10.0.1.1"))
+            case _:
+                world.say(exchanges[stream], message)
+        _ = world.view.layout
+        assert (world.view.in_flight.requests >= 0).all()
+        assert (world.view.in_flight.tokens >= 0).all()
+        assert all(count > 0 for count in world.load.values())
+        assert sum(world.load.values()) <= 3
+    for exchange in exchanges:
+        exchange.end()
+    assert (world.load, world.tokens, world.desk.open) == ({}, 0, 0)
+    assert not world.view.in_flight.requests.any()
+
+
+@pytest.mark.parametrize(
+    ("served", "charged", "by"),
+    [
+        ("10.0.0.1:8000", "a1", "first choice"),
+        ("10.0.0.3:8000", "a3", "fallback"),
+        ("10.9.9.9:8000", "a1", "other"),
+        ("", "a1", "unknown"),
+    ],
+)
+def test_the_charge_moves_to_the_endpoint_that_really_served(served: str, charged: str, by: str) -> None:
+    world = World()
+    world.say(world.routed(), response_headers(served=served))
+    assert world.load == {charged: 1}
+    assert world.metrics.served_by == {by: 1}
+
+
+def test_an_endpoint_that_wasnt_on_the_list_is_charged_when_it_served() -> None:
+    world = World()
+    exchange = world.routed()
+    world.view.upsert("pool.endpoint.a9", endpoint("a9"))
+    world.say(exchange, response_headers(served="10.0.0.9:8000"))
+    assert world.load == {"a9": 1}
+    assert world.metrics.served_by == {"other": 1}
+
+
+def test_a_fallback_that_has_left_the_pool_since_is_charged() -> None:
+    world = World()
+    exchange = world.routed()
+    world.view.delete("pool.endpoint.a2")
+    world.say(exchange, response_headers(served="10.0.0.2:8000"))
+    assert world.load == {"a2": 1}
+    exchange.end()
+    assert world.load == {}
+
+
+def test_of_two_endpoints_at_one_address_the_picked_one_stays_charged() -> None:
+    world = World()
+    world.view.upsert("pool.endpoint.a0", endpoint("a0", "10.0.0.1"))
+    exchange, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+    assert destinations(answers).startswith("10.0.0.1:8000,")
+    world.say(exchange, response_headers(served="10.0.0.1:8000"))
+    assert world.load == {"a1": 1}
+
+
+def test_tokens_are_released_when_the_response_begins_where_the_proxy_shows_it() -> None:
+    world = World()
+    exchange = world.routed(FULL_DUPLEX)
+    world.say(exchange, response_headers())
+    assert world.tokens
+    world.say(exchange, response_body(b"data: 1\n\n"))
+    assert (world.load, world.tokens) == ({"a1": 1}, 0)
+
+
+def test_tokens_with_an_estimate_of_the_output_count_until_the_end() -> None:
+    world = World(ESTIMATE)
+    exchange = world.routed(FULL_DUPLEX)
+    world.say(exchange, response_headers(), response_body(b"data: 1\n\n"))
+    assert world.tokens == pytest.approx(2500, abs=20)
+    world.say(exchange, response_body(b"", end=True))
+    assert world.tokens == 0
+
+
+def test_a_request_without_a_body_is_routed_unread() -> None:
+    world = World()
+    _, answers = world.begin(headers(GET, end=True))
+    assert destinations(answers).startswith("10.0.0.1:8000,")
+    assert world.ring.newest(1)[0].asked.api == ""
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [headers(CHAT, end=True)],
+        [headers(CHAT, modes=LEAN), body(b"", end=True)],
+        [headers(CHAT, modes=LEAN), body(b"not JSON", end=True)],
+        [headers(CHAT, modes=LEAN), body(b'{"messages": [{"role": "user"}]}', end=True)],
+        [headers(CHAT, modes=FULL_DUPLEX), body(b"", end=True)],
+    ],
+)
+def test_a_body_that_cant_be_read_is_a_400_and_a_decision_that_can_be_looked_up(messages: list[Any]) -> None:
+    world = World()
+    exchange, answers = world.begin(*messages)
+    answer = refused(answers)
+    assert answer.status == 400
+    error = json.loads(answer.body)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert exchange.closed
+    exchange.end()
+    assert (world.load, world.desk.open, world.metrics.statuses) == ({}, 0, {400: 1})
+    kept = world.ring.of_request("mine", 9)
+    assert [one.explain()["refused"]["message"] for one in kept] == [error["message"]]
+
+
+@pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.STREAMED])
+def test_a_body_that_the_proxy_keeps_to_itself_isnt_judged(mode: BodyMode) -> None:
+    world = World()
+    _, answers = world.begin(headers(CHAT, modes=(mode, BodyMode.NONE)))
+    assert destinations(answers).startswith("10.0.0.1:8000,")
+
+
+def test_a_body_of_which_the_proxy_shows_the_beginning_isnt_judged() -> None:
+    world = World()
+    _, answers = world.begin(headers(CHAT, modes=(BodyMode.BUFFERED_PARTIAL, BodyMode.NONE)), body(MESSAGE[:100]))
+    assert destinations(answers).startswith("10.0.0.1:8000,")
+
+
+def test_a_body_that_is_too_large_is_a_413_that_is_counted() -> None:
+    world = World(limit=100)
+    exchange, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(b"x" * 101))
+    assert refused(answers).status == 413
+    exchange.end()
+    assert (world.metrics.statuses, world.desk.open) == ({413: 1}, 0)
+
+
+def test_a_pool_without_endpoints_refuses_with_the_reason() -> None:
+    world = World()
+    world.view.reset({})
+    exchange, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+    answer = refused(answers)
+    assert answer.status == 503
+    assert answer.set_headers["retry-after"] == "1"
+    assert answer.set_headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
+    exchange.end()
+    assert (world.load, world.desk.open) == ({}, 0)
+
+
+def test_requests_with_one_id_are_two_requests() -> None:
+    world = World()
+    first, second = world.routed(), world.routed()
+    assert world.load == {"a1": 2}
+    first.end()
+    assert world.load == {"a1": 1}
+    second.end()
+    assert world.load == {}
+    assert len(world.ring.of_request("mine", 9)) == 2
+
+
+def test_a_request_without_an_id_gets_one() -> None:
+    world = World()
+    world.begin(headers(GET, end=True))
+    assert world.ring.newest(1)[0].asked.id == "made"
+
+
+def test_requests_are_timed_from_their_first_message_to_their_end() -> None:
+    world = World()
+    exchange = world.routed()
+    world.now += 3
+    exchange.end()
+    assert repr(world.metrics.request_seconds) == "<Timing 1 times, 3 s together>"
+
+
+@pytest.mark.parametrize("log_decisions", [True, False])
+def test_decisions_are_logged_when_wanted(log_decisions: bool) -> None:
+    world = World(log_decisions=log_decisions)
+    with capture_logs() as logs:
+        world.routed()
+    lines = [line for line in logs if line["event"] == "request.decided"]
+    assert [line["endpoint"] for line in lines] == (["a1"] if log_decisions else [])
+
+
+def test_the_configuration_can_be_swapped_under_a_running_request() -> None:
+    world = World()
+    exchange = world.routed()
+    world.desk.pipeline = build(load("", REGISTRY), np.random.default_rng(1), lambda: 0.0)
+    world.say(exchange, response_headers(served="10.0.0.2:8000"))
+    assert world.load == {"a2": 1}
+    exchange.end()
+    assert world.load == {}
+
+
+def test_an_exchange_says_where_it_stands() -> None:
+    world = World()
+    exchange = world.routed()
+    assert repr(exchange) == (
+        "<Exchange <Conversation routed, response awaited, bodies BUFFERED/NONE>, <Charge a1: 1001 tokens>>"
+    )
+    assert repr(world.desk).startswith("<Desk 1 open, <Pipeline default: ")

@@ -25,7 +25,7 @@ from shared.config import Invalid, load
 from shared.model import Configuration, Endpoint
 from shared.plugin import Registry
 from shared.service import Service, read_text, run
-from shared.service.bus import make_bus
+from shared.service.bus import BusMetrics, make_bus
 
 log = structlog.get_logger(__name__)
 
@@ -79,6 +79,7 @@ class CollectorService(Service):
         )
         self.scraper.use(first)
         self.registry.register(CollectorMetrics(self.scraper, self.sender, self._reloads))
+        self.registry.register(BusMetrics(self.bus, self.replica, malformed))
         self.readiness.require("endpoints", self.replica.readiness)
 
     async def start(self) -> None:

@@ -29,7 +29,7 @@ from shared.config import Invalid, LoadedConfig, load
 from shared.model import Configuration
 from shared.plugin import Registry
 from shared.service import Service, read_text, run
-from shared.service.bus import make_bus
+from shared.service.bus import BusMetrics, make_bus
 
 log = structlog.get_logger(__name__)
 
@@ -75,6 +75,7 @@ class PickerService(Service):
             lambda frame, extra: self.view.apply_frame(frame, time.monotonic(), extra),
             malformed=malformed,
         )
+        self.registry.register(BusMetrics(self.bus, self.replica, malformed))
         self._load_sequence = 0
         self._load_published = 0.0
         self.readiness.require("view", self.replica.readiness)

@@ -28,7 +28,7 @@ from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem
 from shared.model import Endpoint
 from shared.service import Service, run
-from shared.service.bus import make_bus
+from shared.service.bus import BusMetrics, make_bus
 
 log = structlog.get_logger(__name__)
 
@@ -287,7 +287,7 @@ class WatcherService(Service):
         total(lead + "facts_written", "Facts that this watcher has written to the bus", lambda: publisher.written)
         total(lead + "facts_deleted", "Facts that this watcher has deleted from the bus", lambda: publisher.deleted)
         total(lead + "publish_failures", "Publications that failed", lambda: publisher.failures)
-        show("pointsman_bus_connected", "1 while there is a connection to NATS", lambda: self.bus.connected)
+        self.registry.register(BusMetrics(self.bus))
 
 
 def _some(ids: Iterable[str]) -> list[str]:

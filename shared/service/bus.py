@@ -1,9 +1,15 @@
-"""The connection to NATS that a process's settings describe."""
+"""The connection to NATS that a process's settings describe, and what its metrics tell of it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus
 from shared.bus.errors import BusOptionError
+from shared.bus.replica import Replica
 from shared.bus.subjects import Subjects, pool_token
 from shared.config.problems import Invalid, Problem
 from shared.service.settings import CommonSettings
@@ -27,3 +33,53 @@ def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus,
         return bus, Subjects(settings.nats_prefix), pool_token(settings.pool_namespace, settings.pool_name)
     except BusOptionError as error:
         raise Invalid([Problem("--nats-…", str(error))]) from error
+
+
+class BusMetrics(Collector):
+    """Metrics of a process's connection, and of its copy of the facts where it keeps one. Read when scraped."""
+
+    def __init__(self, bus: Bus, replica: Replica | None = None, malformed: MalformedLog | None = None) -> None:
+        self._bus = bus
+        self._replica = replica
+        self._malformed = malformed
+
+    def describe(self) -> list[Metric]:
+        """The registry asks for names at registration; there is nothing to collect then."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        bus = self._bus
+        yield GaugeMetricFamily("pointsman_bus_connected", "1 while there is a connection to NATS", bus.connected)
+        yield CounterMetricFamily("pointsman_bus_connections", "Connections to NATS that were made", bus.connections)
+        yield CounterMetricFamily(
+            "pointsman_bus_publishes_dropped", "Messages that were dropped for want of a connection", bus.dropped
+        )
+        yield CounterMetricFamily(
+            "pointsman_bus_slow_consumer_errors",
+            "Times that messages were lost because they came too fast",
+            bus.slow_consumers,
+        )
+        yield CounterMetricFamily("pointsman_bus_handler_errors", "Messages whose handling failed", bus.handler_errors)
+        if self._malformed is not None:
+            yield CounterMetricFamily(
+                "pointsman_bus_malformed_messages",
+                "Messages that could not be decoded, and were skipped",
+                self._malformed.total,
+            )
+        if self._replica is not None:
+            yield from self._of_replica(self._replica)
+
+    def _of_replica(self, replica: Replica) -> Iterator[Metric]:
+        counters = replica.counters
+        yield GaugeMetricFamily(
+            "pointsman_view_synced", "1 once there has been a complete set of the pool's facts", replica.synced
+        )
+        yield GaugeMetricFamily(
+            "pointsman_view_age_seconds",
+            "Time since the watcher was last heard to say that the set is complete; infinite when it never was",
+            replica.age(),
+        )
+        yield CounterMetricFamily("pointsman_view_resets", "Complete sets that were taken over", counters.resets)
+        yield CounterMetricFamily(
+            "pointsman_view_gaps", "Times that the set was not what the watcher said it was", counters.gaps
+        )

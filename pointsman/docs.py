@@ -1,5 +1,6 @@
 """`python -m pointsman.docs`: writes the pages of docs/ that come from the code. A test holds them to it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -11,7 +12,6 @@ from services.watcher.settings import WatcherSettings
 from shared.service import CommonSettings, describe
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = {"settings.md": lambda: settings_page()}
 
 TIERS: tuple[tuple[str, type[Struct]], ...] = (
     ("watcher", WatcherSettings),
@@ -42,6 +42,10 @@ def _section(title: str, rows: list[tuple[str, str, str, str]]) -> str:
         shown = f"`{default}`" if default else "–"
         lines.append(f"| `{flag}` | `{variable}` | {shown} | {text.replace('|', '&#124;')} |")
     return "\n".join(lines) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page}
+"""File in docs/ → what it says."""
 
 
 def main() -> None:

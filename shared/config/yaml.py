@@ -112,15 +112,15 @@ class _Nodes:
         if isinstance(node, yaml.SequenceNode):
             size += sum(self._size(item, join(path, index)) for index, item in enumerate(node.value))
         elif isinstance(node, yaml.MappingNode):
-            keys: dict[tuple[str, str], int] = {}
+            keys: set[tuple[str, str]] = set()
             for key, value in node.value:
                 inner = path
                 if isinstance(key, yaml.ScalarNode):
                     inner = join(path, key.value)
                     line = key.start_mark.line + 1
-                    if first := keys.get((key.tag, key.value)):
-                        self._problems.error(inner, f"duplicate key; the first is in line {first}", line)
-                    keys.setdefault((key.tag, key.value), line)
+                    if (key.tag, key.value) in keys:
+                        self._problems.error(inner, "duplicate key", line)
+                    keys.add((key.tag, key.value))
                 size += self._size(key, inner) + self._size(value, inner)
         self._open.discard(id(node))
         self._sizes[id(node)] = size

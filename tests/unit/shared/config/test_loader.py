@@ -38,7 +38,7 @@ CATALOGUE = {
     ),
     "duplicate key": (
         "plugins:\n- type: queue-scorer\n  type: plain-scorer\n",
-        ["plugins[0].type: duplicate key; the first is in line 4 (line 5)"],
+        ["plugins[0].type: duplicate key (line 5)"],
     ),
     "unknown gate": (
         "featureGates: [flowContol]",
@@ -373,7 +373,7 @@ dataLayer: {staleMetrics: {after: -1}, source: []}
 requestHandler: {parsers: [{pluginRef: q}, {pluginRef: p}]}
 """
     assert errors(body, "kind: EndpointPickerConfig\n") == [
-        "plugins[1].type: duplicate key; the first is in line 6 (line 7)",
+        "plugins[1].type: duplicate key (line 7)",
         "featureGates[0]: 5 is a number; a string is expected",
         "schedulingProfiles[0].plugins[0].weight: 'heavy' is a string; a number is expected",
         "schedulingProfiles[0].plugins[2].pluginref: unknown field; did you mean 'pluginRef'?",

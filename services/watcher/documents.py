@@ -19,6 +19,9 @@ from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.config.yaml import parse_documents
 from shared.model import Configuration, Endpoint, Fact
 
+_CONFIGURATION_KEYS = {"plugins", "schedulingProfiles", "dataLayer", "featureGates"}
+"""A document with one of these and without a kind is a configuration that lacks it."""
+
 
 class Documents(Struct, frozen=True, kw_only=True):
     """What one origin states. Nothing in it is known to fit with what other origins state."""
@@ -94,7 +97,7 @@ class _Reader:
         problems = Problems()
         if not isinstance(raw, Mapping):
             problems.error("", f"{show(raw)} is no document; a mapping with `endpoints`, or with `kind`, is expected")
-        elif raw.get("kind") == CONFIGURATION_KIND:
+        elif raw.get("kind") == CONFIGURATION_KIND or ("kind" not in raw and _CONFIGURATION_KEYS & raw.keys()):
             self._read_configuration(index, problems)
         else:
             self._object(raw, "", problems)
@@ -118,8 +121,9 @@ class _Reader:
         elif kind == CONFIGURATION_KIND:
             problems.error(path, f"{CONFIGURATION_KIND} in a list; a document of its own is expected")
         elif str(raw.get("apiVersion", GROUPS[0])).partition("/")[0] in GROUPS:
-            known = ", ".join((*KINDS, CONFIGURATION_KIND))
-            problems.error(join(path, "kind"), f"{show(kind)} isn't known{nearest(kind, KINDS) or f'; known: {known}'}")
+            known = (*KINDS, CONFIGURATION_KIND)
+            hint = nearest(kind, known) or f"; known: {', '.join(known)}"
+            problems.error(join(path, "kind"), f"{show(kind)} isn't known{hint}")
         else:
             self._ignored.append(f"{kind} {_name(raw)}: not a kind that an endpoint picker reads")
 

@@ -4,7 +4,7 @@ Two guards keep a mistake from emptying a pool. A rejected origin keeps its last
 fit together (an endpoint's id given by two files, no `endpoints` in any) keeps the last set that did.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -62,7 +62,7 @@ class State:
                 case Removed(origin=origin):
                     self._good.pop(origin, None)
                     self._rejected.pop(origin, None)
-        merged, conflicts = _merge(self._good, self._preferred)
+        merged, conflicts = merge(self._good, self._preferred)
         stated = any(reset.documents.endpoints is not None for reset in self._good.values())
         if not stated and not self._rejected:  # else the rejected origin is the one to correct
             nowhere = Problem("endpoints", "in no document; `endpoints: []` says that there are none")
@@ -116,8 +116,9 @@ class State:
         return f"<State {endpoints} of {len(self._good)} origins, {len(self.problems())} with problems>"
 
 
-def _merge(good: dict[str, Reset], preferred: str) -> tuple[Merged, list[tuple[str, Problem]]]:
-    """The set, and what doesn't fit, each with the origin to blame: of two that collide the one that sorts later."""
+def merge(good: Mapping[str, Reset], preferred: str = "") -> tuple[Merged, list[tuple[str, Problem]]]:
+    """The set that origins make together, and what doesn't fit, each with the origin to blame: of two that collide the
+    one that sorts later."""
     conflicts: list[tuple[str, Problem]] = []
     endpoints: dict[str, tuple[str, Endpoint]] = {}
     resources: dict[tuple[type, str], tuple[str, Resource]] = {}

@@ -59,7 +59,7 @@ _decoder = msgspec.json.Decoder(Piece)
 
 
 class Answer:
-    """An answer as it comes in; `begun` is set with the first text that a user would see."""
+    """An answer as it comes in; `begun` is set with the first text that a user can see."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -74,7 +74,6 @@ class Answer:
         """Take in the next bytes of the body."""
         self._rest += data
         if not self._request.stream:
-            self.begun = True
             return
         *events, self._rest = self._rest.split(b"\n\n")
         for event in events:

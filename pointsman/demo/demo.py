@@ -213,7 +213,6 @@ class Demo:
     def _figures(self, elapsed: float) -> LoadFigures:
         tally, now = self._tally, self._clock()
         return LoadFigures(
-            sent=tally.sent,
             right=tally.right,
             open=tally.open,
             failed=tally.failed,

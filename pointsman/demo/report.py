@@ -13,12 +13,13 @@ from pointsman.local.stack import LocalStack
 
 def try_it(stack: LocalStack) -> list[str]:
     """The commands with which a user looks around while the demo runs."""
-    question = json.dumps({"model": BASE, "messages": [{"role": "user", "content": "Hello"}]})
+    question = {"model": BASE, "messages": [{"role": "user", "content": "Hi"}]}
     picker = stack.pickers[-1].url
     return [
         "Try it by hand, from another terminal:",
-        f"  curl {stack.url}/v1/chat/completions -H 'content-type: application/json' \\",
-        f"    -d '{question}'",
+        f"  curl {stack.url}/v1/chat/completions \\",
+        "    -H 'content-type: application/json' \\",
+        f"    -d '{json.dumps(question, separators=(',', ':'))}'",
         "Why requests went where they went, and a picker's metrics:",
         f"  curl '{picker}/debug/decisions?limit=3'",
         f"  curl {picker}/metrics | grep pointsman_picker_",
@@ -35,16 +36,14 @@ def summary(
         + (f", {tally.open} dropped without an outcome" if tally.open else ""),
         f"  first token   {_quantiles(tally.first_token)}; whole answers {_quantiles(tally.whole)}",
         f"  prefix cache  held {share(tally.hit_share)} of all prompt tokens",
-        f"  Envoy         sent {count(system.server_retries, 'request')} to another server,"
-        f" and began {count(system.picker_retries, 'pick')} again at another picker",
+        f"  Envoy         sent {count(system.server_retries, 'request')} on to another server,"
+        f" {count(system.picker_retries, 'pick')} to another picker",
     ]
     if journal.events:
         events = [name if number == 1 else f"{name} {number} times" for name, number in journal.events.items()]
         lines.append(f"  happened      {', '.join(events)}")
     if tally.kills:
-        lines.append(
-            f"  kills         cut off {count(tally.cut, 'answer')} that had begun; the client sent those requests again"
-        )
+        lines.append(f"  kills         cut off {count(tally.cut, 'begun answer')}; the client asked again")
     if tally.held:
         lines.append(f"  load          {count(tally.held, 'request')} had to wait: too many were open")
     lines += [f"  {name:<13} {_decisions(buckets)}" for name, buckets in decisions.items()]

@@ -97,7 +97,7 @@ class Script:
         failed, began = self._tally.failed, self._clock()
         self._journal.step(
             f"{picker.name} restarted",
-            f"SIGTERM to {picker.name}: it tells Envoy that it takes no more requests, finishes those it has, and goes.",
+            f"SIGTERM to {picker.name}: it tells Envoy to send no more requests, finishes those it has, and goes.",
         )
         self._conditions.set(picker, DRAINING)
         code = await picker.stop()

@@ -25,7 +25,6 @@ WIDE = 100
 class LoadFigures(Struct, frozen=True, kw_only=True):
     """How the load fares: counts since its begin, times in seconds of the last moments."""
 
-    sent: int = 0
     right: int = 0
     open: int = 0
     failed: int = 0
@@ -94,7 +93,7 @@ def _requests(load: LoadFigures) -> Text:
     failed = (f"{load.failed} failed", "bold red" if load.failed else "bold green")
     parts: list[str | tuple[str, str]] = [f"{load.rate:.0f}/s", f"{load.right} right", f"{load.open} open", failed]
     if load.cut:
-        parts.append((f"{load.cut} cut off by kills, resent", "yellow"))
+        parts.append((f"{load.cut} cut by kills, resent", "yellow"))
     return _line("requests", parts)
 
 

@@ -1,0 +1,208 @@
+"""The demo's client against a server that answers well, badly, or not to the end."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from pointsman.demo.client import ATTEMPTS, SERVED_BY, Client
+from pointsman.demo.load import Mix
+from pointsman.demo.tally import Tally
+
+Handler = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def loaded(handler: Handler, *, rate: float = 200.0, **options: Any) -> AsyncIterator[tuple[Client, Tally]]:
+    """A client, and its tally, of a server whose every POST is handled by `handler`."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await handler(request, await request.json())
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    tally = Tally()
+    try:
+        async with Client(f"http://127.0.0.1:{port}", Mix(rate, 1), tally, **options) as client:
+            yield client, tally
+    finally:
+        await runner.cleanup()
+
+
+async def send(client: Client, tally: Tally, count: int) -> None:
+    """Run the load until so many requests were sent, and wait for their outcomes."""
+    running = asyncio.create_task(client.run())
+    async with asyncio.timeout(30):
+        while tally.sent < count:  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0.002)
+        running.cancel()
+        await client.finish()
+
+
+def pieces(body: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
+    """A right answer to the request: one object, or the events of a stream."""
+    usage = {
+        "prompt_tokens": 10,
+        "completion_tokens": body["max_tokens"],
+        "prompt_tokens_details": {"cached_tokens": 5},
+    }
+    part = {"content": "text"}
+    chat = "messages" in body
+    if not body.get("stream"):
+        choice = {"finish_reason": "length"} | ({"message": part} if chat else {"text": "text"})
+        return [{"model": body["model"], "choices": [choice], "usage": usage} | changes]
+    choice = {"finish_reason": "length"} | ({"delta": part} if chat else {"text": "text"})
+    return [
+        {"model": body["model"], "choices": [choice]} | changes,
+        {"model": body["model"], "choices": [], "usage": usage} | changes,
+    ]
+
+
+async def right(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    return await answer(request, body, name="model-1")
+
+
+async def answer(request: web.Request, body: dict[str, Any], *, name: str, **changes: Any) -> web.StreamResponse:
+    parts = pieces(body, **changes)
+    if not body.get("stream"):
+        return web.json_response(parts[0], headers={SERVED_BY: name})
+    response = web.StreamResponse(headers={SERVED_BY: name})
+    await response.prepare(request)
+    for part in parts:
+        await response.write(b"data: " + json.dumps(part).encode() + b"\n\n")
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+async def broken(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    """Begins an answer and closes the connection in the middle of it."""
+    response = web.StreamResponse(headers={SERVED_BY: "model-1"})
+    await response.prepare(request)
+    await response.write(b"data: {")
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+async def test_right_answers_of_all_kinds() -> None:
+    async with loaded(right) as (client, tally):
+        await send(client, tally, 60)
+    assert tally.right == tally.sent >= 60
+    assert not tally.reasons
+    assert tally.hit_share == 0.5
+    assert 0 < tally.first_token.count < tally.whole.count  # those that were streamed
+    assert tally.served == {"model-1": tally.right}
+
+
+async def test_another_status_than_200_is_a_failure_and_is_not_sent_again() -> None:
+    asked = 0
+
+    async def fail(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        return web.Response(status=500, text="oops", headers={SERVED_BY: "model-2"})
+
+    async with loaded(fail) as (client, tally):
+        await send(client, tally, 20)
+    assert tally.failed == tally.sent == asked
+    assert tally.reasons == {"status 500 from model-2: oops": tally.sent}
+
+
+async def test_a_wrong_answer_is_a_failure() -> None:
+    async def wrong(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return await answer(request, body, name="model-1", model="another")
+
+    async with loaded(wrong) as (client, tally):
+        await send(client, tally, 20)
+    assert tally.failed == tally.sent
+    assert all(reason.startswith("a wrong answer of model-1: model 'another' answered") for reason in tally.reasons)
+
+
+async def test_an_answer_that_breaks_off_by_itself_is_a_failure() -> None:
+    async with loaded(broken) as (client, tally):
+        await send(client, tally, 5)
+    assert tally.failed == tally.sent
+    assert all(reason.startswith("the answer of model-1 broke off: ") for reason in tally.reasons)
+
+
+async def test_an_answer_that_a_kill_cut_off_is_asked_for_again() -> None:
+    cut: set[str] = set()
+
+    async def once(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        key = json.dumps(body)
+        if key in cut:
+            return await answer(request, body, name="model-2")
+        cut.add(key)
+        tally.killed("model-1", asyncio.get_running_loop().time())
+        return await broken(request, body)
+
+    async with loaded(once) as (client, tally):
+        await send(client, tally, 10)
+    assert tally.right == tally.sent
+    assert tally.cut == tally.sent
+    assert tally.served == {"model-2": tally.sent}
+
+
+async def test_a_request_that_is_cut_off_again_and_again_has_failed() -> None:
+    async def always(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        tally.killed("model-1", asyncio.get_running_loop().time())
+        return await broken(request, body)
+
+    async with loaded(always) as (client, tally):
+        await send(client, tally, 3)
+    assert tally.failed == tally.sent
+    assert tally.cut == ATTEMPTS * tally.sent
+    assert tally.reasons == {f"cut off by killed servers {ATTEMPTS} times": tally.sent}
+
+
+async def test_no_answer_in_time_is_a_failure() -> None:
+    async def never(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(600)
+        return web.Response()
+
+    async with loaded(never, timeout=0.2) as (client, tally):
+        await send(client, tally, 5)
+    assert tally.failed == tally.sent
+    assert all(reason.startswith("no answer: ") for reason in tally.reasons)
+
+
+async def test_no_more_than_so_many_are_open() -> None:
+    most = 0
+    release = asyncio.Event()
+
+    async def slow(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        nonlocal most
+        most = max(most, tally.open)
+        if tally.open >= 4:
+            asyncio.get_running_loop().call_later(0.05, release.set)
+        await release.wait()
+        return await right(request, body)
+
+    async with loaded(slow, most_open=4) as (client, tally):
+        await send(client, tally, 12)
+    assert most == 4
+    assert tally.held > 0
+    assert tally.right == tally.sent
+
+
+async def test_leaving_drops_what_is_open_and_it_is_counted_as_open() -> None:
+    async def never(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(600)
+        return web.Response()
+
+    async with loaded(never) as (client, tally):
+        running = asyncio.create_task(client.run())
+        async with asyncio.timeout(10):
+            while tally.sent < 3:  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(0.002)
+        running.cancel()
+    assert tally.open == tally.sent >= 3
+    assert tally.failed == 0

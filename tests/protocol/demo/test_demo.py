@@ -1,0 +1,268 @@
+"""The demo as users run it, as a process: how it ends, what it says, and that it leaves nothing running."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+import yaml
+
+MARK = "DEMO_TEST_MARK"
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Run:
+    """A demo that runs below `directory`. Everything that it starts carries its mark in the environment."""
+
+    def __init__(self, process: asyncio.subprocess.Process, directory: Path, mark: str) -> None:
+        self.process = process
+        self.directory = directory
+        self._mark = f"{MARK}={mark}".encode()
+        self.lines: list[str] = []
+
+    async def until(self, pattern: str, timeout: float = 60.0) -> str:
+        """Read on until a line matches; fails at the end of the output."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(timeout):
+            while line := (await self.process.stdout.readline()).decode():
+                self.lines.append(line.rstrip("\n"))
+                if re.search(pattern, line):
+                    return line
+        pytest.fail(f"it ended without a line like {pattern!r}:\n{self.output}")
+
+    async def end(self, timeout: float = 90.0) -> int:
+        """Its exit code, once it has ended."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(timeout):
+            self.lines += (await self.process.stdout.read()).decode().splitlines()
+            return await self.process.wait()
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def alive(self) -> list[str]:
+        """The commands of all processes that it has started and that still run, itself included."""
+        found = []
+        for one in Path("/proc").iterdir():
+            if one.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if self._mark in (one / "environ").read_bytes().split(b"\0"):
+                        found.append((one / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        return found
+
+    async def servers(self) -> list[str]:
+        """URLs of the model servers, from the endpoints file."""
+        [file] = self.directory.glob(".run/demo-*/endpoints.yaml")
+        entries = yaml.safe_load(file.read_text(encoding="utf-8"))["endpoints"]
+        return [f"http://{one['address']}:{one['port']}" for one in entries]
+
+
+class Runs:
+    """Starts demos in a directory of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.all: list[Run] = []
+
+    async def __call__(self, *flags: str) -> Run:
+        mark = uuid.uuid4().hex
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pointsman", "demo", "--plain", *flags),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=self._directory,
+            env=os.environ | {MARK: mark, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+        )
+        run = Run(process, self._directory, mark)
+        self.all.append(run)
+        return run
+
+
+@pytest_asyncio.fixture
+async def demo(tmp_path: Path) -> AsyncIterator[Runs]:
+    """Starts demos, and ends those that a test left. None leaves a process behind, whatever the test was about."""
+    runs = Runs(tmp_path)
+    yield runs
+    for run in runs.all:
+        if run.process.returncode is None:
+            run.process.kill()
+            await run.end()
+        async with asyncio.timeout(10):
+            while run.alive:  # noqa: ASYNC110 -- the kernel kills them, and tells nobody
+                await asyncio.sleep(0.05)
+
+
+async def test_everything_happens_and_no_request_fails(demo: Runs, tmp_path: Path) -> None:
+    run = await demo("--seconds", "12")
+    assert await run.end() == 0, run.output
+    assert run.alive == []
+    assert run.lines[-1].endswith("nothing is left running.")
+    assert "No request failed." in run.lines
+    assert "curl http://127.0.0.1:" in run.output
+    found = re.search(r"requests +(\d+) sent, (\d+) answered rightly, 0 failed$", run.output, re.MULTILINE)
+    assert found, run.output
+    assert found[1] == found[2]
+    assert int(found[1]) > 100
+    for happened in (
+        r"SIGTERM to picker-1",
+        r"picker-1 has gone after .* exit code 0; picker-2 decides alone",
+        r"picker-1, started again, is back",
+        r"SIGKILL to collector-\d, which scrapes",
+        r"collector-\d has taken over",
+        r"collector-\d is back",
+        r"SIGKILL to model-1",
+        r"model-1 is back .* and answers",
+        r"the pickers agree that nothing is in flight",
+    ):
+        assert re.search(happened, run.output), f"{happened} in\n{run.output}"
+    assert not re.search(r"^\d\d:\d\d !", run.output, re.MULTILINE)
+    assert not (tmp_path / ".run").exists()
+
+
+async def test_a_system_that_answers_wrongly_makes_it_fail(demo: Runs) -> None:
+    run = await demo("--seconds", "1", "--rate", "10")
+    await run.until(r"Everything is up\.")
+    async with httpx.AsyncClient(trust_env=False) as client:
+        for url in await run.servers():
+            answer = await client.put(f"{url}/control/faults", json={"inference": {"kind": "fail", "status": 500}})
+            answer.raise_for_status()
+    assert await run.end() == 1, run.output
+    assert run.alive == []
+    assert re.search(r"A request failed: status 500 from model-\d", run.output)
+    assert re.search(r"\d+ requests FAILED\.", run.output)
+    [kept] = run.directory.glob(".run/demo-*")
+    assert run.lines[-1] == f"Files and logs are kept in {kept}"
+    assert (kept / "envoy.log").exists()
+
+
+async def test_a_process_that_ends_by_itself_ends_it_with_that_process_s_log(demo: Runs) -> None:
+    run = await demo("--rate", "5")
+    await run.until(r"Everything is up\.")
+    [envoy] = [pid for pid in _children(run.process.pid) if "--disable-hot-restart" in _command(pid)]
+    os.kill(envoy, signal.SIGKILL)
+    assert await run.end() == 1
+    assert run.alive == []
+    assert "pointsman demo: envoy ended by itself" in run.output
+
+
+@pytest.mark.parametrize("moment", [r"Starting, and waiting", r"  nats ", r"  watcher-1 "])
+async def test_an_interrupt_during_the_start_ends_it(demo: Runs, tmp_path: Path, moment: str) -> None:
+    run = await demo()
+    await run.until(moment)
+    run.process.send_signal(signal.SIGINT)
+    assert await run.end() == 130, run.output
+    assert run.alive == []
+    assert "Interrupted while it started. Everything is stopped again." in run.lines
+    assert "Traceback" not in run.output
+    assert not (tmp_path / ".run").exists()
+
+
+@pytest.mark.parametrize("moment", [r"Everything is up\.", r"SIGTERM to picker-1", r"has gone after"])
+async def test_an_interrupt_during_the_run_ends_it_with_the_summary(demo: Runs, moment: str) -> None:
+    """Also while a process is stopping or starting."""
+    run = await demo()
+    await run.until(moment)
+    run.process.send_signal(signal.SIGINT)
+    assert await run.end() == 0, run.output
+    assert run.alive == []
+    assert any(line.startswith("Summary of ") for line in run.lines)
+    assert run.lines[-1].endswith("nothing is left running.")
+    assert "Traceback" not in run.output
+
+
+async def test_a_second_interrupt_kills_everything_at_once(demo: Runs) -> None:
+    run = await demo()
+    await run.until(r"Everything is up\.")
+    run.process.send_signal(signal.SIGINT)
+    await run.until(r"Interrupted; it ends in order")
+    run.process.send_signal(signal.SIGINT)
+    assert await run.end() == 130
+    assert "Everything is killed" in run.output
+    async with asyncio.timeout(5):
+        while run.alive:  # noqa: ASYNC110 -- killed processes take a moment to go
+            await asyncio.sleep(0.02)
+
+
+async def test_when_it_is_killed_itself_nothing_is_left(demo: Runs) -> None:
+    run = await demo()
+    await run.until(r"  envoy ")
+    assert len(run.alive) >= 11
+    run.process.kill()
+    await run.end()
+    async with asyncio.timeout(5):
+        while run.alive:  # noqa: ASYNC110 -- the kernel kills them, and tells nobody
+            await asyncio.sleep(0.02)
+
+
+async def test_a_port_that_was_asked_for_and_is_taken_is_an_error_by_name(demo: Runs) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run = await demo("--port", str(port))
+        assert await run.end() == 1
+    assert f"port {port} of 127.0.0.1, wanted for Envoy's listener, is taken by" in run.output
+    assert "Traceback" not in run.output
+    assert run.alive == []
+
+
+async def test_when_the_usual_port_is_taken_it_takes_another_and_says_so(demo: Runs) -> None:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # taken already is as good
+            stack.enter_context(socket.create_server(("127.0.0.1", 8080)))
+        run = await demo()
+        line = await run.until(r"another port than usual")
+        assert "port 8080 of 127.0.0.1, wanted for Envoy's listener, is taken by" in line
+        run.process.send_signal(signal.SIGINT)
+        assert await run.end() == 130
+    assert run.alive == []
+
+
+async def test_a_program_that_is_missing_is_named_with_what_installs_it(demo: Runs, tmp_path: Path) -> None:
+    """A Python without the programs beside it, and none on PATH."""
+    code = """
+import sys
+from pointsman.local import binaries
+binaries.shutil.which = lambda name: None
+sys.executable = "/nowhere/python"
+from pointsman.demo.app import main
+sys.exit(main(["--plain"]))
+"""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 1
+    assert b"pip install 'pointsman[local]'" in output
+    assert b"Traceback" not in output
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for one in Path("/proc").iterdir():
+        if one.name.isdigit():
+            with contextlib.suppress(OSError):
+                status = (one / "stat").read_text(encoding="ascii").rpartition(")")[2].split()
+                if int(status[1]) == parent:
+                    found.append(int(one.name))
+    return found
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""

@@ -1,0 +1,63 @@
+"""What the command does before and after the demo itself: flags, directory, versions."""
+
+from pathlib import Path
+
+import pytest
+
+from pointsman.demo.app import main, make_directory, remove_directory
+from pointsman.demo.versions import number
+
+
+def test_every_wrong_flag_is_named_and_nothing_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--seconds", "-1", "--port", "70000", "--rate", "0", "--seed", "x", "--fast"]) == 1
+    said = capsys.readouterr().err
+    assert all(flag in said for flag in ("--seconds", "--port", "--rate", "--seed", "--fast"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_lists_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert all(flag in said for flag in ("--seconds", "--port", "--rate", "--seed", "--plain", "--keep"))
+
+
+def test_each_run_has_its_own_directory_which_goes_with_it(tmp_path: Path) -> None:
+    base = tmp_path / ".run"
+    one, other = make_directory(base), make_directory(base)
+    assert one != other
+    assert one.parent == other.parent == base
+    (one / "envoy.log").touch()
+    remove_directory(one)
+    assert list(base.iterdir()) == [other]
+    remove_directory(other)
+    assert not base.exists()
+
+
+def test_without_a_place_to_write_it_takes_a_temporary_directory(tmp_path: Path) -> None:
+    taken = tmp_path / ".run"
+    taken.touch()  # a file where the directory should be
+    directory = make_directory(taken)
+    try:
+        assert directory.is_dir()
+        assert tmp_path not in directory.parents
+    finally:
+        remove_directory(directory)
+    assert not directory.exists()
+    assert directory.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("nats-server: v2.15.1\n", "2.15.1"),
+        ("\nenvoy  version: 8e5f/1.40.0/Clean/RELEASE/BoringSSL\n", "1.40.0"),
+        ("unknown", "?"),
+    ],
+)
+def test_version_numbers_are_found(text: str, found: str) -> None:
+    assert number(text) == found

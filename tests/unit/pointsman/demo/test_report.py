@@ -1,0 +1,113 @@
+"""The summary says what happened, and its last line whether it was good."""
+
+from pathlib import Path
+
+from pointsman.demo.answers import PromptDetails, Usage
+from pointsman.demo.journal import Entry, Journal
+from pointsman.demo.plan import stack_plan
+from pointsman.demo.report import is_good, summary, try_it
+from pointsman.demo.snapshot import Snapshot
+from pointsman.demo.stats import Buckets
+from pointsman.demo.tally import Tally
+from pointsman.local.stack import LocalStack
+
+DECISIONS = {"picker-1": Buckets(((0.001, 9), (0.002, 10), (float("inf"), 10))), "picker-2": Buckets()}
+SYSTEM = Snapshot(at=0, server_retries=1, picker_retries=2)
+
+
+def journal() -> Journal:
+    return Journal(lambda: 0.0, lambda entry: None)
+
+
+def good() -> Tally:
+    tally = Tally()
+    usage = Usage(prompt_tokens=100, completion_tokens=5, prompt_tokens_details=PromptDetails(cached_tokens=75))
+    for server in ("model-1", "model-1", "model-1", "model-2"):
+        tally.sent += 1
+        tally.is_right(server, usage, 0.1, 0.5, now=1.0)
+    return tally
+
+
+def lines(tally: Tally, said: Journal) -> list[str]:
+    return summary(20.4, tally, SYSTEM, DECISIONS, said)
+
+
+def test_the_summary_of_a_good_run() -> None:
+    tally, said = good(), journal()
+    said.step("picker-1 restarted", "…")
+    said.step("model-1 killed", "…")
+    said.step("model-1 killed", "…")
+    tally.killed("model-1", now=0.5)
+    tally.is_cut("model-1", started=0.4, now=0.6)
+    assert lines(tally, said) == [
+        "Summary of 20 s",
+        "  requests      4 sent, 4 answered rightly, 0 failed",
+        "  first token   p50 101 ms, p99 101 ms; whole answers p50 500 ms, p99 500 ms",
+        "  prefix cache  held 75% of all prompt tokens",
+        "  Envoy         sent 1 request on to another server, 2 picks to another picker",
+        "  happened      picker-1 restarted, model-1 killed 2 times",
+        "  kills         cut off 1 begun answer; the client asked again",
+        "  picker-1      10 decisions, p50 556 µs, p99 1.9 ms",
+        "  picker-2      0 decisions, p50 –, p99 –",
+        "  answers by    model-1 75%, model-2 25%",
+        "No request failed.",
+    ]
+    assert is_good(tally, said)
+    assert max(len(line) for line in lines(tally, said)) <= 80
+
+
+def test_a_failed_request_is_named_and_spoils_the_run() -> None:
+    tally, said = good(), journal()
+    tally.sent += 2
+    tally.has_failed("status 500 from model-1: oops")
+    tally.has_failed("status 500 from model-1: oops")
+    assert "  failed        2 × status 500 from model-1: oops" in lines(tally, said)
+    assert lines(tally, said)[-1] == "2 requests FAILED."
+    assert not is_good(tally, said)
+
+
+def test_a_request_that_was_dropped_has_failed_too() -> None:
+    tally, said = good(), journal()
+    tally.sent += 1
+    assert lines(tally, said)[1].endswith("0 failed, 1 dropped without an outcome")
+    assert lines(tally, said)[-1] == "1 request FAILED."
+    assert not is_good(tally, said)
+
+
+def test_what_is_not_as_it_should_be_spoils_the_run_too() -> None:
+    tally, said = good(), journal()
+    said.wrong("picker-1 has not come back.")
+    assert "  not right     picker-1 has not come back." in lines(tally, said)
+    assert lines(tally, said)[-1] == "No request failed, but not everything was as it should be."
+    assert not is_good(tally, said)
+
+
+def test_a_run_without_requests_says_so() -> None:
+    assert lines(Tally(), journal())[-1] == "No request was sent."
+
+
+def test_the_journal_tells_at_once_and_counts_from_its_begin() -> None:
+    times = iter([100.0, 101.0, 102.5, 103.0])
+    told: list[Entry] = []
+    said = Journal(lambda: next(times), told.append)
+    said.step("model-1 killed", "SIGKILL")
+    said.seen("It goes on.")
+    said.failed("A request failed: status 500")
+    assert told == [
+        Entry(1.0, "step", "SIGKILL"),
+        Entry(2.5, "seen", "It goes on."),
+        Entry(3.0, "bad", "A request failed: status 500"),
+    ]
+    assert said.bad == []
+    assert said.events == {"model-1 killed": 1}
+
+
+def test_the_commands_to_try_fit_a_terminal(tmp_path: Path) -> None:
+    stack = LocalStack(stack_plan(0), tmp_path)
+    try:
+        commands = try_it(stack)
+        assert f"  curl {stack.url}/v1/chat/completions \\" in commands
+        assert any("/debug/decisions" in line for line in commands)
+        assert max(len(line) for line in commands) <= 80
+    finally:
+        stack.close()

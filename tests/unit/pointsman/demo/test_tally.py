@@ -1,0 +1,97 @@
+"""What counts as failed, and the one thing that doesn't."""
+
+from pointsman.demo.answers import PromptDetails, Usage
+from pointsman.demo.tally import OTHER, Tally
+
+USAGE = Usage(prompt_tokens=100, completion_tokens=5, prompt_tokens_details=PromptDetails(cached_tokens=75))
+
+
+def test_a_request_is_open_until_it_has_an_outcome() -> None:
+    tally = Tally()
+    tally.sent = 3
+    assert tally.open == 3
+    tally.is_right("model-1", USAGE, 0.1, 0.5, now=1.0)
+    tally.has_failed("status 500")
+    assert tally.open == 1
+    assert (tally.right, tally.failed) == (1, 1)
+    assert tally.served == {"model-1": 1}
+
+
+def test_an_answer_that_a_killed_server_had_begun_is_cut_off_not_failed() -> None:
+    tally = Tally()
+    kill = tally.killed("model-1", now=10.0)
+    assert tally.is_cut("model-1", started=9.0, now=10.1)
+    assert (kill.cut, tally.cut, tally.failed) == (1, 1, 0)
+
+
+def test_an_answer_of_another_server_is_no_excuse() -> None:
+    tally = Tally()
+    tally.killed("model-1", now=10.0)
+    assert not tally.is_cut("model-2", started=9.0, now=10.1)
+    assert tally.cut == 0
+
+
+def test_an_attempt_that_began_after_the_kill_is_no_excuse() -> None:
+    tally = Tally()
+    tally.killed("model-1", now=10.0)
+    assert not tally.is_cut("model-1", started=10.5, now=11.0)
+
+
+def test_a_connection_that_ends_without_a_head_is_excused_only_right_after_a_kill() -> None:
+    tally = Tally()
+    assert not tally.is_cut("", started=9.0, now=10.0)
+    tally.killed("model-1", now=10.0)
+    assert tally.is_cut("", started=9.0, now=10.1)
+    assert not tally.is_cut("", started=9.0, now=11.0)
+
+
+def test_each_kill_has_its_own_count() -> None:
+    tally = Tally()
+    first = tally.killed("model-1", now=10.0)
+    second = tally.killed("model-1", now=60.0)
+    tally.is_cut("model-1", started=9.0, now=10.1)
+    tally.is_cut("model-1", started=59.0, now=60.1)
+    tally.is_cut("model-1", started=59.5, now=60.1)
+    assert (first.cut, second.cut) == (1, 2) or (first.cut, second.cut) == (0, 3)
+    assert tally.cut == 3
+
+
+def test_kills_and_reasons_are_bounded() -> None:
+    tally = Tally()
+    for number in range(1000):
+        tally.killed("model-1", now=number)
+        tally.has_failed(f"reason {number}")
+    assert len(tally.kills) == 50
+    assert tally.reasons.total() == tally.failed == 1000
+    assert tally.reasons[OTHER] == 980
+
+
+def test_without_answers_there_is_no_share_of_cached_tokens() -> None:
+    assert Tally().hit_share is None
+    assert Tally().hit_share_now(now=0.0) is None
+
+
+def test_the_share_of_cached_prompt_tokens() -> None:
+    tally = Tally()
+    tally.is_right("a", USAGE, None, 0.5, now=0.0)
+    tally.is_right("a", Usage(prompt_tokens=100), None, 0.5, now=20.0)
+    assert tally.hit_share == 0.375
+    assert tally.hit_share_now(now=20.0) == 0.0
+
+
+def test_only_streamed_answers_have_a_first_token() -> None:
+    tally = Tally()
+    tally.is_right("a", USAGE, None, 0.5, now=0.0)
+    assert tally.first_token.count == 0
+    tally.is_right("a", USAGE, 0.25, 0.5, now=0.0)
+    assert tally.first_token_now.quantile(0.5, now=0.0) == 0.25
+    assert tally.whole.count == 2
+
+
+def test_the_rate_of_the_first_seconds_is_over_those_seconds() -> None:
+    tally = Tally()
+    for _ in range(40):
+        tally.is_right("a", USAGE, None, 0.5, now=2.0)
+    assert tally.rate_now(now=2.0, running=2.0) == 20.0
+    assert tally.rate_now(now=11.0, running=11.0) == 4.0
+    assert tally.rate_now(now=20.0, running=20.0) == 0.0

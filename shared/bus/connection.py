@@ -12,19 +12,21 @@ import asyncio
 import random
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import urlsplit
 
 import nats.errors
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from shared.bus.client import CLOSE_TIMEOUT, NatsClient, close_client
 from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusError, BusOptionError, NoResponders, NotConnected, RequestTimeout
+from shared.bus.options import checked_servers, tls_context, without_secrets
+from shared.bus.replies import Replies, Reply, is_no_responders
 
 Handler: TypeAlias = Callable[[Msg], None]
 """Takes a message: `subject`, `data`, `headers` (or None), `reply`. Runs in the event loop and must not block."""
@@ -34,20 +36,6 @@ MINIMUM_SERVER = (2, 11)
 
 _OUTSTANDING_PINGS = 2
 _WATCH_INTERVAL = 0.1
-_CLOSE_TIMEOUT = 1.0
-
-
-class _Client(Client):  # type: ignore[misc, unused-ignore]
-    """nats-py's client, which doesn't send credentials in the clear when TLS was asked for."""
-
-    tls_required = False
-
-    def _connect_command(self) -> bytes:
-        offered = bool(self._server_info.get("tls_required")) or bool(self.options["tls_handshake_first"])
-        if self.tls_required and not offered:
-            raise nats.errors.Error("TLS is asked for, and the server doesn't offer it")
-        command: bytes = super()._connect_command()
-        return command
 
 
 class Subscription:
@@ -90,7 +78,7 @@ class Subscription:
 class Bus:
     """The connection to NATS, kept up for ever.
 
-    `servers` are URLs (`nats://host:4222`, `tls://…`, `ws://…`, `wss://…`), tried in turn. `name` shows in the server's
+    `servers` are URLs (`nats://host:4222`, `tls://host:4222`), tried in turn. `name` shows in the server's
     monitoring. Credentials are a `credentials` file, or `user` and `password`, or a `token`, or stand in the URL.
     `tls_ca`, `tls_cert` with `tls_key`: PEM files; TLS is required with any of them or a `tls://` URL.
     Times are seconds; `reconnect_wait` is the range of the pause between two attempts.
@@ -117,7 +105,7 @@ class Bus:
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        self.servers = _checked_servers([servers] if isinstance(servers, str) else list(servers))
+        self.servers = checked_servers([servers] if isinstance(servers, str) else list(servers))
         if (user is None) != (password is None):
             raise BusOptionError("user and password: one is given without the other")
         if sum(option is not None for option in (credentials, user, token)) > 1:
@@ -125,7 +113,7 @@ class Bus:
         self.name = name
         self._credentials = None if credentials is None else CredentialsFile(credentials)
         self._user, self._password, self._token = user, password, token
-        self._tls = _tls_context(self.servers, tls_ca, tls_cert, tls_key)
+        self._tls = tls_context(self.servers, tls_ca, tls_cert, tls_key)
         self._tls_hostname = tls_hostname
         self._connect_timeout = connect_timeout
         self._ping_interval = ping_interval
@@ -147,10 +135,7 @@ class Bus:
         self._on_connect: list[Callable[[], None]] = []
         self._on_disconnect: list[Callable[[], None]] = []
         self._inbox = ""
-        self._replies: dict[str, asyncio.Future[Msg]] = {}
-        self._collectors: dict[str, Callable[[Msg], None]] = {}
-        self._failures: set[asyncio.Future[Msg]] = set()
-        self._requests = 0
+        self._replies = Replies()
 
         self.since = clock()
         """When the present state, connected or not, began."""
@@ -172,7 +157,7 @@ class Bus:
         """None while connected, otherwise why not and for how long."""
         if self.connected:
             return None
-        servers = ", ".join(map(_without_secrets, self.servers))
+        servers = ", ".join(map(without_secrets, self.servers))
         return f"not connected to NATS at {servers} for {self._clock() - self.since:.1f} s: {self.error}"
 
     def on_connect(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -221,7 +206,7 @@ class Bus:
         client = self._client
         if client is not None and client.is_connected:
             try:
-                await client.flush(timeout=_CLOSE_TIMEOUT)  # type: ignore[arg-type]
+                await client.flush(timeout=CLOSE_TIMEOUT)  # type: ignore[arg-type]
             except nats.errors.Error:
                 pass  # the server doesn't answer; there is nobody to send it to
         if supervisor is not None:
@@ -245,7 +230,7 @@ class Bus:
             # Asked for besides the cancellation, which asyncio.wait_for of Python 3.11 may swallow.
             if self._closing:
                 return
-            client = _Client()
+            client = NatsClient()
             client.tls_required = self._tls is not None
             self._lost.clear()
             try:
@@ -256,11 +241,11 @@ class Bus:
                     "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
                 )
                 if reason != self.error:
-                    self._log.warning("bus.connect.failed", server=_without_secrets(server), reason=reason)
+                    self._log.warning("bus.connect.failed", server=without_secrets(server), reason=reason)
                 self.error = reason
             except Exception as error:  # noqa: BLE001 - the top of the task: it must never stop trying
                 self.error = f"{type(error).__name__}: {error}"
-                self._log.exception("bus.connect.failed", server=_without_secrets(server))
+                self._log.exception("bus.connect.failed", server=without_secrets(server))
             finally:
                 self._link = None
                 self._abandon(client)
@@ -321,7 +306,7 @@ class Bus:
             )
         self._inbox = client.new_inbox()
         self._link = client
-        await client.subscribe(f"{self._inbox}.*", cb=self._reply)
+        await client.subscribe(f"{self._inbox}.*", cb=self._replies.receive)
         for subscription in list(self._subscriptions):
             await subscription._attach(client)
         self._client = client
@@ -329,7 +314,7 @@ class Bus:
         self.since = self._clock()
         self.connections += 1
         self._up.set()
-        self._log.info("bus.connected", server=_without_secrets(server), connections=self.connections)
+        self._log.info("bus.connected", server=without_secrets(server), connections=self.connections)
         for callback in list(self._on_connect):
             self._call(callback)
 
@@ -351,12 +336,7 @@ class Bus:
         if client is None:
             return
         self.since = self._clock()
-        failures, self._failures = self._failures, set()
-        for future in failures:
-            if not future.done():
-                future.set_exception(NotConnected(reason))
-        self._replies.clear()
-        self._collectors.clear()
+        self._replies.fail(reason)
         self._log.info("bus.disconnected", reason=reason)
         for callback in list(self._on_disconnect):
             self._call(callback)
@@ -369,7 +349,7 @@ class Bus:
             self._log.exception("bus.callback.failed")
 
     def _abandon(self, client: Client) -> None:
-        closer = asyncio.create_task(_close_client(client), name="bus-close")
+        closer = asyncio.create_task(close_client(client), name="bus-close")
         self._closers.add(closer)
         closer.add_done_callback(self._closers.discard)
 
@@ -420,15 +400,9 @@ class Bus:
 
         Raises NotConnected (also when the connection is lost meanwhile), NoResponders, RequestTimeout, BusError.
         """
-        token, future = self._expect()
-        self._replies[token] = future
-        try:
-            message = await self._ask(subject, payload, token, future, timeout, headers)
-        finally:
-            self._replies.pop(token, None)
-        if _status(message) == "503":
-            raise NoResponders(f"{subject}: nobody answers requests")
-        return message
+        reply = self._replies.expect(lambda message: True)
+        await self._ask(reply, subject, payload, timeout, headers)
+        return reply.answers[0]
 
     async def request_many(
         self, subject: str, payload: bytes, *, last: Callable[[Msg], bool], timeout: float = 1.0
@@ -437,59 +411,23 @@ class Bus:
 
         Raises as `request` does; what came before is then lost.
         """
-        token, future = self._expect()
-        answers: list[Msg] = []
-
-        def collect(message: Msg) -> None:
-            answers.append(message)
-            if (_status(message) == "503" or last(message)) and not future.done():
-                future.set_result(message)
-
-        self._collectors[token] = collect
-        try:
-            message = await self._ask(subject, payload, token, future, timeout, None)
-        finally:
-            self._collectors.pop(token, None)
-        if _status(message) == "503":
-            raise NoResponders(f"{subject}: nobody answers requests")
-        return answers
-
-    def _expect(self) -> tuple[str, "asyncio.Future[Msg]"]:
-        if not self.connected:
-            raise NotConnected(self.readiness() or "the connection has just been lost")
-        self._requests += 1
-        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        return str(self._requests), future
+        reply = self._replies.expect(last)
+        await self._ask(reply, subject, payload, timeout, None)
+        return reply.answers
 
     async def _ask(
-        self,
-        subject: str,
-        payload: bytes,
-        token: str,
-        future: "asyncio.Future[Msg]",
-        timeout: float,
-        headers: Mapping[str, str] | None,
-    ) -> Msg:
-        self._failures.add(future)
-        try:
-            if not await self.publish(subject, payload, headers=headers, reply=f"{self._inbox}.{token}"):
+        self, reply: Reply, subject: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None
+    ) -> None:
+        with reply:
+            if not await self.publish(subject, payload, headers=headers, reply=f"{self._inbox}.{reply.token}"):
                 raise NotConnected(self.readiness() or "the connection has just been lost")
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError as error:
-            raise RequestTimeout(f"{subject}: no answer in {timeout:g} s") from error
-        finally:
-            self._failures.discard(future)
-            future.cancel()
-
-    async def _reply(self, message: Msg) -> None:
-        token = message.subject.rpartition(".")[2]
-        future = self._replies.get(token)
-        if future is not None:
-            if not future.done():
-                future.set_result(message)
-        elif (collect := self._collectors.get(token)) is not None:
-            collect(message)
+            try:
+                async with asyncio.timeout(timeout):
+                    await reply.complete
+            except TimeoutError as error:
+                raise RequestTimeout(f"{subject}: no answer in {timeout:g} s") from error
+        if is_no_responders(reply.answers[-1]):
+            raise NoResponders(f"{subject}: nobody answers requests")
 
     def __repr__(self) -> str:
         state = "connected" if self.connected else f"disconnected ({self.error})"
@@ -497,78 +435,3 @@ class Bus:
             f"<Bus {self.name!r} {state} for {self._clock() - self.since:.1f} s, "
             f"connections={self.connections} subscriptions={len(self._subscriptions)} dropped={self.dropped}>"
         )
-
-
-def _status(message: Msg) -> str | None:
-    return None if message.headers is None or message.data else message.headers.get("Status")
-
-
-async def _close_client(client: Client) -> None:
-    """Close a client without waiting for its peer, and let its tasks end."""
-    tasks = [
-        task
-        for name in ("_reading_task", "_ping_interval_task", "_flusher_task")
-        if isinstance(task := getattr(client, name, None), asyncio.Task)
-    ]
-    subscriptions = list(client._subs.values())
-    if client.is_connected:
-        closing: Awaitable[None] = client.close()
-        try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT):
-                await closing
-        except (TimeoutError, OSError, nats.errors.Error):
-            pass  # aborted below
-    writer = getattr(client._transport, "_io_writer", None)
-    if writer is not None:
-        writer.transport.abort()
-    try:
-        async with asyncio.timeout(_CLOSE_TIMEOUT):
-            await client.close()
-    except (TimeoutError, OSError, nats.errors.Error):
-        pass  # the transport is aborted: nothing of it stays open
-    for subscription in subscriptions:
-        subscription._stop_processing()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _checked_servers(servers: list[str]) -> tuple[str, ...]:
-    if not servers:
-        raise BusOptionError("servers: at least one URL is needed, such as nats://127.0.0.1:4222")
-    checked = []
-    for server in servers:
-        url = server if "://" in server else f"nats://{server}"
-        try:
-            parts = urlsplit(url)
-            usable = parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            usable = False
-        if not usable:
-            raise BusOptionError(
-                f"server {_without_secrets(server)!r} is no URL of a NATS server; nats://host:4222 would be one"
-            )
-        checked.append(url)
-    return tuple(checked)
-
-
-def _without_secrets(server: str) -> str:
-    head, at, tail = server.rpartition("@")
-    return f"{head.partition('://')[0]}://{tail}" if at and "://" in head else tail
-
-
-def _tls_context(servers: Sequence[str], ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    if (cert is None) != (key is None):
-        raise BusOptionError("tls_cert and tls_key: one is given without the other")
-    if ca is None and cert is None and not any(server.startswith(("tls://", "wss://")) for server in servers):
-        return None
-    try:
-        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
-    except (OSError, ssl.SSLError) as error:
-        raise BusOptionError(f"tls_ca {str(ca)!r} can't be used: {error}") from error
-    if cert is not None:
-        try:
-            context.load_cert_chain(str(cert), None if key is None else str(key))
-        except (OSError, ssl.SSLError) as error:
-            raise BusOptionError(f"tls_cert {str(cert)!r} with tls_key {str(key)!r} can't be used: {error}") from error
-    return context

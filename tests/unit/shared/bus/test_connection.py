@@ -1,6 +1,7 @@
 """Options of the connection, and what a bus does while there is no server. Real servers: tests/protocol/bus."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,16 @@ from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusOptionError, NotConnected
 from tests.nats import free_port
 
+REFUSED = r"Connect call failed|Connection refused"
+"""asyncio's words, uvloop's words."""
+
 
 @pytest.mark.parametrize(
     ("servers", "message"),
     [
         ([], "at least one URL"),
         ("http://127.0.0.1:4222", r"server 'http://127\.0\.0\.1:4222' is no URL of a NATS server"),
+        ("ws://127.0.0.1:4222", "is no URL of a NATS server"),
         ("nats://:4222", "is no URL of a NATS server"),
         ("nats://host:port", "is no URL of a NATS server"),
         (["nats://fine:4222", "nats://[::1"], r"server 'nats://\[::1' is no URL"),
@@ -89,12 +94,12 @@ async def test_without_a_server_a_bus_starts_says_why_it_is_not_ready_and_goes_o
         reason = bus.readiness()
         assert reason is not None
         assert f"not connected to NATS at nats://127.0.0.1:{port}" in reason
-        assert "Connect call failed" in reason
+        assert re.search(REFUSED, reason)
         assert not await bus.publish("a", b"now")
         assert bus.dropped == 1
-        with pytest.raises(NotConnected, match="Connect call failed"):
+        with pytest.raises(NotConnected, match=REFUSED):
             await bus.request("a")
-        with pytest.raises(NotConnected, match="Connect call failed"):
+        with pytest.raises(NotConnected, match=REFUSED):
             await bus.wait_connected(0.01)
         assert repr(bus).startswith("<Bus 'test' disconnected (")
     finally:

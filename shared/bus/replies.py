@@ -1,0 +1,87 @@
+"""Answers to requests that are on their way: all of a connection's arrive on one inbox, told apart by a token.
+
+nats-py's own requests wait for their time-out also when the connection is gone; these fail at once.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from nats.aio.msg import Msg
+
+from shared.bus.errors import NotConnected
+
+
+def status(message: Msg) -> str | None:
+    """The status of a message that is nothing but one: `503`, `404`, `204`; None for any other message."""
+    return None if message.headers is None or message.data else message.headers.get("Status")
+
+
+def is_no_responders(message: Msg) -> bool:
+    """The server says that nobody listens to the request's subject."""
+    return status(message) == "503"
+
+
+class Reply:
+    """The answers to one request, up to the last; a context manager that stops expecting them."""
+
+    __slots__ = ("_last", "_replies", "answers", "complete", "token")
+
+    def __init__(self, replies: "Replies", token: str, last: Callable[[Msg], bool]) -> None:
+        self._replies = replies
+        self._last = last
+        self.token = token
+        self.answers: list[Msg] = []
+        self.complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def add(self, message: Msg) -> None:
+        if not self.complete.done():
+            self.answers.append(message)
+            if is_no_responders(message) or self._last(message):
+                self.complete.set_result(None)
+
+    def fail(self, reason: str) -> None:
+        if not self.complete.done():
+            self.complete.set_exception(NotConnected(reason))
+
+    def __enter__(self) -> "Reply":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._replies.drop(self.token)
+        if not self.complete.cancel() and not self.complete.cancelled():
+            self.complete.exception()  # seen, also when the request ended for another reason
+
+
+class Replies:
+    """All requests of a bus that are on their way."""
+
+    def __init__(self) -> None:
+        self._expected: dict[str, Reply] = {}
+        self._count = 0
+
+    def expect(self, last: Callable[[Msg], bool]) -> Reply:
+        """A new request; `last` says of an answer whether it is the last one."""
+        self._count += 1
+        reply = Reply(self, str(self._count), last)
+        self._expected[reply.token] = reply
+        return reply
+
+    def drop(self, token: str) -> None:
+        self._expected.pop(token, None)
+
+    async def receive(self, message: Msg) -> None:
+        """An answer; one that nobody expects any more is dropped."""
+        reply = self._expected.get(message.subject.rpartition(".")[2])
+        if reply is not None:
+            reply.add(message)
+
+    def fail(self, reason: str) -> None:
+        """The connection is gone: nothing of what is on its way will be answered."""
+        for reply in list(self._expected.values()):
+            reply.fail(reason)
+
+    def __len__(self) -> int:
+        return len(self._expected)
+
+    def __repr__(self) -> str:
+        return f"<Replies expected={len(self._expected)}>"

@@ -61,9 +61,12 @@ class Problems:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the known word that is spelled most like this one, or nothing."""
+    """`; did you mean 'x'?` for the known word that is spelled most like this one or goes on from it, or nothing."""
     candidates = {name.lower(): name for name in known}
-    match = difflib.get_close_matches(word.lower(), list(candidates), n=1, cutoff=0.6)
+    folded = word.lower()
+    match = difflib.get_close_matches(folded, list(candidates), n=1, cutoff=0.6)
+    if not match and len(folded) > 2:
+        match = [name for name in candidates if name.startswith(folded)]
     return f"; did you mean {candidates[match[0]]!r}?" if match else ""
 
 

@@ -28,7 +28,9 @@ def test_warnings_alone_dont_make_a_document_invalid() -> None:
 def test_the_nearest_known_word_is_offered_if_there_is_one() -> None:
     assert nearest("queue-scorrer", ["queue-scorer", "random-picker"]) == "; did you mean 'queue-scorer'?"
     assert nearest("PluginREF", ["pluginRef"]) == "; did you mean 'pluginRef'?"
+    assert nearest("queue", ["random-picker", "queue-scorer"]) == "; did you mean 'queue-scorer'?"
     assert nearest("zebra", ["queue-scorer"]) == ""
+    assert nearest("", ["queue-scorer"]) == ""
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,16 @@ def test_without_scorers_all_total_0() -> None:
     assert len(run.picked) == 1
 
 
-@pytest.mark.parametrize("count", [3, 7, 8, 64, 1001])
+@pytest.mark.parametrize("count", [3, 5, 8, 64, 1001])
 def test_endpoints_that_score_alike_tie_exactly_wherever_they_stand(count: int) -> None:
-    """Sums that round by position would let ties be won by position."""
+    """Sums that round by position would let ties be won by position: a matrix product does so in one of ten cases."""
     view = pool("a1")
     rows = np.zeros(count, np.intp)
-    scorers = tuple((Scores([score] * count), weight) for score, weight in ((0.1, 0.7), (0.7, 1.1), (0.3, 3.3)))
-    run = Profile("p", (), scorers, PICKER).run(cycle(view), rows)
-    assert len(set(run.totals.tolist())) == 1
+    random = np.random.default_rng(5)
+    for _ in range(100):
+        scorers = tuple((Scores([score] * count), weight) for score, weight in random.random((3, 2)).tolist())
+        run = Profile("p", (), scorers, PICKER).run(cycle(view), rows)
+        assert len(set(run.totals.tolist())) == 1
 
 
 def test_every_plugin_is_timed() -> None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from pointsman.description import Description, describe
 from services.watcher.configuration import validate
-from services.watcher.documents import Documents, read_documents
+from services.watcher.documents import Documents, by_line, read_documents
 from services.watcher.files import SUFFIXES
 from services.watcher.resources import Resource
 from services.watcher.sources import Reset
@@ -92,7 +92,7 @@ class Checker:
         checked = Checked(
             origin=origin,
             ok=not problems.errors,
-            errors=list(dict.fromkeys(problems.errors)),
+            errors=by_line(dict.fromkeys(problems.errors)),
             warnings=[*documents.warnings, *(loaded.warnings if loaded else ())],
             configuration=describe(loaded) if loaded else None,
             endpoints=documents.endpoints,

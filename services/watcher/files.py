@@ -93,7 +93,8 @@ class FileReader:
         try:
             loaded = validate(documents, self._registries, allow_experimental=self._allow_experimental)
         except Invalid as error:
-            problems.errors += error.problems
+            # A duplicate key has been noted by whoever read the text first.
+            problems.errors += [one for one in error.problems if one not in problems.errors]
         if problems.errors:
             return Rejected(origin, tuple(by_line(problems.errors)))
         return Reset(origin, documents, loaded)

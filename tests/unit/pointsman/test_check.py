@@ -103,13 +103,13 @@ def test_a_bad_configuration_tells_every_error_with_path_and_line(
     assert err.splitlines() == [
         f"{path}: {line}"
         for line in (
-            "dataLayer.staleMetrics.after: duplicate key (line 9)",
-            "plugins[1].name: 5 is a number; a string is expected (line 5)",
-            "dataLayer.staleMetrics.after: '-1s' is not above 0 (line 8)",
             "apiVersion: required, and missing; "
             "'llm-d.ai/v1alpha1' or 'inference.networking.x-k8s.io/v1alpha1' is expected (line 1)",
             "plugins[0].type: 'queue-skorer' is no plugin type that is installed; "
             "did you mean 'queue-scorer'? (line 3)",
+            "plugins[1].name: 5 is a number; a string is expected (line 5)",
+            "dataLayer.staleMetrics.after: '-1s' is not above 0 (line 8)",
+            "dataLayer.staleMetrics.after: duplicate key (line 9)",
         )
     ]
 

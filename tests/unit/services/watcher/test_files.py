@@ -265,3 +265,12 @@ async def test_a_bad_configuration_is_rejected_with_the_lines_of_its_file(path: 
     assert isinstance(event, Rejected)
     [problem] = [one for one in event.problems if "no-such-plugin" in str(one)]
     assert (problem.path, problem.line) == ("plugins[0].type", 7)
+
+
+async def test_a_duplicate_key_of_a_configuration_is_told_once(path: Path) -> None:
+    path.write_text(
+        "endpoints: []\n---\nkind: EndpointPickerConfig\napiVersion: llm-d.ai/v1alpha1\nplugins: []\nplugins: []\n"
+    )
+    [rejected] = await source(path).load()
+    assert isinstance(rejected, Rejected)
+    assert [str(one) for one in rejected.problems] == ["plugins: duplicate key (line 6)"]

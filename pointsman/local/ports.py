@@ -3,12 +3,17 @@
 A port is held by a socket that is bound and never listens. Linux lets a server that sets SO_REUSEADDR or SO_REUSEPORT
 (all of ours do) listen there all the same, while nobody else is given the port, neither as a free one nor for an
 outgoing connection: also not while the server that it is meant for restarts.
+
+For a port that is wanted by its number this isn't enough: two Envoys that set SO_REUSEPORT would share it, and each
+would get half of the other's clients. So it is looked whether somebody listens, whatever options he set, and among
+ourselves the first one has it, by a name that the kernel gives once.
 """
 
 import contextlib
 import errno
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +44,7 @@ class Ports:
     def __init__(self, host: str = LOOPBACK) -> None:
         self.host = host
         self._held: dict[int, tuple[str, socket.socket]] = {}
+        self._names: list[socket.socket] = []
 
     def take(self, purpose: str, wanted: int = 0) -> int:
         """Hold the wanted port, or a free one. Raises PortTaken."""
@@ -49,6 +55,8 @@ class Ports:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if wanted and wanted in self._held:
                 raise PortTaken(purpose, self.host, wanted, f"this process, for {self._held[wanted][0]}")
+            if wanted:
+                self._claim(purpose, wanted, family)
             sock.bind((self.host, wanted))
         except OSError as error:
             sock.close()
@@ -62,11 +70,30 @@ class Ports:
         self._held[port] = (purpose, sock)
         return port
 
+    def _claim(self, purpose: str, port: int, family: socket.AddressFamily) -> None:
+        """Raises PortTaken when somebody listens there, or another one of us holds it; OSError when we may not."""
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # Without SO_REUSEPORT a listener is in the way; with SO_REUSEADDR the remains of connections aren't.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((self.host, port))
+        if sys.platform != "linux":
+            return
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            name.bind(f"\0pointsman-port-{self.host}-{port}")
+        except OSError as error:
+            name.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise PortTaken(purpose, self.host, port, "another stack of ours that is about to use it") from error
+        self._names.append(name)
+
     def close(self) -> None:
         """Let go of every port."""
-        for _, sock in self._held.values():
+        for sock in [*(sock for _, sock in self._held.values()), *self._names]:
             sock.close()
         self._held.clear()
+        self._names.clear()
 
     @property
     def held(self) -> Mapping[int, str]:

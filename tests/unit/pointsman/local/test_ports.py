@@ -65,6 +65,39 @@ def test_a_server_on_all_addresses_takes_the_port_too() -> None:
             ports.take("Envoy's listener", server.getsockname()[1])
 
 
+def test_a_server_that_would_share_its_port_has_taken_it_all_the_same() -> None:
+    """Envoy sets SO_REUSEPORT: a second one would get half of the first one's connections."""
+    with socket.socket() as server, Ports() as ports:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind((LOOPBACK, 0))
+        server.listen()
+        with pytest.raises(PortTaken):
+            ports.take("Envoy's listener", server.getsockname()[1])
+
+
+def test_a_port_that_another_one_of_us_holds_is_taken_before_anybody_listens() -> None:
+    with Ports() as first:
+        port = first.take("any")
+    with Ports() as first, Ports() as second:
+        first.take("Envoy's listener", port)
+        with pytest.raises(PortTaken, match="taken by another stack of ours"):
+            second.take("Envoy's listener", port)
+        first.close()
+        assert second.take("Envoy's listener", port) == port
+
+
+def test_the_remains_of_connections_don_t_take_a_port() -> None:
+    """A server that closes first leaves its port in TIME_WAIT for a minute."""
+    with listen() as server:
+        port = server.getsockname()[1]
+        with socket.create_connection((LOOPBACK, port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()
+            assert client.recv(1) == b""
+    with Ports() as ports:
+        assert ports.take("Envoy's listener", port) == port
+
+
 def test_the_holder_may_be_another_process() -> None:
     code = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
     with subprocess.Popen(

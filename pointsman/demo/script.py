@@ -5,6 +5,7 @@ what came of it. Rounds take other victims each time.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -17,7 +18,7 @@ from pointsman.demo.tally import Kill, Tally
 from pointsman.demo.watch import Conditions, Watch
 from pointsman.demo.words import count
 from pointsman.local.process import Process
-from pointsman.local.services import Picker, ServiceProcess, Simulator
+from pointsman.local.services import Picker, ServiceProcess
 from pointsman.local.stack import LocalStack
 
 ROUND = 30.0
@@ -29,6 +30,8 @@ PATIENCE = 20.0
 STARTS = (0.1, 0.38, 0.62)
 """When the steps of a round begin, in shares of its length, if the step before is over."""
 KILLED, STARTING, DRAINING = "killed", "starting", "draining"
+FRESH = 0.5
+"""Seconds that a metric is old at most while its server is scraped."""
 _LOOK = 0.05
 
 T = TypeVar("T")
@@ -70,6 +73,7 @@ class Script:
         self._clock = clock
         self.rounds = 0
         """Rounds that are over."""
+        self._last_server = ""
 
     async def run(self, pace: Pace) -> None:
         """The rounds of the pace. Raises ProcessError when something doesn't start again."""
@@ -122,8 +126,9 @@ class Script:
 
     async def _kill_collector(self, number: int) -> None:
         shares = {one.name: await self._share(one) for one in self._stack.collectors}
-        by_share = sorted(self._stack.collectors, key=lambda one: -len(shares[one.name]))
-        victim = by_share[number % len(by_share)]
+        busy = [one for one in self._stack.collectors if shares[one.name]] or list(self._stack.collectors)
+        busy.sort(key=lambda one: len(shares[one.name]), reverse=True)
+        victim = busy[number % len(busy)]
         [heir, *_] = [one for one in self._stack.collectors if one is not victim]
         share, failed, began = shares[victim.name], self._tally.failed, self._clock()
         self._journal.step(
@@ -137,8 +142,8 @@ class Script:
         async def taken_over() -> bool:
             nonlocal oldest
             age = await self._oldest_age(share)
-            oldest = max(oldest, age)
-            return share <= await self._share(heir) and age < 0.5
+            oldest = max(oldest, age if math.isfinite(age) else 0.0)
+            return share <= await self._share(heir) and age < FRESH
 
         took = await self._until(taken_over)
         if took is None:
@@ -161,24 +166,28 @@ class Script:
         return frozenset(assigned(await self._watch.state(collector)))
 
     async def _has_share(self, collector: ServiceProcess, share: frozenset[str]) -> bool:
-        return await self._share(collector) == share
+        return share <= await self._share(collector)
 
     async def _oldest_age(self, names: frozenset[str]) -> float:
-        """Of these servers' metrics, as the pickers see them now."""
+        """Of these servers' metrics, as the pickers see them now; infinite when one isn't known."""
         rows = await self._watch.endpoints()
-        return max((one.age for one in rows if one.name in names and one.age is not None), default=0.0)
+        ages = [one.age for one in rows if one.name in names]
+        return max((math.inf if age is None else age for age in ages), default=0.0)
 
     # ---- a model server dies
 
-    async def _kill_server(self, number: int) -> None:
-        server: Simulator = self._stack.simulators[number % len(self._stack.simulators)]
-        before, failed, began = await self._watch.look(), self._tally.failed, self._clock()
+    async def _kill_server(self, _: int) -> None:
+        before = await self._watch.look()
+        busy = {one.name: one.in_flight for one in before.endpoints if one.name != self._last_server}
+        self._last_server = name = max(busy, key=lambda one: busy[one])
+        [server] = [one for one in self._stack.simulators if one.name == name]
+        failed, began = self._tally.failed, self._clock()
         self._journal.step(
-            f"{server.name} killed",
-            f"SIGKILL to {server.name}, with requests in it. Pickers name three servers for each request: the next one "
-            "takes what it hasn't begun to answer.",
+            f"{name} killed",
+            f"SIGKILL to {name}, with {count(busy[name], 'request')} in it. Pickers name three servers for each "
+            "request: the next one takes what it has not begun to answer.",
         )
-        kill = self._tally.killed(server.name, self._clock())
+        kill = self._tally.killed(name, self._clock())
         self._conditions.set(server, KILLED)
         await server.kill()
         await asyncio.sleep(1.5)
@@ -188,18 +197,16 @@ class Script:
             f"{_cut(kill)} {self._failures(failed)}"
         )
         await self._start(server)
-        served = self._tally.served[server.name]
-        back = await self._until(lambda: self._serves(server, served))
-        if back is None:
-            self._journal.wrong(f"{server.name} is back, but in {PATIENCE:g} s it has not answered anything.")
+        if await self._until(lambda: self._is_fresh(name)) is None:
+            self._journal.wrong(f"{name} is back, but in {PATIENCE:g} s no picker has got its metrics.")
         else:
             self._journal.seen(
-                f"{server.name} is back after {self._since(began)} with an empty cache, and answers. "
+                f"{name} is back after {self._since(began)}, its cache empty, and the pickers know its metrics. "
                 f"{self._failures(failed)}"
             )
 
-    async def _serves(self, server: Simulator, served: int) -> bool:
-        return self._tally.served[server.name] > served
+    async def _is_fresh(self, server: str) -> bool:
+        return await self._oldest_age(frozenset({server})) < FRESH
 
     # ---- what the steps share
 

@@ -28,6 +28,7 @@ from shared.bus import (
     unpack_floats,
 )
 from shared.model import Configuration, Endpoint, Fact
+from tests.in_process import serving
 from tests.nats import free_port
 
 POOL = pool_token("default", "default")
@@ -127,34 +128,12 @@ class Frames:
         return None if found is None else found[2]
 
 
-class _Collector(CollectorService):
-    """Says when it has started."""
-
-    def __init__(self, settings: CollectorSettings) -> None:
-        super().__init__(settings)
-        self.begun = asyncio.Event()
-
-    async def start(self) -> None:
-        await super().start()
-        self.begun.set()
-
-
 @asynccontextmanager
 async def collector(url: str, **settings: Any) -> AsyncIterator[CollectorService]:
     """A collector in this process, started; stopped cleanly at the end."""
     common = {"nats_url": (url,), "admin_host": "127.0.0.1", "admin_port": 0, "drain_timeout": 2.0}
-    service = _Collector(CollectorSettings(**{**common, **settings}))
-    serving = asyncio.create_task(service.serve())
-    started = asyncio.create_task(service.begun.wait())
-    await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
-    if serving.done():
-        started.cancel()
-        serving.result()
-    try:
+    async with serving(CollectorService(CollectorSettings(**{**common, **settings}))) as service:
         yield service
-    finally:
-        service.stop()
-        assert await serving == 0
 
 
 class CollectorProcess:

@@ -22,6 +22,7 @@ from shared.bus.replica import Replica
 from shared.bus.replica_state import Delete, Event, Reset, Upsert
 from shared.bus.subjects import Subjects, parse_key, pool_token
 from shared.model import Fact
+from tests.in_process import serving
 from tests.nats import free_port
 
 POOL = pool_token("default", "default")
@@ -93,34 +94,13 @@ async def reader(url: str) -> AsyncIterator[Reader]:
         await made.close()
 
 
-class _Watcher(WatcherService):
-    """Says when it has started."""
-
-    def __init__(self, settings: WatcherSettings, lookup: Lookup | None = None) -> None:
-        super().__init__(settings, lookup)
-        self.begun = asyncio.Event()
-
-    async def start(self) -> None:
-        await super().start()
-        self.begun.set()
-
-
 @asynccontextmanager
 async def watcher(url: str, lookup: Lookup | None = None, **settings: Any) -> AsyncIterator[WatcherService]:
     """A watcher in this process, started."""
     common = {"nats_url": (url,), "admin_host": "127.0.0.1", "admin_port": 0, "drain_timeout": 2.0}
-    service = _Watcher(WatcherSettings(**{**common, "rescan_interval": 0.5, **settings}), lookup)
-    serving = asyncio.create_task(service.serve())
-    started = asyncio.create_task(service.begun.wait())
-    await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
-    if serving.done():
-        started.cancel()
-        serving.result()
-    try:
+    options = WatcherSettings(**{**common, "rescan_interval": 0.5, **settings})
+    async with serving(WatcherService(options, lookup)) as service:
         yield service
-    finally:
-        service.stop()
-        assert await serving == 0
 
 
 class WatcherProcess:

@@ -110,4 +110,4 @@ async def test_a_file_that_can_not_be_written_is_tried_again_and_said(nats: Nats
         await seen.sees("b")
         (tmp_path / "away").rename(directory)
         await eventually(lambda: addresses(eds) == [B], "the file")
-        assert service.state()["eds"]["error"] is None
+        await eventually(lambda: service.state()["eds"]["error"] is None, "the error's end")

@@ -154,10 +154,10 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_leaves_no_load(
     stack: LocalStack, client: httpx.AsyncClient
 ) -> None:
     """The fixture checks that nothing is in flight afterwards, here that something was."""
-    body = CHAT | {"stream": True, "max_tokens": 2000, "ignore_eos": True}
+    body = CHAT | {"stream": True, "max_tokens": 30_000, "ignore_eos": True}
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-        async for _ in response.aiter_bytes():
-            break
+        arriving = response.aiter_bytes()  # kept: an iterator that is let go of closes the connection
+        assert await anext(arriving)
         loads = [sum(one["inflight"]["own_requests"] for one in (await p.state())["endpoints"]) for p in stack.pickers]
         assert sum(loads) == 1
 

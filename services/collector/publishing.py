@@ -36,13 +36,12 @@ class Outbox:
         self._sent_at = float("-inf")
 
     def note(self, id: str, changed: bool) -> bool:
-        """An endpoint was scraped; returns whether that makes the first change since changes were taken."""
+        """An endpoint was scraped; returns whether something is due earlier than before."""
+        earlier = not self._scraped or (changed and not self._changed)
         self._scraped = True
-        if not changed:
-            return False
-        first = not self._changed
-        self._changed[id] = None
-        return first
+        if changed:
+            self._changed[id] = None
+        return earlier
 
     @property
     def changes(self) -> int:
@@ -100,7 +99,7 @@ class FrameSender:
         self._gather = gather
         self._clock = clock
         self._outbox = Outbox(refresh, heartbeat)
-        self._news = asyncio.Event()
+        self._earlier = asyncio.Event()
         self.frames = 0
         """Frames that NATS was given."""
         self.dropped = 0
@@ -113,23 +112,29 @@ class FrameSender:
     def note(self, watched: Watched, changed: bool) -> None:
         """An endpoint was scraped."""
         if self._outbox.note(watched.endpoint.id, changed):
-            self._news.set()
+            self._earlier.set()
 
     async def run(self) -> None:
         """Send until cancelled."""
         while True:
-            try:
-                async with asyncio.timeout(max(0.0, self._outbox.everything_at() - self._clock())):
-                    await self._news.wait()
-                    await asyncio.sleep(self._gather)
-            except TimeoutError:
-                pass  # everything is due, changes included
+            await self._until_due()
             await self.send()
+
+    async def _until_due(self) -> None:
+        while (left := self._outbox.everything_at() - self._clock()) > 0:
+            if self._outbox.changes:
+                await asyncio.sleep(min(self._gather, left))
+                return
+            self._earlier.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._earlier.wait()
+            except TimeoutError:
+                return  # everything is due
 
     async def send(self) -> None:
         """Send what is due now."""
         now = self._clock()
-        self._news.clear()
         watched = self._watched()
         if now >= self._outbox.everything_at():
             self._outbox.everything_sent(now)

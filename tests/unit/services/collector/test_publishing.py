@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,11 +26,13 @@ def test_the_first_change_makes_news_and_later_ones_join_it() -> None:
     assert outbox.note("a", True)
 
 
-def test_a_scrape_without_a_change_makes_no_news_but_is_confirmed_soon() -> None:
+def test_a_scrape_without_a_change_is_no_change_but_is_confirmed_earlier() -> None:
     outbox = Outbox(0.1, 0.5)
     outbox.everything_sent(10.0)
     assert outbox.everything_at() == 10.5
-    assert not outbox.note("a", False)
+    assert outbox.note("a", False)
+    assert not outbox.note("b", False)
+    assert outbox.changes == 0
     assert outbox.everything_at() == pytest.approx(10.1)
     outbox.everything_sent(10.1)
     assert outbox.everything_at() == pytest.approx(10.6)
@@ -49,6 +52,10 @@ def test_everything_is_due_at_the_start_and_never_later_than_the_heartbeat() -> 
     outbox.everything_sent(1.0)
     outbox.note("a", True)
     assert outbox.everything_at() == 1.5
+
+
+def _more_than(recorder: "Recorder", count: int) -> bool:
+    return len(recorder.frames) > count
 
 
 class Recorder:
@@ -106,6 +113,19 @@ async def test_changes_and_everything_have_keys_of_their_own() -> None:
     await sending.send()
     assert recorder.frames == [(0, ("e0000", "e0001", "e0002")), (CHANGES_PART, ("e0001",))]
     assert sending.bytes == 4 * 12
+
+
+async def test_scrapes_without_a_change_are_confirmed_at_the_refresh_and_not_only_at_the_heartbeat() -> None:
+    recorder, watched = Recorder(), endpoints(1)
+    sending = FrameSender(recorder, lambda: watched, gather=0.0, refresh=0.01, heartbeat=60.0)
+    task = asyncio.create_task(sending.run())
+    for _ in range(4):
+        before = len(recorder.frames)
+        sending.note(watched["e0000"], False)
+        await until(partial(_more_than, recorder, before))
+    task.cancel()
+    await asyncio.wait([task])
+    assert {part for part, _ in recorder.frames} == {0}
 
 
 async def test_more_than_a_thousand_endpoints_are_several_parts() -> None:

@@ -37,11 +37,11 @@ class Asked(Struct, frozen=True):
 
     @classmethod
     def of(cls, request: Request) -> "Asked":
-        """The request without headers and prompt, and with no text longer than `SHOWN`."""
+        """The request without headers, prompt and query (it can hold a key), and with no text longer than `SHOWN`."""
         content, subset = request.content, request.subset
         return cls(
             request.id[:SHOWN],
-            request.path[:SHOWN],
+            request.path.partition("?")[0][:SHOWN],
             content.api,
             content.model[:SHOWN],
             content.stream,

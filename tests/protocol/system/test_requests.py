@@ -108,24 +108,33 @@ async def test_a_body_that_no_parser_knows_passes_through(stack: LocalStack, cli
 
 
 async def test_a_body_of_4_mb(stack: LocalStack, client: httpx.AsyncClient) -> None:
-    body = json.dumps(CHAT | {"messages": [{"role": "user", "content": "signal " * 600_000}]}).encode()
-    assert len(body) > 4_000_000
-    response = await client.post("/echo", content=body)
-    assert hashlib.sha256(response.content).digest() == hashlib.sha256(body).digest()
-    assert response.headers["x-simulator-endpoint"] == await _named(stack, response)
+    """Read by the parser, hashed for the prefix index, and untouched at the server, which finds the prompt too long."""
+    body = _long_chat(4_100_000)
+    response = await client.post("/v1/chat/completions", content=body, headers={"x-simulator-echo": "true"})
+    assert response.headers["x-simulator-body-sha256"] == hashlib.sha256(body).hexdigest()
+    assert "context length" in response.json()["error"]["message"]
+    made = await decision(stack.pickers, response.headers["x-request-id"])
+    assert response.headers["x-simulator-endpoint"] == made["endpoint"].removeprefix("default/")
+    assert made["model"] == "base"
+    assert made["prompt_bytes"] > 4_000_000
 
 
 async def test_a_body_of_300_kb_in_many_chunks(stack: LocalStack, client: httpx.AsyncClient) -> None:
-    body = json.dumps(CHAT | {"messages": [{"role": "user", "content": "points " * 43_000}]}).encode()
-    assert len(body) > 300_000
+    body = _long_chat(310_000)
 
     async def chunks() -> AsyncIterator[bytes]:
         for start in range(0, len(body), 997):
             yield body[start : start + 997]
 
-    response = await client.post("/echo", content=chunks())
-    assert response.content == body
-    assert response.headers["x-simulator-endpoint"] == await _named(stack, response)
+    response = await client.post("/v1/chat/completions", content=chunks(), headers={"x-simulator-echo": "true"})
+    assert response.headers["x-simulator-body-sha256"] == hashlib.sha256(body).hexdigest()
+    made = await decision(stack.pickers, response.headers["x-request-id"])
+    assert response.headers["x-simulator-endpoint"] == made["endpoint"].removeprefix("default/")
+    assert made["prompt_bytes"] > 300_000
+
+
+def _long_chat(size: int) -> bytes:
+    return json.dumps(CHAT | {"messages": [{"role": "user", "content": "signal " * (size // 7)}]}).encode()
 
 
 async def test_control_headers_of_the_client_neither_steer_nor_reach_the_server(

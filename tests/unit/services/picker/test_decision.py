@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.picker.decision import SHOWN, SHOWN_SUBSET, Asked, Decision
-from services.picker.requests.request import Refusal, Route
+from services.picker.requests.request import Headers, Refusal, Request, Route
 from services.picker.scheduling.cycle import Reading
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
 from tests.unit.services.picker.world import pool, request
@@ -131,3 +131,8 @@ def test_no_hint_is_told_from_an_empty_one() -> None:
     empty = Asked.of(request(subset=()))
     made = Decision(asked=empty, outcome=Refusal(status=503, message=""), layout=pool().layout)
     assert made.explain()["subset"] == {"entries": 0, "first": []}
+
+
+def test_a_query_is_not_kept_because_it_can_hold_a_key() -> None:
+    request = Request(id="one", headers=Headers(), path="/v1/chat/completions?api_key=secret")
+    assert Asked.of(request).path == "/v1/chat/completions"

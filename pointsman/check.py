@@ -135,12 +135,16 @@ def text(checked: Checked) -> list[str]:
     if checked.configuration is not None:
         lines += checked.configuration.lines()
     if checked.endpoints is not None:
-        lines += [f"{len(checked.endpoints)} endpoints", *map(_endpoint, checked.endpoints[:SHOWN])]
+        lines += [_count(len(checked.endpoints), "endpoint"), *map(_endpoint, checked.endpoints[:SHOWN])]
         if len(checked.endpoints) > SHOWN:
             lines.append(f"  … and {len(checked.endpoints) - SHOWN} more")
     lines += map(_resource, checked.resources)
     lines += [f"left out: {one}" for one in checked.ignored]
     return [lines[0], *(f"  {line}" for line in lines[1:])]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _endpoint(endpoint: Endpoint) -> str:

@@ -151,9 +151,12 @@ class Replica:
         try:
             found = await jetstream.snapshot(self._bus, bucket, subjects, page=self._page, timeout=self._timeout)
         except BusError as error:
-            reason = f"bucket {bucket!r} is missing" if isinstance(error, NoResponders) else str(error)
+            missing = isinstance(error, NoResponders)
+            reason = f"bucket {bucket!r} is missing" if missing else str(error)
             if reason != self._failure:
-                self._log.warning("replica.snapshot.failed", pool=self.pool, reason=reason)
+                # a reader that comes before the owner waits for it: nothing to warn of
+                tell = self._log.info if missing else self._log.warning
+                tell("replica.snapshot.failed", pool=self.pool, reason=reason)
             self._failure = reason
             if generation == state.generation:
                 state.snapshot_failed(self._clock())

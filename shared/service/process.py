@@ -85,6 +85,7 @@ class Service:
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, essential: bool = True) -> asyncio.Task[None]:
         """Run a background task until `close`. If it fails, the failure is logged and counted; an essential one's
         failure also stops the process, because a tier that only seems to work is worse than one that restarts."""
+        self._crashes.labels(name)  # a series that is there at 0 can be alerted on
         task = asyncio.create_task(self._guard(work, name, essential), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -125,6 +126,9 @@ class Service:
                 self.readiness.phase = Phase.STOPPING
                 log.info("service.draining", timeout=self.common.drain_timeout)
                 await self._step("drain", self.drain(), self.common.drain_timeout)
+        except Invalid:
+            self._exit_code = EXIT_INVALID
+            raise
         finally:
             self.readiness.phase = Phase.STOPPING
             await self._step("cancel", self._cancel_tasks(), self.common.close_timeout)

@@ -182,6 +182,7 @@ async def test_a_start_that_refuses_what_it_was_given_says_so_and_exits_with_1()
         assert await child.ended() == 1
         assert child.errors == ["pool.yaml: pool: is odd", "pool.yaml: colour: is red"]
         assert child.steps == ["made", "start", "close", "closed"]
+        assert (await child.logged("service.stopped"))["exit_code"] == 1
 
 
 async def test_a_start_that_fails_is_logged_and_exits_with_70() -> None:
@@ -210,6 +211,7 @@ async def test_an_essential_task_that_crashes_stops_the_process_in_order_with_70
 async def test_another_task_that_crashes_is_logged_and_counted_and_the_process_goes_on() -> None:
     async with tiny() as child:
         await child.logged("service.started")
+        assert 'pointsman_task_crashes_total{task="work"} 0.0' in (await child.get("/metrics")).text
         await child.post("/crash/other")
         await child.logged("task.crashed")
         assert 'pointsman_task_crashes_total{task="other-work"} 1.0' in (await child.get("/metrics")).text

@@ -62,8 +62,10 @@ async def test_without_any_picker_requests_fail(bench: Bench) -> None:
     bench.address()
     client = await bench.client(await bench.envoy(GATEWAY))
     wish = {DESTINATION: model.authority}
-    assert (await client.post(CHAT, content=b"x", headers=wish)).status_code == 500
-    assert (await client.get("/v1/models", headers=wish)).status_code == 500
+    for response in (await client.post(CHAT, content=b"x", headers=wish), await client.get("/v1/models", headers=wish)):
+        assert response.status_code == 500
+        error = {"message": "the endpoint picker gave no answer", "type": "internal_error", "param": None, "code": 500}
+        assert response.json() == {"error": error}
     assert model.received == []
 
 

@@ -103,6 +103,31 @@ async def test_a_body_above_the_limit_is_refused(bench: Bench) -> None:
     assert response.status_code == 413
 
 
+@pytest.mark.parametrize("status", [400, 413, 429, 500, 503])
+async def test_the_picker_s_own_answer_stays_as_it_is(bench: Bench, status: int) -> None:
+    await bench.model("a")
+    await bench.picker(Script(reject=(status, b'{"error": {}}')))
+    client = await bench.client(await bench.envoy())
+    response = await client.post(CHAT, content=b"x")
+    assert (response.status_code, response.content) == (status, b'{"error": {}}')
+
+
+async def test_envoy_s_own_503_is_an_error_object_and_for_grpc_clients_a_text(bench: Bench) -> None:
+    dead = bench.dead()
+    bench.endpoints([dead])
+    await bench.picker(Script(destinations=[dead]))
+    client = await bench.client(await bench.envoy())
+    response = await client.post(CHAT, content=b"x")
+    assert response.status_code == 503
+    assert response.headers["content-type"] == "application/json"
+    error = response.json()["error"]
+    assert (error["type"], error["param"], error["code"]) == ("service_unavailable", None, 503)
+    assert "upstream connect error" in error["message"]
+    response = await client.post(CHAT, content=b"x", headers={"content-type": "application/grpc"})
+    assert response.headers["grpc-status"] == "14"
+    assert response.headers["grpc-message"].startswith("upstream connect error")
+
+
 async def test_sixty_requests_at_once_survive_a_dead_first_choice(bench: Bench) -> None:
     """Envoy's default allows three retries at a time; the others would get 503."""
     model = await bench.model("a")

@@ -1,6 +1,7 @@
 """`pointsman COMMAND …`: a command a process, plus those that help to run them. Imports only that command's module."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -17,8 +18,22 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name; its exit code, or 2 for a command that doesn't exist."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run the command that the arguments name; its exit code, or 2 for a command that doesn't exist.
+
+    1, and no word, when nobody reads what is printed any more (`pointsman picker --help | head -1`).
+    """
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            if sys.stdout is not None:  # it is None when it was closed by whoever started the process
+                sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still writes at its end
+        return 1
+
+
+def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_usage())
         return 0

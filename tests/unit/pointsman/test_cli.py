@@ -1,0 +1,29 @@
+"""The command line itself, as a process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["simulator", "--help"]])
+def test_output_that_nobody_reads_ends_the_command_without_a_word(arguments: list[str]) -> None:
+    """`pointsman picker --help | head -1`, with a reader that is gone before anything is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pointsman", *arguments],
+            cwd=ROOT,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr.decode()) == (1, "")

@@ -24,8 +24,8 @@ from nats.aio.msg import Msg
 
 from shared.bus.client import CLOSE_TIMEOUT, NatsClient, close_client
 from shared.bus.credentials import CredentialsFile
-from shared.bus.errors import BusError, BusOptionError, NoResponders, NotConnected, RequestTimeout
-from shared.bus.options import checked_servers, tls_context, without_secrets
+from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeout
+from shared.bus.options import check_login, checked_servers, tls_context, without_secrets
 from shared.bus.replies import Replies, Reply, is_no_responders
 
 Handler: TypeAlias = Callable[[Msg], None]
@@ -106,10 +106,7 @@ class Bus:
         rng: random.Random | None = None,
     ) -> None:
         self.servers = checked_servers([servers] if isinstance(servers, str) else list(servers))
-        if (user is None) != (password is None):
-            raise BusOptionError("user and password: one is given without the other")
-        if sum(option is not None for option in (credentials, user, token)) > 1:
-            raise BusOptionError("credentials, user and token: only one of them can be used")
+        check_login(credentials, user, password, token)
         self.name = name
         self._credentials = None if credentials is None else CredentialsFile(credentials)
         self._user, self._password, self._token = user, password, token

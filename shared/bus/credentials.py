@@ -33,14 +33,16 @@ class CredentialsFile:
         try:
             text = self._path.read_bytes()
         except OSError as error:
-            raise BusOptionError(f"credentials file {str(self._path)!r} can't be read: {error.strerror}") from error
+            raise self._unusable(f"can't be read: {error.strerror}") from error
         for title, content in _SECTION.findall(text):
             if title == name:
                 return bytes(content)
-        raise BusOptionError(
-            f"credentials file {str(self._path)!r} has no section BEGIN {name.decode()}; "
-            "a file as `nsc generate creds` writes it is needed"
+        raise self._unusable(
+            f"has no section BEGIN {name.decode()}; a file as `nsc generate creds` writes it is needed"
         )
+
+    def _unusable(self, reason: str) -> BusOptionError:
+        return BusOptionError(f"{str(self._path)!r} {reason}", "credentials")
 
     def jwt(self) -> bytearray:
         """The user's JWT, as nats-py's `user_jwt_cb` wants it."""
@@ -51,9 +53,9 @@ class CredentialsFile:
         try:
             raw = base64.b32decode(text + b"=" * (-len(text) % 8))
         except binascii.Error as error:
-            raise BusOptionError(f"credentials file {str(self._path)!r}: the seed isn't base32") from error
+            raise self._unusable("has a seed that isn't base32") from error
         if len(raw) != _SEED_BYTES or binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
-            raise BusOptionError(f"credentials file {str(self._path)!r}: the seed's length or checksum is wrong")
+            raise self._unusable("has a seed of the wrong length or checksum")
         return Ed25519PrivateKey.from_private_bytes(raw[2:34])
 
     def sign(self, nonce: str) -> bytes:

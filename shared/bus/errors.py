@@ -6,7 +6,16 @@ class BusError(Exception):
 
 
 class BusOptionError(BusError, ValueError):
-    """An option of the connection, a prefix or a name can't be used; says which, its value and what would be right."""
+    """An option of the connection, a prefix or a name can't be used; says which, its value and what would be right.
+
+    `options` are the names of the arguments that it is about, `reason` is the rest: who took the values from elsewhere
+    can name the place where they stand.
+    """
+
+    def __init__(self, reason: str, *options: str) -> None:
+        super().__init__(f"{' and '.join(options)}: {reason}" if options else reason)
+        self.reason = reason
+        self.options = options
 
 
 class Malformed(BusError):

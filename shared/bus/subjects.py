@@ -124,7 +124,9 @@ class Subjects:
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         if not _PREFIX.fullmatch(prefix):
-            raise BusOptionError(f"prefix {prefix!r}: letters, digits, - and _ are allowed, and at least one of them")
+            raise BusOptionError(
+                f"{prefix!r}: letters, digits, - and _ are allowed, and at least one of them", "prefix"
+            )
         self.prefix = prefix
         lead = "" if prefix == DEFAULT_PREFIX else f"{prefix}_"
         self.endpoints_bucket = f"{lead}endpoints"

@@ -19,11 +19,11 @@ REFUSED = r"Connect call failed|Connection refused"
     ("servers", "message"),
     [
         ([], "at least one URL"),
-        ("http://127.0.0.1:4222", r"server 'http://127\.0\.0\.1:4222' is no URL of a NATS server"),
+        ("http://127.0.0.1:4222", r"servers: 'http://127\.0\.0\.1:4222' is no URL of a NATS server"),
         ("ws://127.0.0.1:4222", "is no URL of a NATS server"),
         ("nats://:4222", "is no URL of a NATS server"),
         ("nats://host:port", "is no URL of a NATS server"),
-        (["nats://fine:4222", "nats://[::1"], r"server 'nats://\[::1' is no URL"),
+        (["nats://fine:4222", "nats://[::1"], r"servers: 'nats://\[::1' is no URL"),
     ],
 )
 def test_a_server_that_is_no_url_is_refused_by_name(servers: str | list[str], message: str) -> None:
@@ -47,8 +47,8 @@ def test_a_host_without_a_scheme_means_nats() -> None:
     ("options", "message"),
     [
         ({"user": "u"}, "user and password: one is given without the other"),
-        ({"token": "t", "user": "u", "password": "p"}, "only one of them"),
-        ({"tls_ca": Path("/nowhere/ca.pem")}, "tls_ca '/nowhere/ca.pem' can't be used"),
+        ({"token": "t", "user": "u", "password": "p"}, "user and token: only one of them"),
+        ({"tls_ca": Path("/nowhere/ca.pem")}, "tls_ca: '/nowhere/ca.pem' can't be used"),
         ({"tls_cert": Path("/nowhere/cert.pem")}, "tls_cert and tls_key: one is given without the other"),
         ({"credentials": Path("/nowhere/user.creds")}, "'/nowhere/user.creds' can't be read: No such file"),
     ],
@@ -71,7 +71,7 @@ def test_an_option_that_cannot_be_used_is_refused_at_once(options: dict[str, obj
         (
             "-----BEGIN NATS USER JWT-----\neyJ\n------END NATS USER JWT------\n"
             "-----BEGIN USER NKEY SEED-----\n!!!!\n------END USER NKEY SEED------\n",
-            "isn't base32",
+            "a seed that isn't base32",
         ),
     ],
 )

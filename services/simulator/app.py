@@ -20,7 +20,7 @@ from services.simulator.server import ModelServer
 from services.simulator.settings import SimulatorSettings
 from shared.config.problems import Invalid, Problem
 from shared.model import join_host_port
-from shared.service import logs, parse, report
+from shared.service import logs, parse, report, warn_of_variables
 
 log = structlog.get_logger(__name__)
 
@@ -112,6 +112,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         settings = parse(SimulatorSettings, argv, os.environ, "pointsman simulator")
         logs.configure(settings.log_level, settings.log_format, tier="simulator")
+        warn_of_variables(SimulatorSettings, os.environ)
         uvloop.run(_until_signal(settings))
     except Invalid as error:
         return report(error)

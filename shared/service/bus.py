@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import structs
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -12,7 +13,9 @@ from shared.bus.errors import BusOptionError
 from shared.bus.replica import Replica
 from shared.bus.subjects import Subjects, pool_token
 from shared.config.problems import Invalid, Problem
-from shared.service.settings import CommonSettings
+from shared.service.bus_options import login, named
+from shared.service.flags import flag_of
+from shared.service.settings import CommonSettings, join_sources
 
 
 def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus, Subjects, str]:
@@ -24,15 +27,12 @@ def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus,
         bus = Bus(
             settings.nats_url,
             name=f"pointsman-{tier}-{process_id}",
-            credentials=Path(settings.nats_credentials) if settings.nats_credentials else None,
-            user=settings.nats_user or None,
-            password=settings.nats_password or None,
-            token=settings.nats_token or None,
+            **login(structs.asdict(settings)),
             tls_ca=Path(settings.nats_ca) if settings.nats_ca else None,
         )
         return bus, Subjects(settings.nats_prefix), pool_token(settings.pool_namespace, settings.pool_name)
     except BusOptionError as error:
-        raise Invalid([Problem("--nats-…", str(error))]) from error
+        raise Invalid([Problem(join_sources(map(flag_of, named(error))), error.reason)]) from error
 
 
 class BusMetrics(Collector):

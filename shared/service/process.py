@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import structlog
 import uvloop
 from fastapi import FastAPI
+from msgspec import Struct
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Info, PlatformCollector, ProcessCollector
 
@@ -26,7 +27,7 @@ from shared.config.problems import Invalid
 from shared.service import logs
 from shared.service.admin import AdminServer, build_app
 from shared.service.readiness import Phase, Readiness
-from shared.service.settings import CommonSettings, misspelled, parse
+from shared.service.settings import CommonSettings, misspelled, parse, service_variables
 from shared.version import VERSION
 
 log = structlog.get_logger(__name__)
@@ -85,13 +86,13 @@ class Service:
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, essential: bool = True) -> asyncio.Task[None]:
         """Run a background task until `close`. If it fails, the failure is logged and counted; an essential one's
         failure also stops the process, because a tier that only seems to work is worse than one that restarts."""
-        self._crashes.labels(name)  # a series that is there at 0 can be alerted on
         task = asyncio.create_task(self._guard(work, name, essential), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def _guard(self, work: Coroutine[Any, Any, None], name: str, essential: bool) -> None:
+        self._crashes.labels(name)  # a series that is there at 0 can be alerted on
         try:
             await work
         except Exception:  # the top of a task: logged, counted, and the process told
@@ -129,6 +130,9 @@ class Service:
         except Invalid:
             self._exit_code = EXIT_INVALID
             raise
+        except Exception:
+            self._exit_code = EXIT_CRASHED
+            raise
         finally:
             self.readiness.phase = Phase.STOPPING
             await self._step("cancel", self._cancel_tasks(), self.common.close_timeout)
@@ -164,7 +168,7 @@ class Service:
                 log.warning("service.timeout", step=name, timeout=timeout)
             else:
                 log.exception("service.failed", step=name)
-                self._exit_code = EXIT_CRASHED
+                self._exit_code = self._exit_code or EXIT_CRASHED
 
     async def _cancel_tasks(self) -> None:
         tasks = list(self._tasks)
@@ -196,8 +200,7 @@ def run(kind: type[S], build: Callable[[S], Service], argv: Sequence[str], tier:
         return report(error)
     settings = replace(settings, id=settings.id or default_id())
     logs.configure(settings.log_level, settings.log_format, tier=tier, id=settings.id)
-    for variable, meant in misspelled(kind, os.environ):
-        log.warning("settings.unknown_variable", variable=variable, did_you_mean=meant)
+    warn_of_variables(kind, os.environ)
 
     async def main() -> int:
         service = build(settings)
@@ -211,6 +214,14 @@ def run(kind: type[S], build: Callable[[S], Service], argv: Sequence[str], tier:
     except Exception:  # the top of the process
         log.exception("service.crashed")
         return EXIT_CRASHED
+
+
+def warn_of_variables(kind: type[Struct], environ: Mapping[str, str]) -> None:
+    """Log variables of the environment that look like settings and have no effect."""
+    for variable, meant in misspelled(kind, environ):
+        log.warning("settings.unknown_variable", variable=variable, did_you_mean=meant)
+    for variable in service_variables(kind, environ):
+        log.warning("settings.service_variable_ignored", variable=variable, value=environ[variable])
 
 
 def report(error: Invalid) -> int:

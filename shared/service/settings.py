@@ -1,12 +1,13 @@
 """The settings of a process, from one typed struct: each field is a flag and a `POINTSMAN_…` environment variable.
 
 `stale_after: Annotated[Duration, Meta(description="…")] = 2.0` is `--stale-after 2s` and `POINTSMAN_STALE_AFTER=2s`. A
-flag goes before the environment, the environment before the default; an empty variable is one that isn't set.
+flag goes before the environment, the environment before the default; an empty variable is one that isn't set, and so is
+one that Kubernetes sets for a Service of such a name (`POINTSMAN_ADMIN_PORT=tcp://10.0.0.1:9090`).
 Everything wrong is reported at once.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
@@ -19,6 +20,9 @@ from shared.service.flags import flag_of, read_flags, wants_help
 from shared.service.usage import Entry, Section, usage
 
 PREFIX = "POINTSMAN_"
+
+_SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
+"""How the value of a variable begins that Kubernetes sets in every pod for each Service of the namespace."""
 
 _PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType)
 
@@ -57,6 +61,17 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
         Duration, Meta(description="how long a stopping process takes at most to let go of its connections")
     ] = 5.0
 
+    @classmethod
+    def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+        """(names of settings, what is wrong with them) beyond what their types say.
+
+        `sound` has the settings, given or by default, that are right by themselves; those that aren't are left out.
+        """
+        # imported here, because what needs no bus, such as the simulator, needn't load the client of NATS
+        from shared.service import bus_options
+
+        yield from bus_options.problems(sound)
+
 
 C = TypeVar("C", bound=Struct)
 
@@ -73,22 +88,49 @@ def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str], prog: 
     problems = Problems()
     given = read_flags(argv, {name: _base(field.type)[0] for name, field in fields.items()}, problems)
     values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    unsound: set[str] = set()
     for name, field in fields.items():
         texts, source = given.get(name), flag_of(name)
-        if texts is None:
-            source = _variable(name)
-            texts = [environ[source]] if environ.get(source) else None
+        if texts is None and (text := environ.get(_variable(name))) and not _is_service_address(text, field):
+            texts, source = [text], _variable(name)
+        sources[name] = source
         if texts is not None:
             value = _value(texts, kind, field, source, problems)
-            if value is not MISSING:
+            if value is MISSING:
+                unsound.add(name)
+            else:
                 values[name] = value
         elif field.required and not any(problem.path == flag_of(name) for problem in problems.errors):
-            problems.error(flag_of(name), f"required, and missing (or set {source})")
+            problems.error(flag_of(name), f"required, and missing (or set {_variable(name)})")
+    if issubclass(kind, CommonSettings):
+        wrong = {problem.path for problem in problems.errors}  # also of flags without a value
+        sound = {
+            name: values[name] if name in values else _default_value(field)
+            for name, field in fields.items()
+            if name in values or not (name in unsound or field.required or flag_of(name) in wrong)
+        }
+        for names, message in kind.problems(sound):
+            problems.error(join_sources(sources[name] for name in names), message)
     problems.raise_if_any()
     try:
         return kind(**values)
     except ValueError as error:  # what fields say together, checked in __post_init__
         raise Invalid([Problem("settings", str(error))]) from error
+
+
+def join_sources(sources: Iterable[str]) -> str:
+    """Flags or variables as the place of one problem: `--nats-user and --nats-password`."""
+    return " and ".join(sources)
+
+
+def service_variables(kind: type[Struct], environ: Mapping[str, str]) -> list[str]:
+    """Variables that have a setting's name and a Service's address; `parse` takes no notice of them."""
+    return sorted(
+        _variable(name)
+        for name, field in _fields(kind).items()
+        if _is_service_address(environ.get(_variable(name), ""), field)
+    )
 
 
 def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -151,6 +193,11 @@ def _plain(text: str, base: inspect.Type) -> Any:
         except ValueError:
             return text
     return text
+
+
+def _is_service_address(text: str, field: inspect.Field) -> bool:
+    """Only of a number, for which it can't be meant: of other settings an address may be the value."""
+    return isinstance(_base(field.type)[0], inspect.IntType) and text.startswith(_SERVICE_ADDRESS)
 
 
 def _fields(kind: type[Struct]) -> dict[str, inspect.Field]:
@@ -223,7 +270,7 @@ def _default(field: inspect.Field) -> str:
     """As the flag would be written; empty for none."""
     if field.required:
         return ""
-    value = field.default if field.default is not NODEFAULT else field.default_factory()
+    value = _default_value(field)
     match _base(field.type)[1], value:
         case _, None:
             return ""
@@ -237,6 +284,10 @@ def _default(field: inspect.Field) -> str:
             return ",".join(str(one) for one in value)
         case _:
             return str(value)
+
+
+def _default_value(field: inspect.Field) -> Any:
+    return field.default if field.default is not NODEFAULT else field.default_factory()
 
 
 def _variable(name: str) -> str:

@@ -185,10 +185,17 @@ async def test_a_start_that_refuses_what_it_was_given_says_so_and_exits_with_1()
         assert (await child.logged("service.stopped"))["exit_code"] == 1
 
 
+async def test_a_close_that_fails_after_a_refusal_leaves_the_exit_code() -> None:
+    async with tiny("--start-does", "refuse", "--close-fails") as child:
+        assert await child.ended() == 1
+        assert (await child.logged("service.stopped"))["exit_code"] == 1
+
+
 async def test_a_start_that_fails_is_logged_and_exits_with_70() -> None:
     async with tiny("--start-does", "fail") as child:
         assert await child.ended() == 70
         assert "OSError: the disk is gone" in (await child.logged("service.crashed"))["exception"]
+        assert (await child.logged("service.stopped"))["exit_code"] == 70
         assert child.errors == []
 
 
@@ -211,7 +218,9 @@ async def test_an_essential_task_that_crashes_stops_the_process_in_order_with_70
 async def test_another_task_that_crashes_is_logged_and_counted_and_the_process_goes_on() -> None:
     async with tiny() as child:
         await child.logged("service.started")
-        assert 'pointsman_task_crashes_total{task="work"} 0.0' in (await child.get("/metrics")).text
+        page = (await child.get("/metrics")).text
+        assert 'pointsman_task_crashes_total{task="work"} 0.0' in page
+        assert 'pointsman_task_crashes_total{task="admin"} 0.0' in page
         await child.post("/crash/other")
         await child.logged("task.crashed")
         assert 'pointsman_task_crashes_total{task="other-work"} 1.0' in (await child.get("/metrics")).text
@@ -242,8 +251,12 @@ async def test_a_condition_that_doesnt_hold_is_said() -> None:
         assert (answer.status_code, answer.json()["reasons"]) == (503, {"condition": "no endpoints yet"})
 
 
-async def test_the_state_says_who_it_is_and_keeps_secrets() -> None:
-    async with tiny(POINTSMAN_ID="tiny-1", POINTSMAN_NATS_PASSWORD="hunter2", POINTSMAN_NATS_TOKEN="hunter3") as child:
+@pytest.mark.parametrize(
+    "secrets",
+    [{"POINTSMAN_NATS_USER": "u", "POINTSMAN_NATS_PASSWORD": "hunter2"}, {"POINTSMAN_NATS_TOKEN": "hunter3"}],
+)
+async def test_the_state_says_who_it_is_and_keeps_secrets(secrets: dict[str, str]) -> None:
+    async with tiny(POINTSMAN_ID="tiny-1", **secrets) as child:
         await child.logged("service.started")
         answer = await child.get("/debug/state")
         state = answer.json()
@@ -264,4 +277,11 @@ async def test_a_misspelled_variable_is_a_warning() -> None:
     async with tiny(POINTSMAN_ADMIN_PROT="9091") as child:
         line = await child.logged("settings.unknown_variable")
         assert (line["variable"], line["did_you_mean"]) == ("POINTSMAN_ADMIN_PROT", "POINTSMAN_ADMIN_PORT")
+        await child.logged("service.started")
+
+
+async def test_the_variable_of_a_kubernetes_service_is_a_warning() -> None:
+    async with tiny(POINTSMAN_ADMIN_PORT="tcp://10.0.0.1:9090") as child:
+        line = await child.logged("settings.service_variable_ignored")
+        assert (line["variable"], line["value"]) == ("POINTSMAN_ADMIN_PORT", "tcp://10.0.0.1:9090")
         await child.logged("service.started")

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from shared.config.problems import Invalid
 from shared.quantities import Duration, PositiveDuration, Size
-from shared.service.settings import CommonSettings, describe, misspelled, parse, read_text
+from shared.service.settings import CommonSettings, describe, misspelled, parse, read_text, service_variables
 
 
 class Settings(CommonSettings, frozen=True, kw_only=True):
@@ -124,6 +124,30 @@ def test_every_problem_is_told_at_once_by_its_source() -> None:
     ]
 
 
+def test_nats_settings_are_checked_with_the_rest_and_each_wrong_server_is_told() -> None:
+    assert problems(
+        *("--admin-port", "x", "--nats-url", "http://u:secret@a,nats://fine:4222,b:0", "--nats-prefix", "a.b"),
+        POINTSMAN_NATS_USER="u",
+    ) == [
+        "--admin-port: 'x' isn't a whole number",
+        "--nats-url: 'http://a' is no URL of a NATS server; nats://host:4222 would be one",
+        "--nats-url: 'b:0' is no URL of a NATS server; nats://host:4222 would be one",
+        "--nats-prefix: 'a.b': letters, digits, - and _ are allowed, and at least one of them",
+        "POINTSMAN_NATS_USER and --nats-password: one is given without the other",
+    ]
+
+
+def test_there_is_one_way_to_log_in() -> None:
+    assert problems("--nats-credentials", "u.creds", POINTSMAN_NATS_TOKEN="t") == [
+        "--nats-credentials and POINTSMAN_NATS_TOKEN: only one of them can be used"
+    ]
+
+
+def test_what_has_a_problem_of_its_own_gets_no_second_one() -> None:
+    """The password isn't alone: the user's value has been forgotten."""
+    assert problems("--nats-password", "p", "--nats-user") == ["--nats-user: a value is missing: --nats-user VALUE"]
+
+
 def test_what_settings_say_together_is_checked() -> None:
     assert problems("--mode", "full", "--seed", "1") == ["settings: --seed: not in full mode"]
 
@@ -206,6 +230,24 @@ def test_a_variable_that_is_almost_a_settings_is_suspicious() -> None:
 )
 def test_a_variable_of_something_else_is_not(name: str) -> None:
     assert misspelled(CommonSettings, {name: "x"}) == []
+
+
+@pytest.mark.parametrize("address", ["tcp://10.0.0.1:9090", "udp://10.0.0.1:9090", "sctp://10.0.0.1:9090"])
+def test_the_variable_of_a_kubernetes_service_is_no_setting(address: str) -> None:
+    """A Service named pointsman-admin puts it into every pod of the namespace."""
+    environ = {"POINTSMAN_ADMIN_PORT": address, "POINTSMAN_SEED": address, "POINTSMAN_ID": address}
+    settings = read(**environ)
+    assert (settings.admin_port, settings.seed, settings.id) == (9090, None, address)
+    assert service_variables(Settings, environ) == ["POINTSMAN_ADMIN_PORT", "POINTSMAN_SEED"]
+    assert read("--admin-port", "1", **environ).admin_port == 1
+
+
+def test_an_address_as_a_flag_and_other_texts_as_a_variable_are_mistakes() -> None:
+    assert problems("--admin-port", "tcp://10.0.0.1:9090") == [
+        "--admin-port: 'tcp://10.0.0.1:9090' isn't a whole number"
+    ]
+    assert problems(POINTSMAN_ADMIN_PORT="http://a") == ["POINTSMAN_ADMIN_PORT: 'http://a' isn't a whole number"]
+    assert service_variables(Settings, {"POINTSMAN_ADMIN_PORT": "9090"}) == []
 
 
 def test_the_text_of_a_file_that_a_flag_names_is_read(tmp_path: Path) -> None:

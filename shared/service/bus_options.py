@@ -1,0 +1,52 @@
+"""Which settings are which options of the bus, and what is wrong with them, in the settings' names.
+
+The rules are the bus's own (`shared.bus`); nothing here looks at files: what can't be read shows in `make_bus`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shared.bus.errors import BusOptionError
+from shared.bus.options import check_login, checked_servers
+from shared.bus.subjects import Subjects
+
+SETTINGS = {
+    "servers": "nats_url",
+    "prefix": "nats_prefix",
+    "credentials": "nats_credentials",
+    "user": "nats_user",
+    "password": "nats_password",
+    "token": "nats_token",
+    "tls_ca": "nats_ca",
+}
+"""Names of settings by the bus's names of its options."""
+
+_LOGIN = ("nats_credentials", "nats_user", "nats_password", "nats_token")
+
+
+def named(error: BusOptionError) -> tuple[str, ...]:
+    """The names of the settings that an error is about."""
+    return tuple(SETTINGS[option] for option in error.options)
+
+
+def login(values: Mapping[str, str]) -> dict[str, Any]:
+    """The bus's options of that kind; an empty setting is one that isn't given."""
+    credentials, user, password, token = (values[name] or None for name in _LOGIN)
+    path = Path(credentials) if credentials else None
+    return {"credentials": path, "user": user, "password": password, "token": token}
+
+
+def problems(sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(names of settings, what is wrong with them), for those settings whose values are given here."""
+    checks: list[Callable[[], object]] = [partial(checked_servers, [server]) for server in sound.get("nats_url", ())]
+    if "nats_prefix" in sound:
+        checks.append(partial(Subjects, sound["nats_prefix"]))
+    if all(name in sound for name in _LOGIN):
+        checks.append(partial(check_login, **login(sound)))
+    for check in checks:
+        try:
+            check()
+        except BusOptionError as error:
+            yield named(error), error.reason

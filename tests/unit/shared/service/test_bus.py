@@ -1,0 +1,37 @@
+"""The bus of a process, from its settings."""
+
+from pathlib import Path
+
+import pytest
+
+from shared.config.problems import Invalid
+from shared.service.bus import make_bus
+from shared.service.settings import CommonSettings
+
+
+def refused(settings: CommonSettings) -> list[str]:
+    with pytest.raises(Invalid) as caught:
+        make_bus(settings, "picker", "p1")
+    return caught.value.lines()
+
+
+def test_the_bus_is_made_as_the_settings_say() -> None:
+    settings = CommonSettings(nats_url=("a:1", "tls://b:2"), nats_prefix="staging", pool_name="llama")
+    bus, subjects, pool = make_bus(settings, "picker", "p1")
+    assert (bus.servers, bus.name) == (("nats://a:1", "tls://b:2"), "pointsman-picker-p1")
+    assert (subjects.prefix, pool) == ("staging", "default_llama")
+
+
+def test_a_file_that_cannot_be_read_is_told_by_its_flag(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    assert refused(CommonSettings(nats_ca=missing)) == [
+        f"--nats-ca: {missing!r} can't be used: [Errno 2] No such file or directory"
+    ]
+    assert refused(CommonSettings(nats_credentials=missing)) == [
+        f"--nats-credentials: {missing!r} can't be read: No such file or directory"
+    ]
+
+
+def test_options_that_cannot_be_used_together_are_told_by_their_flags() -> None:
+    assert refused(CommonSettings(nats_user="u")) == ["--nats-user and --nats-password: one is given without the other"]
+    assert refused(CommonSettings(nats_prefix="a.b"))[0].startswith("--nats-prefix: 'a.b': letters, digits")

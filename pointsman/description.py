@@ -126,7 +126,7 @@ def describe(config: LoadedConfig) -> Description:
         *(spec.name for spec in others),
     }
     tiers = {
-        tier.value: tuple(name for name, spec in config.plugins.items() if name in used and spec.kind.TIER is tier)
+        tier.value: tuple(name for name, spec in config.plugins.items() if name in used and spec.kind.runs_in(tier))
         for tier in Tier
     }
     return Description(

@@ -28,6 +28,10 @@ class Endpoint(Struct, frozen=True, kw_only=True, tag="endpoint/1"):
     host: str = ""
     """The host name that `address` was resolved from, or empty."""
     rank: int = 0
+    node: str = ""
+    """Name of the node that it runs on, where that is known."""
+    node_address: str = ""
+    """Address of that node: where exporters of the node, such as NVIDIA's DCGM exporter, answer."""
 
     @property
     def authority(self) -> str:

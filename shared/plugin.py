@@ -1,13 +1,14 @@
 """Plugins: what a type declares about itself, and the registry that finds types by name.
 
-A plugin type is a class with a `TYPE` name, the `ROLES` it plays, the `TIER` that runs it, and a msgspec struct of
+A plugin type is a class with a `TYPE` name, the `ROLES` it plays, the tiers that run it, and a msgspec struct of
 `Parameters`. Types are found through the entry-point group `pointsman.plugins`, so a tier can validate a document that
 names another tier's plugins without importing that tier, and third parties add theirs by installing a package.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -56,12 +57,28 @@ class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters of a plugin that has none."""
 
 
+class Need(Struct, frozen=True):
+    """An attribute that an instance's parameters name: made by whichever configured plugin makes it."""
+
+    parameter: str
+    """The parameter that names it; what it was resolved to is in the instance's `inputs` under this name."""
+    name: str
+    """The attribute's name, or that of a plugin that makes one attribute."""
+    producer: str = ""
+    """Name or type of the plugin that has to make it; empty takes any."""
+    advice: str = ""
+    """What to configure where nothing makes it."""
+
+
 class Plugin:
     """Base of every plugin type. An instance has the name and the parameters that the document gives it."""
 
     TYPE: ClassVar[str]
     ROLES: ClassVar[frozenset[Role]] = frozenset()
     TIER: ClassVar[Tier] = Tier.PICKER
+    """Where it runs, for nearly all types."""
+    TIERS: ClassVar[frozenset[Tier]] = frozenset()
+    """Every tier that runs it, for a type that more than one does."""
     Parameters: ClassVar[type[Struct]] = NoParameters
     STABILITY: ClassVar[Stability] = Stability.BETA
     ALIASES: ClassVar[tuple[str, ...]] = ()
@@ -75,10 +92,35 @@ class Plugin:
     """What a data source gives, in words; its extractors' `INPUT` is the same."""
     INPUT: ClassVar[str] = ""
     """What an extractor reads."""
+    DEFAULT_SOURCE: ClassVar[str] = ""
+    """Type of the source that an extractor hangs on where the document lists it and no source names it."""
+
+    inputs: Mapping[str, AttributeKey[Any]] = MappingProxyType({})
+    """What the instance's `needs` were resolved to, by parameter."""
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         self.name = name
         self.parameters: Any = self.Parameters() if parameters is None else parameters
+
+    @classmethod
+    def runs_in(cls, tier: Tier) -> bool:
+        """Whether the tier makes instances of it."""
+        return tier in (cls.TIERS or {cls.TIER})
+
+    @classmethod
+    def requires(cls, parameters: Any) -> tuple[AttributeKey[Any], ...]:
+        """`REQUIRES` of an instance with these parameters."""
+        return cls.REQUIRES
+
+    @classmethod
+    def produces(cls, name: str, parameters: Any) -> tuple[AttributeKey[Any], ...]:
+        """`PRODUCES` of an instance of this name with these parameters."""
+        return cls.PRODUCES
+
+    @classmethod
+    def needs(cls, parameters: Any) -> tuple[Need, ...]:
+        """Attributes that the parameters name. One that nothing makes, or several plugins do, is an error at start."""
+        return ()
 
     @classmethod
     def deprecations(cls, parameters: Any) -> list[str]:

@@ -16,10 +16,10 @@ from services.collector.assignment import assigned
 from services.collector.http import Client
 from services.collector.metrics import CollectorMetrics
 from services.collector.pipeline import Pipeline, build
-from services.collector.publishing import FrameSender
 from services.collector.scraper import Scraper, Watched
 from services.collector.settings import CollectorSettings
 from shared.bus import Delete, Event, FramePublisher, MalformedLog, Membership, Replica, Reset, Upsert
+from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key
 from shared.config import Invalid, load
 from shared.model import Configuration, Endpoint
@@ -141,7 +141,7 @@ class CollectorService(Service):
     # Scrapes and frames
 
     def _on_scraped(self, watched: Watched, changed: bool) -> None:
-        self.sender.note(watched, changed)
+        self.sender.note(watched.endpoint.id, changed)
 
     def _reassign_soon(self) -> None:
         """Once for all that arrives together: a hundred endpoints come as a hundred events."""

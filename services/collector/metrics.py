@@ -8,8 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from services.collector.http import Failure
-from services.collector.publishing import FrameSender
 from services.collector.scraper import Scraper
+from shared.bus.frame_sender import FrameSender
 
 
 class Reloads(Protocol):

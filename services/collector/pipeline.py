@@ -40,7 +40,7 @@ def plan(config: LoadedConfig) -> tuple[Any, ...]:
     return tuple(
         (_identity(config.plugins[one.source]), tuple(_identity(config.plugins[name]) for name in one.extractors))
         for one in config.sources
-        if config.plugins[one.source].kind.TIER is Tier.COLLECTOR and one.extractors
+        if _polled(config.plugins[one.source]) and one.extractors
     )
 
 
@@ -52,7 +52,7 @@ def build(config: LoadedConfig) -> Pipeline:
     for index, spec in enumerate(config.sources):
         path = f"dataLayer.sources[{index}]"
         kind = config.plugins[spec.source].kind
-        if kind.TIER is not Tier.COLLECTOR or not spec.extractors:
+        if not _polled(config.plugins[spec.source]) or not spec.extractors:
             continue
         source = instances[spec.source]
         if not isinstance(source, PollingSource):
@@ -72,6 +72,10 @@ def build(config: LoadedConfig) -> Pipeline:
         feeds.append(Feed(source, tuple(extractors)))
     problems.raise_if_any(config.origin)
     return Pipeline(tuple(feeds), plan(config))
+
+
+def _polled(source: PluginSpec) -> bool:
+    return source.kind.TIER is Tier.COLLECTOR and not source.kind.TIERS
 
 
 def _identity(spec: PluginSpec) -> tuple[Any, ...]:

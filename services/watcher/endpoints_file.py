@@ -33,6 +33,8 @@ class _Entry(Struct, frozen=True, rename="camel"):
     labels: dict[str, Any] = {}
     metrics_host: str = ""
     rank: Annotated[int, Meta(ge=0)] = 0
+    node: str = ""
+    node_address: str = ""
 
 
 def read_endpoints(raw: object, path: str, problems: Problems) -> tuple[Endpoint, ...]:
@@ -75,6 +77,7 @@ def _read_entry(raw: object, path: str, problems: Problems) -> Endpoint | None:
     for field in ("name", "namespace"):
         _check_name(values.get(field), join(path, field), problems)
     _check_metrics_host(values.get("metricsHost"), join(path, "metricsHost"), problems)
+    _check_node_address(values.get("nodeAddress"), join(path, "nodeAddress"), problems)
     labels = _read_labels(values.get("labels"), join(path, "labels"), problems)
     if len(problems.errors) > before or entry is MISSING:
         return None
@@ -89,6 +92,8 @@ def _read_entry(raw: object, path: str, problems: Problems) -> Endpoint | None:
         metrics_host=entry.metrics_host,
         host=host,
         rank=entry.rank,
+        node=entry.node,
+        node_address=entry.node_address,
     )
 
 
@@ -174,6 +179,11 @@ def _check_metrics_host(raw: object, path: str, problems: Problems) -> None:
         problems.error(path, f"{show(raw)} isn't an address with a port; host:port is expected")
     elif ":" not in host and (reason := _no_host_name(host)) and not is_ip(host):
         problems.error(path, f"{show(raw)} {reason}")
+
+
+def _check_node_address(raw: object, path: str, problems: Problems) -> None:
+    if _filled(raw) and not is_ip(str(raw)):
+        problems.error(path, f"{show(raw)} isn't an IP address")
 
 
 def _read_labels(raw: object, path: str, problems: Problems) -> dict[str, str]:

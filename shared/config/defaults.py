@@ -1,9 +1,12 @@
 """What a configuration gets that it doesn't say, as the Go original injects it (by type, in a fixed order)."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from shared.attributes import AttributeKey
+from shared.attributes import CORE, AttributeKey
 from shared.config.decode import MISSING, decode
+from shared.config.inputs import fed
 from shared.config.loaded import PluginSpec, ProfileMember, ProfileSpec, SourceSpec
 from shared.config.problems import Problems, join, show
 from shared.plugin import Registry, Role
@@ -87,28 +90,45 @@ class Injector:
         return _name(self._of(DETECTOR))
 
     def sources(self, given: tuple[SourceSpec, ...], inject: bool) -> tuple[SourceSpec, ...]:
-        """The given sources; the metrics source with the core extractor too, unless a source of its type is there."""
-        if not inject or any(self._plugins[one.source].kind.TYPE == "metrics-data-source" for one in given):
-            return given
-        source, extractor = self._of("metrics-data-source"), self._of("core-metrics-extractor")
-        if source is None or extractor is None:
-            return given
-        return (*given, SourceSpec(source.name, (extractor.name,)))
+        """The given sources, and what the document leaves to be added.
+
+        A listed extractor that no source names hangs on a source of the type that it comes with. Unless
+        `injectDefaults` is off, the core extractor hangs on the first metrics source where nothing feeds it: a page is
+        scraped once, whatever is read from it.
+        """
+        sources = given
+        for spec in list(self._plugins.values()):
+            if spec.listed and spec.kind.DEFAULT_SOURCE and spec.name not in fed(sources):
+                sources = self._hang(sources, spec.kind.DEFAULT_SOURCE, partial(self._plugins.get, spec.name))
+        if not inject or any(self._plugins[name].kind.TYPE == CORE for name in fed(sources)):
+            return sources
+        return self._hang(sources, "metrics-data-source", lambda: self._of(CORE))
+
+    def _hang(
+        self, sources: tuple[SourceSpec, ...], kind: str, extractor: Callable[[], PluginSpec | None]
+    ) -> tuple[SourceSpec, ...]:
+        """The sources with the extractor on the first one of the type, or on one that is added."""
+        at = next((at for at, one in enumerate(sources) if self._plugins[one.source].kind.TYPE == kind), len(sources))
+        source = sources[at] if at < len(sources) else SourceSpec(_name(self._of(kind)), ())
+        added = extractor()
+        if not source.source or added is None:
+            return sources
+        return (*sources[:at], SourceSpec(source.source, (*source.extractors, added.name)), *sources[at + 1 :])
 
     def producers(self, sources: tuple[SourceSpec, ...]) -> None:
         """For each required attribute that nothing produces: its data producer, or a problem that names who would.
 
         A producer that is added can require attributes itself. An extractor only produces where a source feeds it.
         """
-        fed = {name for source in sources for name in source.extractors}
+        makers_fed = fed(sources)
         pending = list(self._plugins.values())
         while pending:
             spec = pending.pop(0)
-            for key in spec.kind.REQUIRES:
+            for key in spec.requires:
                 makers = [
                     one
                     for one in self._plugins.values()
-                    if key in one.kind.PRODUCES and (Role.EXTRACTOR not in one.kind.ROLES or one.name in fed)
+                    if key in one.produces and (Role.EXTRACTOR not in one.kind.ROLES or one.name in makers_fed)
                 ]
                 if makers:
                     self._forward(spec, makers[0])

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from shared.attributes import AttributeKey
 from shared.config.problems import Invalid, Problem
 from shared.config.schema import FlowControlSection, StaleMetrics
 from shared.plugin import Plugin, Role, Tier
@@ -26,6 +27,16 @@ class PluginSpec(Struct, frozen=True):
     def listed(self) -> bool:
         """Whether it is under `plugins`."""
         return self.path.startswith("plugins[")
+
+    @property
+    def produces(self) -> tuple[AttributeKey[Any], ...]:
+        """The attributes that it makes."""
+        return self.kind.produces(self.name, self.parameters)
+
+    @property
+    def requires(self) -> tuple[AttributeKey[Any], ...]:
+        """The attributes that it can't work without."""
+        return self.kind.requires(self.parameters)
 
     def create(self) -> Plugin:
         return self.kind(self.name, self.parameters)
@@ -68,6 +79,8 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
     sources: tuple[SourceSpec, ...]
     producers: tuple[str, ...] = ()
     """The data producers that somebody reads, each after those that it reads itself."""
+    inputs: dict[str, dict[str, AttributeKey[Any]]] = {}
+    """The attributes that plugins' parameters name, by plugin and parameter."""
     discovery: str | None = None
     stale_metrics: StaleMetrics = StaleMetrics()
     flow_control: FlowControlSection | None = None
@@ -83,9 +96,10 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
         created: dict[str, Plugin] = {}
         problems: list[Problem] = []
         for name, spec in self.plugins.items():
-            if spec.kind.TIER is tier:
+            if spec.kind.runs_in(tier):
                 try:
-                    created[name] = spec.create()
+                    created[name] = plugin = spec.create()
+                    plugin.inputs = self.inputs.get(name, plugin.inputs)
                 except ValueError as error:
                     problems.append(Problem(spec.path or name, str(error)))
         if problems:

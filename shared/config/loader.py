@@ -14,6 +14,7 @@ from msgspec import UNSET
 from shared.config.decode import MISSING, decode
 from shared.config.defaults import DEFAULT_DOCUMENT, DEFAULT_PARSERS, DETECTOR, Injector
 from shared.config.gates import FLOW_CONTROL, read_gates
+from shared.config.inputs import resolve
 from shared.config.loaded import LoadedConfig, PluginSpec, ProfileMember, ProfileSpec, SourceSpec
 from shared.config.order import in_order
 from shared.config.problems import Invalid, Problems, join, nearest, show
@@ -118,6 +119,7 @@ class _Loader:
         sources = injector.sources(given_sources, data_layer.inject_defaults)
         injector.producers(sources)
         producers = in_order(self._plugins, profiles, added)
+        inputs = resolve(self._plugins, sources, added)
         self._problems.warnings += added.warnings
         if not self._incomplete:
             self._problems.errors += added.errors
@@ -130,6 +132,7 @@ class _Loader:
             saturation_detector=detector,
             sources=sources,
             producers=producers,
+            inputs=inputs,
             discovery=discovery,
             stale_metrics=data_layer.stale_metrics,
             flow_control=flow_control if gates[FLOW_CONTROL] else None,
@@ -196,8 +199,9 @@ class _Loader:
             for parameter, (name, key) in spec.kind.references(spec.parameters).items():
                 path = f"{spec.path}.parameters.{parameter}"
                 known = self._plugins.get(name)
-                kind = known.kind if known is not None else self._registry.find(name)
-                if not name or name in self._broken or (kind is not None and key in kind.PRODUCES):
+                kind = self._registry.find(name)
+                made = known.produces if known is not None else kind.PRODUCES if kind is not None else ()
+                if not name or name in self._broken or key in made:
                     continue
                 if known is not None:
                     self._problems.error(path, f"{show(name)} is of type {known.kind.TYPE}, which makes no {key.name}")

@@ -27,7 +27,7 @@ class _Order:
         self._makers: dict[AttributeKey[Any], list[PluginSpec]] = {}
         for spec in plugins.values():
             if Role.DATA_PRODUCER in spec.kind.ROLES:
-                for key in spec.kind.PRODUCES:
+                for key in spec.produces:
                     self._makers.setdefault(key, []).append(spec)
         self._read: set[str] = set()
         self._ordered: dict[str, None] = {}
@@ -54,10 +54,7 @@ class _Order:
 
     def _sources(self, reader: PluginSpec) -> list[PluginSpec]:
         return [
-            maker
-            for key in (*reader.kind.REQUIRES, *reader.kind.USES)
-            for maker in self._one(key)
-            if maker is not reader
+            maker for key in (*reader.requires, *reader.kind.USES) for maker in self._one(key) if maker is not reader
         ]
 
     def _one(self, key: AttributeKey[Any]) -> list[PluginSpec]:

@@ -56,7 +56,8 @@ def test_everything_that_runs_is_listed_with_where_it_runs() -> None:
 
 
 def test_a_source_that_feeds_nobody_says_so() -> None:
-    body = "plugins: [{type: metrics-data-source}]\ndataLayer: {sources: [{pluginRef: metrics-data-source}]}"
+    sources = "dataLayer: {injectDefaults: false, sources: [{pluginRef: metrics-data-source}]}"
+    body = f"plugins: [{{type: metrics-data-source}}]\n{sources}"
     assert "metrics-data-source → nobody: it is not asked" in "\n".join(
         describe(load(HEADER + body, registry())).lines()
     )

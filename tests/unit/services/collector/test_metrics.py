@@ -4,11 +4,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from services.collector.http import Failure
 from services.collector.metrics import CollectorMetrics
-from services.collector.publishing import FrameSender
 from services.collector.scraper import Scraper
-from tests.unit.services.collector.test_publishing import Recorder
+from shared.bus.frame_sender import FrameSender
 from tests.unit.services.collector.test_scraper import Servers, Watcher, endpoint, page, pipeline, refuse
 from tests.unit.services.collector.waiting import until
+from tests.unit.shared.bus.test_frame_sender import Recorder
 
 
 class Reloads:

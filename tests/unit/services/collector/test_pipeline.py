@@ -60,8 +60,8 @@ def test_a_metrics_source_under_another_name_is_not_joined_by_a_second_one() -> 
 
 
 def test_a_source_that_feeds_nobody_is_not_asked() -> None:
-    text = HEAD + "plugins: [{type: metrics-data-source}]\ndataLayer: {sources: [{pluginRef: metrics-data-source}]}\n"
-    assert build(load(text, REGISTRY)).feeds == ()
+    sources = "dataLayer: {injectDefaults: false, sources: [{pluginRef: metrics-data-source}]}\n"
+    assert build(load(f"{HEAD}plugins: [{{type: metrics-data-source}}]\n{sources}", REGISTRY)).feeds == ()
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from services.collector.frames import pack, parts
 from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
 from shared.bus import Frame, unpack_ages, unpack_floats
+from shared.bus.frame_columns import pack, parts
 
 
 def attributes(at: float, **values: Any) -> AttributeMap:

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import structlog
 
-from services.collector.frames import Row, pack, parts
-from services.collector.scraper import Watched
+from shared.attributes import AttributeMap
 from shared.bus.errors import BusError
+from shared.bus.frame_columns import Row, pack, parts
 
 log = structlog.get_logger(__name__)
 
@@ -81,13 +81,21 @@ class Publisher(Protocol):
     ) -> bool: ...
 
 
+class Described(Protocol):
+    """Something that has attributes."""
+
+    @property
+    def attributes(self) -> AttributeMap: ...
+
+
 class FrameSender:
-    """Sends what the outbox has, for ever. `gather` seconds are waited after a change for others to join it."""
+    """Sends what the outbox has, for ever. `endpoints` gives what is known of each, by id. `gather` seconds
+    are waited after a change for others to join it."""
 
     def __init__(
         self,
         publisher: Publisher,
-        watched: Callable[[], Mapping[str, Watched]],
+        endpoints: Callable[[], Mapping[str, Described]],
         *,
         gather: float,
         refresh: float,
@@ -95,7 +103,7 @@ class FrameSender:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._publisher = publisher
-        self._watched = watched
+        self._endpoints = endpoints
         self._gather = gather
         self._clock = clock
         self._outbox = Outbox(refresh, heartbeat)
@@ -109,9 +117,9 @@ class FrameSender:
         self.oversized = 0
         """Endpoints left out because their attributes alone are more than a message takes."""
 
-    def note(self, watched: Watched, changed: bool) -> None:
-        """An endpoint was scraped."""
-        if self._outbox.note(watched.endpoint.id, changed):
+    def note(self, id: str, changed: bool) -> None:
+        """What is known of an endpoint was confirmed, or has changed."""
+        if self._outbox.note(id, changed):
             self._earlier.set()
 
     async def run(self) -> None:
@@ -135,16 +143,16 @@ class FrameSender:
     async def send(self) -> None:
         """Send what is due now."""
         now = self._clock()
-        watched = self._watched()
+        endpoints = self._endpoints()
         if now >= self._outbox.everything_at():
             self._outbox.everything_sent(now)
             part = 0
-            for rows in parts([(id, one.attributes) for id, one in watched.items() if len(one.attributes)]):
+            for rows in parts([(id, one.attributes) for id, one in endpoints.items() if len(one.attributes)]):
                 part += await self._send(rows, part, 1)
                 await asyncio.sleep(0)  # a thousand endpoints take milliseconds, and scrapes are under way
         else:
             changed = self._outbox.take_changes()
-            for rows in parts([(id, watched[id].attributes) for id in changed if id in watched]):
+            for rows in parts([(id, endpoints[id].attributes) for id in changed if id in endpoints]):
                 await self._send(rows, CHANGES_PART, 0)
 
     async def _send(self, rows: Sequence[Row], part: int, step: int) -> int:

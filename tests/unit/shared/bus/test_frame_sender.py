@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from services.collector.frames import pack
-from services.collector.pipeline import Pipeline
-from services.collector.publishing import CHANGES_PART, FrameSender, Outbox
-from services.collector.scraper import Watched
-from shared.attributes import WAITING_QUEUE_SIZE
+from shared.attributes import WAITING_QUEUE_SIZE, AttributeMap
 from shared.bus import BusError
-from shared.model import Endpoint
+from shared.bus.frame_columns import pack
+from shared.bus.frame_sender import CHANGES_PART, FrameSender, Outbox
 from tests.unit.services.collector.waiting import until
 
 
@@ -90,17 +87,22 @@ class Clock:
         return self.now
 
 
-def endpoints(count: int, *, known: bool = True) -> dict[str, Watched]:
+class Known:
+    def __init__(self) -> None:
+        self.attributes = AttributeMap()
+
+
+def endpoints(count: int, *, known: bool = True) -> dict[str, Known]:
     made = {}
     for number in range(count):
         id = f"e{number:04}"
-        made[id] = Watched(Endpoint(id=id, name=id, address="10.0.0.1", port=1), Pipeline())
+        made[id] = Known()
         if known:
             made[id].attributes.put(WAITING_QUEUE_SIZE, 1.0, 99.0)
     return made
 
 
-def sender(recorder: Recorder, watched: dict[str, Watched], clock: Clock) -> FrameSender:
+def sender(recorder: Recorder, watched: dict[str, Known], clock: Clock) -> FrameSender:
     return FrameSender(recorder, lambda: watched, gather=0.0, refresh=0.1, heartbeat=0.5, clock=clock)
 
 
@@ -108,8 +110,8 @@ async def test_changes_and_everything_have_keys_of_their_own() -> None:
     recorder, clock, watched = Recorder(), Clock(), endpoints(3)
     sending = sender(recorder, watched, clock)
     await sending.send()
-    sending.note(watched["e0001"], True)
-    sending.note(watched["e0000"], False)
+    sending.note("e0001", True)
+    sending.note("e0000", False)
     await sending.send()
     assert recorder.frames == [(0, ("e0000", "e0001", "e0002")), (CHANGES_PART, ("e0001",))]
     assert sending.bytes == 4 * 12
@@ -121,7 +123,7 @@ async def test_scrapes_without_a_change_are_confirmed_at_the_refresh_and_not_onl
     task = asyncio.create_task(sending.run())
     for _ in range(4):
         before = len(recorder.frames)
-        sending.note(watched["e0000"], False)
+        sending.note("e0000", False)
         await until(partial(_more_than, recorder, before))
     task.cancel()
     await asyncio.wait([task])
@@ -141,8 +143,8 @@ async def test_a_frame_that_is_too_large_for_a_message_is_halved() -> None:
     assert [part for part, _ in recorder.frames] == [0, 1, 2]
     assert [id for _, ids in recorder.frames for id in ids] == list(watched)
     recorder.frames.clear()
-    for one in watched.values():
-        sending.note(one, True)
+    for id in watched:
+        sending.note(id, True)
     await sending.send()
     assert {part for part, _ in recorder.frames} == {CHANGES_PART}
     assert [id for _, ids in recorder.frames for id in ids] == list(watched)
@@ -173,7 +175,7 @@ async def test_a_change_of_an_endpoint_that_has_gone_meanwhile_is_left_out() -> 
     recorder, clock, watched = Recorder(), Clock(), endpoints(2)
     sending = sender(recorder, watched, clock)
     await sending.send()
-    sending.note(watched["e0000"], True)
+    sending.note("e0000", True)
     del watched["e0000"]
     await sending.send()
     assert len(recorder.frames) == 1
@@ -185,7 +187,7 @@ async def test_changes_go_out_without_waiting_for_the_heartbeat() -> None:
     sending = FrameSender(recorder, lambda: watched, gather=0.0, refresh=50.0, heartbeat=50.0, clock=loop.time)
     running = asyncio.create_task(sending.run())
     await until(lambda: len(recorder.frames) == 1)
-    sending.note(watched["e0000"], True)
+    sending.note("e0000", True)
     await until(lambda: len(recorder.frames) == 2)
     running.cancel()
     assert recorder.frames[1] == (CHANGES_PART, ("e0000",))

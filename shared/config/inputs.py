@@ -1,0 +1,76 @@
+"""Which attribute each parameter that names one means: the one that a configured plugin makes.
+
+An attribute goes by its own name or by that of the plugin that makes it, so two extractors of one metric, told apart by
+their labels, can be read apart. An extractor makes nothing unless a source feeds it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shared.attributes import AttributeKey
+from shared.config.loaded import PluginSpec, SourceSpec
+from shared.config.problems import Problems, join, nearest, show
+from shared.plugin import Need, Role
+
+
+class _Made:
+    """An attribute and who makes it."""
+
+    def __init__(self, maker: PluginSpec, key: AttributeKey[Any], alone: bool) -> None:
+        self.maker = maker
+        self.key = key
+        self._alone = alone
+
+    def by(self, producer: str) -> bool:
+        return not producer or producer in (self.maker.name, self.maker.kind.TYPE)
+
+    def named(self, name: str) -> bool:
+        return self.key.name == name
+
+    def is_of(self, name: str) -> bool:
+        """Whether it is all that the plugin of that name makes."""
+        return self._alone and self.maker.name == name
+
+
+def fed(sources: Iterable[SourceSpec]) -> set[str]:
+    """The extractors that some source feeds."""
+    return {name for source in sources for name in source.extractors}
+
+
+def resolve(
+    plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec], problems: Problems
+) -> dict[str, dict[str, AttributeKey[Any]]]:
+    """For each plugin with needs: what they mean, by parameter. What can't be resolved is a problem, and left out."""
+    makers = fed(sources)
+    made = [
+        _Made(spec, key, alone=len(spec.produces) == 1)
+        for spec in plugins.values()
+        if Role.EXTRACTOR not in spec.kind.ROLES or spec.name in makers
+        for key in spec.produces
+    ]
+    resolved: dict[str, dict[str, AttributeKey[Any]]] = {}
+    for spec in plugins.values():
+        for need in spec.kind.needs(spec.parameters):
+            path = join(join(spec.path or spec.name, "parameters"), need.parameter)
+            found = [one for one in made if one.by(need.producer)]
+            keys = {one.key: one.maker for one in found if one.is_of(need.name)}
+            keys = keys or {one.key: one.maker for one in found if one.named(need.name)}
+            if len(keys) == 1:
+                resolved.setdefault(spec.name, {})[need.parameter] = next(iter(keys))
+            elif keys:
+                who = " and ".join(show(one.name) for one in keys.values())
+                problems.error(path, f"{show(need.name)} is made by {who}; write the name of one of these plugins")
+            else:
+                problems.error(path, _missing(need, plugins, made, makers))
+    return resolved
+
+
+def _missing(need: Need, plugins: Mapping[str, PluginSpec], made: Iterable[_Made], makers: set[str]) -> str:
+    by = f" by {show(need.producer)}" if need.producer else ""
+    what = f"nothing makes {show(need.name)}{by}"
+    for spec in plugins.values():
+        wanted = need.name == spec.name or any(key.name == need.name for key in spec.produces)
+        if wanted and Role.EXTRACTOR in spec.kind.ROLES and spec.name not in makers:
+            return f"{what}: no source feeds {show(spec.name)}; list it under a source in dataLayer.sources"
+    hint = nearest(need.name, [one.key.name for one in made])
+    return f"{what}{hint}{f'; {need.advice}' if need.advice else ''}"

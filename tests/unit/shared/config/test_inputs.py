@@ -1,0 +1,166 @@
+"""Attributes that parameters name: which one each means, and what is said where none does."""
+
+from typing import Any, ClassVar
+
+import pytest
+from msgspec import Struct
+
+from shared.attributes import WAITING_QUEUE_SIZE, AttributeKey
+from shared.config import Invalid, LoadedConfig, load
+from shared.plugin import Need, Plugin, Role, Tier
+from tests.unit.shared.config.plugins import HEADER, registry
+
+
+class FamilyExtractor(Plugin):
+    """Makes one attribute, named by its parameter, under its own name."""
+
+    class Parameters(Struct, frozen=True, rename="camel"):
+        family: str
+
+    TYPE = "family-extractor"
+    ROLES = frozenset({Role.EXTRACTOR})
+    TIER = Tier.COLLECTOR
+    INPUT: ClassVar[str] = "pages"
+
+    @classmethod
+    def produces(cls, name: str, parameters: Any) -> tuple[AttributeKey[Any], ...]:
+        return (AttributeKey(parameters.family, name, float),)
+
+
+class FamilyScorer(Plugin):
+    """Reads the attribute that its parameter names, of a certain producer if it names one."""
+
+    class Parameters(Struct, frozen=True, rename="camel"):
+        family: str
+        producer: str = ""
+
+    TYPE = "family-scorer"
+    ROLES = frozenset({Role.SCORER})
+
+    @classmethod
+    def needs(cls, parameters: Any) -> tuple[Need, ...]:
+        return (Need("family", parameters.family, parameters.producer, "add a family-extractor"),)
+
+
+class PositionExtractor(Plugin):
+    """Comes with a source."""
+
+    TYPE = "position-extractor"
+    ROLES = frozenset({Role.EXTRACTOR})
+    INPUT: ClassVar[str] = "positions"
+    DEFAULT_SOURCE: ClassVar[str] = "position-source"
+
+
+class PositionSource(Plugin):
+    TYPE = "position-source"
+    ROLES = frozenset({Role.DATA_SOURCE})
+    OUTPUT: ClassVar[str] = "positions"
+
+
+TWO = (
+    "- {name: small, type: family-extractor, parameters: {family: depth}}\n"
+    "- {name: large, type: family-extractor, parameters: {family: depth}}\n"
+)
+BOTH_FED = "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}, {pluginRef: large}]}]"
+
+
+def loaded(plugins: str, sources: str, *, inject: bool = True) -> LoadedConfig:
+    types = registry()
+    for one in (FamilyExtractor, FamilyScorer, PositionExtractor, PositionSource):
+        types.add(one)
+    body = f"plugins:\n- {{type: metrics-data-source}}\n{plugins}"
+    return load(f"{HEADER}{body}dataLayer: {{injectDefaults: {str(inject).lower()}, sources: {sources}}}\n", types)
+
+
+def problem(plugins: str, sources: str) -> str:
+    with pytest.raises(Invalid) as caught:
+        loaded(plugins, sources)
+    (only,) = caught.value.problems
+    return str(only)
+
+
+def scorer(family: str, producer: str = "") -> str:
+    return f"- {{type: family-scorer, parameters: {{family: {family}, producer: '{producer}'}}}}\n"
+
+
+def test_an_attribute_is_found_by_its_own_name() -> None:
+    one = "- {name: small, type: family-extractor, parameters: {family: depth}}\n"
+    config = loaded(one + scorer("depth"), "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}]}]")
+    assert config.inputs == {"family-scorer": {"family": AttributeKey("depth", "small", float)}}
+
+
+def test_an_attribute_is_found_by_the_name_of_the_plugin_that_makes_it() -> None:
+    config = loaded(TWO + scorer("large"), BOTH_FED)
+    assert config.inputs["family-scorer"]["family"].wire == "depth/large"
+
+
+def test_an_attribute_of_a_certain_producer_is_that_producers() -> None:
+    config = loaded(TWO + scorer("depth", "small"), BOTH_FED)
+    assert config.inputs["family-scorer"]["family"].producer == "small"
+
+
+def test_a_producer_can_be_named_by_its_type() -> None:
+    config = loaded(scorer("WaitingQueueSize", "core-metrics-extractor"), "[]")
+    assert config.inputs["family-scorer"]["family"] == WAITING_QUEUE_SIZE
+
+
+def test_a_plugin_of_several_attributes_is_no_name_for_one() -> None:
+    said = problem(scorer("core-metrics-extractor"), "[]")
+    assert "nothing makes 'core-metrics-extractor'; add a family-extractor" in said
+
+
+def test_a_name_that_several_plugins_make_is_an_error_that_names_them() -> None:
+    said = problem(TWO + scorer("depth"), BOTH_FED)
+    assert said.startswith("plugins[3].parameters.family: ")
+    assert "'depth' is made by 'small' and 'large'; write the name of one of these plugins" in said
+
+
+def test_an_attribute_that_nothing_makes_is_an_error_that_says_what_would() -> None:
+    said = problem(TWO + scorer("dept"), BOTH_FED)
+    assert "nothing makes 'dept'" in said
+    assert "'depth'" in said
+    assert said.endswith("add a family-extractor")
+
+
+def test_an_extractor_that_no_source_feeds_makes_nothing() -> None:
+    said = problem(TWO + scorer("small"), "[{pluginRef: metrics-data-source, extractors: [{pluginRef: large}]}]")
+    assert "no source feeds 'small'; list it under a source in dataLayer.sources" in said
+
+
+def test_instances_are_handed_what_their_parameters_name() -> None:
+    config = loaded(TWO + scorer("small"), BOTH_FED)
+    plugin = config.instances(Tier.PICKER)["family-scorer"]
+    assert plugin.inputs["family"].wire == "depth/small"
+    assert config.instances(Tier.PICKER)["max-score-picker"].inputs == {}
+
+
+def test_the_core_extractor_joins_the_first_metrics_source() -> None:
+    config = loaded(TWO, BOTH_FED)
+    assert [(one.source, one.extractors) for one in config.sources] == [
+        ("metrics-data-source", ("small", "large", "core-metrics-extractor"))
+    ]
+
+
+def test_the_core_extractor_isnt_added_where_one_is_fed_already() -> None:
+    core = "- {name: mine, type: core-metrics-extractor}\n"
+    config = loaded(core, "[{pluginRef: metrics-data-source, extractors: [{pluginRef: mine}]}]")
+    assert [one.extractors for one in config.sources] == [("mine",)]
+
+
+def test_the_core_extractor_isnt_added_without_inject_defaults() -> None:
+    assert [one.extractors for one in loaded(TWO, BOTH_FED, inject=False).sources] == [("small", "large")]
+
+
+def test_a_listed_extractor_that_comes_with_a_source_gets_it() -> None:
+    config = loaded("- {type: position-extractor}\n", "[]", inject=False)
+    assert [(one.source, one.extractors) for one in config.sources] == [("position-source", ("position-extractor",))]
+    assert config.plugins["position-source"].injected
+
+
+def test_a_listed_extractor_joins_the_source_that_it_comes_with_where_there_is_one() -> None:
+    config = loaded(
+        "- {name: positions, type: position-source}\n- {type: position-extractor}\n",
+        "[{pluginRef: positions}]",
+        inject=False,
+    )
+    assert [(one.source, one.extractors) for one in config.sources] == [("positions", ("position-extractor",))]

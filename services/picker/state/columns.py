@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from services.picker.state.layout import Floats, Layout, Mask, Rows
-from shared.bus.columns import unpack_ages, unpack_floats
+from shared.bus.columns import Ages, unpack_ages, unpack_floats
 from shared.bus.messages import Frame
 
 NEVER = -np.inf
+REMEMBERED = 64
+"""Sets of attributes whose lines are remembered: a sender's frames mostly have the same."""
 
 
 class Column:
@@ -24,9 +26,9 @@ class Column:
 
     __slots__ = ("_largest", "at", "values")
 
-    def __init__(self, size: int) -> None:
-        self.values: Floats = np.full(size, np.nan)
-        self.at: Floats = np.full(size, NEVER)
+    def __init__(self, values: Floats, at: Floats) -> None:
+        self.values = values
+        self.at = at
         self._largest: float | None = None
 
     @property
@@ -36,31 +38,91 @@ class Column:
             self._largest = float(np.fmax.reduce(self.values, initial=0.0))
         return self._largest
 
-    def put(self, rows: Rows, values: Floats, at: Floats) -> None:
-        """Take in what is newer and finite. No row may come twice."""
-        newer = (at > self.at[rows]) & np.isfinite(values)
-        if not newer.all():
-            rows, values, at = rows[newer], values[newer], at[newer]
-        self.values, self.at = self.values.copy(), self.at.copy()
-        self.values[rows] = values
-        self.at[rows] = at
-        self._largest = None
+    def replace(self, values: Floats, at: Floats) -> None:
+        """Show these arrays from now on."""
+        self.values, self.at, self._largest = values, at, None
 
-    def moved(self, size: int, here: Rows, there: Rows) -> "Column":
-        """This column in another layout: row `there[i]` is row `here[i]` in it, the others are absent."""
-        column = Column(size)
-        column.values[here] = self.values[there]
-        column.at[here] = self.at[there]
+
+class Numbers:
+    """All attributes of numbers as two tables, a line an attribute: a frame is taken in with a few operations on all
+    of its attributes together, where one after the other would cost each of them the overhead of a dozen."""
+
+    __slots__ = ("_at", "_lines", "_values", "columns", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.columns: dict[str, Column] = {}
+        """By wire name, in the order of the lines."""
+        self._values: Floats = np.empty((0, size))
+        self._at: Floats = np.empty((0, size))
+        self._lines: dict[tuple[str, ...], Rows] = {}
+
+    def column(self, name: str) -> Column:
+        """The column of this name; one that wasn't there is all absent."""
+        column = self.columns.get(name)
+        if column is None:
+            self._values = np.vstack((self._values, np.full((1, self.size), np.nan)))
+            self._at = np.vstack((self._at, np.full((1, self.size), NEVER)))
+            self._lines.clear()
+            column = self.columns[name] = Column(self._values[-1], self._at[-1])
         return column
+
+    def put(self, names: tuple[str, ...], place: "Place", values: Floats, at: Floats) -> None:
+        """Take in what is newer and finite. Shape of `values` and `at`: (names, positions of the frame)."""
+        lines = self._lines_of(names)
+        if place.partly:
+            values, at = values[:, place.positions], at[:, place.positions]
+        everything = place.whole and len(names) == len(self.columns) and names == tuple(self.columns)
+        cells = ... if everything else (lines, place.rows)
+        former_values, former_at = self._values[cells], self._at[cells]
+        newer = (at > former_at) & np.isfinite(values)
+        values, at = np.where(newer, values, former_values), np.where(newer, at, former_at)
+        if not everything:
+            (all_values := self._values.copy())[cells] = values
+            (all_at := self._at.copy())[cells] = at
+            values, at = all_values, all_at
+        self._values, self._at = values, at
+        for column, line_values, line_at in zip(self.columns.values(), values, at, strict=True):
+            column.replace(line_values, line_at)
+
+    def moved(self, size: int, here: Rows, there: Rows) -> "Numbers":
+        """These columns in another layout: row `there[i]` is row `here[i]` in it, the others are absent."""
+        moved = Numbers(size)
+        moved._values = np.full((len(self.columns), size), np.nan)
+        moved._at = np.full((len(self.columns), size), NEVER)
+        moved._values[:, here] = self._values[:, there]
+        moved._at[:, here] = self._at[:, there]
+        tables = zip(self.columns, moved._values, moved._at, strict=True)
+        moved.columns = {name: Column(values, at) for name, values, at in tables}
+        return moved
+
+    def newest(self) -> Floats:
+        """Each endpoint's newest sample time over all attributes; minus infinity when there is none."""
+        newest: Floats = np.maximum.reduce(self._at, axis=0, initial=NEVER)
+        return newest
+
+    def _lines_of(self, names: tuple[str, ...]) -> Rows:
+        """The lines of these attributes, each in a line of its own: together with rows they are an index of cells."""
+        lines = self._lines.get(names)
+        if lines is None:
+            for name in names:
+                self.column(name)
+            if len(self._lines) >= REMEMBERED:
+                self._lines.clear()
+            order = {name: line for line, name in enumerate(self.columns)}
+            lines = self._lines[names] = np.array([[order[name]] for name in names], np.intp)
+        return lines
 
 
 class ObjectColumn:
     """An attribute whose values aren't numbers: mostly tuples of names. Who has a name is kept, not searched for."""
 
-    __slots__ = ("_holders", "at", "counts", "values")
+    __slots__ = ("_holders", "_raw", "at", "counts", "values")
 
     def __init__(self, size: int) -> None:
         self.values: list[Any] = [None] * size
+        self._raw: list[Any] = [None] * size
+        """The values as frames have them, to see at a glance that a frame says nothing new."""
         self.at: Floats = np.full(size, NEVER)
         self.counts: Floats = np.zeros(size)
         """How many items each endpoint's value has; 0 where it is absent or no tuple."""
@@ -73,26 +135,36 @@ class ObjectColumn:
 
     def put(self, rows: Rows, values: list[Any], at: Floats) -> None:
         """Take in what is newer and not None. No row may come twice."""
-        newer = at > self.at[rows]
-        for row, value, wanted, sampled in zip(rows.tolist(), values, newer.tolist(), at.tolist(), strict=True):
-            if not wanted or value is None:
-                continue
-            if isinstance(value, list):
-                value = tuple(value)
-            if value != self.values[row]:
-                self._replace(row, value)
-            self.at[row] = sampled
+        former = self.at[rows]
+        newer = at > former
+        raw = self._raw
+        if values == [raw[row] for row in rows.tolist()]:
+            # The same as ever, and where that is None there was never a value.
+            newer &= former > NEVER
+        else:
+            for place, (row, value, wanted) in enumerate(zip(rows.tolist(), values, newer.tolist(), strict=True)):
+                if not wanted:
+                    continue
+                if value is None:
+                    newer[place] = False
+                elif value != raw[row]:
+                    self._replace(row, value)
+        at_all = self.at.copy()
+        at_all[rows] = np.where(newer, at, former)
+        self.at = at_all
 
     def moved(self, size: int, here: Rows, there: Rows) -> "ObjectColumn":
         """This column in another layout: row `there[i]` is row `here[i]` in it, the others are absent."""
         column = ObjectColumn(size)
         column.at[here] = self.at[there]
         for row, was in zip(here.tolist(), there.tolist(), strict=True):
-            if self.values[was] is not None:
-                column._replace(row, self.values[was])
+            if self._raw[was] is not None:
+                column._replace(row, self._raw[was])
         return column
 
-    def _replace(self, row: int, value: Any) -> None:
+    def _replace(self, row: int, raw: Any) -> None:
+        self._raw[row] = raw
+        value = tuple(raw) if isinstance(raw, list) else raw
         before, after = _names(self.values[row]), _names(value)
         self.values[row] = value
         self.counts[row] = len(value) if isinstance(value, tuple) else 0
@@ -111,20 +183,34 @@ def _names(value: Any) -> set[str]:
     return {item for item in value if isinstance(item, str)} if isinstance(value, tuple) else set()
 
 
+class Place:
+    """Where a frame's endpoints are in a layout: `rows` there, each once, and their `positions` in the frame."""
+
+    __slots__ = ("partly", "positions", "rows", "whole")
+
+    def __init__(self, rows: Rows, positions: Rows, length: int, size: int) -> None:
+        self.rows = rows
+        self.positions = positions
+        self.whole = len(rows) == size and bool((rows == np.arange(size)).all())
+        """Whether the frame has all endpoints of the layout, in its order."""
+        self.partly = len(positions) != length
+        """Whether the frame has endpoints that the layout doesn't, or one twice."""
+
+
 class Columns:
     """All attributes of all endpoints of a layout, by the attribute's wire name."""
 
     def __init__(self) -> None:
         self._layout = Layout()
-        self._numbers: dict[str, Column] = {}
+        self._numbers = Numbers(0)
         self._objects: dict[str, ObjectColumn] = {}
-        self._places: dict[tuple[str, ...], tuple[Rows, Rows]] = {}
+        self._places: dict[tuple[str, ...], Place] = {}
         self.frames = 0
 
     def relayout(self, layout: Layout) -> None:
         """Take the arrays over to a new layout: endpoints that stayed keep their samples, new ones have none."""
         here, there = layout.moved_from(self._layout)
-        self._numbers = {name: one.moved(len(layout), here, there) for name, one in self._numbers.items()}
+        self._numbers = self._numbers.moved(len(layout), here, there)
         self._objects = {name: one.moved(len(layout), here, there) for name, one in self._objects.items()}
         self._layout = layout
         self._places.clear()
@@ -135,25 +221,24 @@ class Columns:
         Endpoints that the layout doesn't have are skipped.
         """
         self.frames += 1
-        rows, positions = self._place(frame.ids)
-        if not len(rows):
+        place = self._place(frame.ids)
+        if not len(place.rows):
             return
-        sent = now - extra_age
-        for name, packed in frame.ages.items():
-            # an age below zero would make a sample that nothing newer could replace
-            at = sent - np.maximum(unpack_ages(packed)[positions].astype(np.float64), 0.0)
-            if name in frame.columns:
-                self.numbers(name).put(rows, unpack_floats(frame.columns[name])[positions], at)
-            else:
-                values = frame.objects[name]
-                self.objects(name).put(rows, [values[position] for position in positions.tolist()], at)
+        names = tuple(frame.columns)
+        if names:
+            shape = (len(names), len(frame.ids))
+            ages = unpack_ages(b"".join([frame.ages[name] for name in names])).reshape(shape)
+            values = unpack_floats(b"".join(frame.columns.values())).reshape(shape)
+            self._numbers.put(names, place, values, _sampled(now - extra_age, ages))
+        for name, objects in frame.objects.items():
+            at = _sampled(now - extra_age, unpack_ages(frame.ages[name]))
+            if place.partly:
+                objects, at = [objects[position] for position in place.positions.tolist()], at[place.positions]
+            self.objects(name).put(place.rows, objects, at)
 
     def numbers(self, name: str) -> Column:
         """The column of an attribute of numbers; all absent when nobody reported it."""
-        column = self._numbers.get(name)
-        if column is None:
-            column = self._numbers[name] = Column(len(self._layout))
-        return column
+        return self._numbers.column(name)
 
     def objects(self, name: str) -> ObjectColumn:
         """The column of an attribute whose values aren't numbers; all absent when nobody reported it."""
@@ -165,7 +250,7 @@ class Columns:
     def of(self, row: int, now: float) -> dict[str, dict[str, Any]]:
         """Every attribute that one endpoint has: `{wire name: {value, age}}`, ages in seconds."""
         known: dict[str, dict[str, Any]] = {}
-        columns: list[tuple[str, Column | ObjectColumn]] = [*self._numbers.items(), *self._objects.items()]
+        columns: list[tuple[str, Column | ObjectColumn]] = [*self._numbers.columns.items(), *self._objects.items()]
         for name, column in columns:
             if column.at[row] > NEVER:
                 value = column.values[row]
@@ -177,24 +262,29 @@ class Columns:
 
     def newest(self) -> Floats:
         """Each endpoint's newest sample time over all attributes; minus infinity when there is none."""
-        newest: Floats = np.full(len(self._layout), NEVER)
-        for at in [*(one.at for one in self._numbers.values()), *(one.at for one in self._objects.values())]:
-            np.maximum(newest, at, out=newest)
+        newest = self._numbers.newest()
+        for column in self._objects.values():
+            np.maximum(newest, column.at, out=newest)
         return newest
 
-    def _place(self, ids: tuple[str, ...]) -> tuple[Rows, Rows]:
-        """(rows of the layout, positions in the frame) of the endpoints that both have, each once."""
+    def _place(self, ids: tuple[str, ...]) -> Place:
         place = self._places.get(ids)
         if place is None:
             if len(self._places) > 4 * (1 + len(self._layout)):
                 self._places.clear()  # parts that changed their members leave their former ids behind
             found = {row: at for at, one in enumerate(ids) if (row := self._layout.index.get(one)) is not None}
-            place = self._places[ids] = (
-                np.fromiter(found.keys(), np.intp, len(found)),
-                np.fromiter(found.values(), np.intp, len(found)),
-            )
+            rows = np.fromiter(found.keys(), np.intp, len(found))
+            positions = np.fromiter(found.values(), np.intp, len(found))
+            place = self._places[ids] = Place(rows, positions, len(ids), len(self._layout))
         return place
 
     def __repr__(self) -> str:
-        attributes = len(self._numbers) + len(self._objects)
+        attributes = len(self._numbers.columns) + len(self._objects)
         return f"<Columns {attributes} attributes of {len(self._layout)} endpoints, {self.frames} frames>"
+
+
+def _sampled(sent: float, ages: Ages) -> Floats:
+    """When values of these ages were sampled; an age below zero would make a sample that nothing newer could replace.
+    Shape: that of `ages`."""
+    at: Floats = sent - np.maximum(ages.astype(np.float64), 0.0)
+    return at

@@ -1,7 +1,10 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.picker.state.columns import NEVER, Columns
 from services.picker.state.layout import Layout
@@ -158,3 +161,58 @@ def test_everything_known_of_an_endpoint_is_told_with_its_age() -> None:
     }
     assert made.of(1, NOW + 1) == {}
     assert made.newest().tolist() == [99.5, NEVER]
+
+
+NAMES = ["a1", "a2", "a3", "a4"]
+KEYS = [QUEUE, USAGE, MODELS]
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> tuple[list[str], dict[Any, list[Any]], list[float]]:
+    """Ids, some of them unknown or twice; some attributes in any order; ages."""
+    ids = draw(st.one_of(st.just(NAMES), st.lists(st.sampled_from([*NAMES, "b9"]), max_size=6)))
+    numbers = st.one_of(st.none(), st.just(math.inf), st.integers(0, 5).map(float))
+    lists = st.one_of(st.none(), st.lists(st.sampled_from("xyz"), max_size=2))
+    size = len(ids)
+    values = {
+        key: draw(st.lists(lists if key is MODELS else numbers, min_size=size, max_size=size))
+        for key in draw(st.permutations(KEYS))[: draw(st.integers(0, 3))]
+    }
+    return ids, values, draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5]), min_size=size, max_size=size))
+
+
+@given(st.lists(reports(), max_size=8))
+def test_whatever_frames_come_each_endpoint_has_its_newest_value_of_each_attribute(
+    frames: list[tuple[list[str], dict[Any, list[Any]], list[float]]],
+) -> None:
+    made = columns(*NAMES)
+    newest: dict[tuple[str, str], tuple[float, Any]] = {}
+    for number, (ids, values, ages) in enumerate(frames):
+        now = NOW + number
+        made.apply(frame(ids, values, ages), now, 0.0)
+        positions = {id: position for position, id in enumerate(ids)}  # of an id that comes twice the last one counts
+        for key, reported in values.items():
+            for id, position in positions.items():
+                value, at = reported[position], now - ages[position]
+                before = newest.get((id, key.wire), (NEVER, None))[0]
+                if id in NAMES and value is not None and value != math.inf and at > before:
+                    newest[id, key.wire] = (at, tuple(value) if isinstance(value, list) else value)
+    for row, name in enumerate(NAMES):
+        known = made.of(row, NOW)
+        expected = {wire: value for (id, wire), value in newest.items() if id == name}
+        assert {wire: (NOW - one["age"], one["value"]) for wire, one in known.items()} == expected
+        assert made.newest()[row] == max([NEVER, *(at for at, _ in expected.values())])
+    for item in "xyz":
+        held = [item in newest.get((name, MODELS.wire), (0.0, ()))[1] for name in NAMES]
+        assert made.objects(MODELS.wire).holders(item).tolist() == held
+
+
+def test_a_column_that_is_asked_for_first_is_filled_by_later_frames() -> None:
+    made = columns("a1", "a2")
+    asked = made.numbers(USAGE.wire)
+    made.apply(frame(["a1", "a2"], {QUEUE: [1, 2]}), NOW, 0.0)
+    assert np.isnan(asked.values).all()
+    made.apply(frame(["a2"], {QUEUE: [3], USAGE: [0.5]}), NOW + 1, 0.0)
+    assert made.numbers(USAGE.wire) is asked
+    assert asked.at.tolist() == [NEVER, NOW + 1]
+    assert made.numbers(QUEUE.wire).values.tolist() == [1, 3]

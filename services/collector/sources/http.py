@@ -1,0 +1,132 @@
+"""What the sources that poll over HTTP share: where an endpoint is asked, how often, and whom the source trusts.
+
+Each instance has its own address rules and its own idea of trust: how one verifies https never affects another. Where
+the servers of a pool differ, `overrides` say so by the endpoints' labels, so that one instance asks all of them.
+"""
+
+import ssl
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from services.collector.interfaces import PollingSource
+from shared.model import Endpoint, join_host_port, split_host_port
+from shared.quantities import Duration
+
+Scheme = Literal["http", "https"]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+
+
+class Override(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is different for the endpoints with these labels; what it doesn't give is as for all others.
+
+    Raises ValueError on creation when it would apply to every endpoint, or changes nothing.
+    """
+
+    match_labels: dict[str, str]
+    scheme: Scheme | None = None
+    path: str | None = None
+    port: Port | None = None
+
+    def __post_init__(self) -> None:
+        if not self.match_labels:
+            raise ValueError("matchLabels: empty, which is every endpoint; give the source itself what holds for all")
+        if self.scheme is None and self.path is None and self.port is None:
+            raise ValueError("scheme, path, port: none is given, so nothing would be different; give at least one")
+        if self.path is not None:
+            check_path(self.path)
+
+    def applies(self, labels: Mapping[str, str]) -> bool:
+        return all(labels.get(name) == value for name, value in self.match_labels.items())
+
+
+class HttpParameters(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Parameters. Raises ValueError on creation when they don't fit together."""
+
+    scheme: Scheme = "http"
+    path: str = "/"
+    port: Port | None = None
+    insecure_skip_verify: bool = True
+    ca_cert_path: str = ""
+    client_cert_path: str = ""
+    client_key_path: str = ""
+    interval: Duration | None = None
+    overrides: tuple[Override, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_path(self.path)
+        if bool(self.client_cert_path) != bool(self.client_key_path):
+            raise ValueError("clientCertPath and clientKeyPath belong together: give both or none")
+
+
+class HttpSource(PollingSource):
+    """A polling source by these parameters, or by some that add to them."""
+
+    Parameters = HttpParameters
+    parameters: HttpParameters
+
+    def __init__(self, name: str, parameters: Any = None) -> None:
+        """Raises ValueError when a certificate file can't be used."""
+        super().__init__(name, parameters)
+        schemes = {self.parameters.scheme, *(one.scheme for one in self.parameters.overrides)}
+        self._tls = tls(self.parameters) if "https" in schemes else True
+
+    @property
+    def interval(self) -> float | None:
+        # As in the Go original 0 stands for the collector's own.
+        return self.parameters.interval or None
+
+    @property
+    def tls(self) -> ssl.SSLContext | bool:
+        return self._tls
+
+    def url(self, endpoint: Endpoint) -> str:
+        host, port = self.address(endpoint)
+        scheme, path = self.parameters.scheme, self.parameters.path
+        override = next((one for one in self.parameters.overrides if one.applies(endpoint.labels)), None)
+        if override is not None:
+            scheme, path, port = override.scheme or scheme, override.path or path, override.port or port
+        if not host or not 0 < port < 65536:
+            raise ValueError(f"{host!r} with port {port} is no address")
+        return f"{scheme}://{join_host_port(host, port)}{path}"
+
+    def address(self, endpoint: Endpoint) -> tuple[str, int]:
+        """Host and port where an endpoint is asked, overrides aside. Raises ValueError that says why it can't be."""
+        host, port = endpoint.address, endpoint.port
+        if endpoint.metrics_host:
+            host, named = split_host_port(endpoint.metrics_host)
+            port = named or port
+        return host, self.parameters.port or port
+
+
+def check_path(path: str) -> None:
+    """Raises ValueError for a path that can't stand in a request as it is."""
+    if not path.startswith("/"):
+        raise ValueError(f"path: {path!r} doesn't begin with /")
+    if not path.isascii() or not path.isprintable() or " " in path or "#" in path:
+        raise ValueError(f"path: {path!r} has a blank, # or no ASCII; escape it as %20, %23 or the like")
+
+
+def tls(parameters: HttpParameters) -> ssl.SSLContext:
+    """How https servers are verified, and by what the collector identifies itself.
+
+    Raises ValueError that names the file which can't be used.
+    """
+    context = ssl.create_default_context()
+    if parameters.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif parameters.ca_cert_path:
+        try:
+            context = ssl.create_default_context(cafile=parameters.ca_cert_path)
+        except OSError as error:
+            raise ValueError(f"caCertPath: {parameters.ca_cert_path!r} can't be used: {error}") from error
+    if parameters.client_cert_path:
+        try:
+            # Without a password openssl would ask the terminal for that of an encrypted key.
+            context.load_cert_chain(parameters.client_cert_path, parameters.client_key_path, password="")
+        except OSError as error:
+            files = f"{parameters.client_cert_path!r} and {parameters.client_key_path!r}"
+            raise ValueError(f"clientCertPath, clientKeyPath: {files} can't be used: {error}") from error
+    return context

@@ -1,0 +1,96 @@
+"""What the sources that poll over HTTP share: addresses that differ by label, and trust."""
+
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.collector.sources.http import HttpParameters, HttpSource, Override
+from shared.config.decode import MISSING, decode
+from shared.config.problems import Problems
+from shared.model import Endpoint
+
+
+def endpoint(**labels: str) -> Endpoint:
+    return Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000, labels=labels)
+
+
+def source(**given: Any) -> HttpSource:
+    problems = Problems()
+    parameters = decode(given, HttpParameters, "parameters", problems, ignore_case=True)
+    assert parameters is not MISSING, problems.errors
+    return HttpSource("s", parameters)
+
+
+MIXED: dict[str, Any] = {
+    "path": "/metrics",
+    "overrides": [
+        {"matchLabels": {"engine": "triton", "zone": "a"}, "scheme": "https"},
+        {"matchLabels": {"engine": "trtllm"}, "path": "/prometheus/metrics"},
+        {"matchLabels": {"engine": "triton"}, "port": 8002},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("labels", "url"),
+    [
+        ({}, "http://10.0.0.1:8000/metrics"),
+        ({"engine": "vllm"}, "http://10.0.0.1:8000/metrics"),
+        ({"engine": "trtllm", "zone": "a"}, "http://10.0.0.1:8000/prometheus/metrics"),
+        ({"engine": "triton"}, "http://10.0.0.1:8002/metrics"),
+        ({"engine": "triton", "zone": "a"}, "https://10.0.0.1:8000/metrics"),
+    ],
+)
+def test_the_first_override_whose_labels_an_endpoint_has_says_what_is_different(
+    labels: dict[str, str], url: str
+) -> None:
+    assert source(**MIXED).url(endpoint(**labels)) == url
+
+
+def test_an_overrides_port_goes_before_every_other() -> None:
+    where = Endpoint(id="a", name="a", address="::1", port=8000, metrics_host="[fd00::1]:9000", labels={"engine": "t"})
+    made = source(port=9001, overrides=[{"matchLabels": {"engine": "t"}, "port": 9002}])
+    assert made.url(where) == "http://[fd00::1]:9002/"
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ({"path": "/m"}, "parameters.overrides[0].matchLabels: required, and missing"),
+        ({"matchLabels": {}, "path": "/m"}, "parameters.overrides[0]: matchLabels: empty"),
+        ({"matchLabels": {"a": "b"}}, "parameters.overrides[0]: scheme, path, port: none is given"),
+        ({"matchLabels": {"a": "b"}, "path": "m"}, "parameters.overrides[0]: path: 'm' doesn't begin with /"),
+        ({"matchLabels": {"a": "b"}, "port": 70000}, "parameters.overrides[0].port: 70000 is above 65535"),
+        ({"matchLabels": {"a": "b"}, "scheme": "ws"}, "parameters.overrides[0].scheme: 'ws' isn't one of"),
+        ({"matchLabels": {"a": 1}, "port": 1}, "parameters.overrides[0].matchLabels.a: 1 is a number"),
+        ({"matchLabels": {"a": "b"}, "host": "x"}, "parameters.overrides[0].host: unknown field"),
+    ],
+)
+def test_an_override_that_can_not_be_used_is_refused_by_its_place(override: dict[str, Any], problem: str) -> None:
+    problems = Problems()
+    assert decode({"overrides": [override]}, HttpParameters, "parameters", problems, ignore_case=True) is MISSING
+    assert any(problem in str(one) for one in problems.errors), problems.errors
+
+
+@pytest.mark.parametrize("path", ["/a b", "/a#b", "/modèles", "/a\tb", "/a\r\nHost: x"])
+def test_a_path_that_can_not_stand_in_a_request_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="escape it"):
+        HttpParameters(path=path)
+
+
+def test_a_source_that_only_overrides_ask_by_https_has_its_trust_too() -> None:
+    override = Override(match_labels={"a": "b"}, scheme="https")
+    found = HttpSource("s", HttpParameters(insecure_skip_verify=False, overrides=(override,))).tls
+    assert isinstance(found, ssl.SSLContext)
+    assert found.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_a_client_key_with_a_password_is_an_error_and_asks_nobody(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-subj", "/CN=x", "-passout", "pass:secret"]
+    subprocess.run([*request, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    with pytest.raises(ValueError, match="clientCertPath, clientKeyPath"):
+        HttpSource("s", HttpParameters(scheme="https", client_cert_path=str(cert), client_key_path=str(key)))

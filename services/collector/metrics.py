@@ -1,7 +1,9 @@
 """The collector's own Prometheus metrics, read from its state when somebody asks: a scrape of a model server costs no
 label look-ups, and an endpoint that is gone leaves no series behind."""
 
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -9,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from services.collector.http import Failure
 from services.collector.scraper import Scraper
+from services.collector.selection import Outcome
 from shared.bus.frame_sender import FrameSender
 
 
@@ -22,10 +25,18 @@ class Reloads(Protocol):
 class CollectorMetrics(Collector):
     """What `/metrics` shows beside what every process has."""
 
-    def __init__(self, scraper: Scraper, sender: FrameSender, reloads: Reloads) -> None:
+    def __init__(
+        self,
+        scraper: Scraper,
+        sender: FrameSender,
+        reloads: Reloads,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` is the scraper's."""
         self._scraper = scraper
         self._sender = sender
         self._reloads = reloads
+        self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
         yield from self._totals()
@@ -69,22 +80,67 @@ class CollectorMetrics(Collector):
         yield reloads
 
     def _endpoints(self) -> Iterator[Metric]:
+        now = self._clock()
         labels = ["endpoint", "source"]
         up = GaugeMetricFamily("pointsman_collector_up", "1 if the last scrape brought a page, else 0", labels=labels)
         duration = GaugeMetricFamily(
             "pointsman_collector_scrape_duration_seconds", "From the request to the end of the last page", labels=labels
         )
         size = GaugeMetricFamily("pointsman_collector_page_bytes", "Size of the last page", labels=labels)
+        page_age = GaugeMetricFamily(
+            "pointsman_collector_page_age_seconds", "Since the last page was asked for", labels=labels
+        )
         failures = CounterMetricFamily(
             "pointsman_collector_endpoint_failures", "Scrapes without a page, by kind", labels=[*labels, "kind"]
         )
+        failure_age = GaugeMetricFamily(
+            "pointsman_collector_last_failure_age_seconds", "Since the last scrape without a page", labels=labels
+        )
+        engine = GaugeMetricFamily(
+            "pointsman_collector_engine",
+            "1 for the engine as which an endpoint's pages are read, and what that was chosen by",
+            labels=[*labels, "engine", "chosen_by"],
+        )
+        value_age = GaugeMetricFamily(
+            "pointsman_collector_oldest_value_age_seconds",
+            "Age of the attribute that was longest not found on the endpoint's pages",
+            labels=["endpoint"],
+        )
+        outcomes: Counter[tuple[str, str, Outcome]] = Counter()
         for watched in self._scraper.watched.values():
+            id = watched.endpoint.id
+            samples = watched.attributes.items()
+            if samples:
+                value_age.add_metric([id], now - min(sample.at for _, sample in samples))
             for target in watched.targets:
-                values = [watched.endpoint.id, target.source.name]
+                values = [id, target.source.name]
                 up.add_metric(values, target.up)
-                if target.pages:
+                if target.page_at is not None:
                     duration.add_metric(values, target.duration)
                     size.add_metric(values, target.page_bytes)
+                    page_age.add_metric(values, now - target.page_at)
                 for kind, count in target.failures.items():
                     failures.add_metric([*values, kind.value], count)
-        yield from (up, duration, size, failures)
+                if target.error_at is not None:
+                    failure_age.add_metric(values, now - target.error_at)
+                for binding in target.bindings:
+                    described = binding.describe()
+                    if "engine" in described:
+                        engine.add_metric([*values, described["engine"], described.get("engine_from", "")], 1)
+                for finding in target.findings():
+                    outcomes[target.source.name, finding.attribute, finding.outcome] += 1
+        yield from (up, duration, size, page_age, failures, failure_age, engine, value_age)
+        yield _attributes(outcomes)
+
+
+def _attributes(outcomes: Mapping[tuple[str, str, Outcome], int]) -> Metric:
+    """Summed over the endpoints: there are as many series as the configuration has attributes and outcomes."""
+    family = GaugeMetricFamily(
+        "pointsman_collector_attributes",
+        "Endpoints by what their last page said about an attribute",
+        labels=["source", "attribute", "outcome"],
+    )
+    for source, attribute in sorted({(source, attribute) for source, attribute, _ in outcomes}):
+        for outcome in Outcome:
+            family.add_metric([source, attribute, outcome.value], outcomes.get((source, attribute, outcome), 0))
+    return family

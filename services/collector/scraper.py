@@ -15,7 +15,7 @@ import structlog
 from yarl import URL
 
 from services.collector.http import Client, Failure, ScrapeError
-from services.collector.interfaces import Binding
+from services.collector.interfaces import Binding, Finding
 from services.collector.pipeline import Feed, Pipeline
 from services.collector.schedule import Schedule, phase
 from shared.attributes import AttributeMap
@@ -47,7 +47,10 @@ class Target:
         self.failures: Counter[Failure] = Counter()
         self.error = self.fault
         """What the last scrape failed with; empty after a success."""
+        self.last_error = self.fault
+        """What the last scrape that failed did so with, however long ago."""
         self.error_at: float | None = None
+        """When it failed, in monotonic seconds."""
         self.page_at: float | None = None
         """When the last page was asked for, in monotonic seconds."""
         self.page_bytes = 0
@@ -58,6 +61,10 @@ class Target:
     def up(self) -> bool:
         """Whether the last scrape brought a page."""
         return self.pages > 0 and not self.error
+
+    def findings(self) -> list[Finding]:
+        """What the last page said, of everything that is looked for."""
+        return [finding for binding in self.bindings for finding in binding.findings()]
 
     def __repr__(self) -> str:
         state = "up" if self.up else (self.error or "not scraped yet")
@@ -147,6 +154,7 @@ class Scraper:
             self._owner[target] = watched
             if target.fault:
                 log.warning("endpoint.unscrapable", endpoint=endpoint.id, reason=target.fault)
+                target.error_at = now
                 target.failures[Failure.ADDRESS] += 1
                 continue
             interval = target.source.interval or self._interval
@@ -218,7 +226,8 @@ class Scraper:
                 kind=kind.value,
                 reason=message,
             )
-        target.error, target.error_at = message, self._clock()
+        target.error = target.last_error = message
+        target.error_at = self._clock()
         target.failures[kind] += 1
         self.failures[kind] += 1
 
@@ -274,13 +283,14 @@ def _describe_target(target: Target, now: float) -> dict[str, Any]:
         "page_bytes": target.page_bytes,
         "duration": round(target.duration, 6),
         "error": target.error or None,
-        "error_age": None if target.error_at is None else round(now - target.error_at, 4),
+        "last_error": target.last_error or None,
+        "last_error_age": None if target.error_at is None else round(now - target.error_at, 4),
         "failures": {kind.value: count for kind, count in target.failures.items()},
     }
     for binding in target.bindings:
         described |= binding.describe()
-    findings = [finding for binding in target.bindings for finding in binding.findings()]
     described["specifications"] = [
-        {"specification": one.what, "attribute": one.attribute, "outcome": one.outcome.value} for one in findings
+        {"specification": one.what, "attribute": one.attribute, "outcome": one.outcome.value}
+        for one in target.findings()
     ]
     return described

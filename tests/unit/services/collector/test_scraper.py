@@ -141,9 +141,14 @@ async def test_a_failure_costs_only_its_own_freshness() -> None:
         assert described["b"]["up"]
         assert described["a"]["sources"][0]["failures"] == {"connect": failed.failures[Failure.CONNECT]}
         assert described["a"]["sources"][0]["engine"] == "vllm"
+        assert described["a"]["sources"][0]["error"] == "can't connect: refused"
         servers.answers["a"] = page(5)
         await until(lambda: failed.up)
         assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 5.0
+        (recovered,) = scraper.describe()[0]["sources"]
+        assert recovered["error"] is None
+        assert recovered["last_error"] == "can't connect: refused"
+        assert recovered["last_error_age"] >= 0
 
 
 async def test_a_defect_in_a_plugin_costs_only_its_endpoint() -> None:

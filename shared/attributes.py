@@ -49,6 +49,11 @@ ACTIVE_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("ActiveModels", CORE
 WAITING_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("WaitingModels", CORE, tuple)
 """LoRA adapters that requests wait for."""
 
+SERVED_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("/v1/models", "models-data-extractor", tuple)
+"""Models that the server answers for, by the names that requests give: base models and LoRA adapters."""
+GPU_UTILIZATION = AttributeKey("GPUUtilization", "dcgm-extractor", float)
+"""Share of time in which the busiest of the endpoint's GPUs computed something, 0 to 1."""
+
 STANDARD_KEYS: tuple[AttributeKey[Any], ...] = (
     WAITING_QUEUE_SIZE,
     RUNNING_REQUESTS_SIZE,

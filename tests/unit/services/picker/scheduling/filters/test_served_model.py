@@ -1,0 +1,93 @@
+"""Mixed pools: a request goes where its model is."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.picker.scheduling.filters.served_model import ServedModelFilter, ServedModelParameters
+from services.picker.state.view import View
+from shared.attributes import SERVED_MODELS
+from tests.unit.services.picker.world import NOW, cycle, endpoint, pool, report
+
+
+def mixed(*lists: tuple[str, ...] | None, age: float = 0.0) -> View:
+    """Endpoints e0, e1, …, each with the models that it reports."""
+    view = pool(*(endpoint(f"e{number}") for number in range(len(lists))))
+    report(view, {SERVED_MODELS: lists}, ages=age)
+    return view
+
+
+def kept(view: View, model: str, **parameters: Any) -> list[int]:
+    made = ServedModelFilter("filter", ServedModelParameters(**parameters))
+    rows: list[int] = made.filter(cycle(view, model=model), view.layout.all_rows).tolist()
+    return rows
+
+
+def test_the_endpoints_that_serve_the_model_stay_be_it_a_base_model_or_an_adapter() -> None:
+    view = mixed(("llama", "llama-sql"), ("qwen",), ("llama",))
+    assert kept(view, "llama") == [0, 2]
+    assert kept(view, "llama-sql") == [0]
+    assert kept(view, "qwen") == [1]
+
+
+def test_a_model_goes_by_its_whole_name() -> None:
+    assert kept(mixed(("org/llama",), ("llama-sql",)), "llama") == []
+
+
+def test_the_model_after_rewriting_counts_not_the_one_that_was_asked_for() -> None:
+    view = mixed(("model",), ("rewritten",))
+    asked = cycle(view, model="rewritten")
+    assert asked.request.content.model == "model"
+    assert ServedModelFilter("filter").filter(asked, view.layout.all_rows).tolist() == [1]
+
+
+def test_a_request_without_a_model_can_go_anywhere() -> None:
+    assert kept(mixed(("llama",), None, ()), "") == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("on_missing", "one_serves", "none_serves"),
+    [("LastResort", [0], [2]), ("Pass", [0, 2], [2]), ("Fail", [0], [])],
+)
+def test_endpoints_whose_models_nobody_knows_stay_as_the_parameter_says(
+    on_missing: str, one_serves: list[int], none_serves: list[int]
+) -> None:
+    view = mixed(("llama",), ("qwen",), None)
+    assert kept(view, "llama", on_missing=on_missing) == one_serves
+    assert kept(view, "nobodys", on_missing=on_missing) == none_serves
+
+
+def test_nobody_serves_it_and_all_are_known() -> None:
+    view = mixed(("llama",), ())
+    assert kept(view, "nobodys") == []
+    assert kept(view, "nobodys", on_missing="Pass") == []
+    assert kept(view, "nobodys", fallback_on_empty=True) == [0, 1]
+
+
+def test_before_any_list_is_known_requests_are_served_as_without_the_filter() -> None:
+    assert kept(pool(endpoint("e0"), endpoint("e1")), "llama") == [0, 1]
+
+
+def test_the_age_of_a_list_does_not_matter() -> None:
+    assert kept(mixed(("llama",), ("qwen",), age=3600.0), "llama") == [0]
+
+
+def test_only_rows_that_were_given_are_kept() -> None:
+    view = mixed(("llama",), ("llama",), ("llama",))
+    made = ServedModelFilter("filter")
+    assert made.filter(cycle(view, model="llama"), view.layout.all_rows[[2, 0]]).tolist() == [2, 0]
+
+
+def test_a_list_that_changes_takes_the_endpoint_along() -> None:
+    view = mixed(("llama",), ("llama", "sql"))
+    assert kept(view, "sql") == [1]
+    report(view, {SERVED_MODELS: [("llama", "sql"), ("llama",)]}, now=NOW + 1)
+    assert kept(view, "sql") == [0]
+
+
+def test_the_explanation_shows_who_serves_the_model_and_of_whom_nobody_knows() -> None:
+    view = mixed(("llama",), ("qwen",), None)
+    made = cycle(view, model="llama")
+    ServedModelFilter("filter").filter(made, view.layout.all_rows)
+    np.testing.assert_array_equal(made.readings["ServesModel"].values, [1.0, 0.0, np.nan])

@@ -68,6 +68,8 @@ class Need(Struct, frozen=True):
     """Name or type of the plugin that has to make it; empty takes any."""
     advice: str = ""
     """What to configure where nothing makes it."""
+    kind: type[Any] = float
+    """What the attribute has to hold."""
 
 
 class Plugin:

@@ -25,8 +25,9 @@ def decode(
 ) -> Any:
     """Convert `raw` to the type `kind`; on a problem, note it under `path` and return `MISSING`.
 
-    `ignore_case` matches struct fields as Go's JSON decoder does, which plugin parameters rely on. `lenient` goes on
-    with the sound parts of a struct whose fields all have defaults, so that a later check can find more problems.
+    `ignore_case` matches struct fields as Go's JSON decoder does, which plugin parameters rely on, and the words of a
+    choice likewise. `lenient` goes on with the sound parts of a struct whose fields all have defaults, so that a later
+    check can find more problems.
     Raises TypeError when `kind` has a type that isn't read here (sets, dates): that is a mistake of its author.
     """
     return _Decoder(problems, ignore_case, lenient).value(raw, inspect.type_info(kind), path, {})
@@ -65,7 +66,7 @@ class _Decoder:
             case inspect.BoolType():
                 return raw if isinstance(raw, bool) else self._mismatch(raw, info, path)
             case inspect.LiteralType(values=values):
-                return raw if raw in values else self._no_choice(raw, values, path)
+                return self._choice(raw, values, path)
             case inspect.EnumType(cls=cls):
                 values = tuple(one.value for one in cls)
                 return cls(raw) if raw in values else self._no_choice(raw, values, path)
@@ -191,6 +192,15 @@ class _Decoder:
             return raw
         self._problems.error(path, f"{show(raw)} {problem}")
         return MISSING
+
+    def _choice(self, raw: object, values: tuple[object, ...], path: str) -> Any:
+        if raw in values:
+            return raw
+        if self._ignore_case and isinstance(raw, str):
+            folded = {one.lower(): one for one in values if isinstance(one, str)}
+            if raw.lower() in folded:
+                return folded[raw.lower()]
+        return self._no_choice(raw, values, path)
 
     def _mismatch(self, raw: object, info: inspect.Type, path: str) -> Any:
         self._problems.error(path, f"{_said(raw)}; {expected(info)} is expected")

@@ -12,6 +12,9 @@ from shared.config.loaded import PluginSpec, SourceSpec
 from shared.config.problems import Problems, join, nearest, show
 from shared.plugin import Need, Role
 
+_WORDS: dict[type[Any], str] = {float: "a number", tuple: "names"}
+"""What attributes hold, as messages call it."""
+
 
 class _Made:
     """An attribute and who makes it."""
@@ -56,7 +59,12 @@ def resolve(
             keys = {one.key: one.maker for one in found if one.is_of(need.name)}
             keys = keys or {one.key: one.maker for one in found if one.named(need.name)}
             if len(keys) == 1:
-                resolved.setdefault(spec.name, {})[need.parameter] = next(iter(keys))
+                key = next(iter(keys))
+                if key.kind is need.kind:
+                    resolved.setdefault(spec.name, {})[need.parameter] = key
+                else:
+                    holds, wanted = _WORDS.get(key.kind, "something else"), _WORDS.get(need.kind, "something else")
+                    problems.error(path, f"{show(need.name)} holds {holds}; {wanted} is expected")
             elif keys:
                 who = " and ".join(show(one.name) for one in keys.values())
                 problems.error(path, f"{show(need.name)} is made by {who}; write the name of one of these plugins")

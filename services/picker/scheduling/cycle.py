@@ -95,7 +95,7 @@ class Cycle:
         """The request's prompt in tokens, by the reference's estimate; at least 1."""
         self._products: dict[str, Any] = {}
         self.readings: dict[str, Reading] = {}
-        """What was read, by name; the last reading of an attribute stands."""
+        """What was read, by name; of several readings of one attribute that of the most endpoints stands."""
 
     def put(self, key: AttributeKey[T], value: T) -> None:
         """What a producer found out about this request."""
@@ -116,7 +116,7 @@ class Cycle:
         if rows is not self.layout.all_rows:
             values, at = values.take(rows), at.take(rows)
         reading = Reading(rows, values, at, at >= self.oldest(after))
-        self.readings[key.wire] = reading
+        self._keep(key.wire, reading)
         return reading
 
     def oldest(self, after: float | None = None) -> float:
@@ -127,7 +127,13 @@ class Cycle:
 
     def note(self, name: str, rows: Rows, values: Floats) -> None:
         """Have the explanation show a number that isn't a scraped attribute: load in flight, matched blocks."""
-        self.readings[name] = Reading(rows, values)
+        self._keep(name, Reading(rows, values))
+
+    def _keep(self, name: str, reading: Reading) -> None:
+        """What a filter read of the endpoints that it removed isn't lost when a scorer reads the same of the others."""
+        before = self.readings.get(name)
+        if before is None or len(before.rows) <= len(reading.rows):
+            self.readings[name] = reading
 
     def score_by(self, key: AttributeKey[float], rows: Rows, formula: Callable[[Floats], Floats]) -> Floats:
         """Scores by an attribute: the formula over the fresh values, the configured policy for the others."""

@@ -209,3 +209,10 @@ def test_a_section_that_isnt_there_is_told_from_an_empty_one() -> None:
 def test_a_type_that_documents_dont_have_is_its_authors_mistake() -> None:
     with pytest.raises(TypeError, match=r"at\.tags: SetType isn't read from documents"):
         read({"tags": []}, type("Tagged", (Struct,), {"__annotations__": {"tags": set[str]}}))
+
+
+def test_a_word_of_a_choice_is_known_in_any_case_where_field_names_are() -> None:
+    choice = Literal["Minimize", "Maximize"]
+    assert read("minimize", choice, ignore_case=True) == ("Minimize", [])
+    assert read("minimise", choice, ignore_case=True)[1] == ["at: 'minimise' isn't one of 'Maximize', 'Minimize'"]
+    assert read("minimize", choice)[0] is None

@@ -42,6 +42,16 @@ class FamilyScorer(Plugin):
         return (Need("family", parameters.family, parameters.producer, "add a family-extractor"),)
 
 
+class NamesExtractor(FamilyExtractor):
+    """Makes one that isn't a number."""
+
+    TYPE = "names-extractor"
+
+    @classmethod
+    def produces(cls, name: str, parameters: Any) -> tuple[AttributeKey[Any], ...]:
+        return (AttributeKey(parameters.family, name, tuple),)
+
+
 class PositionExtractor(Plugin):
     """Comes with a source."""
 
@@ -66,7 +76,7 @@ BOTH_FED = "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}, {
 
 def loaded(plugins: str, sources: str, *, inject: bool = True) -> LoadedConfig:
     types = registry()
-    for one in (FamilyExtractor, FamilyScorer, PositionExtractor, PositionSource):
+    for one in (FamilyExtractor, FamilyScorer, NamesExtractor, PositionExtractor, PositionSource):
         types.add(one)
     body = f"plugins:\n- {{type: metrics-data-source}}\n{plugins}"
     return load(f"{HEADER}{body}dataLayer: {{injectDefaults: {str(inject).lower()}, sources: {sources}}}\n", types)
@@ -125,6 +135,12 @@ def test_an_attribute_that_nothing_makes_is_an_error_that_says_what_would() -> N
 def test_an_extractor_that_no_source_feeds_makes_nothing() -> None:
     said = problem(TWO + scorer("small"), "[{pluginRef: metrics-data-source, extractors: [{pluginRef: large}]}]")
     assert "no source feeds 'small'; list it under a source in dataLayer.sources" in said
+
+
+def test_an_attribute_that_holds_something_else_is_an_error() -> None:
+    names = "- {name: small, type: names-extractor, parameters: {family: staff}}\n"
+    said = problem(names + scorer("staff"), "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}]}]")
+    assert said == "plugins[2].parameters.family: 'staff' holds names; a number is expected"
 
 
 def test_instances_are_handed_what_their_parameters_name() -> None:

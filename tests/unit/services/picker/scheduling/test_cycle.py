@@ -40,6 +40,18 @@ def test_readings_keep_the_numbers_of_the_decision() -> None:
     assert reading.values.tolist() == [1]
 
 
+def test_what_was_read_of_more_endpoints_stands() -> None:
+    """A filter's reading explains the endpoints that it removed, a scorer's only those that were left."""
+    view = pool("a1", "a2")
+    report(view, {WAITING_QUEUE_SIZE: [1, 2]})
+    run = cycle(view)
+    wide = run.read(WAITING_QUEUE_SIZE, view.layout.all_rows)
+    run.read(WAITING_QUEUE_SIZE, view.layout.all_rows[:1])
+    assert run.readings == {WAITING_QUEUE_SIZE.wire: wide}
+    wide = run.read(WAITING_QUEUE_SIZE, view.layout.all_rows, 9.0)
+    assert run.readings[WAITING_QUEUE_SIZE.wire] is wide
+
+
 @pytest.mark.parametrize(
     ("policy", "scores"), [("saturated", [0.5, 0, 0]), ("ignore", [0.5, 0.5, 0.5]), ("lastKnown", [0.5, 0.75, 0])]
 )

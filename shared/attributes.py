@@ -5,6 +5,7 @@ bus and in the picker's columns an attribute goes by its `wire` name, `<name>/<p
 that two producers of one name don't meet.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -66,11 +67,20 @@ STANDARD_KEYS: tuple[AttributeKey[Any], ...] = (
 )
 
 
+ALWAYS = math.inf
+"""When a value was seen that follows from the endpoint itself, its labels say: it is as new as the endpoint is."""
+
+
 class Sample(Struct, frozen=True):
     """An attribute's value and when it was seen, in seconds of the local monotonic clock."""
 
     value: Any
+    """None where it is known that the endpoint doesn't have the attribute."""
     at: float
+
+    def age(self, now: float) -> float:
+        """Seconds since it was seen; 0 for what holds `ALWAYS`."""
+        return max(0.0, now - self.at)
 
 
 class AttributeMap:
@@ -89,6 +99,11 @@ class AttributeMap:
 
     def put(self, key: AttributeKey[T], value: T, at: float) -> None:
         self._samples[key] = Sample(value, at)
+
+    def deny(self, key: AttributeKey[Any], at: float) -> None:
+        """It is known that the endpoint doesn't have the attribute: readers forget what they were told before, instead
+        of letting it age."""
+        self._samples[key] = Sample(None, at)
 
     def get(self, key: AttributeKey[T]) -> T | None:
         sample = self._samples.get(key)

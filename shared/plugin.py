@@ -96,6 +96,8 @@ class Plugin:
     """What an extractor reads."""
     DEFAULT_SOURCE: ClassVar[str] = ""
     """Type of the source that an extractor hangs on where the document lists it and no source names it."""
+    DEFAULT_SOURCE_PARAMETERS: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """What that source is given where it is added."""
 
     inputs: Mapping[str, AttributeKey[Any]] = MappingProxyType({})
     """What the instance's `needs` were resolved to, by parameter."""
@@ -123,6 +125,14 @@ class Plugin:
     def needs(cls, parameters: Any) -> tuple[Need, ...]:
         """Attributes that the parameters name. One that nothing makes, or several plugins do, is an error at start."""
         return ()
+
+    @classmethod
+    def topic(cls, parameters: Any) -> str:
+        """What a source's output, or an extractor's input, is about, where its kind alone doesn't say: `v1 Node`.
+
+        A source and its extractors agree on it, and two sources of one topic are an error. Empty is any.
+        """
+        return ""
 
     @classmethod
     def deprecations(cls, parameters: Any) -> list[str]:

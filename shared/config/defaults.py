@@ -1,7 +1,7 @@
 """What a configuration gets that it doesn't say, as the Go original injects it (by type, in a fixed order)."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from shared.attributes import CORE, AttributeKey
@@ -99,21 +99,26 @@ class Injector:
         sources = given
         for spec in list(self._plugins.values()):
             if spec.listed and spec.kind.DEFAULT_SOURCE and spec.name not in fed(sources):
-                sources = self._hang(sources, spec.kind.DEFAULT_SOURCE, partial(self._plugins.get, spec.name))
+                source = self._source(
+                    sources, spec.kind.DEFAULT_SOURCE, spec.topic, spec.kind.DEFAULT_SOURCE_PARAMETERS
+                )
+                sources = _hung(sources, source, spec)
         if not inject or any(self._plugins[name].kind.TYPE == CORE for name in fed(sources)):
             return sources
-        return self._hang(sources, "metrics-data-source", lambda: self._of(CORE))
+        return _hung(sources, self._source(sources, "metrics-data-source"), self._of(CORE))
 
-    def _hang(
-        self, sources: tuple[SourceSpec, ...], kind: str, extractor: Callable[[], PluginSpec | None]
-    ) -> tuple[SourceSpec, ...]:
-        """The sources with the extractor on the first one of the type, or on one that is added."""
-        at = next((at for at, one in enumerate(sources) if self._plugins[one.source].kind.TYPE == kind), len(sources))
-        source = sources[at] if at < len(sources) else SourceSpec(_name(self._of(kind)), ())
-        added = extractor()
-        if not source.source or added is None:
-            return sources
-        return (*sources[:at], SourceSpec(source.source, (*source.extractors, added.name)), *sources[at + 1 :])
+    def _source(
+        self,
+        sources: tuple[SourceSpec, ...],
+        kind: str,
+        topic: str = "",
+        parameters: Mapping[str, Any] = MappingProxyType({}),
+    ) -> PluginSpec | None:
+        """The first source of the type, and of the topic if there is one: one that feeds something, else one that is
+        listed, else one that is added with the parameters."""
+        known = [*(self._plugins[one.source] for one in sources), *self._plugins.values()]
+        there = next((one for one in known if one.kind.TYPE == kind and topic in ("", one.topic)), None)
+        return there or self.add(kind, parameters=dict(parameters))
 
     def producers(self, sources: tuple[SourceSpec, ...]) -> None:
         """For each required attribute that nothing produces: its data producer, or a problem that names who would.
@@ -182,6 +187,17 @@ class Injector:
         spec = PluginSpec(kind_name, kind, decoded)
         self._plugins[kind_name] = spec
         return spec
+
+
+def _hung(
+    sources: tuple[SourceSpec, ...], source: PluginSpec | None, extractor: PluginSpec | None
+) -> tuple[SourceSpec, ...]:
+    """The sources with the extractor on that one, which may be new among them; as they are without either."""
+    if source is None or extractor is None:
+        return sources
+    at = next((at for at, one in enumerate(sources) if one.source == source.name), len(sources))
+    extractors = sources[at].extractors if at < len(sources) else ()
+    return (*sources[:at], SourceSpec(source.name, (*extractors, extractor.name)), *sources[at + 1 :])
 
 
 def _name(spec: PluginSpec | None) -> str:

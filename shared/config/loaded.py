@@ -38,6 +38,11 @@ class PluginSpec(Struct, frozen=True):
         """The attributes that it can't work without."""
         return self.kind.requires(self.parameters)
 
+    @property
+    def topic(self) -> str:
+        """What a source or an extractor is about; empty is any."""
+        return self.kind.topic(self.parameters)
+
     def create(self) -> Plugin:
         return self.kind(self.name, self.parameters)
 

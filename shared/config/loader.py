@@ -161,6 +161,7 @@ class _Loader:
             self._problems.error(join(path, "name"), f"{show(name)} is the name of an earlier plugin; names are unique")
         spec = self._spec(entry, name, path)
         if spec is not None and not taken:
+            self._check_topic(spec)
             self._plugins[name] = spec
             return
         self._incomplete = True
@@ -192,6 +193,21 @@ class _Loader:
         for message in kind.deprecations(parameters):
             self._problems.warn(at, message)
         return PluginSpec(name, kind, parameters, path)
+
+    def _check_topic(self, spec: PluginSpec) -> None:
+        """What a source brings is brought once, however many extractors read it."""
+        if not spec.topic or Role.DATA_SOURCE not in spec.kind.ROLES:
+            return
+        for other in self._plugins.values():
+            if Role.DATA_SOURCE in other.kind.ROLES and (other.kind.OUTPUT, other.topic) == (
+                spec.kind.OUTPUT,
+                spec.topic,
+            ):
+                self._problems.error(
+                    join(spec.path, "parameters"),
+                    f"{show(other.name)} gives {spec.topic} already; list all extractors of it under one source",
+                )
+                return
 
     def _references(self) -> None:
         """Plugins that other plugins' parameters name."""
@@ -363,9 +379,11 @@ class _Loader:
         return tuple(sources)
 
     def _check_fit(self, source: str, extractor: str, path: str) -> None:
-        gives, reads = self._plugins[source].kind.OUTPUT, self._plugins[extractor].kind.INPUT
-        if gives and reads and gives != reads:
-            self._problems.error(path, f"{show(extractor)} reads {reads}; the source {show(source)} gives {gives}")
+        giver, reader = self._plugins[source], self._plugins[extractor]
+        for gives, reads in ((giver.kind.OUTPUT, reader.kind.INPUT), (giver.topic, reader.topic)):
+            if gives and reads and gives != reads:
+                self._problems.error(path, f"{show(extractor)} reads {reads}; the source {show(source)} gives {gives}")
+                return
 
     def _flow_control(self, on: bool) -> FlowControlSection | None:
         section = self._document.flow_control

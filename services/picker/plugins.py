@@ -3,7 +3,9 @@
 from services.picker.admission.utilization import UtilizationDetector
 from services.picker.requests.openai import OpenAIParser
 from services.picker.requests.passthrough import PassthroughParser
+from services.picker.scheduling.filters.endpoint_attribute import EndpointAttributeFilter
 from services.picker.scheduling.filters.label_selector import LabelSelectorFilter
+from services.picker.scheduling.filters.utilization import UtilizationFilter
 from services.picker.scheduling.handlers.single_profile import SingleProfileHandler
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
 from services.picker.scheduling.pickers.random import RandomPicker
@@ -11,8 +13,10 @@ from services.picker.scheduling.pickers.weighted_random import WeightedRandomPic
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.scorers.active_request import ActiveRequestScorer
+from services.picker.scheduling.scorers.endpoint_attribute import EndpointAttributeScorer
 from services.picker.scheduling.scorers.kv_cache import KvCacheUtilizationScorer
 from services.picker.scheduling.scorers.lora_affinity import LoraAffinityScorer
+from services.picker.scheduling.scorers.metric import MetricScorer
 from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
 from services.picker.scheduling.scorers.queue import QueueScorer
 from services.picker.scheduling.scorers.running_requests import RunningRequestsScorer
@@ -23,6 +27,8 @@ PLUGINS: tuple[type[Plugin], ...] = (
     OpenAIParser,
     PassthroughParser,
     LabelSelectorFilter,
+    EndpointAttributeFilter,
+    UtilizationFilter,
     QueueScorer,
     KvCacheUtilizationScorer,
     RunningRequestsScorer,
@@ -30,6 +36,8 @@ PLUGINS: tuple[type[Plugin], ...] = (
     PrefixCacheScorer,
     TokenLoadScorer,
     ActiveRequestScorer,
+    MetricScorer,
+    EndpointAttributeScorer,
     MaxScorePicker,
     RandomPicker,
     WeightedRandomPicker,

@@ -1,0 +1,96 @@
+"""`utilization-filter`: keeps the endpoints whose load is within every limit that is given.
+
+What isn't known is not taken for idle. An engine that doesn't report one of the scraped metrics is judged by the
+others; an endpoint with a value that went stale, or with none at all, doesn't pass unless the policy says otherwise.
+When no candidate's metrics are fresh it is the collectors that failed, not the servers: then only the requests in
+flight are looked at, so that losing the metrics alone refuses nobody.
+"""
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
+from services.picker.scheduling.interfaces import Filter
+from services.picker.state.layout import Mask, Rows
+from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey
+
+IN_FLIGHT = "active-requests"
+SCRAPED: dict[str, AttributeKey[float]] = {
+    "running-requests": RUNNING_REQUESTS_SIZE,
+    "waiting-queue": WAITING_QUEUE_SIZE,
+    "kv-cache-utilization": KV_CACHE_USAGE,
+}
+
+
+class Condition(Struct, frozen=True, rename="camel"):
+    """Holds up to `maxValue`, that value included."""
+
+    metric: Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
+    max_value: Annotated[float, Meta(ge=0)]
+
+    def __post_init__(self) -> None:
+        if self.metric == "kv-cache-utilization" and self.max_value > 1:
+            raise ValueError(f"maxValue: {self.max_value:g} is above 1; kv-cache-utilization is a share")
+
+    @property
+    def reads(self) -> AttributeKey[Any]:
+        return SCRAPED.get(self.metric, IN_FLIGHT_LOAD)
+
+
+class UtilizationFilterParameters(Struct, frozen=True, rename="camel"):
+    """The limits of one endpoint."""
+
+    conditions: Annotated[tuple[Condition, ...], Meta(min_length=1)]
+    fallback_on_empty: bool = False
+    """Keep all of them where none is left."""
+    in_flight_load_producer_name: str = ""
+
+
+class UtilizationFilter(Filter):
+    """`value ≤ maxValue` for every condition."""
+
+    TYPE = "utilization-filter"
+    Parameters = UtilizationFilterParameters
+    parameters: UtilizationFilterParameters
+
+    def __init__(self, name: str, parameters: UtilizationFilterParameters) -> None:
+        super().__init__(name, parameters)
+        limits = [(one.metric, one.max_value) for one in parameters.conditions]
+        self._in_flight = min((most for metric, most in limits if metric == IN_FLIGHT), default=None)
+        self._scraped = [(SCRAPED[metric], most) for metric, most in limits if metric != IN_FLIGHT]
+
+    @classmethod
+    def requires(cls, parameters: UtilizationFilterParameters) -> tuple[AttributeKey[Any], ...]:
+        return tuple(dict.fromkeys(one.reads for one in parameters.conditions))
+
+    @classmethod
+    def references(cls, parameters: UtilizationFilterParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:
+        return {"inFlightLoadProducerName": (parameters.in_flight_load_producer_name, IN_FLIGHT_LOAD)}
+
+    def filter(self, cycle: Cycle, rows: Rows) -> Rows:
+        passes = np.ones(len(rows), np.bool_)
+        if self._in_flight is not None:
+            requests = cycle.view.in_flight.requests.take(rows)
+            cycle.note("InFlightRequests", rows, requests)
+            passes &= requests <= self._in_flight
+        if self._scraped:
+            passes &= self._within(cycle, rows)
+        kept: Rows = rows[passes]
+        return kept if len(kept) or not self.parameters.fallback_on_empty else rows
+
+    def _within(self, cycle: Cycle, rows: Rows) -> Mask:
+        """Which endpoints are within the limits of scraped metrics, as far as these are known."""
+        within = np.ones(len(rows), np.bool_)
+        heard = np.zeros(len(rows), np.bool_)
+        stale = np.zeros(len(rows), np.bool_)
+        for key, most in self._scraped:
+            reading = cycle.read(key, rows)
+            fresh = np.ones(len(rows), np.bool_) if reading.fresh is None else reading.fresh
+            within &= ~fresh | (reading.values <= most)
+            heard |= fresh
+            stale |= ~(fresh | np.isnan(reading.values))
+        if cycle.stale.policy == "ignore" or not np.logical_or.reduce(heard):
+            return within
+        return within & heard & ~stale

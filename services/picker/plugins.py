@@ -5,6 +5,7 @@ from services.picker.requests.openai import OpenAIParser
 from services.picker.requests.passthrough import PassthroughParser
 from services.picker.scheduling.filters.endpoint_attribute import EndpointAttributeFilter
 from services.picker.scheduling.filters.label_selector import LabelSelectorFilter
+from services.picker.scheduling.filters.served_model import ServedModelFilter
 from services.picker.scheduling.filters.utilization import UtilizationFilter
 from services.picker.scheduling.handlers.single_profile import SingleProfileHandler
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
@@ -27,6 +28,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
     OpenAIParser,
     PassthroughParser,
     LabelSelectorFilter,
+    ServedModelFilter,
     EndpointAttributeFilter,
     UtilizationFilter,
     QueueScorer,

@@ -8,7 +8,7 @@ from msgspec import NODEFAULT, Struct, structs
 
 from pointsman.docs import DOCS
 from shared.config import load
-from shared.plugin import Plugin, Registry
+from shared.plugin import Plugin, Registry, Stability
 
 PAGES = DOCS / "plugins"
 REGISTRY = Registry.installed()
@@ -106,9 +106,11 @@ def test_a_page_has_no_parameter_that_the_type_doesnt_have(kind: type[Plugin]) -
 def test_the_example_of_a_page_loads_and_runs_the_type(kind: type[Plugin]) -> None:
     examples = re.findall(r"```yaml\n(.*?)```", sections(kind)["Example"], flags=re.DOTALL)
     assert len(examples) == 1
-    config = load(examples[0], REGISTRY, f"{kind.TYPE}.md")
+    alpha = kind.STABILITY is Stability.ALPHA
+    config = load(examples[0], REGISTRY, f"{kind.TYPE}.md", allow_experimental=alpha)
     assert any(spec.kind is kind and not spec.injected for spec in config.plugins.values())
     assert not config.warnings
+    assert ("--allow-experimental-plugins" in page(kind).splitlines()[2]) == alpha
 
 
 def test_the_index_leads_to_every_page_and_to_no_other() -> None:

@@ -1,0 +1,100 @@
+"""`dcgm-extractor`: how busy an endpoint's GPUs are, from a page of NVIDIA's DCGM exporter.
+
+The busiest GPU counts: a server waits for its slowest one. On a node's page the pod's own GPUs are told by the labels
+`pod` and `namespace`, which the exporter writes when it knows Kubernetes.
+"""
+
+from collections.abc import Sequence
+
+from services.collector.interfaces import PROMETHEUS_TEXT, Extractor, Finding, MetricsBinding
+from services.collector.scan import parse_labels
+from services.collector.selection import Choice, Outcome, Selector
+from services.collector.spec import MetricSpec
+from shared.attributes import GPU_UTILIZATION, AttributeMap
+from shared.model import Endpoint
+from shared.plugin import Stability
+
+METRIC = "DCGM_FI_DEV_GPU_UTIL"
+"""Percent of time in which the GPU computed something."""
+
+
+class BusiestGpu(Selector):
+    """Selects the greatest value, 0 to 100, of the series that are the pod's or nobody's.
+
+    DCGM has numbers far above 100 for values that it doesn't know.
+    """
+
+    def __init__(self, pod: str, namespace: str) -> None:
+        super().__init__(MetricSpec(METRIC))
+        self._pod = pod
+        self._namespace = namespace
+        self.blank = False
+        """Whether a series of the pod had no percentage."""
+
+    def clear(self) -> None:
+        super().clear()
+        self.blank = False
+
+    def offer(self, labels: bytes, value: float, timestamp: float) -> None:
+        self.seen = True
+        percentage = 0 <= value <= 100
+        if (self.found and (not percentage or value <= self.value)) or not self._mine(labels):
+            return
+        if percentage:
+            self.found, self.value, self.labels_text = True, value, labels
+        else:
+            self.blank = True
+
+    def _mine(self, text: bytes) -> bool:
+        labels = parse_labels(text)
+        pod, namespace = labels.get("pod"), labels.get("namespace")
+        # An empty label is none, as everywhere in Prometheus.
+        return not pod or (pod == self._pod and (not namespace or namespace == self._namespace))
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome.INVALID if self.blank and not self.found else super().outcome
+
+
+class DcgmExtractor(Extractor):
+    """The extractor of `GPUUtilization`."""
+
+    TYPE = GPU_UTILIZATION.producer
+    STABILITY = Stability.ALPHA
+    INPUT = PROMETHEUS_TEXT
+    DEFAULT_SOURCE = "dcgm-data-source"
+    PRODUCES = (GPU_UTILIZATION,)
+
+    def bind(self, endpoint: Endpoint) -> "DcgmBinding":
+        return DcgmBinding(endpoint)
+
+
+class DcgmBinding(MetricsBinding):
+    """Reads the pages where one endpoint's GPUs are."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._selector = BusiestGpu(endpoint.name, endpoint.namespace)
+        self._choice = Choice([self._selector])
+        self._outcome = Outcome.UNKNOWN
+        self._last: float | None = None
+
+    @property
+    def choices(self) -> Sequence[Choice]:
+        return (self._choice,)
+
+    def store(self, attributes: AttributeMap, at: float) -> bool:
+        taken = self._choice.take()
+        self._outcome = self._selector.outcome
+        if taken is None:
+            return False
+        share = taken.value / 100
+        attributes.put(GPU_UTILIZATION, share, at)
+        changed = share != self._last
+        self._last = share
+        return changed
+
+    def findings(self) -> list[Finding]:
+        return [Finding(METRIC, GPU_UTILIZATION.name, self._outcome)]
+
+    def __repr__(self) -> str:
+        return f"<DcgmBinding {self._outcome} {self._last}>"

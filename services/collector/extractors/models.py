@@ -1,0 +1,143 @@
+"""`models-data-extractor`: which models a server answers for, base models and LoRA adapters alike.
+
+A list that can't be read whole says nothing: half of it would make requests for the other half homeless. Only an entry
+that names nothing is passed over.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from services.collector.interfaces import Extractor, Finding
+from services.collector.selection import Outcome
+from services.collector.sources.models import MODELS_JSON, ModelsBinding
+from shared.attributes import SERVED_MODELS, AttributeMap
+from shared.model import Endpoint
+
+WHAT = "data[].id"
+"""Where in the answer the names are."""
+
+
+class ModelsExtractorParameters(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Parameters: what a list may measure. It travels to every picker several times a second."""
+
+    max_models: Annotated[int, Meta(ge=1)] = 1000
+    max_name_length: Annotated[int, Meta(ge=1)] = 512
+    """Characters."""
+
+
+class Model(Struct):
+    """An entry of the list; servers say more."""
+
+    id: str
+    parent: str | None = None
+    """Of an adapter: its base model."""
+
+
+class ModelList(Struct):
+    """The answer; its entries are read one by one, so that a bad one costs only itself."""
+
+    data: list[Raw]
+
+
+class Listing(Struct, frozen=True):
+    """What an answer comes to."""
+
+    outcome: Outcome
+    ids: tuple[str, ...] = ()
+    adapters: int = 0
+    problem: str = ""
+    """What is wrong with it, in words; also when an entry was passed over."""
+
+
+def read_models(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
+    """The ids in the order of the list, each once. Whatever the answer is, it is no error to ask."""
+    try:
+        entries = _LIST.decode(page).data
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Listing(Outcome.INVALID, problem=f"no list of models: {_first_line(error)}")
+    if len(entries) > parameters.max_models:
+        return Listing(
+            Outcome.INVALID, problem=f"{len(entries)} models are more than maxModels, {parameters.max_models}"
+        )
+    ids: dict[str, bool] = {}
+    problem = ""
+    for position, entry in enumerate(entries):
+        try:
+            model = _MODEL.decode(entry)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            problem = problem or f"entry {position} was passed over: {_first_line(error)}"
+            continue
+        if len(model.id) > parameters.max_name_length:
+            length, limit = len(model.id), parameters.max_name_length
+            return Listing(
+                Outcome.INVALID, problem=f"entry {position}: {length} characters of id; maxNameLength is {limit}"
+            )
+        if not model.id:
+            problem = problem or f"entry {position} was passed over: its id is empty"
+            continue
+        ids.setdefault(model.id, bool(model.parent))
+    if entries and not ids:
+        return Listing(Outcome.INVALID, problem=problem)
+    return Listing(Outcome.FOUND, tuple(ids), sum(ids.values()), problem)
+
+
+class ModelsExtractor(Extractor):
+    """The extractor of `/v1/models`."""
+
+    TYPE = SERVED_MODELS.producer
+    INPUT = MODELS_JSON
+    DEFAULT_SOURCE = "models-data-source"
+    Parameters = ModelsExtractorParameters
+    PRODUCES = (SERVED_MODELS,)
+
+    parameters: ModelsExtractorParameters
+
+    def bind(self, endpoint: Endpoint) -> "ModelListBinding":
+        return ModelListBinding(self.parameters)
+
+
+class ModelListBinding(ModelsBinding):
+    """Reads one server's lists. The same answer again isn't decoded again."""
+
+    def __init__(self, parameters: ModelsExtractorParameters) -> None:
+        self._parameters = parameters
+        self._page = b""
+        self._listing = Listing(Outcome.UNKNOWN)
+        self._last: tuple[str, ...] | None = None
+
+    def take(self, page: bytes) -> None:
+        if page != self._page or self._listing.outcome is Outcome.UNKNOWN:
+            self._page, self._listing = page, read_models(page, self._parameters)
+
+    def store(self, attributes: AttributeMap, at: float) -> bool:
+        if self._listing.outcome is not Outcome.FOUND:
+            return False
+        attributes.put(SERVED_MODELS, self._listing.ids, at)
+        changed = self._listing.ids != self._last
+        self._last = self._listing.ids
+        return changed
+
+    def findings(self) -> list[Finding]:
+        return [Finding(WHAT, SERVED_MODELS.name, self._listing.outcome)]
+
+    def describe(self) -> dict[str, str]:
+        listing = self._listing
+        described = {}
+        if listing.outcome is Outcome.FOUND:
+            described["models"] = f"{len(listing.ids)}, {listing.adapters} of them adapters"
+        if listing.problem:
+            described["models_problem"] = listing.problem
+        return described
+
+    def __repr__(self) -> str:
+        return f"<ModelListBinding {self._listing.outcome} {', '.join(self._listing.ids[:5])}>"
+
+
+_LIST = msgspec.json.Decoder(ModelList)
+_MODEL = msgspec.json.Decoder(Model)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200]

@@ -9,6 +9,8 @@ from services.simulator.engine import EngineState
 from services.simulator.settings import SimulatorSettings
 
 Count = Annotated[int, Meta(ge=0)]
+SeriesName = Annotated[str, Meta(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^{}\n]*\})?$")]
+"""As a page writes it: `name` or `name{label="value"}`."""
 
 
 class Pins(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -23,6 +25,8 @@ class Pins(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     max_adapters: Count | None = None
     block_tokens: Count | None = None
     kv_blocks: Count | None = None
+    series: dict[SeriesName, float] = {}
+    """Samples that no engine has, or that another model of the same server would have; they come first on the page."""
 
 
 class Moment(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from services.simulator.counters import Counters
 from services.simulator.engine import EngineState
-from services.simulator.exposition import Part, filler
+from services.simulator.exposition import Part, filler, number
 from services.simulator.gauges import Moment, Pins, moment
 from services.simulator.http_stats import HttpStats
 from services.simulator.pages import sglang, triton, trtllm, vllm
@@ -56,7 +56,8 @@ class MetricsPage:
         if self._padding is None:
             missing = self.settings.page_bytes - sum(len(piece.encode()) for piece in pieces)
             self._padding = filler(self._prefix, {"model_name": self.settings.models[0]}, missing)
-        return "".join(pieces) + self._padding
+        pinned = "".join(f"{name} {number(value)}\n" for name, value in self.pins.series.items())
+        return pinned + "".join(pieces) + self._padding
 
     def _engine_parts(self, started: float) -> list[Part[Moment]]:
         settings = self.settings

@@ -257,7 +257,14 @@ async def gauges(client: httpx.AsyncClient) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("body", "message"), [({"kv_usage": 1.5}, "$.kv_usage"), ({"waiting": -1}, "$.waiting"), ({"queue": 1}, "`queue`")]
+    ("body", "message"),
+    [
+        ({"kv_usage": 1.5}, "$.kv_usage"),
+        ({"waiting": -1}, "$.waiting"),
+        ({"queue": 1}, "`queue`"),
+        ({"series": {"a b": 1}}, "`key` in `$.series`"),
+        ({"series": {"a": None}}, "$.series"),
+    ],
 )
 async def test_a_wrong_pin_is_refused(client: httpx.AsyncClient, body: dict[str, Any], message: str) -> None:
     answer = await client.put("/control/metrics", json=body)

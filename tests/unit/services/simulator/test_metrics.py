@@ -140,6 +140,15 @@ def test_pins_go_before_the_engine(engine: EngineType) -> None:
         assert server.render() == before
 
 
+def test_pinned_series_of_any_name_come_first_on_the_page() -> None:
+    server = Server()
+    server.page.pin(Pins(series={'my_queue{model="a"}': 3, "my_share": 0.25}))
+    assert server.render().startswith('my_queue{model="a"} 3.0\nmy_share 0.25\n#')
+    assert server.value("my_queue", model="a") == 3
+    server.page.pin(Pins())
+    assert "my_queue" not in server.render()
+
+
 def test_pinned_sizes_show_where_the_engines_have_them() -> None:
     server = Server()
     server.page.pin(Pins(block_tokens=64, kv_blocks=150, max_adapters=3, running_adapters=()))

@@ -143,9 +143,15 @@ class Injector:
     def _producer(self, spec: PluginSpec, key: AttributeKey[Any]) -> PluginSpec | None:
         kind = next((one for one in self._registry.producers(key) if Role.DATA_PRODUCER in one.ROLES), None)
         if kind is None:
-            self._problems.error(spec.path or spec.name, f"{spec.kind.TYPE} needs {key.name}; {_advice(key)}")
+            self._problems.error(spec.path or spec.name, f"{spec.kind.TYPE} needs {key.name}; {self._advice(key)}")
             return None
         return self.add(kind.TYPE, _parameters_of(spec), spec.kind.producer_parameters(spec.parameters, kind.TYPE))
+
+    def _advice(self, key: AttributeKey[Any]) -> str:
+        maker = self._registry.find(key.producer)
+        if maker is not None and maker.DEFAULT_SOURCE:
+            return f"add {key.producer}, which produces it, to plugins; it comes with a {maker.DEFAULT_SOURCE}"
+        return f"add {key.producer}, which produces it, under a source in dataLayer.sources, or leave injectDefaults on"
 
     def _forward(self, spec: PluginSpec, maker: PluginSpec) -> None:
         """Parameters that a plugin has for its producer only count for one that is added because of it."""
@@ -206,7 +212,3 @@ def _name(spec: PluginSpec | None) -> str:
 
 def _parameters_of(spec: PluginSpec) -> str:
     return join(spec.path, "parameters") if spec.path else spec.name
-
-
-def _advice(key: AttributeKey[Any]) -> str:
-    return f"add {key.producer}, which produces it, under a source in dataLayer.sources, or leave injectDefaults on"

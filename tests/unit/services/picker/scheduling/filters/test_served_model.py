@@ -5,10 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from services.picker.pipeline import build
+from services.picker.requests.request import Refusal, Route
 from services.picker.scheduling.filters.served_model import ServedModelFilter, ServedModelParameters
 from services.picker.state.view import View
 from shared.attributes import SERVED_MODELS
-from tests.unit.services.picker.world import NOW, cycle, endpoint, pool, report
+from shared.config import Invalid, load
+from shared.plugin import Registry
+from tests.unit.services.picker.world import NOW, cycle, endpoint, pool, report, request
 
 
 def mixed(*lists: tuple[str, ...] | None, age: float = 0.0) -> View:
@@ -91,3 +95,35 @@ def test_the_explanation_shows_who_serves_the_model_and_of_whom_nobody_knows() -
     made = cycle(view, model="llama")
     ServedModelFilter("filter").filter(made, view.layout.all_rows)
     np.testing.assert_array_equal(made.readings["ServesModel"].values, [1.0, 0.0, np.nan])
+
+
+HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: served-model-filter\n"
+
+
+def test_without_somebody_who_asks_the_servers_it_is_an_error_that_says_what_to_add() -> None:
+    with pytest.raises(Invalid) as caught:
+        load(HEAD, Registry.installed())
+    assert [str(one) for one in caught.value.problems] == [
+        "plugins[0]: served-model-filter needs /v1/models; add models-data-extractor, which produces it, to plugins; "
+        "it comes with a models-data-source"
+    ]
+
+
+def test_with_the_extractor_listed_the_source_comes_by_itself() -> None:
+    config = load(HEAD + "- type: models-data-extractor\n", Registry.installed())
+    fed = {one.source: one.extractors for one in config.sources}
+    assert fed["models-data-source"] == ("models-data-extractor",)
+    assert fed["metrics-data-source"] == ("core-metrics-extractor",)
+
+
+def test_in_a_mixed_pool_every_decision_is_for_a_server_of_the_model() -> None:
+    view = mixed(("llama", "llama-sql"), ("qwen",), ("llama",))
+    config = load(HEAD + "- type: models-data-extractor\n- type: random-picker\n", Registry.installed())
+    director = build(config, np.random.default_rng(1), lambda: 0.0).director
+    for model, servers in (("llama", {"10.0.0.0", "10.0.0.2"}), ("llama-sql", {"10.0.0.0"}), ("qwen", {"10.0.0.1"})):
+        routes = [director.decide(request(model=model), view, NOW).outcome for _ in range(30)]
+        named = {one.destinations[0].partition(":")[0] for one in routes if isinstance(one, Route)}
+        assert named == servers
+    outcome = director.decide(request(model="nobodys"), view, NOW).outcome
+    assert isinstance(outcome, Refusal)
+    assert outcome.status == 429

@@ -1,22 +1,39 @@
-"""Model server engines: under which names each publishes what schedulers need.
+"""Model server engines: under which names each publishes what schedulers need, or what that can be derived from.
 
-The names are those of the Gateway API Inference Extension's model server protocol and of the Go original's table. An
-engine that a configuration defines under a built-in's name replaces it completely.
+The names are those of the Gateway API Inference Extension's model server protocol and of the Go original's table.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 
-from services.collector.spec import MetricSpec, SpecError, parse_spec
+from services.collector.measure import Measure
+from services.collector.spec import MetricSpec, parse_spec
+from shared.attributes import (
+    ACTIVE_MODELS,
+    CACHE_BLOCK_SIZE,
+    CACHE_NUM_BLOCKS,
+    KV_CACHE_USAGE,
+    MAX_ACTIVE_MODELS,
+    RUNNING_REQUESTS_SIZE,
+    WAITING_MODELS,
+    WAITING_QUEUE_SIZE,
+    AttributeKey,
+)
 
 Specs = tuple[MetricSpec, ...]
 """One quantity's specifications in order of preference; empty where the engine doesn't publish it."""
 
 DEFAULT_BLOCK_SIZE_LABEL = "block_size"
 DEFAULT_NUM_BLOCKS_LABEL = "num_gpu_blocks"
-RESERVED = "default"
-"""No engine's name: it would read as the default engine's."""
+
+
+class CustomMetric(Struct, frozen=True):
+    """An attribute of the user's own, and what it is made of."""
+
+    key: AttributeKey[float]
+    measure: Measure
 
 
 class Engine(Struct, frozen=True, kw_only=True):
@@ -27,8 +44,18 @@ class Engine(Struct, frozen=True, kw_only=True):
     """Requests that wait."""
     running: Specs = ()
     """Requests in the batch."""
+    all: Specs = ()
+    """Requests that wait or run."""
     kv_usage: Specs = ()
     """Share of the KV cache in use, 0 to 1."""
+    used_blocks: Specs = ()
+    """KV cache blocks in use."""
+    max_blocks: Specs = ()
+    """KV cache blocks that there are; without it, `cache_num_blocks` or the label in `cache_info`."""
+    used_tokens: Specs = ()
+    """Tokens in the KV cache."""
+    max_tokens: Specs = ()
+    """Tokens that the KV cache holds."""
     lora: Specs = ()
     """A series per set of adapters, its value the time at which it was said; adapters are in its labels."""
     cache_info: Specs = ()
@@ -39,53 +66,27 @@ class Engine(Struct, frozen=True, kw_only=True):
     """Tokens in a block, as a gauge."""
     cache_num_blocks: Specs = ()
     """Blocks, as a gauge."""
+    custom: tuple[CustomMetric, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    """How the names of the engine's metrics begin."""
 
-
-class EngineConfig(Struct, frozen=True, kw_only=True, rename="camel"):
-    """An entry of `engineConfigs`. An empty specification switches its metric off.
-
-    Raises ValueError on creation, with every specification that isn't one.
-    """
-
-    name: str
-    queued_requests_spec: str = ""
-    running_requests_spec: str = ""
-    kv_usage_spec: str = ""
-    lora_spec: str = ""
-    cache_info_spec: str = ""
-    cache_block_size_label_name: str = ""
-    cache_num_blocks_label_name: str = ""
-    cache_block_size_spec: str = ""
-    cache_num_blocks_spec: str = ""
-
-    def __post_init__(self) -> None:
-        wrong: list[str] = []
-        if not self.name:
-            wrong.append("name: an engine needs one")
-        elif self.name == RESERVED:
-            wrong.append(f"name: {RESERVED!r} is reserved, name the engine in defaultEngine instead")
-        for field, written in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
-            if field.endswith("_spec"):
-                try:
-                    parse_spec(getattr(self, field))
-                except SpecError as error:
-                    wrong.append(f"{written}: {error}")
-        if wrong:
-            raise ValueError("; ".join(wrong))
-
-    def engine(self) -> Engine:
-        return Engine(
-            name=self.name,
-            queued=specs(self.queued_requests_spec),
-            running=specs(self.running_requests_spec),
-            kv_usage=specs(self.kv_usage_spec),
-            lora=specs(self.lora_spec),
-            cache_info=specs(self.cache_info_spec),
-            cache_block_size_label=self.cache_block_size_label_name or DEFAULT_BLOCK_SIZE_LABEL,
-            cache_num_blocks_label=self.cache_num_blocks_label_name or DEFAULT_NUM_BLOCKS_LABEL,
-            cache_block_size=specs(self.cache_block_size_spec),
-            cache_num_blocks=specs(self.cache_num_blocks_spec),
-        )
+    def gives(self, key: AttributeKey[Any]) -> bool:
+        """Whether the attribute can be had from a page that shows all that this names, directly or derived."""
+        match key.name:
+            case WAITING_QUEUE_SIZE.name:
+                return bool(self.queued or (self.all and self.running))
+            case RUNNING_REQUESTS_SIZE.name:
+                return bool(self.running)
+            case KV_CACHE_USAGE.name:
+                blocks = self.max_blocks or self.gives(CACHE_NUM_BLOCKS)
+                return bool(self.kv_usage or (self.used_blocks and blocks) or (self.used_tokens and self.max_tokens))
+            case CACHE_BLOCK_SIZE.name:
+                return bool(self.cache_block_size or self.cache_info)
+            case CACHE_NUM_BLOCKS.name:
+                return bool(self.cache_num_blocks or self.cache_info)
+            case ACTIVE_MODELS.name | WAITING_MODELS.name | MAX_ACTIVE_MODELS.name:
+                return bool(self.lora)
+        return any(one.key == key for one in self.custom)
 
 
 def specs(*texts: str) -> Specs:
@@ -101,6 +102,7 @@ VLLM = Engine(
     kv_usage=specs("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     lora=specs("vllm:lora_requests_info"),
     cache_info=specs("vllm:cache_config_info"),
+    prefixes=("vllm:",),
 )
 SGLANG = Engine(
     name="sglang",
@@ -110,6 +112,7 @@ SGLANG = Engine(
     cache_info=specs("sglang:cache_config_info"),
     cache_block_size_label="page_size",
     cache_num_blocks_label="num_pages",
+    prefixes=("sglang:",),
 )
 TRTLLM_SERVE = Engine(
     name="trtllm-serve",
@@ -118,6 +121,7 @@ TRTLLM_SERVE = Engine(
     kv_usage=specs("trtllm_kv_cache_utilization"),
     cache_block_size=specs("trtllm_kv_cache_tokens_per_block"),
     cache_num_blocks=specs("trtllm_kv_cache_max_blocks"),
+    prefixes=("trtllm_",),
 )
 TRITON_TENSORRT_LLM = Engine(
     name="triton-tensorrt-llm",
@@ -126,16 +130,24 @@ TRITON_TENSORRT_LLM = Engine(
     kv_usage=specs("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}"),
     cache_block_size=specs("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}"),
     cache_num_blocks=specs("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}"),
+    prefixes=("nv_trt_llm_",),
 )
 TRITON = Engine(
     name="triton",
     queued=specs("nv_inference_pending_request_count"),
     running=specs("nv_inference_exec_count"),
+    prefixes=("nv_inference_",),
 )
 
 BUILT_IN: tuple[Engine, ...] = (VLLM, SGLANG, TRTLLM_SERVE, TRITON_TENSORRT_LLM, TRITON)
+"""In the order in which they are looked for on a page whose engine isn't known."""
+
+
+def built_in(name: str) -> Engine | None:
+    return next((one for one in BUILT_IN if one.name == name), None)
 
 
 def table(own: Sequence[Engine] = ()) -> dict[str, Engine]:
-    """Engines by name: the built-ins, and those of a configuration, which go before."""
-    return {engine.name: engine for engine in (*BUILT_IN, *own)}
+    """Engines by name: those of a configuration in its order, then the built-ins whose names they leave."""
+    known = {engine.name: engine for engine in own}
+    return known | {engine.name: engine for engine in BUILT_IN if engine.name not in known}

@@ -153,14 +153,14 @@ def test_triton() -> None:
 )
 def test_an_engine_is_chosen_by_label(labels: dict[str, str], engine: str) -> None:
     one = Endpoint(id="a", name="a", address="10.0.0.1", port=1, labels=labels)
-    assert CoreMetricsExtractor("core").engine(one).name == engine
+    assert CoreMetricsExtractor("core").bind(one).engine.name == engine
 
 
 def test_the_label_and_the_default_engine_can_be_configured() -> None:
     extractor = CoreMetricsExtractor("core", parameters(engineLabelKey="engine", defaultEngine="sglang"))
-    assert extractor.engine(Endpoint(id="a", name="a", address="a", port=1)).name == "sglang"
+    assert extractor.bind(Endpoint(id="a", name="a", address="a", port=1)).engine.name == "sglang"
     triton = Endpoint(id="a", name="a", address="a", port=1, labels={"engine": "triton"})
-    assert extractor.engine(triton).name == "triton"
+    assert extractor.bind(triton).engine.name == "triton"
 
 
 def test_an_engine_of_the_configuration_replaces_a_built_in_one_completely() -> None:

@@ -1,0 +1,273 @@
+"""Numbers of a page, and the attributes that are made of them.
+
+A quantity can be had in several ways, the direct one first; the first way whose numbers are all on the page gives its
+value. So a derived value is made of numbers of one page, and one that lacks a constituent is missing, not 0.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from services.collector.engines import CustomMetric
+from services.collector.interfaces import Finding
+from services.collector.meter import Meter
+from services.collector.selection import Choice, Outcome, is_amount
+from shared.attributes import ACTIVE_MODELS, MAX_ACTIVE_MODELS, WAITING_MODELS, AttributeKey, AttributeMap
+
+MOST_LORA_TEXT = 64 * 1024
+"""Bytes of a LoRA series' labels: what is longer is no list of adapters, and would fill the frames of all endpoints."""
+
+
+class Number(ABC):
+    """A number that each page may have."""
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+        """Of the last page; None where it didn't have any."""
+        self.outcome = Outcome.UNKNOWN
+
+    @property
+    @abstractmethod
+    def what(self) -> str:
+        """The specification."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.what} {self.outcome} {self.value}>"
+
+
+class Amount(Number):
+    """The selected series' value; `whole` truncates it towards zero."""
+
+    def __init__(self, choice: Choice, *, whole: bool = False) -> None:
+        super().__init__()
+        self.choice = choice
+        self._whole = whole
+
+    def read(self) -> None:
+        """A page has been scanned: take what it said."""
+        selector = self.choice.take()
+        if selector is None:
+            self.value, self.outcome = None, self.choice.outcome()
+        elif is_amount(selector.value):
+            self.value = float(int(selector.value)) if self._whole else selector.value
+            self.outcome = Outcome.FOUND
+        else:
+            self.value, self.outcome = None, Outcome.INVALID
+
+    @property
+    def what(self) -> str:
+        return str(self.choice)
+
+
+class LabelNumbers:
+    """A series that has whole numbers as labels; a label that is missing or no number costs only its own number."""
+
+    def __init__(self, choice: Choice, labels: Sequence[str]) -> None:
+        self.choice = choice
+        self.numbers = [_LabelNumber(choice, label) for label in labels]
+        self.outcome = Outcome.UNKNOWN
+        """What the last page said of the series."""
+        self._text: bytes | None = None
+
+    def read(self) -> None:
+        """A page has been scanned: take what it said."""
+        selector = self.choice.take()
+        if selector is None:
+            self.outcome = self.choice.outcome()
+            for number in self.numbers:
+                number.value, number.outcome = None, self.outcome
+            self._text = None
+        elif selector.labels_text != self._text:
+            self.outcome = Outcome.FOUND
+            labels = selector.labels
+            for number in self.numbers:
+                number.value = _whole(labels.get(number.label, ""))
+                number.outcome = Outcome.INVALID if number.value is None else Outcome.FOUND
+            self._text = selector.labels_text
+
+    def __repr__(self) -> str:
+        return f"<LabelNumbers {self.choice} {self.outcome}>"
+
+
+class _LabelNumber(Number):
+    """One of the numbers of `LabelNumbers`, which reads it."""
+
+    def __init__(self, choice: Choice, label: str) -> None:
+        super().__init__()
+        self.label = label
+        self._choice = choice
+
+    @property
+    def what(self) -> str:
+        return str(self._choice)
+
+
+class Way(ABC):
+    """A way to have a quantity from numbers of the page."""
+
+    def __init__(self, *numbers: Number) -> None:
+        self.numbers = numbers
+
+    @abstractmethod
+    def value(self) -> float | None:
+        """The quantity, if the page has all that it takes."""
+
+    def outcome(self, number: Number) -> Outcome:
+        """What the page said about one of the numbers, as far as this quantity is concerned."""
+        return number.outcome
+
+
+class Direct(Way):
+    """The number itself."""
+
+    def value(self) -> float | None:
+        return self.numbers[0].value
+
+
+class Difference(Way):
+    """The first number less the second; 0 where the second is greater, as the server counts them one after another."""
+
+    def value(self) -> float | None:
+        total, part = self.numbers[0].value, self.numbers[1].value
+        return None if total is None or part is None else max(0.0, total - part)
+
+
+class Share(Way):
+    """The first number of the second, which has to be above 0."""
+
+    def value(self) -> float | None:
+        used, most = self.numbers[0].value, self.numbers[1].value
+        return None if used is None or not most else used / most
+
+    def outcome(self, number: Number) -> Outcome:
+        return Outcome.INVALID if number is self.numbers[1] and number.value == 0 else number.outcome
+
+
+class Quantity:
+    """One attribute, a number, and the ways to have it in order of preference."""
+
+    def __init__(self, key: AttributeKey[float], ways: Sequence[Way]) -> None:
+        self.key = key
+        self.keys = (key,)
+        self.ways = ways
+        self._slot = _Slot(key)
+
+    def store(self, attributes: AttributeMap, at: float) -> bool:
+        for way in self.ways:
+            value = way.value()
+            if value is not None:
+                return self._slot.put(attributes, value, at)
+        return False
+
+    def findings(self) -> list[Finding]:
+        """A line for each number that the attribute can be made of."""
+        lines = [(number.what, way.outcome(number)) for way in self.ways for number in way.numbers]
+        return [Finding(what, self.key.name, outcome) for what, outcome in lines]
+
+    def __repr__(self) -> str:
+        return f"<Quantity {self.key.name} of {len(self.ways)} ways>"
+
+
+class Adapters:
+    """LoRA adapters: names in labels, separated by commas, and how many fit at a time.
+
+    Each page says all of it anew: empty lists mean that no adapter is loaded or waited for.
+    """
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+        self.keys = (ACTIVE_MODELS, WAITING_MODELS, MAX_ACTIVE_MODELS)
+        self._slots = [_Slot(key) for key in self.keys]
+        self._outcomes = [Outcome.UNKNOWN] * 3
+        self._text: bytes | None = None
+        self._values: tuple[tuple[str, ...], tuple[str, ...], float | None] = ((), (), None)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the last page said of the series."""
+        return self._outcomes[0]
+
+    def read(self) -> None:
+        """A page has been scanned: take what it said."""
+        selector = self.choice.take()
+        if selector is None:
+            self._outcomes = [self.choice.outcome()] * 3
+        elif len(selector.labels_text) > MOST_LORA_TEXT:
+            self._outcomes = [Outcome.INVALID] * 3
+        else:
+            if selector.labels_text != self._text:
+                labels = selector.labels
+                running, waiting = labels.get("running_lora_adapters"), labels.get("waiting_lora_adapters")
+                self._values = _names(running), _names(waiting), _whole(labels.get("max_lora", ""))
+                self._text = selector.labels_text
+            most = Outcome.INVALID if self._values[2] is None else Outcome.FOUND
+            self._outcomes = [Outcome.FOUND, Outcome.FOUND, most]
+
+    def store(self, attributes: AttributeMap, at: float) -> bool:
+        changed = False
+        for slot, outcome, value in zip(self._slots, self._outcomes, self._values, strict=True):
+            if outcome is Outcome.FOUND:
+                changed |= slot.put(attributes, value, at)
+        return changed
+
+    def findings(self) -> list[Finding]:
+        what = str(self.choice)
+        return [Finding(what, slot.key.name, one) for slot, one in zip(self._slots, self._outcomes, strict=True)]
+
+    def __repr__(self) -> str:
+        return f"<Adapters {self.choice}>"
+
+
+class Custom:
+    """An attribute of the user's own."""
+
+    def __init__(self, metric: CustomMetric) -> None:
+        self._meter = Meter(metric.measure)
+        self.keys = (metric.key,)
+        self._slot = _Slot(metric.key)
+        self.choices = self._meter.choices
+        self._value: float | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        return self._meter.outcome
+
+    def read(self, at: float) -> None:
+        """A page that was asked for at `at` (monotonic seconds) has been scanned: take what it said."""
+        self._value = self._meter.read(at)
+
+    def store(self, attributes: AttributeMap, at: float) -> bool:
+        return self._value is not None and self._slot.put(attributes, self._value, at)
+
+    def findings(self) -> list[Finding]:
+        return [Finding(str(self._meter), self._slot.key.name, self._meter.outcome)]
+
+    def __repr__(self) -> str:
+        return f"<Custom {self._slot.key.name} {self._meter!r}>"
+
+
+class _Slot:
+    """Where an attribute goes, and what went there last."""
+
+    def __init__(self, key: AttributeKey[Any]) -> None:
+        self.key = key
+        self._last: Any = None
+
+    def put(self, attributes: AttributeMap, value: Any, at: float) -> bool:
+        """Put the value; whether it is another one than before."""
+        attributes.put(self.key, value, at)
+        if value == self._last:
+            return False
+        self._last = value
+        return True
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """Names between commas, trimmed, each once, in order."""
+    return tuple(dict.fromkeys(name for part in (text or "").split(",") if (name := part.strip())))
+
+
+def _whole(text: str) -> float | None:
+    """A label's whole number, if it is one."""
+    stripped = text.strip()
+    return float(stripped) if stripped.isascii() and stripped.isdigit() and len(stripped) <= 18 else None

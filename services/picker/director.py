@@ -85,6 +85,7 @@ class Director:
         route = Route(
             destinations=tuple([authorities[row] for row in picked]),
             model=model if model != request.content.model else None,
+            client_model=request.content.model,
         )
         return decided(
             outcome=route,

@@ -25,6 +25,7 @@ from services.picker.extproc.events import (
 from services.picker.extproc.messages import ProcessingRequest, ProcessingResponse
 from services.picker.pipeline import Pipeline
 from services.picker.requests.request import Content, Refusal, Request, Route, Unparsable
+from services.picker.responses.reader import ResponseReader
 from services.picker.state.inflight import Charge
 from services.picker.state.view import View
 
@@ -103,6 +104,11 @@ def _is_to_be_read(head: RequestHead) -> bool:
     return head.has_body or head.method in BODY_METHODS
 
 
+def _reader(route: Route) -> ResponseReader | None:
+    """What reads the response of a request that named a model: the tokens that it took, and the name to put back."""
+    return ResponseReader(route.model or "", route.client_model) if route.client_model else None
+
+
 class Exchange:
     """One ext_proc stream, which is one HTTP request. `receive` and `end` never raise on what a proxy can send."""
 
@@ -111,6 +117,7 @@ class Exchange:
         self._conversation = Conversation(desk.limits, desk.make_id)
         self._charge: Charge | None = None
         self._decision: Decision | None = None
+        self._reader: ResponseReader | None = None
         self._started = desk.clock()
         desk.open += 1
 
@@ -118,6 +125,10 @@ class Exchange:
     def closed(self) -> bool:
         """Whether the stream has been answered for good and is to be ended."""
         return self._conversation.closed
+
+    def relay(self, data: bytes) -> Sequence[bytes] | None:
+        """The serialized answers to a piece in the middle of a response's body; None for every other message."""
+        return self._conversation.relay(data)
 
     def receive(self, message: ProcessingRequest) -> Sequence[ProcessingResponse]:
         """A message of the proxy; what to answer now, in order."""
@@ -151,7 +162,8 @@ class Exchange:
             endpoint = decision.layout.endpoints[decision.picked[0]]
             self._charge = desk.view.in_flight.charge(endpoint.id, decision.tokens)
             self._decision = decision
-            self._conversation.route(decision.outcome)
+            self._reader = _reader(decision.outcome)
+            self._conversation.route(decision.outcome, self._reader)
         else:
             self._conversation.refuse(decision.outcome)
         desk.metrics.decided(decision, desk.clock() - now)

@@ -16,6 +16,7 @@ from services.picker.extproc.messages import BodyMode, ProcessingRequest
 from services.picker.requests.openai import OpenAIParser
 from services.picker.requests.parsers import ParserChain
 from services.picker.requests.request import Route
+from services.picker.responses.reader import ResponseReader
 from tests.unit.services.picker.extproc.proxy import (
     body,
     headers,
@@ -26,6 +27,10 @@ from tests.unit.services.picker.extproc.proxy import (
 
 LEAN = (BodyMode.BUFFERED, BodyMode.NONE)
 FULL_DUPLEX = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED)
+USAGE = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"base-v2","choices":[],'
+    b'"usage":{"prompt_tokens":250,"completion_tokens":199,"total_tokens":449}}\n\ndata: [DONE]\n\n'
+)
 ROUNDS = 7
 ROUND_SECONDS = 0.15
 ROUTE = Route(destinations=("10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"))
@@ -68,32 +73,43 @@ def lean(size: int) -> list[bytes]:
     )
 
 
-def full_duplex(size: int, response_chunks: int) -> list[bytes]:
+def full_duplex(size: int, response_chunks: int, last: bytes = b"") -> list[bytes]:
     """FULL_DUPLEX_STREAMED both ways, as gateways ask; the request comes in chunks of 16 kB."""
     sent = chat_body(size)
     starts = range(0, len(sent), 16_384)
-    event = b'data: {"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"tok"}}]}\n\n'
+    event = (
+        b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"base-v2",'
+        b'"choices":[{"index":0,"delta":{"content":"tok"},"finish_reason":null}]}\n\n'
+    )
+    response = [event] * (response_chunks - 1) + [last or event]
     return wire(
         headers({**REQUEST_HEADERS, "content-length": str(len(sent))}, modes=FULL_DUPLEX),
         *(body(sent[at : at + 16_384], end=at == starts[-1]) for at in starts),
-        response_headers(served="10.0.0.1:8000"),
-        *(response_body(event, end=i == response_chunks - 1) for i in range(response_chunks)),
+        headers({":status": "200", "content-type": "text/event-stream"}, phase="response_headers"),
+        *(response_body(chunk, end=at == response_chunks - 1) for at, chunk in enumerate(response)),
     )
 
 
-def converse(messages: Sequence[bytes], parsers: ParserChain | None) -> Callable[[], None]:
-    """One conversation from bytes to bytes; with parsers, the request's body is read too."""
+def converse(
+    messages: Sequence[bytes], parsers: ParserChain | None, model: str | None = None, client_model: str = ""
+) -> Callable[[], None]:
+    """One conversation from bytes to bytes; with parsers, the request's body is read too, and with a client's model the
+    response's."""
     limits = Limits()
     decode = ProcessingRequest.FromString
+    route = Route(destinations=ROUTE.destinations, model=model)
 
     def run() -> None:
         conversation = Conversation(limits, lambda: "made")
         for message in messages:
+            if conversation.relay(message) is not None:
+                continue
             for event in conversation.receive(decode(message), 0.0):
                 if type(event) is RequestReady:
                     if parsers is not None:
                         parsers.parse(event.head.path, event.head.headers, event.body)
-                    conversation.route(ROUTE)
+                    reader = ResponseReader(model or "", client_model) if client_model else None
+                    conversation.route(route, reader)
             for answer in conversation.responses():
                 answer.SerializeToString()
         conversation.end(1.0)
@@ -127,7 +143,9 @@ def main() -> None:
         "4 messages, 220 kB, lean, parsed": converse(lean(220_000), chain),
         "1 kB, full duplex, 1 response chunk": converse(full_duplex(1_000, 1), None),
         "220 kB, full duplex, 1 response chunk": converse(full_duplex(220_000, 1), None),
-        "1 kB, full duplex, 200 response chunks": converse(full_duplex(1_000, 200), None),
+        "200 response chunks, nobody reads": converse(full_duplex(1_000, 200), None),
+        "200 response chunks, usage": converse(full_duplex(1_000, 200, USAGE), None, None, "base"),
+        "200 response chunks, usage and name": converse(full_duplex(1_000, 200, USAGE), None, "base-v2", "base"),
     }
     print(f"{'conversation':42}{'µs':>10}{'a second':>12}{'reference loops':>18}")
     for name, run in cases.items():

@@ -6,20 +6,11 @@ the body carries the decision; with NONE and STREAMED, and for requests without 
 Whatever order messages come in, `receive` doesn't raise, and `Completed` comes exactly once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from services.picker.extproc import messages, names, refusals
-from services.picker.extproc.events import (
-    Completed,
-    Event,
-    Limits,
-    Refused,
-    RequestHead,
-    RequestReady,
-    ResponseBodyStarted,
-    ResponseStarted,
-)
+from services.picker.extproc.events import Completed, Event, Limits, Refused, RequestHead, RequestReady
 from services.picker.extproc.messages import (
     GATEWAY_MODES,
     BodyMode,
@@ -28,11 +19,10 @@ from services.picker.extproc.messages import (
     ProcessingRequest,
     ProcessingResponse,
 )
+from services.picker.extproc.response import PIECE, Response
 from services.picker.requests.request import Headers, Refusal, Route
 from services.picker.requests.splice import replace_model
-
-PIECE = 62_000
-"""Bytes of a body piece on its way back: Envoy and its relatives take at most 64 KiB (the Go original's figure)."""
+from services.picker.responses.reader import ResponseReader
 
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _HEADERS_DECIDE = (BodyMode.NONE, BodyMode.STREAMED)
@@ -83,8 +73,7 @@ class Conversation:
         "_make_id",
         "_modes",
         "_received_at",
-        "_response_body_started",
-        "_response_started",
+        "_response",
         "_size",
         "_state",
         "_subset",
@@ -108,8 +97,7 @@ class Conversation:
         self._headers_owed = False
         self._unanswered_chunks = 0
         self._trailers_owed = False
-        self._response_started = False
-        self._response_body_started = False
+        self._response: Response | None = None
         self._completed = False
         self._answers: list[ProcessingResponse] = []
 
@@ -131,8 +119,14 @@ class Conversation:
             self._received_at = now
         return handle(self, message)
 
-    def route(self, route: Route) -> None:
-        """Answer the request that `RequestReady` told of. Does nothing when it is over already.
+    def relay(self, data: bytes) -> Sequence[bytes] | None:
+        """The serialized answers to a message that is nothing but a piece in the middle of a response's body; None for
+        every message that `receive` has to take."""
+        return None if self._response is None else self._response.relay(data)
+
+    def route(self, route: Route, reader: ResponseReader | None = None) -> None:
+        """Answer the request that `RequestReady` told of; `reader` gets to read the response. Does nothing when the
+        request is over already.
 
         Raises ValueError for a route without a destination, or with a model for a body that has none to replace,
         and RuntimeError when there is no request to answer.
@@ -158,6 +152,7 @@ class Conversation:
             remove_headers=sorted(control.difference(set_headers)) if control else (),
         )
         self._state = _ROUTED
+        self._response = Response(self._modes.response, reader)
         self._body = b""
         self._answer_request(mutation, body, changed)
 
@@ -179,7 +174,7 @@ class Conversation:
         if self._state is _ENDED:
             return []
         refused = self._state is _REFUSED
-        seen = self._response_started and self._modes.response is BodyMode.NONE
+        seen = self._response is not None and self._response.seen
         self._release()
         self._state = _ENDED
         return self._complete(aborted=not (refused or seen))
@@ -343,50 +338,47 @@ class Conversation:
     # -- the response
 
     def _on_response_headers(self, message: ProcessingRequest) -> list[Event]:
-        self._answers.append(messages.RESPONSE_HEADERS_UNCHANGED)
-        if self._response_started or self._completed:
+        events = self._responding().headers(message, self._answers)
+        if self._completed:
             return []
-        if self._state is not _ROUTED:
-            self._overtake()
-        self._response_started = True
-        shown = message.response_headers
-        events: list[Event] = [ResponseStarted(messages.read_status(shown), messages.read_served(message))]
-        return events + self._complete(aborted=False) if shown.end_of_stream else events
+        return events + self._complete(aborted=False) if message.response_headers.end_of_stream else events
 
     def _on_response_body(self, message: ProcessingRequest) -> list[Event]:
-        if self._state is not _ROUTED:
-            self._overtake()
+        events = self._responding().body(message, self._answers)
+        if self._completed:
+            return []
         chunk = message.response_body
-        echoed = self._modes.response in _ECHOED
-        self._answers.append(messages.echo_response(chunk) if echoed else messages.RESPONSE_BODY_UNCHANGED)
-        events: list[Event] = []
-        if chunk.body and not self._response_body_started and not self._completed:
-            self._response_body_started = True
-            events.append(ResponseBodyStarted())
         if chunk.end_of_stream or chunk.end_of_stream_without_message:
-            events += self._complete(aborted=False)
+            return events + self._complete(aborted=False)
         return events
 
     def _on_response_trailers(self, message: ProcessingRequest) -> list[Event]:
-        if self._state is not _ROUTED:
-            self._overtake()
-        self._answers.append(messages.RESPONSE_TRAILERS_UNCHANGED)
+        self._responding().trailers(self._answers)
         return self._complete(aborted=False)
 
-    def _overtake(self) -> None:
-        self._release()
-        self._state = _OVERTAKEN
+    def _responding(self) -> Response:
+        """The response; one that comes before the decision is the proxy's own."""
+        if self._state is not _ROUTED:
+            self._release()
+            self._state = _OVERTAKEN
+        if self._response is None:
+            self._response = Response(self._modes.response)
+        return self._response
 
     def _complete(self, *, aborted: bool) -> list[Event]:
         if self._completed:
             return []
         self._completed = True
+        if self._response is not None:
+            self._response.complete()
         return [Completed(aborted)]
 
     def __repr__(self) -> str:
         size = self._size if self._state is _COLLECTING else len(self._body)
         held = f", holds {size} bytes" if size else ""
-        response = "complete" if self._completed else "started" if self._response_started else "awaited"
+        response = "complete" if self._completed else "awaited"
+        if self._response is not None and self._response.started and not self._completed:
+            response = "started"
         return (
             f"<Conversation {self._state.value}, response {response}, "
             f"bodies {self._modes.request.name}/{self._modes.response.name}{held}>"

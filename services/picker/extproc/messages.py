@@ -45,6 +45,8 @@ class HttpBody(Protocol):
     end_of_stream_without_message: bool
     grpc_message_compressed: bool
 
+    def ByteSize(self) -> int: ...
+
 
 if TYPE_CHECKING:
 
@@ -108,6 +110,8 @@ class Mutation(Struct, frozen=True, kw_only=True):
 
 _MODES = {(int(a), int(b)): BodyModes(a, b) for a in BodyMode for b in BodyMode}
 _OVERWRITE_IF_EXISTS_OR_ADD = 2
+_SEND = 1
+"""`ProcessingMode.HeaderSendMode.SEND`."""
 _PORT = re.compile("[0-9]{1,5}")
 STATUS_CODES: frozenset[int] = frozenset(_status_pb.StatusCode.values()) - {0}
 """HTTP statuses that a proxy takes in an `ImmediateResponse`; it refuses the answer with any other."""
@@ -234,6 +238,38 @@ def echo_request(piece: bytes, end: bool, mutation: Mutation | None = None) -> P
     if mutation is not None:
         _mutate(answer, response, mutation)
     streamed = response.body_mutation.streamed_response
+    streamed.body = piece
+    streamed.end_of_stream = end
+    return answer  # type: ignore[no-any-return]
+
+
+def answer_response_headers(bodies: BodyMode | None = None) -> ProcessingResponse:
+    """The answer to response headers of a response whose body may change: its length is no longer known. `bodies` asks
+    for them in this mode (`mode_override`)."""
+    answer = _pb.ProcessingResponse()
+    if bodies is not BodyMode.BUFFERED:
+        answer.response_headers.response.header_mutation.remove_headers.append("content-length")
+    answer.response_headers.SetInParent()
+    if bodies is not None:
+        answer.mode_override.response_body_mode = int(bodies)
+        answer.mode_override.response_trailer_mode = _SEND
+    return answer  # type: ignore[no-any-return]
+
+
+def replace_response(body: bytes, *, whole: bool) -> ProcessingResponse:
+    """The answer that puts `body` in a chunk's place (STREAMED), or in that of the `whole` response (BUFFERED)."""
+    answer = _pb.ProcessingResponse()
+    response = answer.response_body.response
+    response.body_mutation.body = body
+    if whole:
+        _set_headers(response.header_mutation.set_headers, {"content-length": str(len(body))})
+    return answer  # type: ignore[no-any-return]
+
+
+def stream_response(piece: bytes, end: bool) -> ProcessingResponse:
+    """A piece of a response body that isn't the one that came (FULL_DUPLEX_STREAMED)."""
+    answer = _pb.ProcessingResponse()
+    streamed = answer.response_body.response.body_mutation.streamed_response
     streamed.body = piece
     streamed.end_of_stream = end
     return answer  # type: ignore[no-any-return]

@@ -1,13 +1,13 @@
 """Puts another model name into a JSON body without touching anything else: key order, numbers and escapes stay.
 
-The place is found by the decoder itself: msgspec hands out a raw value as a slice of the buffer that it read, so the
-slice's address tells where it lies. Nested `model` keys, escaped keys and duplicates are therefore read as the model
-server's decoder reads them: the last `model` of the top-level object counts.
+The place is found by the decoder itself (`services.picker.spans`). Nested `model` keys, escaped keys and duplicates are
+therefore read as the model server's decoder reads them: the last `model` of the top-level object counts.
 """
 
 import msgspec
-import numpy as np
 from msgspec import Raw, Struct
+
+from services.picker.spans import start_of
 
 
 class _Body(Struct):
@@ -23,16 +23,11 @@ def replace_model(body: bytes, model: str) -> bytes:
     Raises ValueError when the body isn't a JSON object with a `model`.
     """
     try:
-        found = memoryview(_decode(body).model)
+        raw = _decode(body).model
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ValueError(f"the body has no model to replace by {model!r}: {error}") from error
-    value = msgspec.json.encode(model)
+    found, value = memoryview(raw), msgspec.json.encode(model)
     if found == value:
         return body
-    start = _address(found) - _address(memoryview(body))
+    start = start_of(raw, body)
     return b"".join((body[:start], value, body[start + len(found) :]))
-
-
-def _address(view: memoryview) -> int:
-    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
-    return address

@@ -14,6 +14,10 @@ class Exchange(Protocol):
         """Whether the stream is to be ended when what was handed out is sent."""
         ...
 
+    def relay(self, data: bytes) -> Sequence[bytes] | None:
+        """The serialized answers to a message that needn't be decoded; None for one that does."""
+        ...
+
     def receive(self, message: ProcessingRequest) -> Sequence[ProcessingResponse]:
         """A message of the proxy; what to answer now, in order."""
         ...

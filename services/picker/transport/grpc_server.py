@@ -141,6 +141,11 @@ async def _converse(exchange: Exchange, context: Any) -> Outcome:
     Raises DecodeError for bytes that are no `ProcessingRequest`."""
     read, write, decode = context.read, context.write, ProcessingRequest.FromString
     while (data := await read()) is not _EOF:
+        relayed = exchange.relay(data)
+        if relayed is not None:
+            for piece in relayed:
+                await write(piece)
+            continue
         for answer in exchange.receive(decode(data)):
             await write(answer.SerializeToString())
         if exchange.closed:

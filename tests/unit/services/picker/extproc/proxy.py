@@ -10,6 +10,7 @@ from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Completed, Event, Limits, RequestReady
 from services.picker.extproc.messages import BodyMode, ProcessingRequest, ProcessingResponse
 from services.picker.requests.request import Refusal, Route
+from services.picker.responses.reader import ResponseReader
 
 pb: Any = external_processor_pb2
 
@@ -91,6 +92,8 @@ class Answer(Struct, frozen=True):
     status: int = 0
     body: bytes = b""
     grpc_status: int | None = None
+    asked: BodyMode | None = None
+    """The body mode that a `mode_override` asks for, for the response."""
 
     def __str__(self) -> str:
         words = [self.phase]
@@ -137,6 +140,7 @@ def read(answer: ProcessingResponse) -> Answer:
         streamed=mutation.streamed_response.body if kind == "streamed_response" else None,
         end=mutation.streamed_response.end_of_stream,
         replaced=mutation.body if kind == "body" else None,
+        asked=BodyMode(message.mode_override.response_body_mode) if message.HasField("mode_override") else None,
     )
 
 
@@ -153,17 +157,29 @@ Decide = Callable[[RequestReady], Route | Refusal | None]
 class Proxy:
     """Speaks with a conversation, and decides on its requests at once (`decide` gives None to let one wait)."""
 
-    def __init__(self, decide: Decide = lambda _: ROUTE, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        decide: Decide = lambda _: ROUTE,
+        limits: Limits | None = None,
+        reader: ResponseReader | None = None,
+    ) -> None:
         self.conversation = Conversation(limits or Limits(), lambda: "made-id")
         self.decide = decide
+        self.reader = reader
+        self.relayed = 0
+        """Messages that the conversation answered without having them decoded."""
         self.events: list[Event] = []
         self.now = 0.0
 
     def say(self, message: ProcessingRequest) -> list[Answer]:
         """What the picker answers to this message, as it travels: serialised and read again."""
         self.now += 1.0
-        wire = ProcessingRequest.FromString(message.SerializeToString())
-        for event in self.conversation.receive(wire, self.now):
+        wire = message.SerializeToString()
+        relayed = self.conversation.relay(wire)
+        if relayed is not None:
+            self.relayed += 1
+            return [read(ProcessingResponse.FromString(one)) for one in relayed]
+        for event in self.conversation.receive(ProcessingRequest.FromString(wire), self.now):
             self.events.append(event)
             if isinstance(event, RequestReady) and (decision := self.decide(event)) is not None:
                 self.answer(decision)
@@ -171,7 +187,7 @@ class Proxy:
 
     def answer(self, decision: Route | Refusal) -> None:
         if isinstance(decision, Route):
-            self.conversation.route(decision)
+            self.conversation.route(decision, self.reader)
         else:
             self.conversation.refuse(decision)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.picker.extproc.conversation import PIECE, Conversation
+from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
     Completed,
     Limits,
@@ -14,6 +14,7 @@ from services.picker.extproc.events import (
     ResponseStarted,
 )
 from services.picker.extproc.messages import BodyMode, BodyModes
+from services.picker.extproc.response import PIECE
 from services.picker.requests.request import Refusal, Route
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,

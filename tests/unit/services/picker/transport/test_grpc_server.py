@@ -36,6 +36,9 @@ class Recorder:
         self.ends = 0
         self.ended = asyncio.Event()
 
+    def relay(self, data: bytes) -> Sequence[bytes] | None:
+        return None
+
     def receive(self, message: ProcessingRequest) -> Sequence[ProcessingResponse]:
         phase = message.WhichOneof("request")
         self.received.append(phase)

@@ -1,0 +1,144 @@
+"""The response half of a conversation: what of a response is looked at, and how it goes back.
+
+Unless somebody reads it, a response passes as it is, and pieces of it aren't even decoded. A reader that only looks
+gets what the proxy shows anyway; one that has to change the body asks for it where the proxy doesn't show it.
+"""
+
+from collections.abc import Sequence
+
+from services.picker.extproc import messages, wire
+from services.picker.extproc.events import Event, ResponseBodyStarted, ResponseStarted
+from services.picker.extproc.messages import BodyMode, HttpHeaders, ProcessingRequest, ProcessingResponse
+from services.picker.requests.request import Headers
+from services.picker.responses.reader import LIMIT, Interest, ResponseReader
+
+PIECE = 62_000
+"""Bytes of a body piece on its way back: Envoy and its relatives take at most 64 KiB (the Go original's figure)."""
+
+_FULL_DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
+_STREAMED = BodyMode.STREAMED
+_BUFFERED = BodyMode.BUFFERED
+_NONE = BodyMode.NONE
+_ECHOED = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
+_READABLE = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED)
+
+
+class Response:
+    """One response. Each method appends what the message is answered with, and returns the events."""
+
+    __slots__ = ("_body_started", "_mode", "_pieces", "_reader", "_shown", "started")
+
+    def __init__(self, mode: BodyMode, reader: ResponseReader | None = None) -> None:
+        self._mode = mode
+        self._shown = mode is not _NONE
+        """Whether the proxy shows the body without being asked."""
+        self._reader = reader
+        self._pieces: wire.Pieces | None = None
+        """Set while pieces go back without being decoded."""
+        self._body_started = False
+        self.started = False
+
+    @property
+    def seen(self) -> bool:
+        """Whether it began, at a proxy that needn't show where it ends."""
+        return self.started and not self._shown and not self._body_started
+
+    def headers(self, message: ProcessingRequest, answers: list[ProcessingResponse]) -> list[Event]:
+        """The response headers. Those of a second response are answered, and no event."""
+        shown = message.response_headers
+        if self.started:
+            answers.append(messages.RESPONSE_HEADERS_UNCHANGED)
+            return []
+        self.started = True
+        answers.append(self._answer_headers(shown))
+        return [ResponseStarted(messages.read_status(shown), messages.read_served(message))]
+
+    def _answer_headers(self, shown: HttpHeaders) -> ProcessingResponse:
+        """Finds out whether the body is to be read, and asks for it where that takes asking."""
+        reader = self._reader
+        if reader is None:
+            return messages.RESPONSE_HEADERS_UNCHANGED
+        self._reader = None
+        if shown.end_of_stream or (self._mode is _NONE and not reader.changes):
+            return messages.RESPONSE_HEADERS_UNCHANGED
+        headers = messages.read_headers(shown)
+        interest = reader.begin(headers)
+        if interest is Interest.READ and self._mode in _READABLE:
+            self._reader = reader
+        elif interest is Interest.CHANGE and self._mode in _READABLE:
+            self._reader = reader
+            if self._mode is not _BUFFERED:
+                return messages.answer_response_headers()
+        elif interest is Interest.CHANGE and self._mode is _NONE:
+            asked = _mode_to_ask_for(headers)
+            if asked is not None:
+                self._reader, self._mode = reader, asked
+                return messages.answer_response_headers(asked)
+        return messages.RESPONSE_HEADERS_UNCHANGED
+
+    def body(self, message: ProcessingRequest, answers: list[ProcessingResponse]) -> list[Event]:
+        """A piece of the body, or all of it."""
+        chunk = message.response_body
+        ended = chunk.end_of_stream or chunk.end_of_stream_without_message
+        if self._reader is not None:
+            self._send(chunk.body, self._reader.feed(chunk.body, ended), ended, answers)
+        elif self._mode in _ECHOED:
+            answers.append(messages.echo_response(chunk))
+        else:
+            answers.append(messages.RESPONSE_BODY_UNCHANGED)
+        if self._body_started or not chunk.body:
+            return []
+        self._body_started = True
+        if self.started and self._mode is _FULL_DUPLEX:
+            self._pieces = wire.Pieces()
+        return [ResponseBodyStarted()]
+
+    def relay(self, data: bytes) -> Sequence[bytes] | None:
+        """The serialized answers to a message that is nothing but a piece in the middle of the body; None for every
+        other message, and at the body's beginning, where there are events to tell."""
+        pieces = self._pieces
+        if pieces is None:
+            return None
+        start = pieces.start(data)
+        if not start:
+            return None
+        body = pieces.body(data, start)
+        if self._reader is not None:
+            body = self._reader.feed(body, False)
+            if not body:
+                return ()
+        if len(body) <= PIECE or self._reader is None:
+            return (wire.echo(body),)
+        return [wire.echo(body[start : start + PIECE]) for start in range(0, len(body), PIECE)]
+
+    def trailers(self, answers: list[ProcessingResponse]) -> None:
+        """The response trailers, which end the body too."""
+        if self._reader is not None and self._mode is _FULL_DUPLEX and (held := self._reader.feed(b"", True)):
+            self._send(b"", held, False, answers)
+        self.complete()
+        answers.append(messages.RESPONSE_TRAILERS_UNCHANGED)
+
+    def complete(self) -> None:
+        """Nothing of the body follows."""
+        self._reader = self._pieces = None
+
+    def _send(self, shown: bytes, body: bytes, end: bool, answers: list[ProcessingResponse]) -> None:
+        """Send `body` on in place of what was shown."""
+        if self._mode is _FULL_DUPLEX:
+            if body or end:
+                last = max(0, len(body) - 1) // PIECE * PIECE
+                for start in range(0, last + 1, PIECE):
+                    answers.append(messages.stream_response(body[start : start + PIECE], end and start == last))
+        elif body == shown:
+            answers.append(messages.RESPONSE_BODY_UNCHANGED)
+        else:
+            answers.append(messages.replace_response(body, whole=self._mode is _BUFFERED))
+
+
+def _mode_to_ask_for(headers: Headers) -> BodyMode | None:
+    """How to ask for a body that is to be changed: whole, where it says that it isn't too large to be held, else as a
+    stream; None for one that is too large to be read anyway."""
+    length = headers.get("content-length")
+    if not length:
+        return _STREAMED
+    return _BUFFERED if length.isascii() and length.isdigit() and len(length) < 18 and int(length) <= LIMIT else None

@@ -1,0 +1,120 @@
+"""A piece of a response on its way back without being decoded.
+
+Most messages of a streamed response are pieces that nobody changes. `HttpBody`, which a proxy sends, and
+`StreamedBodyResponse`, which it wants back, have the same fields under the same numbers, so the answer is the piece's
+own bytes with other length prefixes before them. Everything but the plain case is left to the protobuf library.
+"""
+
+from envoy.service.ext_proc.v3 import external_processor_pb2
+from google.protobuf.message import DecodeError
+
+from services.picker.extproc.messages import ProcessingRequest
+
+
+def _tag(message: str, field: str) -> bytes:
+    """The one byte before a length-delimited field."""
+    descriptor = external_processor_pb2.DESCRIPTOR.message_types_by_name[message].fields_by_name[field]
+    return bytes(((descriptor.number << 3) | 2,))
+
+
+_RESPONSE_BODY = _tag("ProcessingRequest", "response_body")
+_BODY = _tag("HttpBody", "body")
+_LAYERS = (
+    _tag("BodyMutation", "streamed_response"),
+    _tag("CommonResponse", "body_mutation"),
+    _tag("BodyResponse", "response"),
+    _tag("ProcessingResponse", "response_body"),
+)
+_PIECE = _tag("StreamedBodyResponse", "body")
+
+
+class Pieces:
+    """The pieces of one response. Messages of one length begin alike, so the next one of a length takes no reading."""
+
+    __slots__ = ("_tail",)
+
+    def __init__(self) -> None:
+        self._tail = b""
+        """What follows the piece in every message, such as metadata: proxies repeat it."""
+
+    def start(self, text: bytes) -> int:
+        """Where the body of a piece begins in a `ProcessingRequest` that is nothing but a piece in the middle of a
+        response's body; 0 for any other message."""
+        tail = self._tail
+        size = len(text) - len(tail)
+        head = _HEADS.get(size) or _head(size)
+        if head and text.startswith(head) and (not tail or text.endswith(tail)):
+            return len(head)
+        return self._learn(text) if text[:1] == _RESPONSE_BODY else 0
+
+    def _learn(self, text: bytes) -> int:
+        """`start` for a message with another tail than the last one's."""
+        try:
+            message = ProcessingRequest.FromString(text)
+        except DecodeError:
+            return 0
+        shown = message.response_body
+        size = shown.ByteSize()
+        end = 1 + len(_length(size)) + size
+        head = _head(end)
+        whole = len(head) + len(shown.body) == end  # there is nothing but the body in it
+        if message.WhichOneof("request") != "response_body" or not whole or not text.startswith(head):
+            return 0
+        self._tail = text[end:]
+        return len(head)
+
+    def body(self, text: bytes, start: int) -> bytes:
+        """The piece that begins at `start`."""
+        return text[start : len(text) - len(self._tail)]
+
+    def __repr__(self) -> str:
+        return f"<Pieces followed by {len(self._tail)} bytes>"
+
+
+def echo(body: bytes) -> bytes:
+    """The serialized answer that sends on `body`, which isn't empty and not the last of the response."""
+    size = len(body)
+    return (_ANSWERS.get(size) or _answer(size)) + body
+
+
+_HEADS: dict[int, bytes] = {}
+_ANSWERS: dict[int, bytes] = {}
+_REMEMBERED = 4096
+
+
+def _head(size: int) -> bytes:
+    """How a message of `size` bytes begins that is nothing but a piece; empty where none has that size."""
+    head = b""
+    for width in range(1, 5):
+        # The prefix of the body's length is as long as it happens to be; so is that of the message around it.
+        inner = size - 1 - len(_length(max(size - 1 - width, 0)))
+        body = inner - 1 - len(_length(max(inner - 1 - width, 0)))
+        if body > 0:
+            candidate = b"".join((_RESPONSE_BODY, _length(inner), _BODY, _length(body)))
+            if len(candidate) + body == size:
+                head = candidate
+                break
+    return _remember(_HEADS, size, head)
+
+
+def _answer(size: int) -> bytes:
+    prefix = _PIECE + _length(size)
+    for tag in _LAYERS:
+        prefix = tag + _length(size + len(prefix)) + prefix
+    return _remember(_ANSWERS, size, prefix)
+
+
+def _remember(into: dict[int, bytes], size: int, prefix: bytes) -> bytes:
+    if len(into) >= _REMEMBERED:
+        into.clear()
+    into[size] = prefix
+    return prefix
+
+
+def _length(size: int) -> bytes:
+    parts = bytearray()
+    while size >= 0x80:
+        parts.append(size & 0x7F | 0x80)
+        size >>= 7
+    parts.append(size)
+    return bytes(parts)

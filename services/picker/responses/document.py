@@ -1,0 +1,64 @@
+"""One JSON object of a response, whole or an event of a stream: its usage, and its model's name put back.
+
+The name stands at the top, or one level down in an event of the Responses API (`response`) and of Anthropic's messages
+(`message`). Whatever else is in the object stays byte for byte as it is.
+"""
+
+import msgspec
+from msgspec import Raw, Struct
+
+from services.picker.responses.usage import NOTHING, Usage, read_usage
+from services.picker.spans import start_of
+
+
+class _Object(Struct):
+    model: Raw = Raw()
+    usage: Raw = Raw()
+    response: Raw = Raw()
+    message: Raw = Raw()
+
+
+_object = msgspec.json.Decoder(_Object).decode
+_any = msgspec.json.Decoder().decode
+_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Document:
+    """A JSON object that was read. `end` is where its last name ends, when a name was replaced; else 0."""
+
+    __slots__ = ("end", "text", "usage")
+
+    def __init__(self, text: bytes, usage: Usage, end: int) -> None:
+        self.text = text
+        self.usage = usage
+        self.end = end
+
+
+def read(text: bytes, served: bytes, asked: bytes) -> Document | None:
+    """Read a JSON object; names that are `served` become `asked` (both as JSON strings; empty ones change nothing).
+
+    None for a text that isn't a JSON object.
+    """
+    try:
+        top = _object(text)
+        inner = [_object(part) for part in (top.response, top.message) if _is_object(part)]
+    except _ERRORS:
+        return None
+    usage = NOTHING
+    for one in (*inner, top):
+        if _is_object(one.usage):
+            try:
+                usage = usage.merged(read_usage(_any(one.usage)))
+            except _ERRORS:
+                return None
+    end = 0
+    if served:
+        found = [one.model for one in (top, *inner) if memoryview(one.model) == served]
+        for start in sorted((start_of(model, text) for model in found), reverse=True):
+            text = text[:start] + asked + text[start + len(served) :]
+            end = max(end + len(asked) - len(served), start + len(asked))
+    return Document(text, usage, end)
+
+
+def _is_object(value: Raw) -> bool:
+    return bytes(memoryview(value)[:1]) == b"{"

@@ -1,0 +1,142 @@
+"""A response on its way to the client: its bytes go through here, however they are cut.
+
+A JSON object is held until it is whole, an event stream until the end of a line. What is larger than the limit, is
+compressed, or isn't what its content type says passes unchanged: reading a response must never harm it.
+"""
+
+import re
+from enum import Enum
+
+import msgspec
+
+from services.picker.requests.request import Headers
+from services.picker.responses import document
+from services.picker.responses.usage import NOTHING, Usage
+
+LIMIT = 4 * 2**20
+"""Bytes of a JSON object, or of a line of an event stream, that are held to be read."""
+
+_USAGE = re.compile(rb'"usage"[ \t]*:[ \t]*\{')
+_DATA = b"data:"
+
+
+class Interest(Enum):
+    """What a reader wants of a response."""
+
+    NOTHING = "nothing"
+    READ = "read"
+    """Its body, which stays as it is."""
+    CHANGE = "change"
+    """Its body, which may come out with another length."""
+
+
+class _Form(Enum):
+    OTHER = "other"
+    JSON = "json"
+    EVENTS = "events"
+
+
+class ResponseReader:
+    """Reads one response. `served` is the model's name that the server was asked for, `asked` the client's own; with
+    both, the client gets its own back."""
+
+    __slots__ = ("_asked", "_form", "_held", "_limit", "_prefix", "_replacement", "_served", "_size", "usage")
+
+    def __init__(self, served: str = "", asked: str = "", limit: int = LIMIT) -> None:
+        renames = bool(served and asked and served != asked)
+        self._served = msgspec.json.encode(served) if renames else b""
+        self._asked = msgspec.json.encode(asked) if renames else b""
+        self._limit = limit
+        self._form = _Form.OTHER
+        self._held: list[bytes] = []
+        self._size = 0
+        self._prefix = b""
+        """How the last event began, up to the name that was replaced: the next one mostly begins alike."""
+        self._replacement = b""
+        self.usage: Usage = NOTHING
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change a body, and doesn't only read it."""
+        return bool(self._served)
+
+    def begin(self, headers: Headers) -> Interest:
+        """The response's headers have come: what is wanted of its body."""
+        kind = headers.get("content-type").partition(";")[0].strip().lower()
+        if headers.get("content-encoding", "identity").strip().lower() in ("", "identity"):
+            if kind == "text/event-stream":
+                self._form = _Form.EVENTS
+            elif kind == "application/json" or kind.endswith("+json"):
+                self._form = _Form.JSON
+        if self._form is _Form.OTHER:
+            return Interest.NOTHING
+        return Interest.CHANGE if self._served else Interest.READ
+
+    def feed(self, chunk: bytes, end: bool) -> bytes:
+        """A piece of the body came; what the client gets now. With `end` nothing is held back."""
+        if self._form is _Form.EVENTS:
+            return self._events(chunk, end)
+        if self._form is _Form.JSON:
+            return self._json(chunk, end)
+        return chunk
+
+    def _json(self, chunk: bytes, end: bool) -> bytes:
+        self._size += len(chunk)
+        self._held.append(chunk)
+        if self._size > self._limit:
+            return self._give_up(chunk)
+        if not end:
+            # What isn't changed needn't wait for the rest.
+            return b"" if self._served else chunk
+        text = b"".join(self._held)
+        self._held = []
+        read = document.read(text, self._served, self._asked)
+        if read is not None:
+            self.usage = self.usage.merged(read.usage)
+            text = read.text
+        return text if self._served else chunk
+
+    def _events(self, chunk: bytes, end: bool) -> bytes:
+        cut = len(chunk) if end else chunk.rfind(b"\n") + 1
+        if not cut:
+            self._held.append(chunk)
+            self._size += len(chunk)
+            if self._size > self._limit:
+                return self._give_up(chunk)
+            return b"" if self._served else chunk
+        lines = b"".join((*self._held, chunk[:cut])) if self._held else chunk[:cut]
+        rest = chunk[cut:]
+        self._held = [rest] if rest else []
+        self._size = len(rest)
+        if self._served:
+            return b"\n".join([self._line(line) for line in lines.split(b"\n")])
+        if _USAGE.search(lines):
+            for line in lines.split(b"\n"):
+                self._line(line)
+        return chunk
+
+    def _line(self, line: bytes) -> bytes:
+        if not line.startswith(_DATA):
+            return line
+        if self._prefix and line.startswith(self._prefix) and not _USAGE.search(line):
+            return self._replacement + line[len(self._prefix) :]
+        start = 6 if line[5:6] == b" " else 5
+        read = document.read(line[start:], self._served, self._asked)
+        if read is None:  # [DONE], or nothing that can be read
+            return line
+        self.usage = self.usage.merged(read.usage)
+        if not read.end:
+            return line
+        changed = line[:start] + read.text
+        ending = len(read.text) - read.end
+        self._prefix, self._replacement = line[: len(line) - ending], changed[: len(changed) - ending]
+        return changed
+
+    def _give_up(self, chunk: bytes) -> bytes:
+        """Read no further: from here on everything passes, and first what was held back."""
+        held, self._held, self._size = self._held, [], 0
+        self._form = _Form.OTHER
+        return b"".join(held) if self._served else chunk
+
+    def __repr__(self) -> str:
+        return f"<ResponseReader {self._form.value}, holds {self._size} bytes, {self.usage}>"

@@ -1,0 +1,86 @@
+"""Pieces of responses that go back without being decoded."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.picker.extproc import wire
+from services.picker.extproc.messages import ProcessingRequest, ProcessingResponse
+from tests.unit.services.picker.extproc.proxy import body, headers, response_headers, trailers
+
+SIZES = [1, 2, 118, 122, 123, 124, 125, 126, 127, 128, 129, 130, 16_376, 16_379, 16_380, 16_384, 62_000, 3_000_000]
+
+
+def piece(data: bytes, *, end: bool = False) -> bytes:
+    return ProcessingRequest.SerializeToString(body(data, end=end, phase="response_body"))
+
+
+def relayed(text: bytes, pieces: wire.Pieces | None = None) -> bytes:
+    pieces = pieces or wire.Pieces()
+    start = pieces.start(text)
+    assert start
+    return wire.echo(pieces.body(text, start))
+
+
+def sent_on(answer: bytes) -> bytes:
+    streamed = ProcessingResponse.FromString(answer).response_body.response.body_mutation.streamed_response  # type: ignore[attr-defined]
+    assert not streamed.end_of_stream
+    return bytes(streamed.body)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_piece_of_any_size_goes_back_as_it_came(size: int) -> None:
+    data = bytes(index % 251 for index in range(size))
+    assert sent_on(relayed(piece(data))) == data
+
+
+@given(st.binary(min_size=1, max_size=400))
+def test_what_is_in_a_piece_doesnt_matter(data: bytes) -> None:
+    assert sent_on(relayed(piece(data))) == data
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        body(b"last", end=True, phase="response_body"),
+        body(b"", phase="response_body"),
+        body(b"", end=True, phase="response_body"),
+        body(b"request"),
+        headers({":path": "/"}),
+        response_headers(),
+        trailers("response_trailers"),
+        ProcessingRequest(),
+    ],
+    ids=["last", "empty", "empty and last", "request body", "headers", "response headers", "trailers", "nothing"],
+)
+def test_every_other_message_is_left_to_the_library(message: ProcessingRequest) -> None:
+    assert not wire.Pieces().start(message.SerializeToString())
+
+
+def test_what_proxies_repeat_after_the_piece_is_passed_over() -> None:
+    pieces = wire.Pieces()
+    for data in (b"first", b"another one", b"first"):
+        message = body(data, phase="response_body")
+        message.metadata_context.filter_metadata["envoy.lb"].fields["a"].string_value = "b"
+        assert sent_on(relayed(message.SerializeToString(), pieces)) == data
+    assert repr(pieces) != repr(wire.Pieces())
+
+
+def test_what_follows_the_piece_may_change_and_go_away() -> None:
+    pieces = wire.Pieces()
+    for value in ("b", "longer", ""):
+        message = body(b"data", phase="response_body")
+        if value:
+            message.metadata_context.filter_metadata["envoy.lb"].fields["a"].string_value = value
+        assert sent_on(relayed(message.SerializeToString(), pieces)) == b"data"
+
+
+@given(st.binary(max_size=64))
+def test_bytes_that_are_no_message_are_never_taken_for_more_than_they_hold(data: bytes) -> None:
+    for text in (data, b"\x2a" + data, b"\x2a" + bytes((len(data),)) + data):
+        pieces = wire.Pieces()
+        start = pieces.start(text)
+        if start:
+            message = ProcessingRequest.FromString(text)
+            assert pieces.body(text, start) == message.response_body.body
+            assert not message.response_body.end_of_stream

@@ -1,0 +1,187 @@
+"""Responses on their way through a reader, however they are cut."""
+
+import json
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.picker.requests.request import Headers
+from services.picker.responses.reader import Interest, ResponseReader
+from services.picker.responses.usage import NOTHING, Usage
+
+CHAT = (
+    b'{"id":"c1","object":"chat.completion","created":1,"model":"tuned-v2",'
+    b'"choices":[{"message":{"role":"assistant","content":"the \\"model\\":\\"tuned-v2\\" it is","model":"tuned-v2"}}],'
+    b'"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}'
+)
+CHAT_RESTORED = CHAT.replace(b'"created":1,"model":"tuned-v2"', b'"created":1,"model":"tuned"')
+
+
+def event(text: str, more: str = "") -> bytes:
+    return (
+        f'data: {{"id":"c1","object":"chat.completion.chunk","model":"tuned-v2","choices":[{{"index":0,'
+        f'"delta":{{"content":{json.dumps(text)}}}}}]{more}}}\n\n'
+    ).encode()
+
+
+STREAM = b"".join(
+    (
+        *(event(f'token {number} "model":"tuned-v2" é') for number in range(5)),
+        b": a comment\n\n",
+        b'data: {"id":"c1","object":"chat.completion.chunk","model":"tuned-v2","choices":[],'
+        b'"usage":{"prompt_tokens":11,"completion_tokens":5}}\n\n',
+        b"data: [DONE]\n\n",
+    )
+)
+STREAM_RESTORED = STREAM.replace(
+    b'"chat.completion.chunk","model":"tuned-v2"', b'"chat.completion.chunk","model":"tuned"'
+)
+
+
+def reader(
+    kind: str = "application/json", *, renames: bool = True, limit: int = 2**20, encoding: str = ""
+) -> ResponseReader:
+    made = ResponseReader("tuned-v2" if renames else "", "tuned", limit)
+    made.begin(Headers([("content-type", kind), ("content-encoding", encoding)]))
+    return made
+
+
+def through(one: ResponseReader, chunks: Iterable[bytes]) -> bytes:
+    pieces = list(chunks)
+    return b"".join(one.feed(piece, index == len(pieces) - 1) for index, piece in enumerate(pieces))
+
+
+def cut(text: bytes, places: Iterable[int]) -> list[bytes]:
+    edges = [0, *sorted({place % (len(text) + 1) for place in places}), len(text)]
+    return [text[start:end] for start, end in pairwise(edges)]
+
+
+PLACES = st.lists(st.integers(0, 10_000), max_size=12)
+
+
+@given(PLACES)
+def test_a_json_responses_model_is_the_clients_again_wherever_it_is_cut(places: list[int]) -> None:
+    one = reader()
+    assert through(one, cut(CHAT, places)) == CHAT_RESTORED
+    assert one.usage == Usage(7, 3, 4)
+
+
+@given(PLACES)
+def test_an_event_streams_model_is_the_clients_again_wherever_it_is_cut(places: list[int]) -> None:
+    one = reader("text/event-stream; charset=utf-8")
+    assert through(one, cut(STREAM, places)) == STREAM_RESTORED
+    assert one.usage == Usage(11, 5, None)
+
+
+@given(PLACES)
+def test_a_response_that_is_only_read_passes_piece_by_piece(places: list[int]) -> None:
+    for kind, text, usage in (
+        ("application/json", CHAT, Usage(7, 3, 4)),
+        ("text/event-stream", STREAM, Usage(11, 5, None)),
+    ):
+        one, pieces = reader(kind, renames=False), cut(text, places)
+        for index, piece in enumerate(pieces):
+            assert one.feed(piece, index == len(pieces) - 1) == piece
+        assert one.usage == usage
+
+
+def test_events_leave_as_soon_as_their_line_is_complete() -> None:
+    one = reader("text/event-stream")
+    whole, begun = event("a"), event("b")[:30]
+    assert one.feed(whole + begun, False) == event("a").replace(b"tuned-v2", b"tuned")
+    assert one.feed(event("b")[30:], False) == event("b").replace(b"tuned-v2", b"tuned")
+
+
+def test_lines_may_end_with_carriage_returns_and_data_needs_no_blank() -> None:
+    one = reader("text/event-stream")
+    text = b'data:{"model":"tuned-v2","usage":{"output_tokens":2}}\r\n\r\n'
+    assert one.feed(text, True) == b'data:{"model":"tuned","usage":{"output_tokens":2}}\r\n\r\n'
+    assert one.usage == Usage(None, 2, None)
+
+
+def test_events_of_the_responses_api_have_the_model_one_level_down() -> None:
+    one = reader("text/event-stream")
+    text = (
+        b'event: response.completed\ndata: {"type":"response.completed","response":{"id":"r","model":"tuned-v2",'
+        b'"usage":{"input_tokens":5,"output_tokens":6,"input_tokens_details":{"cached_tokens":1}}}}\n\n'
+    )
+    assert one.feed(text, True) == text.replace(b"tuned-v2", b"tuned")
+    assert one.usage == Usage(5, 6, 1)
+
+
+def test_anthropics_streams_tell_their_usage_in_two_parts() -> None:
+    one = reader("text/event-stream")
+    usage = b'{"input_tokens":9,"output_tokens":1}'
+    start = b'data: {"type":"message_start","message":{"model":"tuned-v2","usage":%s}}\n\n' % usage
+    delta = b'data: {"type":"message_delta","delta":{},"usage":{"output_tokens":42}}\n\n'
+    assert through(one, [start, delta]) == start.replace(b"tuned-v2", b"tuned") + delta
+    assert one.usage == Usage(9, 42, None)
+
+
+def test_a_model_that_isnt_the_one_asked_for_stays() -> None:
+    text = b'{"model":"somebody else","choices":[]}'
+    assert reader().feed(text, True) == text
+
+
+def test_usage_that_comes_with_every_event_counts_once() -> None:
+    one = reader("text/event-stream")
+    for count in (1, 2, 3):
+        one.feed(event("x", f',"usage":{{"prompt_tokens":4,"completion_tokens":{count}}}'), False)
+    assert one.usage == Usage(4, 3, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"no json at all",
+        b'{"model":"tuned-v2"',
+        b'["model","tuned-v2"]',
+        b'{"model":"tuned-v2","usage":"x"} trailing',
+        b'{"model":"\xff"}',
+        b'{"a":' + b"[" * 100_000,
+        b"",
+    ],
+    ids=["text", "cut off", "a list", "trailing", "invalid utf-8", "nested deeply", "nothing"],
+)
+def test_a_json_response_that_isnt_one_passes_as_it_is(text: bytes) -> None:
+    one = reader()
+    assert one.feed(text, True) == text
+    assert one.usage == NOTHING
+
+
+@pytest.mark.parametrize("usage", ['"x"', "7", "null", "[1]", '{"prompt_tokens":"many"}', "true"])
+def test_usage_that_is_none_leaves_the_rest_readable(usage: str) -> None:
+    one = reader()
+    assert one.feed(f'{{"model":"tuned-v2","usage":{usage}}}'.encode(), True).startswith(b'{"model":"tuned"')
+    assert one.usage == NOTHING
+
+
+def test_what_is_larger_than_the_limit_passes_from_there_on() -> None:
+    for kind in ("application/json", "text/event-stream"):
+        one = reader(kind, limit=100)
+        text = b'data: {"model":"tuned-v2","x":"' + b"y" * 300 + b'"}\n\n'
+        pieces = [text[at : at + 40] for at in range(0, len(text), 40)]
+        assert through(one, pieces) == text
+        assert "holds 0 bytes" in repr(one)
+
+
+def test_a_response_is_read_by_its_content_type() -> None:
+    def interest(kind: str, encoding: str = "", served: str = "tuned-v2") -> Interest:
+        return ResponseReader(served, "tuned").begin(Headers([("content-type", kind), ("content-encoding", encoding)]))
+
+    assert interest("application/json; charset=utf-8") is Interest.CHANGE
+    assert interest("application/problem+json") is Interest.CHANGE
+    assert interest("Text/Event-Stream") is Interest.CHANGE
+    assert interest("application/json", served="") is Interest.READ
+    assert interest("application/json", served="tuned") is Interest.READ
+    assert interest("application/json", "gzip") is Interest.NOTHING
+    assert interest("text/plain") is Interest.NOTHING
+    assert interest("") is Interest.NOTHING
+
+
+def test_a_compressed_response_passes_as_it_is() -> None:
+    one = reader(encoding="gzip")
+    assert one.feed(b"\x1f\x8b", False) == b"\x1f\x8b"

@@ -4,6 +4,7 @@ Not argparse, because that stops at the first mistake and takes a negative durat
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import inspect
 
@@ -12,9 +13,17 @@ from shared.config.problems import Problems, nearest, show
 BOOLEANS = ("true", "false", "yes", "no", "1", "0")
 
 
-def read_flags(argv: Sequence[str], kinds: Mapping[str, inspect.Type], problems: Problems) -> dict[str, list[str]]:
-    """The texts that each setting is given, in order. `kinds` has the type of every setting by its name."""
+def read_flags(
+    argv: Sequence[str],
+    kinds: Mapping[str, inspect.Type],
+    problems: Problems,
+    aliases: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> dict[str, list[str]]:
+    """The texts that each setting is given, in order. `kinds` has the type of every setting by its name, `aliases` the
+    flags that mean the same as its own."""
     names = {flag_of(name): name for name in kinds}
+    for setting, flags in aliases.items():
+        names |= {spelled: setting for alias in flags for spelled in _spellings(alias)}
     given: dict[str, list[str]] = {}
     words = list(argv)
     while words:
@@ -45,6 +54,11 @@ def wants_help(argv: Sequence[str]) -> bool:
 def flag_of(name: str) -> str:
     """`--stale-after` for `stale_after`."""
     return "--" + name.replace("_", "-")
+
+
+def _spellings(flag: str) -> tuple[str, ...]:
+    """A flag in camel case comes from programs that use Go's flag package, where one dash is as good as two."""
+    return (flag,) if "-" in flag[2:] else (flag, flag[1:])
 
 
 def _unknown(word: str, names: Mapping[str, str]) -> str:

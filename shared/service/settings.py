@@ -3,7 +3,8 @@
 `stale_after: Annotated[Duration, Meta(description="…")] = 2.0` is `--stale-after 2s` and `POINTSMAN_STALE_AFTER=2s`. A
 flag goes before the environment, the environment before the default; an empty variable is one that isn't set, and so is
 one that Kubernetes sets for a Service of such a name (`POINTSMAN_ADMIN_PORT=tcp://10.0.0.1:9090`).
-Everything wrong is reported at once.
+`Meta(extra={"aliases": ("--staleAfter",)})` names flags that other programs have for the same; of several spellings the
+last counts, as of a repeated flag. Everything wrong is reported at once.
 """
 
 import difflib
@@ -17,7 +18,7 @@ from shared.config.decode import MISSING, decode, expected
 from shared.config.problems import Invalid, Problem, Problems, show
 from shared.quantities import Duration, format_duration, format_size
 from shared.service.flags import flag_of, read_flags, wants_help
-from shared.service.usage import Entry, Section, usage
+from shared.service.usage import Entry, Section, also, usage
 
 PREFIX = "POINTSMAN_"
 
@@ -86,7 +87,12 @@ def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str], prog: 
         raise SystemExit(0)
     fields = _fields(kind)
     problems = Problems()
-    given = read_flags(argv, {name: _base(field.type)[0] for name, field in fields.items()}, problems)
+    given = read_flags(
+        argv,
+        {name: _base(field.type)[0] for name, field in fields.items()},
+        problems,
+        {name: _aliases(field) for name, field in fields.items()},
+    )
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     unsound: set[str] = set()
@@ -151,9 +157,9 @@ def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str
 
 
 def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
-    """(flag, environment variable, default, description) of every setting, for the docs."""
+    """(flag, environment variable, default, description with aliases) of every setting, for the docs."""
     return [
-        (flag_of(name), _variable(name), _default(field), _description(kind, name))
+        (flag_of(name), _variable(name), _default(field), _description(kind, name) + also(_aliases(field)))
         for name, field in _fields(kind).items()
     ]
 
@@ -217,6 +223,7 @@ def _sections(kind: type[Struct]) -> list[Section]:
             default=_default(field),
             required=field.required,
             description=_description(kind, name),
+            aliases=_aliases(field),
         )
         for name, field in _fields(kind).items()
     }
@@ -253,6 +260,12 @@ def _base(info: inspect.Type) -> tuple[inspect.Type, str]:
         else:
             info = next(one for one in info.types if not isinstance(one, inspect.NoneType))
     return info, form
+
+
+def _aliases(field: inspect.Field) -> tuple[str, ...]:
+    """Flags that mean the same as the setting's own."""
+    info = field.type
+    return tuple((info.extra or {}).get("aliases", ())) if isinstance(info, inspect.Metadata) else ()
 
 
 def _hints(kind: type[Struct]) -> dict[str, Any]:

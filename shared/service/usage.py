@@ -18,6 +18,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     default: str
     required: bool
     description: str
+    aliases: tuple[str, ...] = ()
 
 
 class Section(Struct, frozen=True):
@@ -43,8 +44,14 @@ def usage(prog: str, description: str, sections: Sequence[Section]) -> str:
 
 def _entry(entry: Entry) -> str:
     notes = ["required"] if entry.required else [f"default: {entry.default}"] if entry.default else []
-    text = "; ".join([*([entry.description] if entry.description else []), *notes])
+    description = entry.description + also(entry.aliases)
+    text = "; ".join([*([description] if description else []), *notes])
     return f"  {entry.flag} {entry.value}\n{_wrapped(text, COLUMN + 2)}"
+
+
+def also(aliases: Sequence[str]) -> str:
+    """What is added to a setting's description for the other flags that it has."""
+    return f" (also {', '.join(aliases)})" if aliases else ""
 
 
 def _wrapped(text: str, indent: int) -> str:

@@ -45,6 +45,32 @@ def test_a_flag_gives_its_setting_a_text(argv: list[str], given: dict[str, list[
     assert read(*argv) == (given, [])
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--queue-metric", "m"],
+        ["--waiting-metric=m"],
+        ["--queueMetric", "m"],
+        ["-queueMetric", "m"],
+        ["-queueMetric=m"],
+    ],
+)
+def test_an_alias_means_the_same_flag(argv: list[str]) -> None:
+    """In camel case with one dash too, as programs write it that use Go's flag package."""
+    problems = Problems()
+    aliases = {"queue_metric": ("--waiting-metric", "--queueMetric")}
+    assert read_flags(argv, {"queue_metric": inspect.StrType()}, problems, aliases) == {"queue_metric": ["m"]}
+    assert problems.errors == []
+
+
+def test_an_alias_with_dashes_has_two_in_front() -> None:
+    problems = Problems()
+    read_flags(
+        ["-waiting-metric=m"], {"queue_metric": inspect.StrType()}, problems, {"queue_metric": ("--waiting-metric",)}
+    )
+    assert [str(one) for one in problems.errors] == ["-waiting-metric: unknown flag; did you mean '--waiting-metric'?"]
+
+
 def test_every_mistake_is_named_and_the_sound_flags_are_read() -> None:
     given, problems = read(
         *("--pol-name", "a", "--pool_name=b", "-pool-name", "c", "--zebra", "stray", "--stale-after"),

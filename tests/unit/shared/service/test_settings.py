@@ -20,6 +20,9 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     mode: Annotated[Literal["lean", "full"], Meta(description="how")] = "lean"
     secure_serving: Annotated[bool, Meta(description="with TLS")] = True
     grace: Duration | None = None
+    metric: Annotated[
+        str | None, Meta(description="a metric's name", extra={"aliases": ("--family", "--metricName")})
+    ] = None
 
     def __post_init__(self) -> None:
         if self.mode == "full" and self.seed is not None:
@@ -64,6 +67,19 @@ def test_an_empty_variable_is_one_that_isnt_set() -> None:
 def test_an_empty_flag_is_an_empty_text() -> None:
     assert problems("--pool-name", "") == ["--pool-name: '' is empty"]
     assert read("--id=").id == ""
+
+
+@pytest.mark.parametrize("argv", [["--family", "m"], ["--metricName=m"], ["-metricName", "m"], ["--metric", "m"]])
+def test_a_setting_can_be_given_under_the_names_that_other_programs_have_for_it(argv: list[str]) -> None:
+    assert read(*argv, POINTSMAN_METRIC="n").metric == "m"
+
+
+def test_of_several_spellings_the_last_counts() -> None:
+    assert read("--metric", "a", "--metricName", "b", "--family", "c").metric == "c"
+
+
+def test_a_setting_that_isnt_given_is_told_from_an_empty_one() -> None:
+    assert (read().metric, read("--metric", "").metric, read("--metricName=").metric) == (None, "", "")
 
 
 @pytest.mark.parametrize(
@@ -179,6 +195,7 @@ def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture
         assert " ".join(description.split()) in " ".join(text.split())
         assert variable == "POINTSMAN_" + flag[2:].replace("-", "_").upper()
     assert "--interval DURATION\n      time between two looks; default: 100ms\n" in text
+    assert "--metric TEXT\n      a metric's name (also --family, --metricName)\n" in text
     assert "--secure-serving [true|false]\n      with TLS; default: true\n" in text
     assert text.index("--interval") < text.index("settings of every tier:") < text.index("--pool-name")
     assert max(map(len, text.splitlines())) <= 100

@@ -74,6 +74,7 @@ class OpenAiApi:
                     response = await reply.whole(fault.body.encode(), JSON)
                 else:
                     call = parse(body, f"{server.name}-{next(self._numbers)}", server.settings)
+                    tally.models[call.model] = tally.models.get(call.model, 0) + 1
                     response = await self._serve(call, reply)
                 status = response.status
                 tally.answered += not reply.spoiled

@@ -28,6 +28,8 @@ class Tally(Struct):
     """Those whose client left before the end."""
     spoiled: int = 0
     """Those that a fault has cut short."""
+    models: dict[str, int] = {}
+    """Requests that could be read, by the model that they ask for; only served models are among them."""
 
 
 class ControlState(Struct, frozen=True, kw_only=True):
@@ -41,6 +43,7 @@ class ControlState(Struct, frozen=True, kw_only=True):
     refused: int
     aborted: int
     spoiled: int
+    models: dict[str, int]
     running: int
     waiting: int
     kv_usage: float
@@ -115,6 +118,7 @@ class ModelServer:
             refused=tally.refused,
             aborted=tally.aborted,
             spoiled=tally.spoiled,
+            models=tally.models,
             running=gauges.running,
             waiting=gauges.waiting,
             kv_usage=gauges.kv_usage,

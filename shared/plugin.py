@@ -72,6 +72,25 @@ class Need(Struct, frozen=True):
     """What the attribute has to hold."""
 
 
+class Demand(Struct, frozen=True):
+    """Attributes that an instance makes and others read: each with their names."""
+
+    required: Mapping[AttributeKey[Any], tuple[str, ...]] = {}
+    """By those that can't work without it."""
+    used: Mapping[AttributeKey[Any], tuple[str, ...]] = {}
+    """By those that do without where there is none."""
+
+
+class Concern(Struct, frozen=True):
+    """Something that an instance lacks for what is demanded of it."""
+
+    parameter: str
+    """Which parameter it is about, as a path among them; empty for all of them."""
+    message: str
+    fatal: bool = True
+    """Whether the document can't be used like this."""
+
+
 class Plugin:
     """Base of every plugin type. An instance has the name and the parameters that the document gives it."""
 
@@ -133,6 +152,12 @@ class Plugin:
         A source and its extractors agree on it, and two sources of one topic are an error. Empty is any.
         """
         return ""
+
+    @classmethod
+    def check(cls, parameters: Any, demand: Demand) -> list[Concern]:
+        """What the parameters lack for what others want of an instance. What it makes may depend on them in ways that
+        `produces` can't say: made of some servers' answers and not of others'."""
+        return []
 
     @classmethod
     def deprecations(cls, parameters: Any) -> list[str]:

@@ -4,6 +4,8 @@ What an entry leaves out is off; with `extends` it is what the built-in engine o
 derive a quantity from means that, so the base's own metric for the quantity isn't added then.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from services.collector.engines import (
@@ -123,6 +125,23 @@ class EngineConfig(Struct, frozen=True, kw_only=True, rename="camel"):
             cache_num_blocks=given(self.cache_num_blocks_spec, base.cache_num_blocks),
             custom=tuple(one.metric() for one in self.custom_metrics),
         )
+
+
+FIELDS: Mapping[str, str] = {
+    "queued": "queued_requests_spec",
+    "running": "running_requests_spec",
+    "all": "all_requests_spec",
+    "kv_usage": "kv_usage_spec",
+    "used_blocks": "used_kv_blocks_spec",
+    "max_blocks": "max_kv_blocks_spec",
+    "used_tokens": "used_kv_tokens_spec",
+    "max_tokens": "max_kv_tokens_spec",
+    "lora": "lora_spec",
+    "cache_info": "cache_info_spec",
+    "cache_block_size": "cache_block_size_spec",
+    "cache_num_blocks": "cache_num_blocks_spec",
+}
+"""The field of `EngineConfig` that an engine's specifications come from."""
 
 
 def given(text: str | None, otherwise: Specs) -> Specs:

@@ -3,7 +3,7 @@
 The names are those of the Gateway API Inference Extension's model server protocol and of the Go original's table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -72,21 +72,28 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     def gives(self, key: AttributeKey[Any]) -> bool:
         """Whether the attribute can be had from a page that shows all that this names, directly or derived."""
-        match key.name:
-            case WAITING_QUEUE_SIZE.name:
-                return bool(self.queued or (self.all and self.running))
-            case RUNNING_REQUESTS_SIZE.name:
-                return bool(self.running)
-            case KV_CACHE_USAGE.name:
-                blocks = self.max_blocks or self.gives(CACHE_NUM_BLOCKS)
-                return bool(self.kv_usage or (self.used_blocks and blocks) or (self.used_tokens and self.max_tokens))
-            case CACHE_BLOCK_SIZE.name:
-                return bool(self.cache_block_size or self.cache_info)
-            case CACHE_NUM_BLOCKS.name:
-                return bool(self.cache_num_blocks or self.cache_info)
-            case ACTIVE_MODELS.name | WAITING_MODELS.name | MAX_ACTIVE_MODELS.name:
-                return bool(self.lora)
+        if key in WAYS:
+            return any(all(getattr(self, field) for field in way) for way in WAYS[key])
         return any(one.key == key for one in self.custom)
+
+
+WAYS: Mapping[AttributeKey[Any], tuple[tuple[str, ...], ...]] = {
+    WAITING_QUEUE_SIZE: (("queued",), ("all", "running")),
+    RUNNING_REQUESTS_SIZE: (("running",),),
+    KV_CACHE_USAGE: (
+        ("kv_usage",),
+        ("used_blocks", "max_blocks"),
+        ("used_blocks", "cache_num_blocks"),
+        ("used_blocks", "cache_info"),
+        ("used_tokens", "max_tokens"),
+    ),
+    CACHE_BLOCK_SIZE: (("cache_block_size",), ("cache_info",)),
+    CACHE_NUM_BLOCKS: (("cache_num_blocks",), ("cache_info",)),
+    ACTIVE_MODELS: (("lora",),),
+    WAITING_MODELS: (("lora",),),
+    MAX_ACTIVE_MODELS: (("lora",),),
+}
+"""The fields of an engine that each attribute can be had from, all of a tuple together; the direct one first."""
 
 
 def specs(*texts: str) -> Specs:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from msgspec import inspect
+from msgspec import Struct, inspect
 
 from shared.config.problems import Problems, join, nearest, show
 from shared.quantities import parse_duration, parse_size
@@ -31,6 +31,12 @@ def decode(
     Raises TypeError when `kind` has a type that isn't read here (sets, dates): that is a mistake of its author.
     """
     return _Decoder(problems, ignore_case, lenient).value(raw, inspect.type_info(kind), path, {})
+
+
+def fields_given(raw: Mapping[str, object], kind: type[Struct]) -> frozenset[str]:
+    """The fields of a struct that plain data has a value for, by their encoded names; in any case, as in parameters."""
+    folded = {key.lower() for key, value in raw.items() if value is not None}
+    return frozenset(name for name in kind.__struct_encode_fields__ if name.lower() in folded)
 
 
 class _Decoder:

@@ -18,6 +18,8 @@ class PluginSpec(Struct, frozen=True):
     parameters: Any
     path: str = ""
     """`plugins[3]`, or the section that stands for it; empty when the loader added it."""
+    given: frozenset[str] = frozenset()
+    """The parameters that the document gives, by the names that they have there."""
 
     @property
     def injected(self) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from shared.config.decode import MISSING, decode
+from shared.config.decode import MISSING, decode, fields_given
 from shared.config.defaults import DEFAULT_DOCUMENT, DEFAULT_PARSERS, DETECTOR, Injector
+from shared.config.demand import check as check_demand
 from shared.config.gates import FLOW_CONTROL, read_gates
 from shared.config.inputs import resolve
 from shared.config.loaded import LoadedConfig, PluginSpec, ProfileMember, ProfileSpec, SourceSpec
@@ -120,6 +121,7 @@ class _Loader:
         injector.producers(sources)
         producers = in_order(self._plugins, profiles, added)
         inputs = resolve(self._plugins, sources, added)
+        check_demand(self._plugins, sources, inputs, added)
         self._problems.warnings += added.warnings
         if not self._incomplete:
             self._problems.errors += added.errors
@@ -192,7 +194,7 @@ class _Loader:
             return None
         for message in kind.deprecations(parameters):
             self._problems.warn(at, message)
-        return PluginSpec(name, kind, parameters, path)
+        return PluginSpec(name, kind, parameters, path, fields_given(entry.parameters or {}, kind.Parameters))
 
     def _check_topic(self, spec: PluginSpec) -> None:
         """What a source brings is brought once, however many extractors read it."""

@@ -7,12 +7,15 @@ leaves the others alone.
 
 from typing import Any
 
+from services.collector.engine_configs import EngineConfig
 from services.collector.engines import Engine
 from services.collector.extractors.core.binding import Chosen, CoreBinding
 from services.collector.extractors.core.parameters import CoreParameters
 from services.collector.interfaces import PROMETHEUS_TEXT, Extractor
+from services.collector.sufficiency import shortfalls
 from shared.attributes import CORE, STANDARD_KEYS, AttributeKey
 from shared.model import Endpoint
+from shared.plugin import Concern, Demand
 
 FORMER_ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
 """Consulted where an endpoint doesn't have the configured label."""
@@ -38,6 +41,17 @@ class CoreMetricsExtractor(Extractor):
     @classmethod
     def produces(cls, name: str, parameters: CoreParameters) -> tuple[AttributeKey[Any], ...]:
         return parameters.attributes()
+
+    @classmethod
+    def check(cls, parameters: CoreParameters, demand: Demand) -> list[Concern]:
+        """Whether the engines that are defined here can give what is wanted; of the built-in ones that isn't asked,
+        because what they don't publish can't be had."""
+        written = dict(zip(EngineConfig.__struct_fields__, EngineConfig.__struct_encode_fields__, strict=True))
+        return [
+            Concern(f"engineConfigs[{index}]", one.message, one.fatal)
+            for index, config in enumerate(parameters.engine_configs)
+            for one in shortfalls(config, demand, written, lambda field: f'{field}: ""')
+        ]
 
     @classmethod
     def deprecations(cls, parameters: CoreParameters) -> list[str]:

@@ -1,0 +1,53 @@
+"""What the plugins of a configuration want of each other, and whether those that are asked can do it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shared.attributes import AttributeKey
+from shared.config.inputs import fed
+from shared.config.loaded import PluginSpec, SourceSpec
+from shared.config.problems import Problems, join
+from shared.plugin import Demand, Role
+
+
+def demands(
+    plugins: Mapping[str, PluginSpec],
+    sources: Iterable[SourceSpec],
+    inputs: Mapping[str, Mapping[str, AttributeKey[Any]]],
+) -> dict[str, Demand]:
+    """What is wanted of each plugin that makes attributes, by its name; `inputs` as in a `LoadedConfig`."""
+    required: dict[AttributeKey[Any], list[str]] = {}
+    used: dict[AttributeKey[Any], list[str]] = {}
+    for spec in plugins.values():
+        for key in dict.fromkeys((*spec.requires, *inputs.get(spec.name, {}).values())):
+            required.setdefault(key, []).append(spec.name)
+        for key in spec.kind.USES:
+            used.setdefault(key, []).append(spec.name)
+    makers = fed(sources)
+    found: dict[str, Demand] = {}
+    for spec in plugins.values():
+        if Role.EXTRACTOR not in spec.kind.ROLES or spec.name in makers:
+            made = spec.produces
+            found[spec.name] = Demand(
+                required={key: tuple(required[key]) for key in made if key in required},
+                used={key: tuple(used[key]) for key in made if key in used},
+            )
+    return found
+
+
+def check(
+    plugins: Mapping[str, PluginSpec],
+    sources: Iterable[SourceSpec],
+    inputs: Mapping[str, Mapping[str, AttributeKey[Any]]],
+    problems: Problems,
+) -> None:
+    """Note what plugins lack for what is wanted of them."""
+    for name, demand in demands(plugins, sources, inputs).items():
+        spec = plugins[name]
+        for concern in spec.kind.check(spec.parameters, demand):
+            at = join(spec.path or spec.name, "parameters")
+            path = join(at, concern.parameter) if concern.parameter else at
+            if concern.fatal:
+                problems.error(path, concern.message)
+            else:
+                problems.warn(path, concern.message)

@@ -45,6 +45,11 @@ class NatsServer:
         return f"nats://127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is down"
+        return self._process.pid
+
+    @property
     def log(self) -> Path:
         return self.directory / "nats-server.log"
 

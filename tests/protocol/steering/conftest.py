@@ -1,0 +1,19 @@
+"""A pool for each module, by the servers that the module's `SIMULATORS` names."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from pointsman.local.stack import LocalStack
+from tests.protocol.steering.pool import Pool, plan
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
+    async with (
+        LocalStack(plan(*request.module.SIMULATORS), tmp_path_factory.mktemp("pool")) as stack,
+        httpx.AsyncClient(timeout=30, trust_env=False) as client,
+    ):
+        yield Pool(stack, client)

@@ -57,6 +57,15 @@ class MetricsBinding(Binding):
         """The series that it looks for: the only ones of a page that anybody reads."""
 
 
+class Reader(ABC):
+    """Reads the pages of one endpoint for its bindings; may remember what helps with the next one."""
+
+    @abstractmethod
+    async def read(self, page: bytes, at: float) -> None:
+        """Let the bindings look at a page that was asked for at `at` (monotonic seconds). Never raises on account of
+        the page, and yields to other work while it reads a long one."""
+
+
 class Extractor(Plugin):
     """Turns what a source gives into attributes."""
 
@@ -92,7 +101,22 @@ class PollingSource(Plugin):
         """Where the endpoint is asked. Raises ValueError that says why it can't be."""
         raise NotImplementedError
 
+    def reader(self, bindings: Sequence[Binding]) -> Reader:
+        """What reads the pages of one endpoint for the extractors that are bound to it."""
+        return _PageByPage(self, bindings)
+
     async def read(self, page: bytes, bindings: Sequence[Binding]) -> None:
-        """Let the bindings look at a page. Never raises on account of the page, and yields to other work while it
-        reads a long one."""
+        """Let the bindings look at a page by itself. Never raises on account of the page, and yields to other work
+        while it reads a long one."""
         raise NotImplementedError
+
+
+class _PageByPage(Reader):
+    """Reads each page by itself."""
+
+    def __init__(self, source: PollingSource, bindings: Sequence[Binding]) -> None:
+        self._source = source
+        self._bindings = bindings
+
+    async def read(self, page: bytes, at: float) -> None:
+        await self._source.read(page, self._bindings)

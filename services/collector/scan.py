@@ -2,7 +2,8 @@
 
 A real page has hundreds of lines of which a handful is wanted, so names are found with `bytes.find` and only the lines
 that they lead are parsed; a whole-page parser takes a hundred times as long. A sample goes by its exact name (a
-counter's includes `_total`). Nothing that a page contains raises: a line that isn't a sample costs only itself.
+counter's includes `_total`). Nothing that a page contains raises: a line that isn't a sample costs only itself. Nor
+does anything take long in one go: a scan ends after as many samples as it is told, and goes on where it ended.
 
 What a line may look like: text format 0.0.4, with what OpenMetrics adds (an exemplar after ` # `), `\\r\\n`, blanks
 before the name, and no newline after the last line. https://prometheus.io/docs/instrumenting/exposition_formats/
@@ -11,10 +12,12 @@ before the name, and no newline after the last line. https://prometheus.io/docs/
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 STEP = 64 * 1024
-"""Bytes that are scanned at a time; more than a real page has, and less than 10 ms of work if every line is wanted."""
+"""Bytes that are scanned at a time; more than most pages have."""
+MOST_LINE = 128 * 1024
+"""Bytes of a line; `steps` passes over longer ones, which would take more than some 10 ms to parse."""
 
 # No two repetitions of the same characters touch, so the time that a line takes grows with its length alone. Possessive
 # quantifiers would say the same, and Python before 3.11.5 matches them wrongly.
@@ -46,46 +49,67 @@ class Sink(Protocol):
         """`labels` as they stand on the page, without braces; `timestamp` in its own unit, 0 where there is none."""
 
 
-def scan(page: bytes, wanted: Mapping[bytes, Sequence[Sink]], start: int = 0, end: int | None = None) -> None:
-    """Offer every sample of the wanted metrics between `start` and `end` (line boundaries) to the metric's sinks."""
+class Scanned(NamedTuple):
+    """How far a scan has come, and where the samples stood."""
+
+    first: int
+    """Where the first sample's name begins; -1 where there is no sample."""
+    last: int
+    """Where the last sample's line ends; -1 where there is no sample."""
+    end: int
+    """Where to go on; at least the end that was asked for when all of it has been scanned."""
+
+
+def scan(
+    page: bytes, name: bytes, sinks: Sequence[Sink], start: int = 0, end: int | None = None, most: int | None = None
+) -> Scanned:
+    """Offer every sample of a metric between `start` and `end` (line boundaries), or the first `most`, to the sinks."""
     if end is None:
         end = len(page)
-    find, match = page.find, _SAMPLE.match
-    for name, sinks in wanted.items():
-        length = len(name)
-        at = find(name, start, end)
-        while at >= 0:
-            after = at + length
-            if after < end and page[after] in _FOLLOWS and _leads_line(page, at, start):
-                line = match(page, after, end)
-                if line is not None:
-                    labels, number, moment = line.group("labels", "value", "timestamp")
-                    try:
-                        # Python's underscores in numbers aren't the format's.
-                        if b"_" in number:
-                            raise ValueError
-                        value = float(number)
-                        timestamp = 0.0 if moment is None else float(moment)
-                    except ValueError:
-                        pass  # no number: the line isn't a sample
-                    else:
-                        for sink in sinks:
-                            sink.offer(labels or b"", value, timestamp)
-                    after = line.end()
-            at = find(name, after, end)
+    find, match, length = page.find, _SAMPLE.match, len(name)
+    first = last = -1
+    left = -1 if most is None else most
+    at = find(name, start, end)
+    while at >= 0:
+        after = at + length
+        if after < end and page[after] in _FOLLOWS and _leads_line(page, at, start):
+            line = match(page, after, end)
+            if line is not None:
+                labels, number, moment = line.group("labels", "value", "timestamp")
+                after = line.end()
+                try:
+                    # Python's underscores in numbers aren't the format's.
+                    if b"_" in number:
+                        raise ValueError
+                    value = float(number)
+                    timestamp = 0.0 if moment is None else float(moment)
+                except ValueError:
+                    pass  # no number: the line isn't a sample
+                else:
+                    for sink in sinks:
+                        sink.offer(labels or b"", value, timestamp)
+                    if first < 0:
+                        first = at
+                    last = after
+                    left -= 1
+                    if not left:
+                        return Scanned(first, last, after)
+        at = find(name, after, end)
+    return Scanned(first, last, end)
 
 
-def steps(page: bytes, size: int = STEP) -> Iterator[tuple[int, int]]:
-    """Line-aligned pieces of about `size` bytes that together are the page; a longer line stays whole."""
+def steps(page: bytes, size: int = STEP, line: int = MOST_LINE) -> Iterator[tuple[int, int]]:
+    """Line-aligned pieces of about `size` bytes that together are the page, but for lines of more than `line` bytes."""
     start, total = 0, len(page)
     while total - start > size:
-        cut = page.rfind(b"\n", start, start + size)
-        if cut < 0:
-            cut = page.find(b"\n", start + size)
-            if cut < 0:
-                break
-        yield start, cut + 1
-        start = cut + 1
+        cut = page.rfind(b"\n", start, start + size) + 1
+        if not cut:
+            cut = page.find(b"\n", start, start + line) + 1
+            if not cut:
+                start = page.find(b"\n", start + line) + 1 or total
+                continue
+        yield start, cut
+        start = cut
     if start < total:
         yield start, total
 

@@ -33,6 +33,7 @@ class Target:
     def __init__(self, endpoint: Endpoint, feed: Feed) -> None:
         self.source = feed.source
         self.bindings: list[Binding] = [one.bind(endpoint) for one in feed.extractors]
+        self.reader = feed.source.reader(self.bindings)
         self.name = f"{endpoint.id}|{feed.source.name}"
         self.fault = ""
         """Why it can't be asked, if it can't."""
@@ -194,7 +195,7 @@ class Scraper:
             page = await self._client.get(target.url, target.source.tls)
             target.duration = self._clock() - started
             target.page_bytes = len(page)
-            await target.source.read(page, target.bindings)
+            await target.reader.read(page, started)
             changed = False
             for binding in target.bindings:
                 changed |= binding.store(watched.attributes, started)
@@ -265,7 +266,7 @@ def _describe(watched: Watched, now: float) -> dict[str, Any]:
         "address": watched.endpoint.authority,
         "up": all(target.up for target in watched.targets),
         "attributes": {
-            key.name: {"value": sample.value, "age": round(now - sample.at, 4)}
+            key.name: {"value": sample.value, "age": round(sample.age(now), 4)}
             for key, sample in watched.attributes.items()
         },
         "sources": [_describe_target(target, now) for target in watched.targets],

@@ -34,7 +34,7 @@ class Outcome(StrEnum):
 
 
 class Selector(ABC):
-    """Takes part in scans: cleared before each page, offered every sample of its metric, then asked what it has."""
+    """Takes part in scans: cleared before it is offered every sample of its metric, then asked what it has."""
 
     def __init__(self, spec: MetricSpec) -> None:
         self.spec = spec
@@ -223,25 +223,23 @@ class Choice:
         self._alternatives = list(alternatives)
         self._tried = 0
 
-    @property
-    def first(self) -> Selector:
-        """What is tried first."""
-        return self._alternatives[0]
+    def begin(self) -> None:
+        """A new page: the first is looked for first."""
+        self._tried = 0
 
     def next(self) -> Selector | None:
-        """What to look for next on this page; None when there is nothing more to try, or it has been found."""
+        """What to look for next on this page; None when there is nothing more to try, or it has been found. It has to
+        be cleared before it is offered samples."""
         if self._tried and self._alternatives[self._tried - 1].found:
             return None
         if self._tried == len(self._alternatives):
             return None
         selector = self._alternatives[self._tried]
-        selector.clear()
         self._tried += 1
         return selector
 
     def take(self) -> Selector | None:
         """End of the page: the selector that has found something, if one has."""
-        self._tried = 0
         # One at most: what is tried after another one is tried because that has found nothing.
         for index, selector in enumerate(self._alternatives):
             if selector.found:

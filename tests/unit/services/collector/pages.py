@@ -25,7 +25,8 @@ class Everything:
 def samples(page: bytes, names: Iterable[str]) -> list[Sample]:
     """All samples of these metrics, name by name, in the page's order."""
     sinks = {name: Everything() for name in names}
-    scan(page, {name.encode(): [sink] for name, sink in sinks.items()})
+    for name, sink in sinks.items():
+        scan(page, name.encode(), [sink])
     return [
         (name, dict(parse_labels(labels)), value, timestamp)
         for name, sink in sinks.items()

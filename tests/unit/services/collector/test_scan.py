@@ -109,7 +109,7 @@ def test_bytes_that_are_no_text_are_replaced_in_labels() -> None:
 
 def test_sinks_of_one_metric_are_all_offered_its_samples() -> None:
     one, other = Everything(), Everything()
-    scan(b"m 1\nm 2\n", {b"m": [one, other]})
+    assert scan(b"m 1\nm 2\n", b"m", [one, other]) == (0, 8, 8)
     assert one.samples == other.samples == [(b"", 1.0, 0.0), (b"", 2.0, 0.0)]
 
 
@@ -125,9 +125,9 @@ def test_steps_find_what_one_scan_finds() -> None:
     page = b"".join(b'm{i="%d"} %d\n' % (number, number) for number in range(2000))
     sink = Everything()
     for start, end in steps(page, 128):
-        scan(page, {b"m": [sink]}, start, end)
+        scan(page, b"m", [sink], start, end)
     whole = Everything()
-    scan(page, {b"m": [whole]})
+    scan(page, b"m", [whole])
     assert sink.samples == whole.samples
     assert len(whole.samples) == 2000
 

@@ -15,7 +15,7 @@ def spec(text: str) -> MetricSpec:
 
 def select(selector: Selector, page: str) -> float | None:
     selector.clear()
-    scan(page.encode(), {selector.name: [selector]})
+    scan(page.encode(), selector.name, [selector])
     return selector.value if selector.found else None
 
 
@@ -77,9 +77,11 @@ def test_a_selector_tells_an_absent_metric_from_one_without_the_series() -> None
 def read(choice: Choice, page: str) -> tuple[float | None, list[str]]:
     """The value, and the metrics that were looked for."""
     looked: list[str] = []
+    choice.begin()
     while (selector := choice.next()) is not None:
         looked.append(str(selector.spec))
-        scan(page.encode(), {selector.name: [selector]})
+        selector.clear()
+        scan(page.encode(), selector.name, [selector])
     taken = choice.take()
     return (None if taken is None else taken.value), looked
 

@@ -165,6 +165,7 @@ class PickerService(Service):
             time.time,
             self.metrics.plugin,
             honour_subset=not self._settings.disable_endpoint_subset_filter,
+            named_models_only=self._settings.require_named_models,
         )
 
     def _on_config(self, text: str, origin: str) -> None:

@@ -12,7 +12,7 @@ from time import perf_counter
 import numpy as np
 
 from services.picker.admission.detector import SaturationDetector
-from services.picker.decision import Asked, Decision
+from services.picker.decision import SHOWN, Asked, Decision
 from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.requests.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import Cycle
@@ -37,6 +37,7 @@ class Director:
         wall_clock: Callable[[], float],
         *,
         honour_subset: bool = True,
+        named_models_only: bool = False,
     ) -> None:
         self.scheduler = scheduler
         self.detector = detector
@@ -44,6 +45,7 @@ class Director:
         self._random = random
         self._wall_clock = wall_clock
         self._honour_subset = honour_subset
+        self._named_models_only = named_models_only
 
     def decide(self, request: Request, view: View, now: float) -> Decision:
         """Where the request goes at the monotonic time `now`. Producers have learned of it; nothing is charged yet."""
@@ -69,6 +71,8 @@ class Director:
             at=self._wall_clock(),
             monotonic=now,
         )
+        if (unknown := self._unknown(request.content.model, view)) is not None:
+            return decided(outcome=unknown, seconds=perf_counter() - started)
         if not len(candidates):
             nothing = _NONE_IN_SUBSET if len(cycle.layout) else _EMPTY
             return decided(outcome=nothing, seconds=perf_counter() - started)
@@ -110,6 +114,17 @@ class Director:
             rewrite, target = found
             return target, rewrite
         return request.headers.first_of(*REWRITE_HEADERS) or model, ""
+
+    def _unknown(self, model: str, view: View) -> Refusal | None:
+        """The refusal of a model that the pool doesn't name, where it serves only those that it names."""
+        rewrites = view.rewrites
+        if not model or rewrites.names(model) or not (rewrites.closed or self._named_models_only):
+            return None
+        return Refusal(
+            status=404,
+            message=f"model: {model[:SHOWN]!r} is none that this pool serves: no InferenceModel names it",
+            kind="model_not_found",
+        )
 
     def _candidates(self, request: Request, layout: Layout) -> Rows:
         if request.subset is None or not self._honour_subset:

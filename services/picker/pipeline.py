@@ -56,6 +56,7 @@ def build(
     observe: Observe = nothing,
     *,
     honour_subset: bool = True,
+    named_models_only: bool = False,
 ) -> Pipeline:
     """Instances of the configuration's plugins, wired. Raises `Invalid` when a plugin refuses to be made."""
     plugins = config.instances(Tier.PICKER)
@@ -70,5 +71,6 @@ def build(
         random,
         wall_clock,
         honour_subset=honour_subset,
+        named_models_only=named_models_only,
     )
     return Pipeline(config, ParserChain(parsers), director)

@@ -32,6 +32,13 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         256 * 2**10
     )
     disable_endpoint_subset_filter: Annotated[bool, Meta(description="ignore a gateway's subset hint")] = False
+    require_named_models: Annotated[
+        bool,
+        Meta(
+            description="answer 404 for models that no InferenceModel or rewrite of the pool names, also in a pool "
+            "without any InferenceModel"
+        ),
+    ] = False
     allow_experimental_plugins: Annotated[bool, Meta(description="load plugin types of alpha stability")] = False
     decisions_kept: Annotated[int, Meta(ge=0, description="decisions that /debug/decisions can explain")] = 1000
     log_decisions: Annotated[bool, Meta(description="log one line for each decision")] = False

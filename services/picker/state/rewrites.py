@@ -2,7 +2,8 @@
 
 InferenceModelRewrites: a rule that names the model goes before one for every model; among equals the oldest resource's
 first rule. An InferenceModel, their predecessor, is a rule that names its model and comes after all of those; its
-criticality is the priority of requests that name no objective. A split between targets is decided by the request's id,
+criticality is the priority of requests that name no objective, and a pool that has any serves no model that none names.
+A split between targets is decided by the request's id,
 so that a retry of the same request stays with its target.
 """
 
@@ -43,6 +44,15 @@ class Rewrites:
             return None
         name, rule = found
         return name, split(rule.targets, request_id)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pool serves only models that it names: it does where it has an InferenceModel."""
+        return bool(self._priorities)
+
+    def names(self, model: str) -> bool:
+        """Whether an InferenceModel or a rewrite is for this model."""
+        return model in self._priorities or model in self._exact or self._generic is not None
 
     def priority(self, model: str) -> int:
         """The priority of the client's model: its InferenceModel's criticality, 0 when there is none."""

@@ -20,11 +20,11 @@ REGISTRY = Registry.installed()
 WALL = 1_700_000_000.0
 
 
-def director(document: str = "", *, honour_subset: bool = True, seed: int = 3) -> Director:
+def director(document: str = "", *, seed: int = 3, **options: bool) -> Director:
     if document:
         document = f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n{document}"
     random = np.random.default_rng(seed)
-    return build(load(document, REGISTRY), random, lambda: WALL, honour_subset=honour_subset).director
+    return build(load(document, REGISTRY), random, lambda: WALL, **options).director
 
 
 def decide(view: View, asked: Request | None = None, document: str = "", **options: Any) -> Decision:
@@ -102,7 +102,7 @@ def test_a_prompt_that_is_longer_by_a_piece_still_matches_its_whole_blocks() -> 
 def test_the_decision_tells_what_it_is_about() -> None:
     decision = decide(pool("a1"), request(b"x" * 40, id="mine"))
     assert (decision.asked.id, decision.at, decision.monotonic, decision.model) == ("mine", WALL, NOW, "model")
-    assert route(decision) == Route(destinations=("10.0.0.1:8000",))
+    assert route(decision) == Route(destinations=("10.0.0.1:8000",), client_model="model")
     assert decision.tokens == 10
     assert 0 < decision.seconds < 10
 
@@ -221,7 +221,35 @@ def test_an_inference_model_gives_a_priority_to_who_names_no_objective() -> None
     view.upsert("pool.model.m", Model(name="m", model_name="cheap", criticality=Criticality.SHEDDABLE))
     assert refusal(decide(view, request(model="cheap"))).status == 429
     assert route(decide(view, request(model="cheap", headers=objective("high")))).destinations
+
+
+def test_a_pool_with_an_inference_model_serves_no_model_that_none_names() -> None:
+    view = rewriting(pool("a1"))
     assert route(decide(view, request(model="dear"))).destinations
+    view.upsert("pool.model.m", Model(name="m", model_name="cheap"))
+    unknown = refusal(decide(view, request(model="dear")))
+    assert (unknown.status, unknown.kind) == (404, "model_not_found")
+    assert unknown.message == "model: 'dear' is none that this pool serves: no InferenceModel names it"
+    assert route(decide(view, request(model="cheap"))).destinations
+    assert route(decide(view, request(model="client"))).model == "target"
+    assert route(decide(view, Request(id="x", headers=request().headers, path="/v1/models"))).destinations
+    view.delete("pool.model.m")
+    assert route(decide(view, request(model="dear"))).destinations
+
+
+def test_a_rewrite_for_every_model_names_them_all() -> None:
+    view = pool("a1")
+    view.upsert("pool.model.m", Model(name="m", model_name="cheap"))
+    view.upsert("pool.rewrite.r", ModelRewrite(name="r", rules=(RewriteRule(targets=(Target(model="cheap"),)),)))
+    assert route(decide(view, request(model="dear"))).model == "cheap"
+
+
+def test_a_setting_closes_a_pool_without_inference_models() -> None:
+    assert refusal(decide(pool("a1"), request(model="dear"), named_models_only=True)).status == 404
+
+
+def test_a_models_long_name_isnt_repeated_whole() -> None:
+    assert len(refusal(decide(pool("a1"), request(model="x" * 9000), named_models_only=True)).message) < 400
 
 
 def test_a_request_without_a_body_is_routed_too() -> None:

@@ -20,7 +20,7 @@ REGISTRY = Registry.installed()
 WALL = 1_700_000_000.0
 
 
-def director(document: str = "", *, seed: int = 3, **options: bool) -> Director:
+def director(document: str = "", *, seed: int = 3, **options: Any) -> Director:
     if document:
         document = f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n{document}"
     random = np.random.default_rng(seed)

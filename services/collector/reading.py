@@ -24,6 +24,8 @@ SLACK = 2048
 """Bytes by which a group may be off its place before the whole page is searched for it."""
 MOST_GROUP = STEP
 """Bytes of a group that is remembered."""
+SMALL_GROUP = 4096
+"""Bytes of a group that is read in one go."""
 MOST_PAGE = 4 * 2**20
 """Bytes of a page whose groups are remembered: looking for headers in a larger one takes too long in one go."""
 MOST_OFFERS = 1000
@@ -35,7 +37,7 @@ _BEGINNINGS = (b"# HELP ", b"# TYPE ", b"# UNIT ", b"# EOF")
 _LONGEST_BEGINNING = 7
 _PARTS = (b"", b"_bucket", b"_sum", b"_count", b"_total", b"_info", b"_created", b"_gsum", b"_gcount")
 """What samples' names have after their family's."""
-_NEWLINE, _HASH = b"\n#"
+_NEWLINE = ord("\n")
 
 
 class MetricsReader(Reader):
@@ -43,33 +45,67 @@ class MetricsReader(Reader):
 
     def __init__(self, bindings: Sequence[Binding]) -> None:
         self._bindings = [one for one in bindings if isinstance(one, MetricsBinding)]
+        self._choices: list[Choice] = []
+        """What was looked for on the last page."""
         self._groups: dict[bytes, _Group] = {}
         """By metric name, in the order of the page. A metric whose place can't be told isn't there."""
+        self._plan: list[tuple[bytes, _Group, list[Selector]]] | None = None
+        """All that has to be looked for on a page where everything is as on the last: the groups in the order of the
+        page, with the selectors that hold what they say."""
         self._whole_at: float | None = None
         """When the groups were last forgotten."""
 
     async def read(self, page: bytes, at: float) -> None:
         if self._whole_at is None or not at - self._whole_at < WHOLE_EVERY:
-            self._groups, self._whole_at = {}, at
+            self._groups, self._plan, self._whole_at = {}, None, at
         choices = [choice for one in self._bindings for choice in one.choices]
-        for choice in choices:
+        if self._plan is None or choices != self._choices or not await self._follow(self._plan, page):
+            self._choices = choices
+            self._plan = await self._look(page)
+
+    async def _follow(self, plan: Iterable[tuple[bytes, "_Group", list[Selector]]], page: bytes) -> bool:
+        """Read a page that is like the last; whether it is."""
+        moved = 0
+        for name, group, selectors in plan:
+            if not group.find(page, moved):
+                return False
+            moved = group.moved
+            if not group.told:
+                if group.end - group.body > SMALL_GROUP:
+                    await _offer(page, name, selectors, ((group.body, group.end),))
+                elif group.end > group.body:
+                    for one in selectors:
+                        one.clear()
+                    scan(page, name, selectors, group.body, group.end)
+                else:
+                    for one in selectors:
+                        one.clear()
+                group.told.update(selectors)
+        return all(choice.found or choice.only for choice in self._choices)
+
+    async def _look(self, page: bytes) -> list[tuple[bytes, "_Group", list[Selector]]] | None:
+        """Read a page that may have changed. Returns the plan for the next one, unless that will need another look."""
+        for choice in self._choices:
             choice.begin()
-        while wanted := _wanted(choices):
+        first = wanted = _wanted(self._choices)
+        while wanted:
             moved = 0
+            lost = dict(wanted)
             for name, group in list(self._groups.items()):
-                selectors = wanted.get(name)
-                if selectors is None:
-                    continue
-                if not group.find(page, moved):
-                    continue
-                moved = group.moved
-                stale = [one for one in selectors if one not in group.told]
-                if stale:
-                    await _offer(page, name, stale, ((group.body, group.end),))
-                    group.told.update(stale)
-                del wanted[name]
-            for name, selectors in wanted.items():
+                if name in wanted and group.find(page, moved):
+                    moved = group.moved
+                    stale = [one for one in wanted[name] if one not in group.told]
+                    if stale:
+                        await _offer(page, name, stale, ((group.body, group.end),))
+                        group.told.update(stale)
+                    del lost[name]
+            for name, selectors in lost.items():
                 await self._search(page, name, selectors)
+            wanted = _wanted(self._choices)
+        if not all(choice.found or choice.only for choice in self._choices):
+            return None
+        plan = [(name, group, first[name]) for name, group in self._groups.items() if name in first]
+        return plan if len(plan) == len(first) else None
 
     async def _search(self, page: bytes, name: bytes, selectors: Sequence[Selector]) -> None:
         """Look for a metric on the whole page, and remember where it was."""
@@ -109,17 +145,16 @@ class _Group:
         """Find the group on another page, where the groups before it have moved by `moved` bytes; whether it is
         there."""
         start = self.start + moved
-        if start >= 0 and page.startswith(self.block, start) and _begins_line(page, start):
-            if not self.to_end or start + len(self.block) == len(page):
-                self.moved = moved
-                self.start, self.body, self.end = start, self.body + moved, self.end + moved
+        if start >= 0 and page.startswith(self.header, start) and _begins_line(page, start):
+            if page.startswith(self.block, start) and not (self.to_end and start + len(self.block) != len(page)):
+                self.moved, self.start, self.body, self.end = moved, start, self.body + moved, self.end + moved
                 return True
         else:
             start = page.find(self.header, max(0, start - SLACK), max(0, start + SLACK) + len(self.header))
             if start < 0 or not _begins_line(page, start):
                 return False
         body = start + len(self.header)
-        if _family(page, body) == self.family:
+        if page.startswith(b"#", body) and _family(page, body) == self.family:
             return False  # its header has more lines than it had
         end = _end(page, start, body)
         if end is None:

@@ -72,10 +72,14 @@ def scan(
     at = find(name, start, end)
     while at >= 0:
         after = at + length
-        if after < end and page[after] in _FOLLOWS and _leads_line(page, at, start):
+        if (
+            after < end
+            and page[after] in _FOLLOWS
+            and (at == start or page[at - 1] == _NEWLINE or _leads_line(page, at, start))
+        ):
             line = match(page, after, end)
             if line is not None:
-                labels, number, moment = line.group("labels", "value", "timestamp")
+                labels, number, moment = line.groups()
                 after = line.end()
                 try:
                     # Python's underscores in numbers aren't the format's.

@@ -223,6 +223,16 @@ class Choice:
         self._alternatives = list(alternatives)
         self._tried = 0
 
+    @property
+    def only(self) -> bool:
+        """Whether there is nothing else to try when what is tried first isn't found."""
+        return len(self._alternatives) == 1
+
+    @property
+    def found(self) -> bool:
+        """Whether what is tried first was found."""
+        return self._alternatives[0].found
+
     def begin(self) -> None:
         """A new page: the first is looked for first."""
         self._tried = 0

@@ -13,16 +13,22 @@ import structlog
 from fastapi import FastAPI
 
 from services.collector.assignment import assigned
+from services.collector.flags import with_flags
 from services.collector.http import Client
 from services.collector.metrics import CollectorMetrics
+from services.collector.metrics_port import at_metrics_port
 from services.collector.pipeline import Pipeline, build
 from services.collector.scraper import Scraper, Watched
 from services.collector.settings import CollectorSettings
+from shared.attributes import AttributeMap
 from shared.bus import Delete, Event, FramePublisher, MalformedLog, Membership, Replica, Reset, Upsert
 from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key
 from shared.config import Invalid, load
-from shared.model import Configuration, Endpoint
+from shared.datalayer.endpoints import EndpointDispatcher
+from shared.datalayer.events import Tally
+from shared.datalayer.metrics import DataLayerMetrics
+from shared.model import Configuration, Endpoint, Pool
 from shared.plugin import Registry
 from shared.service import Service, read_text, run
 from shared.service.bus import BusMetrics, make_bus
@@ -52,13 +58,15 @@ class CollectorService(Service):
         self._plugins = Registry.installed() if plugins is None else plugins
         self._endpoints: dict[str, Endpoint] = {}
         """All of the pool, by their keys on the bus."""
+        self._resource: Pool | None = None
         self._reassigning: asyncio.Handle | None = None
         self._stopping = False
         self._published: str | None = None
         """The configuration that the bus brought last."""
         self._reloads = Reloads()
-        path = settings.config_file
-        first = self._load(read_text(path, "--config-file") if path else "", path)
+        self._unconfigured = ""
+        """Why there is no configuration yet that could be used."""
+        first = self._first()
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
         malformed = MalformedLog(time.monotonic)
         self.replica = Replica(self.bus, subjects, self._pool, self._on_event, malformed=malformed)
@@ -77,10 +85,14 @@ class CollectorService(Service):
             refresh=settings.refresh,
             heartbeat=settings.heartbeat,
         )
-        self.scraper.use(first)
+        self._tally = Tally()
+        self._endpoint_events = EndpointDispatcher((), self._attributes, self._tally)
+        self._use(first)
+        self.registry.register(DataLayerMetrics(self._tally))
         self.registry.register(CollectorMetrics(self.scraper, self.sender, self._reloads))
         self.registry.register(BusMetrics(self.bus, self.replica, malformed))
         self.readiness.require("endpoints", self.replica.readiness)
+        self.readiness.require("configuration", lambda: self._unconfigured or None)
 
     async def start(self) -> None:
         await self._client.open()
@@ -152,7 +164,9 @@ class CollectorService(Service):
         self._reassigning = None
         if not self._stopping:
             by_id = {endpoint.id: endpoint for endpoint in self._endpoints.values()}
-            self.scraper.assign(assigned(by_id, self.id, self.members.ids))
+            scraped = at_metrics_port(by_id, self._resource, self._settings.model_server_metrics_port)
+            self.scraper.assign(assigned(scraped, self.id, self.members.ids))
+            self._tell_of_endpoints()
 
     # What the bus brings
 
@@ -160,11 +174,15 @@ class CollectorService(Service):
         match event:
             case Reset(facts=facts):
                 self._endpoints = {key: fact for key, fact in facts.items() if isinstance(fact, Endpoint)}
+                self._resource = next((fact for fact in facts.values() if isinstance(fact, Pool)), None)
                 config = facts.get(self._config_key)
                 self._on_config(config if isinstance(config, Configuration) else None)
                 self._reassign_soon()
             case Upsert(key=key, fact=Endpoint() as endpoint):
                 self._endpoints[key] = endpoint
+                self._reassign_soon()
+            case Upsert(fact=Pool() as pool):
+                self._resource = pool
                 self._reassign_soon()
             case Upsert(fact=Configuration() as config):
                 self._on_config(config)
@@ -173,12 +191,27 @@ class CollectorService(Service):
                     self._reassign_soon()
                 elif key == self._config_key:
                     self._on_config(None)
+                elif self._resource is not None and key == fact_key(self._pool, self._resource):
+                    self._resource = None
+                    self._reassign_soon()
 
     @property
     def _config_key(self) -> str:
         return fact_key(self._pool, Configuration(text=""))
 
     # Configuration
+
+    def _first(self) -> Pipeline:
+        """The configuration to start with: the file's, or the default until the bus has brought another. Flags that
+        don't go with the default may go with that one, so they are no reason not to start, but not to be ready."""
+        if path := self._settings.config_file:
+            return self._load(read_text(path, "--config-file"), path)
+        try:
+            return self._load("", "built-in default")
+        except Invalid as error:
+            log.warning("config.waiting", problems=error.lines())
+            self._unconfigured = f"the flags don't go with the built-in default configuration: {'; '.join(error.lines())}"
+            return Pipeline()
 
     def _on_config(self, config: Configuration | None) -> None:
         """A configuration from the bus, or none there: swapped in whole, or the last good one stays."""
@@ -194,12 +227,30 @@ class CollectorService(Service):
             log.error("config.refused", origin=origin, problems=error.lines())
             return
         self._reloads.taken += 1
-        self._reloads.problem = ""
-        self.scraper.use(pipeline)
+        self._reloads.problem = self._unconfigured = ""
+        self._use(pipeline)
         log.info("config.taken", origin=origin or "built-in default", sources=pipeline.describe())
+
+    def _use(self, pipeline: Pipeline) -> None:
+        """Collect by this pipeline from now on. Its endpoint extractors begin with all endpoints of the share."""
+        self._endpoint_events.close()
+        self._endpoint_events = EndpointDispatcher(pipeline.endpoint_feeds, self._attributes, self._tally)
+        self.scraper.use(pipeline)
+        self._tell_of_endpoints()
+
+    def _tell_of_endpoints(self) -> None:
+        """Let the endpoint extractors hear what the share has become."""
+        for id in self._endpoint_events.reset({id: one.endpoint for id, one in self.scraper.watched.items()}):
+            self.sender.note(id, True)
+
+    def _attributes(self, id: str) -> AttributeMap:
+        """What is known of an endpoint of the share; of one that has left it, nothing."""
+        watched = self.scraper.watched.get(id)
+        return AttributeMap() if watched is None else watched.attributes
 
     def _load(self, text: str, origin: str) -> Pipeline:
         config = load(text, self._plugins, origin, allow_experimental=self._settings.allow_experimental_plugins)
+        config = with_flags(config, self._settings)
         for warning in config.warnings:
             log.warning("config.warning", origin=origin, problem=str(warning))
         return build(config)

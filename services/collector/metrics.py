@@ -111,7 +111,7 @@ class CollectorMetrics(Collector):
             id = watched.endpoint.id
             samples = watched.attributes.items()
             if samples:
-                value_age.add_metric([id], now - min(sample.at for _, sample in samples))
+                value_age.add_metric([id], max(sample.age(now) for _, sample in samples))
             for target in watched.targets:
                 values = [id, target.source.name]
                 up.add_metric(values, target.up)

@@ -10,6 +10,8 @@ from msgspec import Struct
 from services.collector.interfaces import Extractor, PollingSource
 from shared.config.loaded import LoadedConfig, PluginSpec
 from shared.config.problems import Problems
+from shared.datalayer.endpoints import EndpointExtractor, EndpointFeed, EndpointNotificationSource
+from shared.datalayer.wiring import feeds as endpoint_feeds
 from shared.plugin import Tier
 
 
@@ -26,13 +28,15 @@ class Pipeline(Struct, frozen=True):
     feeds: tuple[Feed, ...] = ()
     plan: tuple[Any, ...] = ()
     """What it was built from: pipelines with equal plans do the same."""
+    endpoint_feeds: tuple[EndpointFeed, ...] = ()
+    """Who hears of endpoints that come, change and go."""
 
     def describe(self) -> list[dict[str, Any]]:
         """For the debug pages."""
         return [
             {"source": feed.source.name, "extractors": [extractor.name for extractor in feed.extractors]}
             for feed in self.feeds
-        ]
+        ] + [feed.describe() for feed in self.endpoint_feeds]
 
 
 def plan(config: LoadedConfig) -> tuple[Any, ...]:
@@ -71,7 +75,8 @@ def build(config: LoadedConfig) -> Pipeline:
                 )
         feeds.append(Feed(source, tuple(extractors)))
     problems.raise_if_any(config.origin)
-    return Pipeline(tuple(feeds), plan(config))
+    hearing = endpoint_feeds(config, instances, EndpointNotificationSource, EndpointExtractor)
+    return Pipeline(tuple(feeds), plan(config), hearing)
 
 
 def _polled(source: PluginSpec) -> bool:

@@ -6,6 +6,7 @@ from services.collector.extractors.models import ModelsExtractor
 from services.collector.sources.dcgm import DcgmSource
 from services.collector.sources.metrics import MetricsSource
 from services.collector.sources.models import ModelsSource
+from shared.datalayer.endpoints import EndpointNotificationSource
 from shared.plugin import Plugin
 
 PLUGINS: tuple[type[Plugin], ...] = (
@@ -15,4 +16,5 @@ PLUGINS: tuple[type[Plugin], ...] = (
     CoreMetricsExtractor,
     ModelsExtractor,
     DcgmExtractor,
+    EndpointNotificationSource,
 )

@@ -1,11 +1,36 @@
-"""What a collector can be told."""
+"""What a collector can be told.
 
-from typing import Annotated
+The metric flags are those of the Go original, of all its generations: in kebab case and in camel case, and those of the
+quantities that others can be derived from.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from services.collector.sources.http import check_path
+from services.collector.spec import SpecError, parse_spec
 from shared.quantities import Duration, PositiveDuration, Size
 from shared.service import CommonSettings
+
+METRIC_FLAGS: Mapping[str, str] = {
+    "total_queued_requests_metric": "queued_requests_spec",
+    "total_running_requests_metric": "running_requests_spec",
+    "all_requests_metric": "all_requests_spec",
+    "kv_cache_usage_percentage_metric": "kv_usage_spec",
+    "used_kv_cache_blocks_metric": "used_kv_blocks_spec",
+    "max_kv_cache_blocks_metric": "max_kv_blocks_spec",
+    "used_kv_cache_tokens_metric": "used_kv_tokens_spec",
+    "max_kv_cache_tokens_metric": "max_kv_tokens_spec",
+    "lora_info_metric": "lora_spec",
+    "cache_info_metric": "cache_info_spec",
+}
+"""Settings that define an engine, and the fields of `services.collector.engine_configs` that they stand for."""
+
+
+def _metric(description: str, *aliases: str) -> Meta:
+    return Meta(description=description, extra={"aliases": aliases})
 
 
 class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
@@ -34,3 +59,120 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
         PositiveDuration, Meta(description="values that didn't change are confirmed this often while they are scraped")
     ] = 0.1
     heartbeat: Annotated[PositiveDuration, Meta(description="everything is published at least this often")] = 0.5
+    total_queued_requests_metric: Annotated[
+        str | None,
+        _metric(
+            "specification of the requests that wait, name or name{label=value}. Any of the metric flags makes a "
+            "default engine; an empty one switches its quantity off",
+            "--totalQueuedRequestsMetric",
+            "--waiting-requests-metric",
+            "--waitingRequestsMetric",
+        ),
+    ] = None
+    total_running_requests_metric: Annotated[
+        str | None,
+        _metric(
+            "specification of the requests in the batch",
+            "--totalRunningRequestsMetric",
+            "--running-requests-metric",
+            "--runningRequestsMetric",
+        ),
+    ] = None
+    all_requests_metric: Annotated[
+        str | None,
+        _metric(
+            "specification of the requests that wait or run; those that run taken away are those that wait",
+            "--allRequestsMetric",
+        ),
+    ] = None
+    kv_cache_usage_percentage_metric: Annotated[
+        str | None,
+        _metric(
+            "specification of the share of the KV cache in use, 0 to 1",
+            "--kvCacheUsagePercentageMetric",
+            "--kv-cache-usage-metric",
+            "--kvCacheUsageMetric",
+            "--kVCacheUsageMetric",
+        ),
+    ] = None
+    used_kv_cache_blocks_metric: Annotated[
+        str | None,
+        _metric(
+            "specification of the KV cache blocks in use; their share of all is the share in use",
+            "--usedKvCacheBlocksMetric",
+            "--usedKVCacheBlocksMetric",
+        ),
+    ] = None
+    max_kv_cache_blocks_metric: Annotated[
+        str | None,
+        _metric(
+            "specification of the KV cache blocks that there are",
+            "--maxKvCacheBlocksMetric",
+            "--maxKVCacheBlocksMetric",
+        ),
+    ] = None
+    used_kv_cache_tokens_metric: Annotated[
+        str | None,
+        _metric(
+            "specification of the tokens in the KV cache; their share of those that it holds is the share in use",
+            "--usedKvCacheTokensMetric",
+            "--usedKVCacheTokensMetric",
+        ),
+    ] = None
+    max_kv_cache_tokens_metric: Annotated[
+        str | None,
+        _metric(
+            "specification of the tokens that the KV cache holds",
+            "--maxKvCacheTokensMetric",
+            "--maxKVCacheTokensMetric",
+        ),
+    ] = None
+    lora_info_metric: Annotated[
+        str | None,
+        _metric(
+            "specification of the series with the LoRA adapters as labels",
+            "--loraInfoMetric",
+            "--lora-request-info-metric",
+            "--loraRequestInfoMetric",
+        ),
+    ] = None
+    cache_info_metric: Annotated[
+        str | None,
+        _metric("specification of the series with the KV cache's dimensions as labels", "--cacheInfoMetric"),
+    ] = None
+    model_server_metrics_scheme: Annotated[
+        Literal["http", "https"] | None,
+        _metric(
+            "deprecated: scheme of the metrics page, where the metrics-data-source doesn't say one",
+            "--modelServerMetricsScheme",
+        ),
+    ] = None
+    model_server_metrics_path: Annotated[
+        str | None,
+        _metric(
+            "deprecated: path of the metrics page, where the metrics-data-source doesn't say one",
+            "--modelServerMetricsPath",
+        ),
+    ] = None
+    model_server_metrics_port: Annotated[
+        Annotated[int, Meta(ge=1, le=65535)] | None,
+        _metric(
+            "deprecated: port of the metrics page, where neither the metrics-data-source nor the endpoint says one; "
+            "only in a pool with one port a pod",
+            "--modelServerMetricsPort",
+        ),
+    ] = None
+
+    @classmethod
+    def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+        yield from super().problems(sound)
+        for name in METRIC_FLAGS:
+            try:
+                parse_spec(sound.get(name) or "")
+            except SpecError as error:
+                yield (name,), str(error)
+        if (path := sound.get("model_server_metrics_path")) is not None:
+            try:
+                check_path(path)
+            except ValueError as error:
+                yield (("model_server_metrics_path",), str(error).removeprefix("path: "))

@@ -26,7 +26,10 @@ from services.picker.transport.health import HealthServer
 from shared.bus import Delete, Event, FrameReader, Load, Malformed, MalformedLog, Replica, Reset, Upsert, decode, encode
 from shared.bus.subjects import parse_key
 from shared.config import Invalid, LoadedConfig, load
-from shared.model import Configuration
+from shared.datalayer.endpoints import EndpointDispatcher
+from shared.datalayer.events import Tally
+from shared.datalayer.metrics import DataLayerMetrics
+from shared.model import Configuration, Endpoint
 from shared.plugin import Registry
 from shared.service import Service, read_text, run
 from shared.service.bus import BusMetrics, make_bus
@@ -64,6 +67,9 @@ class PickerService(Service):
             clock=time.monotonic,
             log_decisions=settings.log_decisions,
         )
+        self._tally = Tally()
+        self._endpoint_events = self._dispatcher()
+        self.registry.register(DataLayerMetrics(self._tally))
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
         malformed = MalformedLog(time.monotonic)
         self._malformed = malformed
@@ -174,7 +180,7 @@ class PickerService(Service):
             return
         self._published_config = text
         try:
-            self.desk.pipeline = self._build(self._load(text, origin))
+            self._use(self._build(self._load(text, origin)))
         except Invalid as error:
             self._config_problem = str(error)
             self.metrics.reloads.labels("refused").inc()
@@ -184,23 +190,39 @@ class PickerService(Service):
             self.metrics.reloads.labels("taken").inc()
             log.info("config.taken", origin=origin or "built-in default")
 
+    def _use(self, pipeline: Pipeline) -> None:
+        """Decide by this pipeline from now on. Its endpoint extractors begin with all endpoints."""
+        self.desk.pipeline = pipeline
+        self._endpoint_events.close()
+        self._endpoint_events = self._dispatcher()
+        self._endpoint_events.reset(self.view.endpoints)
+
+    def _dispatcher(self) -> EndpointDispatcher:
+        return EndpointDispatcher(self.desk.pipeline.endpoint_feeds, self.view.made, self._tally)
+
     # What the bus brings
 
     def _on_event(self, event: Event) -> None:
         match event:
             case Reset(facts=facts):
                 self.view.reset(facts)
+                self._endpoint_events.reset(self.view.endpoints)
                 published = next((one for one in facts.values() if isinstance(one, Configuration)), None)
                 self._on_config(published.text if published else "", published.origin if published else "")
             case Upsert(key=key, fact=Configuration() as fact):
                 self._on_config(fact.text, fact.origin)
             case Upsert(key=key, fact=fact):
                 self.view.upsert(key, fact)
+                if isinstance(fact, Endpoint):
+                    self._endpoint_events.upsert(fact)
             case Delete(key=key):
-                if parse_key(key).kind == "config":
+                parsed = parse_key(key)
+                if parsed.kind == "config":
                     self._on_config("", "")
-                else:
-                    self.view.delete(key)
+                    return
+                self.view.delete(key)
+                if parsed.kind == "endpoint":
+                    self._endpoint_events.delete(parsed.name)
 
     def _on_load(self, message: Msg) -> None:
         try:

@@ -4,7 +4,7 @@ It keeps the arrays that the plugins worked with and turns them into words only 
 keeps little: decisions outlive their requests, and neither prompts nor whatever else a client may make large may stay.
 """
 
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -165,7 +165,7 @@ class Decision(Struct, frozen=True, kw_only=True):
         return {
             self.layout.endpoints[row].id: {
                 "value": _number(value),
-                "age": round(self.monotonic - at, 4) if isfinite(at) else None,
+                "age": round(max(0.0, self.monotonic - at), 4) if at > -inf else None,
                 "fresh": known,
             }
             for row, value, at, known in zip(rows, reading.values.tolist(), times, fresh, strict=True)

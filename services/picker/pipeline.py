@@ -16,16 +16,26 @@ from services.picker.scheduling.profile import Observe, nothing
 from services.picker.scheduling.scheduler import Scheduler
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem
+from shared.datalayer.endpoints import EndpointExtractor, EndpointFeed, EndpointNotificationSource
+from shared.datalayer.wiring import feeds
 from shared.plugin import Tier
 
 
 class Pipeline:
     """Parsers and director of one configuration."""
 
-    def __init__(self, config: LoadedConfig, parsers: ParserChain, director: Director) -> None:
+    def __init__(
+        self,
+        config: LoadedConfig,
+        parsers: ParserChain,
+        director: Director,
+        endpoint_feeds: tuple[EndpointFeed, ...] = (),
+    ) -> None:
         self.config = config
         self.parsers = parsers
         self.director = director
+        self.endpoint_feeds = endpoint_feeds
+        """Who hears of endpoints that come, change and go."""
 
     def state(self) -> dict[str, Any]:
         """What `/debug/state` shows of the configuration."""
@@ -37,6 +47,7 @@ class Pipeline:
             },
             "parsers": list(self.config.parsers),
             "saturation_detector": self.config.saturation_detector,
+            "endpoint_sources": [feed.describe() for feed in self.endpoint_feeds],
             "stale_metrics": {
                 "after": self.config.stale_metrics.after,
                 "policy": self.config.stale_metrics.policy,
@@ -73,4 +84,5 @@ def build(
         honour_subset=honour_subset,
         named_models_only=named_models_only,
     )
-    return Pipeline(config, ParserChain(parsers), director)
+    heard = feeds(config, plugins, EndpointNotificationSource, EndpointExtractor)
+    return Pipeline(config, ParserChain(parsers), director, heard)

@@ -1,6 +1,7 @@
 """The plugin types that run in a picker. A new one is a file in `scheduling` and a line here."""
 
 from services.picker.admission.utilization import UtilizationDetector
+from services.picker.extractors.topology import TopologyExtractor
 from services.picker.requests.openai import OpenAIParser
 from services.picker.requests.passthrough import PassthroughParser
 from services.picker.scheduling.filters.endpoint_attribute import EndpointAttributeFilter
@@ -22,6 +23,7 @@ from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
 from services.picker.scheduling.scorers.queue import QueueScorer
 from services.picker.scheduling.scorers.running_requests import RunningRequestsScorer
 from services.picker.scheduling.scorers.token_load import TokenLoadScorer
+from shared.datalayer.endpoints import EndpointNotificationSource
 from shared.plugin import Plugin
 
 PLUGINS: tuple[type[Plugin], ...] = (
@@ -47,4 +49,6 @@ PLUGINS: tuple[type[Plugin], ...] = (
     ApproxPrefixProducer,
     InFlightLoadProducer,
     UtilizationDetector,
+    EndpointNotificationSource,
+    TopologyExtractor,
 )

@@ -1,7 +1,8 @@
 """Attributes of endpoints as the columns that a frame carries. Pure.
 
 A column has a number or NaN per endpoint, and beside it the age of each value: an attribute that an endpoint doesn't
-have is absent, whatever the others have.
+have is absent, whatever the others have. One that it is known not to have is told apart from one that nothing is known
+of.
 """
 
 import math
@@ -25,6 +26,7 @@ class Columns(Struct, frozen=True):
     columns: dict[str, bytes]
     ages: dict[str, bytes]
     objects: dict[str, list[Any]]
+    absent: dict[str, list[int]] = {}
 
     @property
     def size(self) -> int:
@@ -43,17 +45,22 @@ def pack(rows: Sequence[Row], now: float) -> Columns:
     count = len(rows)
     values: dict[AttributeKey[Any], list[Any]] = {}
     ages: dict[AttributeKey[Any], list[float]] = {}
+    absent: dict[str, list[int]] = {}
     for position, (_, attributes) in enumerate(rows):
         for key, sample in attributes.items():
+            if sample.value is None:
+                absent.setdefault(key.wire, []).append(position)
+                continue
             column = values.get(key)
             if column is None:
                 column = values[key] = [math.nan if key.kind is float else None] * count
                 ages[key] = [0.0] * count
             column[position] = sample.value
-            ages[key][position] = max(0.0, now - sample.at)
+            ages[key][position] = sample.age(now)
     return Columns(
         ids=tuple(id for id, _ in rows),
         columns={key.wire: pack_floats(column) for key, column in values.items() if key.kind is float},
         ages={key.wire: pack_ages(column) for key, column in ages.items()},
         objects={key.wire: column for key, column in values.items() if key.kind is not float},
+        absent=absent,
     )

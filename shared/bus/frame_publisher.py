@@ -79,6 +79,7 @@ class FramePublisher:
         columns: Mapping[str, bytes],
         ages: Mapping[str, bytes],
         objects: Mapping[str, list[Any]] | None = None,
+        absent: Mapping[str, list[int]] | None = None,
     ) -> bool:
         """Send one part of the sender's endpoints, as `Frame` describes it: packed columns, an age for every value.
 
@@ -95,6 +96,7 @@ class FramePublisher:
             columns=dict(columns),
             ages=dict(ages),
             objects={} if objects is None else dict(objects),
+            absent={} if absent is None else dict(absent),
         )
         fault = frame.fault()
         if fault is not None:

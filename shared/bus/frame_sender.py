@@ -78,6 +78,7 @@ class Publisher(Protocol):
         columns: Mapping[str, bytes],
         ages: Mapping[str, bytes],
         objects: Mapping[str, list[Any]] | None = None,
+        absent: Mapping[str, list[int]] | None = None,
     ) -> bool: ...
 
 
@@ -163,7 +164,12 @@ class FrameSender:
         packed = pack(rows, self._clock())
         try:
             sent = await self._publisher.publish(
-                part, packed.ids, columns=packed.columns, ages=packed.ages, objects=packed.objects
+                part,
+                packed.ids,
+                columns=packed.columns,
+                ages=packed.ages,
+                objects=packed.objects,
+                absent=packed.absent,
             )
         except BusError as error:
             if len(rows) == 1:

@@ -64,6 +64,9 @@ class Frame(Struct, frozen=True, kw_only=True, tag="frame/1"):
     """Wire name -> packed float32 seconds, one per id: how old the value was when sent. Keys as columns + objects."""
     objects: dict[str, list[Any]] = {}
     """Wire name -> one value or None per id, for attributes that are no numbers (names of LoRA adapters)."""
+    absent: dict[str, list[int]] = {}
+    """Wire name -> positions in `ids` of the endpoints that are known not to have it, whatever was said before; of
+    others that have no value here, nothing is said."""
 
     def fault(self) -> str | None:
         """What is inconsistent about it, or None."""
@@ -82,6 +85,10 @@ class Frame(Struct, frozen=True, kw_only=True, tag="frame/1"):
         if self.ages.keys() != self.columns.keys() | self.objects.keys():
             odd = sorted(self.ages.keys() ^ (self.columns.keys() | self.objects.keys()))
             return f"ages and attributes don't match: {', '.join(map(repr, odd))} is in only one of them"
+        for name, positions in self.absent.items():
+            for position in positions:
+                if not 0 <= position < rows:
+                    return f"absent {name!r} has position {position}, there are {rows} endpoints"
         return None
 
 

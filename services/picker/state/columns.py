@@ -2,14 +2,20 @@
 
 A value that an endpoint doesn't have is absent, never zero: NaN (or None) with a sample time of minus infinity, so that
 "never" and "long ago" are one comparison. Frames upsert: of two collectors that both report an endpoint the newer
-sample wins, and a value that is missing or isn't finite leaves the last one to age.
+sample wins, and a value that is missing or isn't finite leaves the last one to age, unless the frame says that the
+endpoint is known not to have it.
+
+Attributes that the picker makes of the endpoints themselves are columns too, made anew with each layout. Where a frame
+has one of that name, the picker's own goes before it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from services.picker.state.layout import Floats, Layout, Mask, Rows
+from shared.attributes import ALWAYS, AttributeMap
 from shared.bus.columns import Ages, unpack_ages, unpack_floats
 from shared.bus.messages import Frame
 
@@ -85,6 +91,21 @@ class Numbers:
         for column, line_values, line_at in zip(self.columns.values(), values, at, strict=True):
             column.replace(line_values, line_at)
 
+    def drop(self, name: str, rows: Rows, at: float) -> None:
+        """As of `at`, these endpoints don't have it. What was sampled later stays."""
+        column = self.columns.get(name)
+        if column is None:
+            return
+        rows = rows[(column.at[rows] > NEVER) & (column.at[rows] <= at)]
+        if not len(rows):
+            return
+        line = list(self.columns).index(name)
+        self._values, self._at = self._values.copy(), self._at.copy()
+        self._values[line, rows] = np.nan
+        self._at[line, rows] = NEVER
+        for one, line_values, line_at in zip(self.columns.values(), self._values, self._at, strict=True):
+            one.replace(line_values, line_at)
+
     def moved(self, size: int, here: Rows, there: Rows) -> "Numbers":
         """These columns in another layout: row `there[i]` is row `here[i]` in it, the others are absent."""
         moved = Numbers(size)
@@ -153,6 +174,20 @@ class ObjectColumn:
         at_all[rows] = np.where(newer, at, former)
         self.at = at_all
 
+    def drop(self, rows: Rows, at: float) -> None:
+        """As of `at`, these endpoints don't have it. What was sampled later stays."""
+        rows = rows[(self.at[rows] > NEVER) & (self.at[rows] <= at)]
+        if len(rows):
+            self.at = self.at.copy()
+            self.at[rows] = NEVER
+            for row in rows.tolist():
+                self._replace(row, None)
+
+    def place(self, row: int, value: Any, at: float) -> None:
+        """Have this value there."""
+        self._replace(row, value)
+        self.at[row] = at
+
     def moved(self, size: int, here: Rows, there: Rows) -> "ObjectColumn":
         """This column in another layout: row `there[i]` is row `here[i]` in it, the others are absent."""
         column = ObjectColumn(size)
@@ -204,16 +239,42 @@ class Columns:
         self._layout = Layout()
         self._numbers = Numbers(0)
         self._objects: dict[str, ObjectColumn] = {}
+        self._own_numbers: dict[str, Column] = {}
+        """Of what the picker itself makes of the endpoints."""
+        self._own_objects: dict[str, ObjectColumn] = {}
         self._places: dict[tuple[str, ...], Place] = {}
         self.frames = 0
 
     def relayout(self, layout: Layout) -> None:
-        """Take the arrays over to a new layout: endpoints that stayed keep their samples, new ones have none."""
+        """Take the arrays over to a new layout: endpoints that stayed keep their samples, new ones have none.
+
+        The picker's own attributes are to be told again by `own`.
+        """
         here, there = layout.moved_from(self._layout)
         self._numbers = self._numbers.moved(len(layout), here, there)
         self._objects = {name: one.moved(len(layout), here, there) for name, one in self._objects.items()}
+        self._own_numbers, self._own_objects = {}, {}
         self._layout = layout
         self._places.clear()
+
+    def own(self, made: Mapping[str, AttributeMap]) -> None:
+        """What the picker itself makes of the endpoints, by id: all of it, in the place of what it was before."""
+        size = len(self._layout)
+        self._own_numbers, self._own_objects = {}, {}
+        for id, attributes in made.items():
+            row = self._layout.index.get(id)
+            if row is None:
+                continue
+            for key, sample in attributes.items():
+                if key.kind is float:
+                    if key.wire not in self._own_numbers:
+                        self._own_numbers[key.wire] = Column(np.full(size, np.nan), np.full(size, NEVER))
+                    column = self._own_numbers[key.wire]
+                    column.values[row], column.at[row] = sample.value, sample.at
+                else:
+                    if key.wire not in self._own_objects:
+                        self._own_objects[key.wire] = ObjectColumn(size)
+                    self._own_objects[key.wire].place(row, sample.value, sample.at)
 
     def apply(self, frame: Frame, now: float, extra_age: float) -> None:
         """Take in a sound frame that arrived at `now` and was `extra_age` seconds longer under way than usual.
@@ -234,14 +295,22 @@ class Columns:
             at = _sampled(now - extra_age, unpack_ages(frame.ages[name]))
             if place.partly:
                 objects, at = [objects[position] for position in place.positions.tolist()], at[place.positions]
-            self.objects(name).put(place.rows, objects, at)
+            self._reported(name).put(place.rows, objects, at)
+        for name, positions in frame.absent.items():
+            rows = place.rows[np.isin(place.positions, positions)]
+            self._numbers.drop(name, rows, now - extra_age)
+            if name in self._objects:
+                self._objects[name].drop(rows, now - extra_age)
 
     def numbers(self, name: str) -> Column:
         """The column of an attribute of numbers; all absent when nobody reported it."""
-        return self._numbers.column(name)
+        return self._own_numbers.get(name) or self._numbers.column(name)
 
     def objects(self, name: str) -> ObjectColumn:
         """The column of an attribute whose values aren't numbers; all absent when nobody reported it."""
+        return self._own_objects.get(name) or self._reported(name)
+
+    def _reported(self, name: str) -> ObjectColumn:
         column = self._objects.get(name)
         if column is None:
             column = self._objects[name] = ObjectColumn(len(self._layout))
@@ -250,18 +319,24 @@ class Columns:
     def of(self, row: int, now: float) -> dict[str, dict[str, Any]]:
         """Every attribute that one endpoint has: `{wire name: {value, age}}`, ages in seconds."""
         known: dict[str, dict[str, Any]] = {}
-        columns: list[tuple[str, Column | ObjectColumn]] = [*self._numbers.columns.items(), *self._objects.items()]
-        for name, column in columns:
+        columns: dict[str, Column | ObjectColumn] = {
+            **self._numbers.columns,
+            **self._objects,
+            **self._own_numbers,
+            **self._own_objects,
+        }
+        for name, column in columns.items():
             if column.at[row] > NEVER:
-                value = column.values[row]
+                value, at = column.values[row], float(column.at[row])
                 known[name] = {
                     "value": float(value) if isinstance(column, Column) else value,
-                    "age": round(now - float(column.at[row]), 4),
+                    "age": 0.0 if at == ALWAYS else round(now - at, 4),
                 }
         return known
 
     def newest(self) -> Floats:
-        """Each endpoint's newest sample time over all attributes; minus infinity when there is none."""
+        """Each endpoint's newest sample time over all attributes that were reported; minus infinity when there is
+        none."""
         newest = self._numbers.newest()
         for column in self._objects.values():
             np.maximum(newest, column.at, out=newest)
@@ -279,7 +354,7 @@ class Columns:
         return place
 
     def __repr__(self) -> str:
-        attributes = len(self._numbers.columns) + len(self._objects)
+        attributes = len({*self._numbers.columns, *self._objects, *self._own_numbers, *self._own_objects})
         return f"<Columns {attributes} attributes of {len(self._layout)} endpoints, {self.frames} frames>"
 
 

@@ -11,6 +11,7 @@ from services.picker.state.inflight import InFlight
 from services.picker.state.layout import Layout
 from services.picker.state.prefix import PrefixIndex
 from services.picker.state.rewrites import Rewrites
+from shared.attributes import AttributeMap
 from shared.bus.messages import Frame, Load
 from shared.model import Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 
@@ -28,6 +29,9 @@ class View:
         self._facts: dict[str, Fact] = {}
         self._layout = Layout()
         self._endpoints_changed = False
+        self._made: dict[str, AttributeMap] = {}
+        """What endpoint extractors made of the endpoints, by id."""
+        self._made_changed = False
         self._rewrites: Rewrites | None = Rewrites()
 
     @property
@@ -35,12 +39,27 @@ class View:
         """The endpoints as they are now; every array of the view is in its order."""
         if self._endpoints_changed:
             self._endpoints_changed = False
-            endpoints = [fact for fact in self._facts.values() if isinstance(fact, Endpoint)]
-            layout = Layout(endpoints, self._layout.generation + 1)
+            layout = Layout(self.endpoints.values(), self._layout.generation + 1)
             for part in (self.columns, self.in_flight, self.prefixes):
                 part.relayout(layout)
             self._layout = layout
+            self._made_changed = True
+        if self._made_changed:
+            self._made_changed = False
+            self._made = {id: one for id, one in self._made.items() if len(one) and id in self._layout.index}
+            self.columns.own(self._made)
         return self._layout
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        """All endpoints by id."""
+        return {fact.id: fact for fact in self._facts.values() if isinstance(fact, Endpoint)}
+
+    def made(self, id: str) -> AttributeMap:
+        """What endpoint extractors made of an endpoint, to be changed by them. It is in the columns with the next
+        layout that is read."""
+        self._made_changed = True
+        return self._made.setdefault(id, AttributeMap())
 
     @property
     def rewrites(self) -> Rewrites:

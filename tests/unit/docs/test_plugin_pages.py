@@ -8,7 +8,7 @@ from msgspec import NODEFAULT, Struct, structs
 
 from pointsman.docs import DOCS
 from shared.config import load
-from shared.plugin import Plugin, Registry, Stability
+from shared.plugin import Plugin, Registry, Tier, Stability
 
 PAGES = DOCS / "plugins"
 REGISTRY = Registry.installed()
@@ -65,7 +65,8 @@ def fields(parameters: type[Struct]) -> dict[str, Any]:
 def test_a_page_is_named_after_its_type_and_says_where_it_runs_and_what_it_is(kind: type[Plugin]) -> None:
     title, _, runs = page(kind).splitlines()[:3]
     assert title == f"# {kind.TYPE}"
-    assert runs.startswith(f"Runs in: {kind.TIER}. Role")
+    tiers = " and ".join(tier for tier in Tier if tier in (kind.TIERS or {kind.TIER}))
+    assert runs.startswith(f"Runs in: {tiers}. Role")
     for role in kind.ROLES:
         assert role in runs.lower()
     for alias in kind.ALIASES:

@@ -12,13 +12,18 @@ from services.collector.engines import Engine
 from services.collector.extractors.core.binding import Chosen, CoreBinding
 from services.collector.extractors.core.parameters import CoreParameters
 from services.collector.interfaces import PROMETHEUS_TEXT, Extractor
-from services.collector.sufficiency import shortfalls
+from services.collector.sufficiency import Words, shortfalls
 from shared.attributes import CORE, STANDARD_KEYS, AttributeKey
 from shared.model import Endpoint
 from shared.plugin import Concern, Demand
 
 FORMER_ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
 """Consulted where an endpoint doesn't have the configured label."""
+
+_WORDS = Words(
+    names=dict(zip(EngineConfig.__struct_fields__, EngineConfig.__struct_encode_fields__, strict=True)),
+    off=lambda name: f'{name}: ""',
+)
 
 
 class CoreMetricsExtractor(Extractor):
@@ -46,11 +51,10 @@ class CoreMetricsExtractor(Extractor):
     def check(cls, parameters: CoreParameters, demand: Demand) -> list[Concern]:
         """Whether the engines that are defined here can give what is wanted; of the built-in ones that isn't asked,
         because what they don't publish can't be had."""
-        written = dict(zip(EngineConfig.__struct_fields__, EngineConfig.__struct_encode_fields__, strict=True))
         return [
             Concern(f"engineConfigs[{index}]", one.message, one.fatal)
             for index, config in enumerate(parameters.engine_configs)
-            for one in shortfalls(config, demand, written, lambda field: f'{field}: ""')
+            for one in shortfalls(config, demand, _WORDS)
         ]
 
     @classmethod

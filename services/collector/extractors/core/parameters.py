@@ -46,8 +46,7 @@ class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def flat(self) -> tuple[str, ...]:
         """The first generation's parameters that are given, as they are written."""
-        written = dict(zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True))
-        return tuple(written[field] for field in FLAT if getattr(self, field) is not None)
+        return tuple(_written(field) for field in FLAT if getattr(self, field) is not None)
 
     def own_engines(self) -> list[Engine]:
         """The engines that are defined here, in order."""
@@ -76,3 +75,12 @@ class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
         """The standard attributes, and those of every engine's own metrics."""
         custom = [one.key for engine in self.own_engines() for one in engine.custom]
         return (*STANDARD_KEYS, *dict.fromkeys(custom))
+
+
+def _written(field: str) -> str:
+    """A parameter as documents write it."""
+    return CoreParameters.__struct_encode_fields__[CoreParameters.__struct_fields__.index(field)]
+
+
+FLAT_NAMES = tuple(map(_written, FLAT))
+"""The first generation's parameters, as documents write them."""

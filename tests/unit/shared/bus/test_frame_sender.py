@@ -71,6 +71,7 @@ class Recorder:
         columns: Mapping[str, bytes],
         ages: Mapping[str, bytes],
         objects: Mapping[str, list[Any]] | None = None,
+        absent: Mapping[str, list[int]] | None = None,
     ) -> bool:
         assert columns.keys() == ages.keys()
         if len(ids) > self.most:

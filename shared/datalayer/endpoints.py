@@ -1,0 +1,135 @@
+"""Endpoint events: `endpoint-notification-source`, what its extractors implement, and who calls them.
+
+Sources and extractors of this kind run where the set of endpoints is seen: in each collector for the endpoints that are
+its share, in each picker for all. What an extractor finds out about an endpoint goes into that endpoint's attributes:
+from a collector on to all pickers, from a picker's extractor to that picker's columns. An attribute that follows from
+the endpoint itself is put with the sample time `ALWAYS`: it is exactly as new as the set is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+from msgspec import Struct
+
+from shared.attributes import AttributeKey, AttributeMap
+from shared.datalayer.events import Change, Tally
+from shared.datalayer.wiring import Feed
+from shared.model import Endpoint
+from shared.plugin import Plugin, Role, Tier
+
+ENDPOINT_EVENTS = "endpoint events"
+
+
+class EndpointEvent(Struct, frozen=True):
+    """An endpoint came, changed (its labels, its address, anything) or went."""
+
+    change: Change
+    endpoint: Endpoint
+    """As it is now; one that went, as it was last."""
+    previous: Endpoint | None = None
+    """Of one that changed: as it was before."""
+
+
+class EndpointNotificationSource(Plugin):
+    """Tells of endpoints that come, change and go. What it tells is the tier's own view: it has no I/O."""
+
+    TYPE: ClassVar[str] = "endpoint-notification-source"
+    ROLES: ClassVar[frozenset[Role]] = frozenset({Role.DATA_SOURCE})
+    TIERS: ClassVar[frozenset[Tier]] = frozenset({Tier.COLLECTOR, Tier.PICKER})
+    OUTPUT: ClassVar[str] = ENDPOINT_EVENTS
+
+
+class EndpointExtractor(Plugin):
+    """Hears of endpoints. A type says in `TIER` or `TIERS` where it runs."""
+
+    ROLES: ClassVar[frozenset[Role]] = frozenset({Role.EXTRACTOR})
+    INPUT: ClassVar[str] = ENDPOINT_EVENTS
+    DEFAULT_SOURCE: ClassVar[str] = EndpointNotificationSource.TYPE
+
+    def on_endpoint(self, event: EndpointEvent, attributes: AttributeMap) -> None:
+        """Take note, and put what follows from it into the endpoint's attributes, or drop what no longer does.
+
+        At `deleted` whatever is kept for the endpoint is to be let go; its attributes go by themselves. Where it
+        raises, the attributes that it declares are dropped: absent is better than wrong.
+        """
+        raise NotImplementedError
+
+
+EndpointFeed: TypeAlias = Feed[EndpointNotificationSource, EndpointExtractor]
+
+
+class EndpointDispatcher:
+    """Tells extractors what happens to a set of endpoints. One configuration's: with the next one there is another,
+    which is told of all endpoints anew.
+
+    `attributes` gives an endpoint's attributes by its id; for one that has gone it may give empty ones.
+    """
+
+    def __init__(self, feeds: Sequence[EndpointFeed], attributes: Callable[[str], AttributeMap], tally: Tally) -> None:
+        self._feeds = tuple(feeds)
+        self._attributes = attributes
+        self._tally = tally
+        self._known: dict[str, Endpoint] = {}
+        self._keys: dict[str, tuple[AttributeKey[Any], ...]] = {}
+        for feed in self._feeds:
+            for one in feed.extractors:
+                tally.follow(one.name)
+                self._keys[one.name] = one.produces(one.name, one.parameters)
+
+    def reset(self, endpoints: Mapping[str, Endpoint]) -> list[str]:
+        """These are all endpoints, by id. Returns the ids of those that extractors were told of."""
+        if not self._feeds:
+            return []
+        gone = [id for id in self._known if id not in endpoints]
+        for id in gone:
+            self.delete(id)
+        return [*gone, *(id for id, one in endpoints.items() if self.upsert(one))]
+
+    def upsert(self, endpoint: Endpoint) -> bool:
+        """An endpoint is there like this; whether that is news."""
+        if not self._feeds:
+            return False
+        previous = self._known.get(endpoint.id)
+        if previous == endpoint:
+            return False
+        self._known[endpoint.id] = endpoint
+        self._tell(EndpointEvent(Change.ADDED if previous is None else Change.UPDATED, endpoint, previous))
+        return True
+
+    def delete(self, id: str) -> None:
+        """An endpoint is gone; one that isn't known is none the less gone."""
+        endpoint = self._known.pop(id, None)
+        if endpoint is not None:
+            self._tell(EndpointEvent(Change.DELETED, endpoint))
+
+    def close(self) -> None:
+        """Take back what the extractors made: they run no more."""
+        for id in self._known:
+            attributes = self._attributes(id)
+            for keys in self._keys.values():
+                _drop(attributes, keys)
+        self._known.clear()
+
+    def describe(self) -> list[dict[str, object]]:
+        """For the debug pages."""
+        return [feed.describe() for feed in self._feeds]
+
+    def _tell(self, event: EndpointEvent) -> None:
+        attributes = self._attributes(event.endpoint.id)
+        for feed in self._feeds:
+            self._tally.sent(feed.source.name, event.change)
+            for extractor in feed.extractors:
+                try:
+                    extractor.on_endpoint(event, attributes)
+                except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and no other plugin's
+                    self._tally.failed(extractor.name, event.endpoint.id, error)
+                    _drop(attributes, self._keys[extractor.name])
+
+    def __repr__(self) -> str:
+        extractors = ", ".join(one.name for feed in self._feeds for one in feed.extractors)
+        return f"<EndpointDispatcher {len(self._known)} endpoints to {extractors or 'nobody'}>"
+
+
+def _drop(attributes: AttributeMap, keys: Sequence[AttributeKey[Any]]) -> None:
+    for key in keys:
+        attributes.drop(key)

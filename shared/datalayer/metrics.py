@@ -1,0 +1,35 @@
+"""The tally as Prometheus metrics, under the same names in every tier."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from shared.datalayer.events import Tally
+
+
+class DataLayerMetrics(Collector):
+    """Reads a tally when it is scraped."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+
+    def collect(self) -> Iterator[Metric]:
+        events = CounterMetricFamily(
+            "pointsman_datalayer_events",
+            "Events that sources told their extractors of: added, updated or deleted",
+            labels=["source", "event"],
+        )
+        for (source, change), count in self._tally.events.items():
+            events.add_metric([source, change.value], count)
+        failures = CounterMetricFamily(
+            "pointsman_datalayer_extractor_failures",
+            "Events and endpoints that an extractor failed on",
+            labels=["extractor"],
+        )
+        for extractor, count in self._tally.failures.items():
+            failures.add_metric([extractor], count)
+        yield from (events, failures)
+
+    def __repr__(self) -> str:
+        return f"<DataLayerMetrics {self._tally!r}>"

@@ -1,0 +1,183 @@
+"""Object events: Kubernetes objects of any kind, what their extractors implement, and who calls them.
+
+Sources and extractors of this kind run in the watcher. An extractor hears of objects and is asked about endpoints: it
+keeps what it needs of the objects, and says what follows from that for an endpoint whenever either changed. So an
+endpoint that moves to another node needs no care of its own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+from msgspec import Struct
+
+from shared.attributes import AttributeKey
+from shared.datalayer.events import Change, Tally
+from shared.datalayer.wiring import Feed
+from shared.model import Endpoint
+from shared.plugin import Plugin, Role, Tier
+
+KUBERNETES_OBJECTS = "Kubernetes objects"
+
+
+class ObjectKind(Struct, frozen=True, order=True):
+    """Group, version and kind: what Kubernetes calls a GVK. The core API's group is empty."""
+
+    group: str
+    version: str
+    kind: str
+
+    @classmethod
+    def of(cls, api_version: str, kind: str) -> "ObjectKind":
+        """The kind that an object's `apiVersion` and `kind` name."""
+        group, slash, version = api_version.rpartition("/")
+        return cls(group if slash else "", version, kind)
+
+    @property
+    def api_version(self) -> str:
+        """As objects have it: `apps/v1`, `v1`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def __str__(self) -> str:
+        return f"{self.api_version} {self.kind}"
+
+
+NODE = ObjectKind("", "v1", "Node")
+
+
+class KubernetesObject(Struct, frozen=True):
+    """An object as its source has it."""
+
+    kind: ObjectKind
+    name: str
+    content: dict[str, Any]
+    """All of it: `metadata`, `spec`, `status`. Read-only by agreement."""
+    namespace: str = ""
+    """Empty for kinds without namespaces, such as Node."""
+
+    @property
+    def key(self) -> tuple[ObjectKind, str, str]:
+        """What it is told by: kind, namespace and name."""
+        return self.kind, self.namespace, self.name
+
+    def __str__(self) -> str:
+        return f"{self.kind} {f'{self.namespace}/' if self.namespace else ''}{self.name}"
+
+
+class NotificationEvent(Struct, frozen=True):
+    """An object came, changed or went."""
+
+    change: Change
+    object: KubernetesObject
+    """As it is now; one that went, as it was last."""
+    previous: KubernetesObject | None = None
+    """Of one that changed: as it was before."""
+
+
+class NotificationSource(Plugin):
+    """Names a kind of objects that its extractors want to hear of."""
+
+    ROLES: ClassVar[frozenset[Role]] = frozenset({Role.DATA_SOURCE})
+    TIER: ClassVar[Tier] = Tier.WATCHER
+    OUTPUT: ClassVar[str] = KUBERNETES_OBJECTS
+
+    @property
+    def kind(self) -> ObjectKind:
+        """The kind; all objects of it are told of."""
+        raise NotImplementedError
+
+
+class NotificationExtractor(Plugin):
+    """Hears of objects, and says what they mean for endpoints. What it says is declared in `produces`."""
+
+    ROLES: ClassVar[frozenset[Role]] = frozenset({Role.EXTRACTOR})
+    TIER: ClassVar[Tier] = Tier.WATCHER
+    INPUT: ClassVar[str] = KUBERNETES_OBJECTS
+
+    def on_object(self, event: NotificationEvent) -> bool:
+        """Take note; whether `attributes` may say something else of any endpoint now.
+
+        Kubernetes repeats some objects every few seconds with nothing but a new time in them: saying no to those is
+        what keeps them cheap.
+        """
+        raise NotImplementedError
+
+    def attributes(self, endpoint: Endpoint) -> Mapping[AttributeKey[Any], Any]:
+        """What is known of the endpoint now. A declared attribute that isn't among it is known to be absent."""
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """What it has learnt, for the debug pages."""
+        return {}
+
+
+ObjectFeed: TypeAlias = Feed[NotificationSource, NotificationExtractor]
+
+
+class ObjectDispatcher:
+    """Tells extractors what happens to objects. One configuration's, as `EndpointDispatcher` is."""
+
+    def __init__(self, feeds: Sequence[ObjectFeed], tally: Tally) -> None:
+        self.feeds = tuple(feeds)
+        self._tally = tally
+        self._known: dict[tuple[ObjectKind, str, str], KubernetesObject] = {}
+        for feed in self.feeds:
+            for one in feed.extractors:
+                tally.follow(one.name)
+
+    @property
+    def kinds(self) -> frozenset[ObjectKind]:
+        """The kinds that somebody wants to hear of."""
+        return frozenset(feed.source.kind for feed in self.feeds)
+
+    @property
+    def extractors(self) -> tuple[NotificationExtractor, ...]:
+        """All of them, each once."""
+        return tuple({one.name: one for feed in self.feeds for one in feed.extractors}.values())
+
+    def reset(self, objects: Iterable[KubernetesObject]) -> bool:
+        """These are all objects: others that extractors were told of are gone. Whether any extractor may say something
+        else of an endpoint now."""
+        wanted = self.kinds
+        now = {one.key: one for one in objects if one.kind in wanted}
+        changed = False
+        for key in [key for key in self._known if key not in now]:
+            changed |= self._tell(NotificationEvent(Change.DELETED, self._known.pop(key)))
+        for key, one in now.items():
+            previous = self._known.get(key)
+            if previous is one or previous == one:
+                continue
+            self._known[key] = one
+            changed |= self._tell(
+                NotificationEvent(Change.ADDED if previous is None else Change.UPDATED, one, previous)
+            )
+        return changed
+
+    def describe(self) -> list[dict[str, object]]:
+        """For the debug pages: sources with their kinds, extractors, and how many objects there are."""
+        return [
+            {
+                **feed.describe(),
+                "kind": str(feed.source.kind),
+                "objects": sum(one.kind == feed.source.kind for one in self._known.values()),
+            }
+            for feed in self.feeds
+        ]
+
+    def _tell(self, event: NotificationEvent) -> bool:
+        changed = False
+        for feed in self.feeds:
+            if feed.source.kind != event.object.kind:
+                continue
+            self._tally.sent(feed.source.name, event.change)
+            for extractor in feed.extractors:
+                try:
+                    changed |= extractor.on_object(event)
+                except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and no other plugin's
+                    self._tally.failed(extractor.name, str(event.object), error)
+                    changed = True
+        return changed
+
+    def __repr__(self) -> str:
+        return (
+            f"<ObjectDispatcher {len(self._known)} objects of {', '.join(sorted(map(str, self.kinds))) or 'no kind'}>"
+        )

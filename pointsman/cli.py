@@ -14,6 +14,7 @@ COMMANDS = {
     "simulator": ("services.simulator.app", "a stand-in model server"),
     "demo": ("pointsman.demo.app", "run the whole system on this machine"),
     "check": ("pointsman.check", "validate an EndpointPickerConfig or an endpoints file"),
+    "probe": ("pointsman.probe", "scrape a model server once and show what is made of it"),
 }
 
 

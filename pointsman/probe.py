@@ -1,0 +1,376 @@
+"""`pointsman probe URL`: scrapes a server once and says what every extractor makes of it, and of what it doesn't.
+
+It is the collector's own client, sources and extractors that are at work, with the limits that the collector has unless
+told otherwise: what is read here is read there, and what fails here fails there.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from yarl import URL
+
+from pointsman.probe_report import HINTS, Attribute, Extraction, Page, lines
+from pointsman.probe_target import STDIN, Saved, Server, parse_target
+from services.collector.extractors.core import CoreMetricsExtractor
+from services.collector.extractors.models import ModelsExtractor
+from services.collector.http import Client, Failure, ScrapeError
+from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, PollingSource
+from services.collector.pipeline import Feed, build
+from services.collector.settings import CollectorSettings
+from services.collector.sources.metrics import MetricsParameters, MetricsSource
+from services.collector.sources.models import MODELS_JSON, ModelsParameters, ModelsSource
+from shared.attributes import AttributeMap
+from shared.config import load
+from shared.config.problems import Invalid, Problem
+from shared.model import Endpoint
+from shared.plugin import Registry
+from shared.quantities import parse_duration, parse_size
+from shared.service import read_text
+
+LIMITS = CollectorSettings()
+ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
+"""Read by every core extractor whose own `engineLabelKey` is empty."""
+
+
+class Fetch(Protocol):
+    """Where pages come from. Raises `ScrapeError`."""
+
+    async def __call__(self, url: str, source: PollingSource) -> bytes: ...
+
+
+class Reading:
+    """A source's extractors at work on one page after the other."""
+
+    def __init__(self, feed: Feed, endpoint: Endpoint) -> None:
+        self.feed = feed
+        self._bound = [(one, one.bind(endpoint), AttributeMap()) for one in feed.extractors]
+        self._reader = feed.source.reader([binding for _, binding, _ in self._bound])
+        self.pages = 0
+
+    async def read(self, page: bytes, at: float) -> None:
+        await self._reader.read(page, at)
+        for _, binding, attributes in self._bound:
+            binding.store(attributes, at)
+        self.pages += 1
+
+    def extractions(self, decide: Callable[[Binding], dict[str, str]]) -> tuple[Extraction, ...]:
+        return tuple(_extraction(*bound, decide) for bound in self._bound)
+
+
+def _extraction(
+    extractor: Extractor, binding: Binding, attributes: AttributeMap, decide: Callable[[Binding], dict[str, str]]
+) -> Extraction:
+    values = {key.name: sample.value for key, sample in attributes.items()}
+    return Extraction(
+        extractor=extractor.name,
+        decided=decide(binding),
+        attributes=tuple(
+            Attribute(
+                name=one.attribute,
+                specification=one.what,
+                outcome=one.outcome.value,
+                value=values.get(one.attribute),
+            )
+            for one in binding.findings()
+        ),
+    )
+
+
+class Probe:
+    """Reads what the arguments name."""
+
+    def __init__(self, target: Server | Saved, feeds: Sequence[Feed], options: argparse.Namespace) -> None:
+        """Raises ValueError for an engine that no extractor knows."""
+        self._target = target
+        self._feeds = feeds
+        self._options = options
+        self._endpoint = self._make_endpoint()
+
+    async def pages(self) -> list[Page]:
+        """What was read, one after the other for each source."""
+        match self._target:
+            case Saved() as saved:
+                return await self._one(saved.name, partial(_saved, saved), timed=False)
+            case Server() as server:
+                client = Client(self._options.timeout, self._options.page_limit)
+                await client.open()
+                try:
+                    fetch = partial(_get, client)
+                    if server.path or not self._options.config:
+                        return await self._one(server.url("/metrics"), fetch)
+                    return [page for feed in self._feeds for page in await self._own(feed, fetch)]
+                finally:
+                    await client.close()
+
+    async def _own(self, feed: Feed, fetch: Fetch) -> list[Page]:
+        """The page where the source itself asks."""
+        try:
+            url = feed.source.url(self._endpoint)
+        except ValueError as error:
+            return [Page(source=feed.source.name, url=feed.source.name, ok=False, error=str(error))]
+        return await self._repeat([feed], url, feed.source, fetch, by_format=False)
+
+    async def _one(self, url: str, fetch: Fetch, *, timed: bool = True) -> list[Page]:
+        """One page, read by every source of its format."""
+        source = next(
+            (one.source for one in self._feeds if one.source.OUTPUT == PROMETHEUS_TEXT), self._feeds[0].source
+        )
+        return await self._repeat(self._feeds, url, source, fetch, timed=timed)
+
+    async def _repeat(
+        self,
+        feeds: Sequence[Feed],
+        url: str,
+        asker: PollingSource,
+        fetch: Fetch,
+        *,
+        timed: bool = True,
+        by_format: bool = True,
+    ) -> list[Page]:
+        """Fetch the page as often as was asked for, or until that fails, and have all read it, or those sources whose
+        format it has."""
+        readings = [Reading(feed, self._endpoint) for feed in feeds]
+        page, seconds = b"", 0.0
+        for number in range(self._options.count):
+            if number:
+                await asyncio.sleep(self._options.interval)
+            at = time.monotonic()
+            try:
+                page = await fetch(url, asker)
+            except ScrapeError as error:
+                told = partial(
+                    Page, url=url, ok=False, scrapes=number, error=str(error), hint=HINTS.get(error.kind, "")
+                )
+                return [told(source=asker.name)]
+            seconds = time.monotonic() - at
+            if by_format:
+                readings = [one for one in readings if one.feed.source.OUTPUT == _format(page)]
+            for reading in readings:
+                await reading.read(page, at)
+        if not readings:
+            why = f"its format is {_format(page)}, which no source of the configuration gives"
+            return [Page(source=asker.name, url=url, ok=False, bytes=len(page), error=why)]
+        return [
+            Page(
+                source=one.feed.source.name,
+                url=url,
+                ok=True,
+                scrapes=one.pages,
+                bytes=len(page),
+                seconds=seconds if timed else msgspec.UNSET,
+                extractions=one.extractions(self._decided),
+            )
+            for one in readings
+        ]
+
+    def _decided(self, binding: Binding) -> dict[str, str]:
+        decided = binding.describe()
+        if self._options.engine and decided.get("engine_chosen_by") == "label":
+            decided["engine_chosen_by"] = "--engine"
+        return decided
+
+    def _make_endpoint(self) -> Endpoint:
+        labels: dict[str, str] = dict(self._options.label)
+        if engine := self._options.engine:
+            for extractor in (one for feed in self._feeds for one in feed.extractors):
+                if isinstance(extractor, CoreMetricsExtractor):
+                    known = extractor.parameters.engines()
+                    if engine not in known:
+                        raise ValueError(f"--engine: {engine!r} is no engine; known: {', '.join(sorted(known))}")
+                    labels[extractor.parameters.engine_label_key or ENGINE_LABEL] = engine
+        namespace, _, name = self._options.name.rpartition("/")
+        server = self._target if isinstance(self._target, Server) else None
+        return Endpoint(
+            id=self._options.name,
+            name=name,
+            namespace=namespace or "default",
+            address=server.host if server else "",
+            port=server.port if server else 0,
+            labels=labels,
+            node_address=self._options.node_address,
+        )
+
+
+async def _get(client: Client, url: str, source: PollingSource) -> bytes:
+    return await client.get(URL(url, encoded=True), source.tls)
+
+
+async def _saved(saved: Saved, url: str, source: PollingSource) -> bytes:
+    try:
+        return await asyncio.to_thread(sys.stdin.buffer.read if saved.path == STDIN else Path(saved.path).read_bytes)
+    except OSError as error:
+        raise ScrapeError(Failure.ADDRESS, f"can't be read: {error.strerror or error}") from error
+
+
+def _format(page: bytes) -> str:
+    """What a page is: an object in JSON, or metrics as text."""
+    return MODELS_JSON if page.lstrip()[:1] == b"{" else PROMETHEUS_TEXT
+
+
+def _plain_feeds(options: argparse.Namespace, target: Server | Saved) -> list[Feed]:
+    """What is read without a configuration: standard attributes, and lists of models. Raises ValueError."""
+    trust: dict[str, Any] = {
+        "insecure_skip_verify": not (options.verify or options.ca_cert),
+        "ca_cert_path": options.ca_cert,
+        "client_cert_path": options.client_cert,
+        "client_key_path": options.client_key,
+        "scheme": target.scheme if isinstance(target, Server) else "http",
+    }
+    return [
+        Feed(MetricsSource(MetricsSource.TYPE, MetricsParameters(**trust)), (CoreMetricsExtractor("core"),)),
+        Feed(ModelsSource(ModelsSource.TYPE, ModelsParameters(**trust)), (ModelsExtractor(ModelsExtractor.TYPE),)),
+    ]
+
+
+def _configured_feeds(options: argparse.Namespace) -> Sequence[Feed]:
+    """What the configuration polls. Raises `Invalid`."""
+    path = options.config
+    config = load(
+        read_text(path, "--config"),
+        Registry.installed(),
+        path,
+        allow_experimental=options.allow_experimental_plugins,
+    )
+    for warning in config.warnings:
+        print(f"{path}: warning: {warning}", file=sys.stderr)
+    feeds = build(config).feeds
+    if not feeds:
+        raise Invalid([Problem("dataLayer.sources", "no source that is polled feeds an extractor")], path)
+    return feeds
+
+
+def main(argv: Sequence[str]) -> int:
+    """`pointsman probe`: 0 when every page was read, 1 when one wasn't, 2 for a mistake in the arguments."""
+    parser = _parser()
+    options = parser.parse_args(list(argv))
+    try:
+        target = _checked(options)
+        feeds = _configured_feeds(options) if options.config else _plain_feeds(options, target)
+        probe = Probe(target, feeds, options)
+    except Invalid as error:
+        print("\n".join(error.lines()), file=sys.stderr)
+        return 1
+    except ValueError as error:
+        parser.error(str(error))
+    pages = asyncio.run(probe.pages())
+    _print(pages, as_json=options.json)
+    return 0 if all(page.ok for page in pages) else 1
+
+
+def _checked(options: argparse.Namespace) -> Server | Saved:
+    """What the URL names. Raises ValueError for arguments that don't fit together."""
+    target = parse_target(options.url)
+    if isinstance(target, Saved) and options.count > 1:
+        raise ValueError("--count: a saved page is read once")
+    trust = {name: getattr(options, name) for name in ("verify", "ca_cert", "client_cert", "client_key")}
+    if options.config and any(trust.values()):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name, value in trust.items() if value)
+        raise ValueError(f"{flags}: the sources of --config have TLS settings of their own")
+    return target
+
+
+def _print(pages: Iterable[Page], *, as_json: bool) -> None:
+    pages = list(pages)
+    if as_json:
+        document = {"ok": all(page.ok for page in pages), "pages": pages}
+        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        return
+    for number, page in enumerate(pages):
+        out = sys.stdout if page.ok else sys.stderr
+        text = "\n".join(lines(page))
+        print(f"\n{text}" if number and page.ok else text, file=out, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pointsman probe",
+        description="Scrape a model server once, as the collector does, and say what every extractor makes of it.",
+        epilog="Exits with 0 when every page was read, whatever is missing on it; with 1 when one wasn't, saying why.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "url",
+        metavar="URL",
+        help="the server, or a page of it (default /metrics); file:PATH or - reads a page that was saved",
+    )
+    parser.add_argument(
+        "--engine", default="", help="the engine that the server runs; default: recognized from the page"
+    )
+    parser.add_argument(
+        "--config",
+        default="",
+        metavar="FILE",
+        help="an EndpointPickerConfig: its sources and extractors are used; without a path in URL, each source's own",
+    )
+    parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        type=_label,
+        metavar="KEY=VALUE",
+        help="a label of the endpoint; repeatable",
+    )
+    parser.add_argument(
+        "--name",
+        default="default/probed",
+        metavar="[NAMESPACE/]NAME",
+        help="the endpoint's name, by which an exporter's page tells pods",
+    )
+    parser.add_argument("--node-address", default="", metavar="IP", help="the address of the endpoint's node")
+    parser.add_argument("--count", type=_count, default=1, help="scrapes; rates need two (default 1)")
+    parser.add_argument(
+        "--interval", type=_duration, default=1.0, metavar="DURATION", help="time between two scrapes (default 1s)"
+    )
+    parser.add_argument(
+        "--timeout", type=_duration, default=LIMITS.scrape_timeout, metavar="DURATION", help="for a scrape (default 1s)"
+    )
+    parser.add_argument(
+        "--page-limit", type=_size, default=LIMITS.page_limit, metavar="SIZE", help="bytes of a page (default 16Mi)"
+    )
+    parser.add_argument("--verify", action="store_true", help="with https: verify the server's certificate")
+    parser.add_argument("--ca-cert", default="", metavar="FILE", help="the CA to verify it by, instead of the system's")
+    parser.add_argument("--client-cert", default="", metavar="FILE", help="a certificate for the server to know us by")
+    parser.add_argument("--client-key", default="", metavar="FILE", help="its key")
+    parser.add_argument(
+        "--allow-experimental-plugins", action="store_true", help="accept plugin types of alpha stability in --config"
+    )
+    parser.add_argument("--json", action="store_true", help="for machines")
+    return parser
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: a label such as llm-d.ai/engine-type=vllm is expected")
+    return name, value
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1_000_000):
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1 is expected")
+    return int(text)
+
+
+def _duration(text: str) -> float:
+    return _positive(text, parse_duration)
+
+
+def _size(text: str) -> int:
+    return int(_positive(text, parse_size))
+
+
+def _positive(text: str, parse: Callable[[object], float]) -> float:
+    try:
+        value = parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} isn't above 0")
+    return value

@@ -1,0 +1,275 @@
+"""`pointsman probe` without a network: what it is pointed at, and what it says of saved pages."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman.probe import main
+from pointsman.probe_report import Attribute, Extraction, Page, lines
+from pointsman.probe_target import Saved, Server, parse_target
+from tests.unit.services.collector.pages import recorded_vllm_page
+
+SMALL = """\
+vllm:num_requests_waiting{model_name="m"} 3
+vllm:num_requests_running{model_name="m"} NaN
+"""
+MINE = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: core-metrics-extractor
+  parameters:
+    engineLabelKey: engine
+    defaultEngine: mine
+    engineConfigs: [{name: mine, queuedRequestsSpec: 'jobs{state=queued}'}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("http://10.0.0.1:8000", "http://10.0.0.1:8000/metrics"),
+        ("10.0.0.1:8000", "http://10.0.0.1:8000/metrics"),
+        ("http://10.0.0.1:8000/", "http://10.0.0.1:8000/metrics"),
+        ("vllm-0.pool:8000/prometheus/metrics", "http://vllm-0.pool:8000/prometheus/metrics"),
+        ("https://vllm", "https://vllm:443/metrics"),
+        ("http://vllm/m?a=b", "http://vllm:80/m?a=b"),
+        ("[fd00::1]:8000", "http://[fd00::1]:8000/metrics"),
+    ],
+)
+def test_a_server_goes_by_its_url_and_without_a_path_by_its_metrics_page(text: str, url: str) -> None:
+    target = parse_target(text)
+    assert isinstance(target, Server)
+    assert target.url("/metrics") == url
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("-", "-"),
+        ("file:page.txt", "page.txt"),
+        ("file:/tmp/page.txt", "/tmp/page.txt"),
+        ("file:///tmp/a%20page.txt", "/tmp/a page.txt"),
+        ("./page.txt", "./page.txt"),
+        ("/tmp/page.txt", "/tmp/page.txt"),
+    ],
+)
+def test_a_saved_page_goes_by_its_path(text: str, path: str) -> None:
+    assert parse_target(text) == Saved(path=path)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ftp://10.0.0.1", "'ftp' is no scheme"),
+        ("http://", "is no URL of a server"),
+        ("http://10.0.0.1:none", "is no URL"),
+        ("http://10.0.0.1:70000", "is no URL"),
+        ("http://10.0.0.1:0", "is no URL of a server"),
+        ("http://user:secret@10.0.0.1", "a user in a URL isn't sent"),
+        ("file:", "names no file"),
+        ("http://[fd00::1", "is no URL"),
+    ],
+)
+def test_what_is_no_url_is_refused_with_what_would_be_right(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_target(text)
+
+
+def saved(tmp_path: Path, page: str | bytes) -> str:
+    path = tmp_path / "page.txt"
+    path.write_bytes(page if isinstance(page, bytes) else page.encode())
+    return f"file:{path}"
+
+
+def probed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    """The JSON that the command prints."""
+    assert main([*arguments, "--json"]) == code
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert document["ok"] == (code == 0)
+    return document
+
+
+def values(extraction: dict[str, Any]) -> dict[str, Any]:
+    return {one["name"]: one["value"] for one in extraction["attributes"]}
+
+
+def test_the_recorded_page_of_vllm_gives_its_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (page,) = probed(capsys, saved(tmp_path, recorded_vllm_page()))["pages"]
+    (core,) = page["extractions"]
+    assert core["decided"]["engine"] == "vllm"
+    assert values(core) == {
+        "WaitingQueueSize": 0.0,
+        "RunningRequestsSize": 0.0,
+        "KVCacheUsagePercent": 0.0,
+        "CacheBlockSize": 128.0,
+        "CacheNumBlocks": 4096.0,
+        "ActiveModels": None,
+        "WaitingModels": None,
+        "MaxActiveModels": None,
+    }
+    assert page["bytes"] == len(recorded_vllm_page())
+
+
+def test_a_page_without_some_families_is_read_and_says_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([saved(tmp_path, SMALL)]) == 0
+    told = capsys.readouterr().out
+    rows = [line.split() for line in told.splitlines()]
+    assert ["WaitingQueueSize", "3", "found", "vllm:num_requests_waiting"] in rows
+    assert ["RunningRequestsSize", "–", "invalid", "vllm:num_requests_running"] in rows
+    assert "vllm:num_requests_running (invalid)" in told
+    assert "vllm:lora_requests_info (absent)" in told
+
+
+def test_a_page_with_nothing_on_it_is_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([saved(tmp_path, "")]) == 0
+    told = capsys.readouterr().out
+    assert "read, 0 bytes" in told
+    assert "\n  0 of 5 found; not: vllm:num_requests_waiting (absent), " in told
+
+
+def test_a_page_comes_from_standard_input_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SMALL.encode())))
+    assert main(["-"]) == 0
+    assert capsys.readouterr().out.startswith(f"standard input: read, {len(SMALL)} bytes")
+
+
+def test_the_engine_can_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = SMALL + "sglang:num_queue_reqs 8\n"
+    (found,) = probed(capsys, saved(tmp_path, page), "--engine", "sglang")["pages"]
+    (core,) = found["extractions"]
+    assert core["decided"] == {"engine": "sglang", "engine_chosen_by": "--engine"}
+    assert values(core)["WaitingQueueSize"] == 8.0
+
+
+def test_a_label_chooses_the_engine_as_it_does_for_an_endpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    label = "llm-d.ai/engine-type=sglang"
+    (found,) = probed(capsys, saved(tmp_path, SMALL), "--label", label)["pages"]
+    assert found["extractions"][0]["decided"]["engine"] == "sglang"
+
+
+def test_an_engine_that_does_not_exist_is_a_mistake_in_the_arguments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([saved(tmp_path, SMALL), "--engine", "vlm"])
+    assert caught.value.code == 2
+    assert "--engine: 'vlm' is no engine; known: sglang, " in capsys.readouterr().err
+
+
+def test_a_saved_list_of_models_is_read_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = '{"data": [{"id": "llama"}, {"id": "sql", "parent": "llama"}]}'
+    assert main([saved(tmp_path, models)]) == 0
+    told = capsys.readouterr().out
+    assert "models-data-source → models-data-extractor" in told
+    assert "models: 2, 1 of them adapters" in told
+    assert "/v1/models  llama, sql  found    data[].id" in told
+
+
+def test_a_configuration_says_what_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(MINE)
+    page = 'jobs{state="queued"} 7\n' + SMALL
+    (found,) = probed(capsys, saved(tmp_path, page), "--config", str(config))["pages"]
+    (core,) = found["extractions"]
+    assert core["extractor"] == "core-metrics-extractor"
+    assert core["decided"]["engine"] == "mine"
+    assert values(core) == {"WaitingQueueSize": 7.0}
+    (found,) = probed(capsys, saved(tmp_path, page), "--config", str(config), "--engine", "vllm")["pages"]
+    assert values(found["extractions"][0])["WaitingQueueSize"] == 3.0
+
+
+def test_a_page_is_read_by_the_source_that_gives_its_format_and_without_one_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(MINE + "- type: models-data-extractor\n")
+    (found,) = probed(capsys, saved(tmp_path, '{"data": []}'), "--config", str(config))["pages"]
+    assert found["source"] == "models-data-source"
+    config.write_text(MINE)
+    (found,) = probed(capsys, saved(tmp_path, '{"data": []}'), "--config", str(config), code=1)["pages"]
+    assert found["error"] == "its format is OpenAI list of models, which no source of the configuration gives"
+
+
+def test_a_configuration_that_can_not_be_used_is_told_in_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(MINE.replace("jobs{state=queued}", "jobs{"))
+    assert main([saved(tmp_path, SMALL), "--config", str(config)]) == 1
+    assert f"{config}: plugins[0].parameters" in capsys.readouterr().err
+    assert main([saved(tmp_path, SMALL), "--config", str(tmp_path / "nowhere.yaml")]) == 1
+    assert "can't be read" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "nowhere")
+    assert main([path]) == 1
+    assert capsys.readouterr().err == f"{path}: no page: can't be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "the following arguments are required: URL"),
+        (["ftp://x"], "'ftp' is no scheme"),
+        (["-", "--count", "2"], "--count: a saved page is read once"),
+        (["x:1", "--count", "0"], "'0': a whole number from 1 is expected"),
+        (["x:1", "--interval", "soon"], "a duration such as 200ms"),
+        (["x:1", "--timeout", "0s"], "'0s' isn't above 0"),
+        (["x:1", "--page-limit", "-1"], "'-1' isn't above 0"),
+        (["x:1", "--label", "vllm"], "a label such as llm-d.ai/engine-type=vllm is expected"),
+        (["x:1", "--config", "c.yaml", "--verify"], "--verify: the sources of --config have TLS settings of their own"),
+        (["https://x", "--ca-cert", "/nowhere/ca"], "caCertPath: '/nowhere/ca' can't be used"),
+        (["https://x", "--client-cert", "/nowhere/a"], "clientCertPath and clientKeyPath belong together"),
+    ],
+)
+def test_mistakes_in_the_arguments_are_told(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_report_has_a_row_for_each_attribute_and_says_what_is_missing() -> None:
+    attributes = (
+        Attribute(name="A", specification="a or b", outcome="found", value=0.123456789),
+        Attribute(name="Blocks", specification="info", outcome="found", value=1234567.0),
+        Attribute(name="Size", specification="info", outcome="invalid"),
+        Attribute(name="Names", specification="names", outcome="found", value=()),
+        Attribute(name="Gone", specification="gone", outcome="absent"),
+    )
+    page = Page(
+        source="s",
+        url="http://x:1/metrics",
+        ok=True,
+        scrapes=2,
+        bytes=51234,
+        seconds=0.00412,
+        extractions=(Extraction(extractor="e", decided={"engine": "vllm"}, attributes=attributes),),
+    )
+    assert lines(page) == [
+        "http://x:1/metrics: read, 51 234 bytes in 4.1ms, the last of 2",
+        "",
+        "s → e",
+        "  engine: vllm",
+        "  attribute  value     outcome  specification",
+        "  A          0.123457  found    a or b",
+        "  Blocks     1234567   found    info",
+        "  Size       –         invalid  info",
+        "  Names      none      found    names",
+        "  Gone       –         absent   gone",
+        "  3 of 4 found; not: gone (absent)",
+    ]

@@ -3,6 +3,7 @@
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.dcgm import DcgmExtractor
 from services.collector.extractors.models import ModelsExtractor
+from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor
 from services.collector.sources.dcgm import DcgmSource
 from services.collector.sources.metrics import MetricsSource
 from services.collector.sources.models import ModelsSource
@@ -15,6 +16,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
     DcgmSource,
     CoreMetricsExtractor,
     ModelsExtractor,
+    PrometheusMetricExtractor,
     DcgmExtractor,
     EndpointNotificationSource,
 )

@@ -1,0 +1,129 @@
+"""One metric of the user's choice, as an attribute."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
+from services.collector.pipeline import build
+from services.collector.selection import Outcome
+from services.collector.sources.metrics import MetricsSource
+from shared.attributes import AttributeKey, AttributeMap
+from shared.config import load
+from shared.config.decode import MISSING, decode
+from shared.config.problems import Problems
+from shared.model import Endpoint
+from shared.plugin import Registry
+
+ENDPOINT = Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000)
+
+
+def parameters(given: dict[str, Any]) -> PrometheusMetricParameters:
+    problems = Problems()
+    decoded = decode(given, PrometheusMetricParameters, "parameters", problems, ignore_case=True)
+    assert isinstance(decoded, PrometheusMetricParameters), problems.errors
+    return decoded
+
+
+def extract(page: str, **given: Any) -> tuple[float | None, Outcome]:
+    """What the attribute is after a page, and what the page said."""
+    extractor = PrometheusMetricExtractor("mine", parameters(given))
+    binding, attributes = extractor.bind(ENDPOINT), AttributeMap()
+    asyncio.run(MetricsSource("m").read(page.encode(), [binding]))
+    binding.store(attributes, 1.0)
+    (finding,) = binding.findings()
+    return attributes.get(AttributeKey(given["metricName"], "mine", float)), finding.outcome
+
+
+def test_the_attribute_has_the_metrics_name_and_the_instance_as_its_producer() -> None:
+    page = 'gpu_temperature{gpu="0"} 71\n'
+    assert extract(page, metricName="gpu_temperature") == (71.0, Outcome.FOUND)
+
+
+def test_only_series_with_all_the_labels_count() -> None:
+    page = 'm{gpu="0",job="a"} 1\nm{gpu="1",job="a"} 2\nm{gpu="1"} 3\n'
+    assert extract(page, metricName="m", labels={"gpu": "1"}) == (2.0, Outcome.FOUND)
+    assert extract(page, metricName="m", labels={"gpu": "2"}) == (None, Outcome.NO_SERIES)
+
+
+@pytest.mark.parametrize(("value", "outcome"), [("-3", Outcome.FOUND), ("NaN", Outcome.INVALID)])
+def test_a_value_may_be_negative_but_has_to_be_a_number(value: str, outcome: Outcome) -> None:
+    assert extract(f"m {value}\n", metricName="m")[1] is outcome
+
+
+def test_a_store_says_whether_the_value_is_another_one_and_a_missing_metric_leaves_the_last() -> None:
+    binding = PrometheusMetricExtractor("mine", PrometheusMetricParameters(metric_name="m")).bind(ENDPOINT)
+    reader, attributes = MetricsSource("m").reader([binding]), AttributeMap()
+    news = []
+    for at, page in enumerate((b"m 1\n", b"m 1\n", b"m 2\n", b"n 1\n")):
+        asyncio.run(reader.read(page, at))
+        news.append(binding.store(attributes, at))
+    assert news == [True, False, True, False]
+    sample = attributes.sample(AttributeKey("m", "mine", float))
+    assert sample is not None
+    assert (sample.value, sample.at) == (2.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, "parameters.metricName: required, and missing"),
+        ({"metricName": "m{a=b}"}, "metricName: 'm{a=b}' has braces; give labels in the parameter labels"),
+        ({"metricName": "a b"}, "metricName: 'a b' is no name of a metric"),
+        ({"metricName": ""}, "metricName: '' is no name of a metric"),
+        ({"metricName": "m", "labels": {"a-b": "1"}}, "labels: 'a-b' is no name of a label"),
+        ({"metricName": "m", "labels": {"a": 1}}, "parameters.labels.a: 1 is a number; a string is expected"),
+        ({"metricName": "m", "function": "quantile"}, "quantile: required by function 'quantile'"),
+        ({"metricName": "m_bucket", "function": "mean"}, "metricName: 'm_bucket' is one of a histogram's series"),
+    ],
+)
+def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, Any], problem: str) -> None:
+    problems = Problems()
+    assert decode(given, PrometheusMetricParameters, "parameters", problems, ignore_case=True) is MISSING
+    assert any(problem in str(one) for one in problems.errors), problems.errors
+
+
+PAIR = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: metrics-data-source
+- name: first
+  type: prometheus-metric
+  parameters: {metricName: m, labels: {gpu: "0"}}
+- name: second
+  type: prometheus-metric
+  parameters: {metricName: m, labels: {gpu: "1"}}
+- name: by-second
+  type: metric-scorer
+  parameters: {metricName: SCORED, max: 10}
+dataLayer:
+  sources:
+  - pluginRef: metrics-data-source
+    extractors:
+    - pluginRef: first
+    - pluginRef: second
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: by-second
+"""
+
+
+def test_two_extractors_of_one_metric_are_kept_apart_and_read_by_their_names() -> None:
+    config = load(PAIR.replace("SCORED", "second"), Registry.installed())
+    (feed,) = build(config).feeds
+    bindings = [one.bind(ENDPOINT) for one in feed.extractors]
+    attributes = AttributeMap()
+    asyncio.run(feed.source.reader(bindings).read(b'm{gpu="0"} 1\nm{gpu="1"} 2\n', 0.0))
+    for binding in bindings:
+        binding.store(attributes, 0.0)
+    values = {key.wire: sample.value for key, sample in attributes.items()}
+    assert values["m/first"] == 1.0
+    assert values["m/second"] == 2.0
+
+
+def test_a_scorer_that_could_mean_either_of_two_extractors_has_to_say_which() -> None:
+    with pytest.raises(Exception, match="'m' is made by 'first' and 'second'"):
+        load(PAIR.replace("SCORED", "m"), Registry.installed())

@@ -1,0 +1,251 @@
+"""From pages to a number, page after page."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from services.collector.measure import MeasureParameters
+from services.collector.meter import MOST_GROUPS, MOST_SERIES, SAMPLES, Meter, quantile
+from services.collector.scan import scan
+from services.collector.selection import Outcome
+from services.collector.spec import parse_spec
+from shared.config.decode import decode
+from shared.config.problems import Problems
+
+
+def meter(name: str, **given: Any) -> Meter:
+    problems = Problems()
+    parameters = decode(given, MeasureParameters, "", problems)
+    assert isinstance(parameters, MeasureParameters), problems.errors
+    spec = parse_spec(name)
+    assert spec is not None
+    return Meter(parameters.measure(spec, "metricName"))
+
+
+def page(one: Meter, text: str, at: float) -> float | None:
+    """What the meter says after a page."""
+    for choice in one.choices:
+        choice.begin()
+        while (selector := choice.next()) is not None:
+            selector.clear()
+            scan(text.encode(), selector.name, [selector])
+    return one.read(at)
+
+
+def read(one: Meter, texts: Iterable[str], every: float = 1.0) -> list[float | None]:
+    """What the meter says after each of the pages, `every` seconds apart."""
+    return [page(one, text, index * every) for index, text in enumerate(texts)]
+
+
+TWO = 'm{i="1"} 3 5\nm{i="2"} 4\n'
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "value"), [("newest", 3.0), ("sum", 7.0), ("max", 4.0), ("min", 3.0), ("mean", 3.5)]
+)
+def test_values_are_aggregated_over_the_series(aggregation: str, value: float) -> None:
+    assert read(meter("m", aggregation=aggregation), [TWO]) == [value]
+
+
+@pytest.mark.parametrize("aggregation", ["sum", "max", "min", "mean"])
+def test_a_series_that_is_no_number_makes_the_result_none(aggregation: str) -> None:
+    one = meter("m", aggregation=aggregation)
+    assert read(one, [TWO + 'm{i="3"} NaN\n']) == [None]
+    assert one.outcome is Outcome.INVALID
+
+
+def test_samples_of_one_series_in_a_row_count_as_the_newest_of_them() -> None:
+    one = meter("m", aggregation="sum")
+    assert read(one, ['m{i="1"} 3 5\nm{i="1"} 9 6\nm{i="1"} 8 6\nm{i="2"} 4\n']) == [13.0]
+
+
+def test_a_rate_is_the_increase_per_second() -> None:
+    assert read(meter("c", function="rate"), ["c 5\n", "c 7\n", "c 13\n"], 2.0) == [None, 1.0, 2.0]
+
+
+def test_a_rate_looks_back_one_window() -> None:
+    one = meter("c", function="rate", window="2s")
+    assert read(one, [f"c {count}\n" for count in (0, 10, 20, 20, 20, 20)]) == [None, 10.0, 10.0, 5.0, 0.0, 0.0]
+
+
+def test_a_counter_that_starts_again_has_risen_from_0() -> None:
+    assert read(meter("c", function="rate"), ["c 100\n", "c 102\n", "c 4\n"]) == [None, 2.0, 3.0]
+
+
+def test_a_series_that_appears_has_risen_from_0() -> None:
+    pages = ['c{r="a"} 7\n', 'c{r="a"} 7\nc{r="b"} 3\n']
+    assert read(meter("c", function="rate"), pages) == [None, 3.0]
+    assert read(meter("c", function="rate"), ["", "c 3\n"]) == [None, 3.0]
+
+
+def test_a_series_that_was_away_goes_on_where_it_was() -> None:
+    assert read(meter("c", function="rate"), ["c 100\n", "", "c 104\n"]) == [None, None, 2.0]
+
+
+@pytest.mark.parametrize(("aggregation", "rate"), [("sum", 9.0), ("max", 6.0), ("min", 3.0), ("mean", 4.5)])
+def test_rates_are_aggregated_over_the_series(aggregation: str, rate: float) -> None:
+    pages = ['c{r="a"} 0\nc{r="b"} 0\n', 'c{r="a"} 3\nc{r="b"} 6\n']
+    assert read(meter("c", function="rate", aggregation=aggregation), pages)[-1] == rate
+
+
+def test_only_series_with_the_labels_are_counted() -> None:
+    pages = ['c{r="a"} 0\nc{r="b"} 0\n', 'c{r="a"} 3\nc{r="b"} 6\n']
+    assert read(meter("c{r=b}", function="rate"), pages)[-1] == 6.0
+
+
+def histogram(total: float, count: float) -> str:
+    return f"h_sum {total}\nh_count {count}\n"
+
+
+def test_a_mean_is_the_sum_over_the_count_of_what_was_observed_in_the_window() -> None:
+    one = meter("h", function="mean", window="2s")
+    pages = [histogram(*both) for both in ((50, 10), (54, 12), (64, 13), (64, 13))]
+    assert read(one, pages) == [None, 2.0, pytest.approx(14 / 3), 10.0]
+
+
+def test_means_pool_the_observations_of_all_series() -> None:
+    before = 'h_sum{e="0"} 0\nh_count{e="0"} 0\nh_sum{e="1"} 0\nh_count{e="1"} 0\n'
+    after = 'h_sum{e="0"} 1\nh_count{e="0"} 1\nh_sum{e="1"} 9\nh_count{e="1"} 3\n'
+    assert read(meter("h", function="mean"), [before, after])[-1] == 2.5
+
+
+def test_while_nothing_new_is_observed_the_last_mean_holds() -> None:
+    one = meter("h", function="mean", window="1s")
+    pages = [histogram(*both) for both in ((1, 1), (5, 2), (5, 2), (5, 2))]
+    assert read(one, pages) == [None, 4.0, 4.0, 4.0]
+    assert one.outcome is Outcome.FOUND
+
+
+def test_a_sum_of_negative_observations_falls_without_a_restart() -> None:
+    assert read(meter("h", function="mean"), [histogram(0, 1), histogram(-6, 3)])[-1] == -3.0
+
+
+def test_a_histogram_that_starts_again_has_risen_from_0() -> None:
+    assert read(meter("h", function="mean"), [histogram(500, 100), histogram(6, 3)])[-1] == 2.0
+
+
+def test_the_empty_value_holds_until_something_has_been_observed_and_after_a_restart() -> None:
+    one = meter("h", function="mean", emptyValue=0.1)
+    pages = ["", histogram(0, 0), histogram(3, 1), histogram(3, 1), histogram(0, 0), histogram(7, 1)]
+    assert read(one, pages) == [0.1, 0.1, 3.0, 3.0, 0.1, 7.0]
+
+
+def test_without_an_empty_value_nothing_observed_is_no_value() -> None:
+    one = meter("h", function="mean")
+    assert read(one, [histogram(0, 0), histogram(0, 0)]) == [None, None]
+    assert one.outcome is Outcome.UNOBSERVED
+
+
+def test_what_was_observed_before_the_collector_came_is_not_counted() -> None:
+    one = meter("h", function="mean", emptyValue=0.1)
+    assert read(one, [histogram(500, 100), histogram(500, 100)]) == [0.1, 0.1]
+
+
+def test_series_that_disappear_leave_their_value_to_age_and_are_forgotten_after_a_window() -> None:
+    one = meter("m", emptyValue=0.0)
+    assert [page(one, text, at) for text, at in (("m 4\n", 0.0), ("", 1.0), ("", 9.9), ("", 10.0))] == [
+        4.0,
+        None,
+        None,
+        0.0,
+    ]
+
+
+def buckets(**counts: float) -> str:
+    return "".join(
+        f'h_bucket{{le="{bound.removeprefix("le").replace("_", ".")}"}} {n}\n' for bound, n in counts.items()
+    )
+
+
+def test_a_quantile_is_interpolated_within_its_bucket() -> None:
+    one = meter("h", function="quantile", quantile=0.5)
+    assert read(one, [buckets(le1=5, le2=5, leInf=5), buckets(le1=6, le2=9, leInf=9)]) == [None, 1 + 1 / 3]
+
+
+def test_quantiles_add_the_series_up() -> None:
+    one = meter("h", function="quantile", quantile=0.5)
+    before = 'h_bucket{e="0",le="1"} 0\nh_bucket{e="0",le="+Inf"} 0\n'
+    after = (
+        'h_bucket{e="0",le="1"} 2\nh_bucket{e="0",le="+Inf"} 2\nh_bucket{e="1",le="1"} 2\nh_bucket{e="1",le="+Inf"} 2\n'
+    )
+    assert read(one, [before, after])[-1] == 0.5
+
+
+def test_a_quantile_looks_back_one_window_and_holds_while_nothing_new_is_observed() -> None:
+    one = meter("h", function="quantile", quantile=1.0, window="1s")
+    pages = [buckets(le1=0, le2=0, leInf=0), buckets(le1=0, le2=4, leInf=4), buckets(le1=4, le2=8, leInf=8)]
+    assert read(one, [*pages, pages[-1]]) == [None, 2.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("share", "risen", "value"),
+    [
+        (0.5, {1.0: 10, 2.0: 20, math.inf: 20}, 1.0),
+        (0.75, {1.0: 10, 2.0: 20, math.inf: 20}, 1.5),
+        (0.25, {1.0: 10, 2.0: 20, math.inf: 20}, 0.5),
+        (1.0, {1.0: 10, 2.0: 20, math.inf: 20}, 2.0),
+        (0.0, {1.0: 10, 2.0: 20, math.inf: 20}, 0.0),
+        (0.0, {1.0: 0, 2.0: 20, math.inf: 20}, 1.0),
+        (0.99, {1.0: 10, 2.0: 20, math.inf: 40}, 2.0),  # beyond the last bound
+        (0.1, {-1.0: 10, 2.0: 20, math.inf: 20}, -1.0),  # the lowest bucket has no lower end
+        (0.5, {1.0: 10, 2.0: 9, math.inf: 20}, 1.0),  # a page that wasn't taken in one moment
+        (0.5, {math.inf: 20}, None),
+        (0.5, {1.0: 10}, None),
+        (0.5, {1.0: 0, math.inf: 0}, None),
+        (0.5, {}, None),
+    ],
+)
+def test_quantiles_are_those_of_promqls_histogram_quantile(
+    share: float, risen: dict[float, float], value: float | None
+) -> None:
+    assert quantile(share, risen) == value
+
+
+@pytest.mark.parametrize("function", ["rate", "mean"])
+def test_counters_that_are_no_numbers_are_passed_over(function: str) -> None:
+    one = meter("h" if function == "mean" else "h_count", function=function)
+    good, bad = histogram(1, 1), "h_sum NaN\nh_count NaN\n"
+    assert read(one, [good, bad, histogram(5, 3)]) == [None, None, 2.0 if function == "mean" else 1.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "most"),
+    [({"function": "rate"}, MOST_SERIES), ({"function": "rate", "aggregation": "max"}, MOST_GROUPS)],
+)
+def test_more_series_than_are_kept_make_no_value(given: dict[str, Any], most: int) -> None:
+    one = meter("c", **given)
+    text = "".join(f'c{{i="{index}"}} 1\n' for index in range(most + 1))
+    page(one, text, 0.0)
+    assert page(one, text, 1.0) is None
+    assert one.outcome is Outcome.INVALID
+
+
+@pytest.mark.parametrize(
+    "given", [{"function": "rate", "aggregation": "max"}, {"function": "quantile", "quantile": 0.5}]
+)
+def test_series_that_change_with_every_page_fill_no_memory(given: dict[str, Any]) -> None:
+    one = meter("c", **given)
+    name = "c_bucket" if "quantile" in given else "c"
+    for at in range(100):
+        page(one, "".join(f'{name}{{le="{at * 100 + index}"}} {at}\n' for index in range(100)), float(at))
+    window = one._reading._window  # type: ignore[attr-defined]
+    assert window.groups <= MOST_GROUPS + 100
+    assert len(one._reading._standings.standings) <= 2 * MOST_SERIES  # type: ignore[attr-defined]
+    assert len(window._samples) <= SAMPLES + 2
+
+
+def test_a_window_keeps_few_moments_however_often_the_endpoint_is_asked() -> None:
+    one = meter("c", function="rate", window="10s")
+    rates = [page(one, f"c {index}\n", index * 0.01) for index in range(5000)]
+    assert rates[-1] == pytest.approx(100.0)
+    assert len(one._reading._window._samples) <= SAMPLES + 2  # type: ignore[attr-defined]
+
+
+def test_a_meter_says_what_it_measures_and_what_it_came_to() -> None:
+    one = meter("m{a=b}", aggregation="sum")
+    assert repr(one) == "<Meter sum(m{a=b}) unknown>"
+    read(one, ['m{a="b"} 2\n'])
+    assert repr(one) == "<Meter sum(m{a=b}) found 2>"
+    assert str(one) == "sum(m{a=b})"

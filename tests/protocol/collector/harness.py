@@ -45,10 +45,14 @@ async def eventually(holds: Callable[[], bool], what: str, timeout: float = CONV
     return time.monotonic() - began
 
 
-def endpoint(name: str, port: int, **labels: str) -> Endpoint:
+def percentile(values: Sequence[float], percent: float) -> float:
+    return float(np.percentile(values, percent))
+
+
+def endpoint(name: str, port: int, *, address: str = "127.0.0.1", **labels: str) -> Endpoint:
     engine = labels.pop("engine", "")
     named = {"llm-d.ai/engine-type": engine} if engine else {}
-    return Endpoint(id=f"default/{name}", name=name, address="127.0.0.1", port=port, labels=named | labels)
+    return Endpoint(id=f"default/{name}", name=name, address=address, port=port, labels=named | labels)
 
 
 class Owner:

@@ -1,0 +1,101 @@
+"""Whom a source trusts: what is wrong with a server's certificate is told apart, and costs no other server anything."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.collector.http import Failure
+from shared.attributes import WAITING_QUEUE_SIZE
+from tests.nats import NatsServer
+from tests.protocol.collector.certificates import Authority
+from tests.protocol.collector.harness import Frames, OddServer, Owner, answer, collector, endpoint, eventually, vllm
+
+CONFIG = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {{name: secure, type: metrics-data-source, parameters: {{scheme: https, {}}}}}
+- {{type: core-metrics-extractor}}
+dataLayer:
+  sources: [{{pluginRef: secure, extractors: [{{pluginRef: core-metrics-extractor}}]}}]
+"""
+
+
+def verifying(authority: Authority, *more: str) -> str:
+    """A source that trusts this authority and nobody else."""
+    return CONFIG.format(", ".join(["insecureSkipVerify: false", f"caCertPath: {authority.ca}", *more]))
+
+
+@pytest.fixture
+def trusted(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "trusted")
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "stranger")
+
+
+Broken = Callable[[Authority, Authority], ssl.SSLContext]
+BROKEN: dict[str, tuple[Broken, str]] = {
+    "of a wrong CA": (lambda trusted, stranger: stranger.server(), "unable to get local issuer certificate"),
+    "that has expired": (lambda trusted, stranger: trusted.server(expired=True), "certificate has expired"),
+    "for a wrong host": (lambda trusted, stranger: trusted.server("192.0.2.1"), "IP address mismatch"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+async def test_a_certificate_is_refused_by_a_source_that_verifies(
+    nats: NatsServer, owner: Owner, frames: Frames, trusted: Authority, stranger: Authority, what: str
+) -> None:
+    make, reason = BROKEN[what]
+    async with (
+        OddServer(vllm(1), ssl=trusted.server()) as good,
+        OddServer(vllm(2), ssl=make(trusted, stranger)) as broken,
+        collector(nats.url) as service,
+    ):
+        here = [endpoint("good", good.port), endpoint("broken", broken.port)]
+        await owner.publish(here, verifying(trusted))
+        await eventually(lambda: service.scraper.failures[Failure.TLS] >= 2, "failures of TLS")
+        await eventually(lambda: frames.value("good", WAITING_QUEUE_SIZE) == 1.0, "the good server's value")
+        assert frames.values("broken") == {}
+        assert broken.requests == []
+        (described,) = service.scraper.watched["default/broken"].targets
+        assert reason in described.error
+        assert service.scraper.failures.total() == service.scraper.failures[Failure.TLS]
+        await owner.publish(here, CONFIG.format("insecureSkipVerify: true"))
+        await eventually(lambda: frames.value("broken", WAITING_QUEUE_SIZE) == 2.0, "trust without verification")
+
+
+async def test_a_server_that_asks_for_a_certificate_gets_the_sources(
+    nats: NatsServer, owner: Owner, frames: Frames, trusted: Authority
+) -> None:
+    context = trusted.server()
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(trusted.ca)
+    certificate, key = trusted.issue()
+    async with OddServer(vllm(3), ssl=context) as server, collector(nats.url) as service:
+        here = [endpoint("a", server.port)]
+        await owner.publish(here, verifying(trusted))
+        await eventually(lambda: service.scraper.failures.total() >= 1, "refusal")
+        assert frames.values("a") == {}
+        await owner.publish(here, verifying(trusted, f"clientCertPath: {certificate}", f"clientKeyPath: {key}"))
+        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 3.0, "the value")
+
+
+async def test_a_server_without_tls_is_told_apart_from_one_that_is_not_there(
+    nats: NatsServer, owner: Owner, trusted: Authority
+) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(answer(b"", status="400 Bad Request"))
+        writer.close()
+
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    async with server, collector(nats.url) as service:
+        await owner.publish([endpoint("a", server.sockets[0].getsockname()[1])], verifying(trusted))
+        await eventually(lambda: service.scraper.failures[Failure.TLS] >= 1, "a failure of TLS")
+        assert service.scraper.failures[Failure.CONNECT] == 0

@@ -55,4 +55,6 @@ def also(aliases: Sequence[str]) -> str:
 
 
 def _wrapped(text: str, indent: int) -> str:
-    return textwrap.fill(" ".join(text.split()), WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent)
+    lead = " " * indent
+    words = " ".join(text.split())
+    return textwrap.fill(words, WIDTH, initial_indent=lead, subsequent_indent=lead, break_on_hyphens=False)

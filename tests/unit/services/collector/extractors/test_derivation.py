@@ -1,0 +1,149 @@
+"""Quantities that an engine doesn't publish, from those that it does."""
+
+from typing import Any
+
+import pytest
+
+from services.collector.extractors.core import CoreMetricsExtractor
+from services.collector.extractors.core.binding import CoreBinding
+from services.collector.selection import Outcome
+from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeMap
+from tests.unit.services.collector.extractors.test_core import labelled, parameters, read
+
+
+def bound(**engine: Any) -> CoreBinding:
+    return CoreMetricsExtractor("core", parameters(engineConfigs=[{"name": "mine", **engine}])).bind(labelled("mine"))
+
+
+def values(binding: CoreBinding, page: str) -> dict[str, Any]:
+    attributes = AttributeMap()
+    read(binding, page, attributes)
+    return {key.name: sample.value for key, sample in attributes.items()}
+
+
+def outcomes(binding: CoreBinding, attribute: str) -> dict[str, Outcome]:
+    """What was said of each specification that an attribute can be made of."""
+    return {one.what: one.outcome for one in binding.findings() if one.attribute == attribute}
+
+
+REQUESTS = {"allRequestsSpec": "r{type=active}", "runningRequestsSpec": "r{type=scheduled}"}
+BLOCKS = {"usedKvBlocksSpec": "b{type=used}", "maxKvBlocksSpec": "b{type=max}"}
+TOKENS = {"usedKvTokensSpec": "t_used", "maxKvTokensSpec": "t_max"}
+
+
+def test_those_that_wait_are_all_less_those_that_run() -> None:
+    page = 'r{type="active"} 9\nr{type="scheduled"} 6\n'
+    assert values(bound(**REQUESTS), page) == {"WaitingQueueSize": 3.0, "RunningRequestsSize": 6.0}
+
+
+def test_a_queue_is_never_below_zero() -> None:
+    """A server counts one after the other, so a page can have more that run than there are."""
+    assert values(bound(**REQUESTS), 'r{type="active"} 2\nr{type="scheduled"} 6\n')["WaitingQueueSize"] == 0.0
+
+
+def test_the_direct_metric_goes_before_the_derived_one() -> None:
+    binding = bound(queuedRequestsSpec="q", **REQUESTS)
+    assert values(binding, 'q 5\nr{type="active"} 9\nr{type="scheduled"} 6\n')["WaitingQueueSize"] == 5.0
+    assert values(binding, 'r{type="active"} 9\nr{type="scheduled"} 6\n')["WaitingQueueSize"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("page", "missing"),
+    [
+        ('r{type="scheduled"} 6\n', {"r{type=active}": Outcome.NO_SERIES, "r{type=scheduled}": Outcome.FOUND}),
+        ('r{type="active"} 6\n', {"r{type=active}": Outcome.FOUND, "r{type=scheduled}": Outcome.NO_SERIES}),
+        ("other 6\n", {"r{type=active}": Outcome.ABSENT, "r{type=scheduled}": Outcome.ABSENT}),
+        (
+            'r{type="active"} NaN\nr{type="scheduled"} 6\n',
+            {"r{type=active}": Outcome.INVALID, "r{type=scheduled}": Outcome.FOUND},
+        ),
+        (
+            'r{type="active"} 3\nr{type="scheduled"} -1\n',
+            {"r{type=active}": Outcome.FOUND, "r{type=scheduled}": Outcome.INVALID},
+        ),
+    ],
+)
+def test_without_a_constituent_a_quantity_is_missing_and_the_findings_say_which(
+    page: str, missing: dict[str, Outcome]
+) -> None:
+    binding = bound(**REQUESTS)
+    assert "WaitingQueueSize" not in values(binding, page)
+    assert outcomes(binding, "WaitingQueueSize") == missing
+
+
+@pytest.mark.parametrize(
+    ("engine", "page", "usage"),
+    [
+        (BLOCKS, 'b{type="used"} 200\nb{type="max"} 500\n', 0.4),
+        (BLOCKS, 'b{type="used"} 0\nb{type="max"} 500\n', 0.0),
+        (TOKENS, "t_used 10\nt_max 40\n", 0.25),
+        (BLOCKS | TOKENS, 'b{type="used"} 1\nb{type="max"} 2\nt_used 10\nt_max 40\n', 0.5),
+        (BLOCKS | TOKENS, 'b{type="used"} 1\nt_used 10\nt_max 40\n', 0.25),
+        (BLOCKS | {"kvUsageSpec": "share"}, 'share 0.7\nb{type="used"} 1\nb{type="max"} 2\n', 0.7),
+        (BLOCKS | {"kvUsageSpec": "share"}, 'b{type="used"} 1\nb{type="max"} 2\n', 0.5),
+    ],
+)
+def test_kv_cache_use_is_a_share_of_blocks_or_of_tokens(engine: dict[str, str], page: str, usage: float) -> None:
+    assert values(bound(**engine), page)["KVCacheUsagePercent"] == usage
+
+
+@pytest.mark.parametrize(
+    ("engine", "page", "expected"),
+    [
+        ({"cacheNumBlocksSpec": "n"}, "n 80\n", 0.25),
+        ({"cacheInfoSpec": "i", "cacheNumBlocksLabelName": "n"}, 'i{n="80"} 1\n', 0.25),
+        ({"cacheNumBlocksSpec": "n", "maxKvBlocksSpec": "m"}, "n 80\nm 40\n", 0.5),
+        ({"cacheNumBlocksSpec": "n", "cacheInfoSpec": "i"}, 'n 80\ni{num_gpu_blocks="40"} 1\n', 0.25),
+    ],
+)
+def test_where_the_most_blocks_are_not_named_the_number_of_blocks_is_taken(
+    engine: dict[str, str], page: str, expected: float
+) -> None:
+    assert values(bound(usedKvBlocksSpec="u", **engine), "u 20\n" + page)["KVCacheUsagePercent"] == expected
+
+
+def test_a_missing_number_of_used_blocks_is_not_zero() -> None:
+    binding = bound(**BLOCKS)
+    assert values(binding, 'b{type="max"} 500\n') == {}
+    assert outcomes(binding, "KVCacheUsagePercent") == {"b{type=used}": Outcome.NO_SERIES, "b{type=max}": Outcome.FOUND}
+
+
+@pytest.mark.parametrize("most", ["0", "-1", "NaN"])
+def test_of_nothing_there_is_no_share(most: str) -> None:
+    binding = bound(**BLOCKS)
+    assert values(binding, f'b{{type="used"}} 0\nb{{type="max"}} {most}\n') == {}
+    assert outcomes(binding, "KVCacheUsagePercent")["b{type=max}"] is Outcome.INVALID
+
+
+def test_constituents_come_from_one_page() -> None:
+    binding, attributes = bound(**REQUESTS), AttributeMap()
+    read(binding, 'r{type="active"} 9\nr{type="scheduled"} 6\n', attributes, at=1.0)
+    read(binding, 'r{type="active"} 20\n', attributes, at=2.0)
+    sample = attributes.sample(WAITING_QUEUE_SIZE)
+    assert sample is not None
+    assert (sample.value, sample.at) == (3.0, 1.0)
+
+
+def test_a_derived_value_that_moves_is_a_change() -> None:
+    binding, attributes = bound(**BLOCKS), AttributeMap()
+    assert read(binding, 'b{type="used"} 1\nb{type="max"} 4\n', attributes)
+    assert not read(binding, 'b{type="used"} 2\nb{type="max"} 8\n', attributes)
+    assert read(binding, 'b{type="used"} 2\nb{type="max"} 4\n', attributes)
+    assert attributes.get(KV_CACHE_USAGE) == 0.5
+
+
+def test_the_constituents_of_triton_with_tensorrt_llm() -> None:
+    page = "".join(
+        f'nv_trt_llm_request_metrics{{model="m",request_type="{kind}",version="1"}} {value}\n'
+        for kind, value in (("active", 9), ("scheduled", 6))
+    ) + "".join(
+        f'nv_trt_llm_kv_cache_block_metrics{{kv_cache_block_type="{kind}",model="m"}} {value}\n'
+        for kind, value in (("max", 500), ("used", 200))
+    )
+    binding = bound(
+        allRequestsSpec="nv_trt_llm_request_metrics{request_type=active}",
+        runningRequestsSpec="nv_trt_llm_request_metrics{request_type=scheduled}",
+        usedKvBlocksSpec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=used}",
+        maxKvBlocksSpec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
+    )
+    assert values(binding, page) == {"WaitingQueueSize": 3.0, "RunningRequestsSize": 6.0, "KVCacheUsagePercent": 0.4}

@@ -1,0 +1,241 @@
+"""Which engine an endpoint's pages are read as, where no label says it."""
+
+from typing import Any
+
+import pytest
+
+from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
+from services.collector.extractors.core.binding import LATEST_LOOK, CoreBinding
+from services.collector.interfaces import Finding
+from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeMap
+from shared.model import Endpoint
+from tests.unit.services.collector.extractors.test_core import VLLM, labelled, parameters, read
+
+SGLANG = "sglang:num_running_reqs 5\nsglang:num_queue_reqs 1\nsglang:token_usage 0.5\n"
+TRTLLM_SERVE = "trtllm_num_requests_waiting 4\ntrtllm_num_requests_running 2\n"
+TRITON = "nv_inference_pending_request_count 7\nnv_inference_exec_count 3\n"
+TENSORRT = (
+    'nv_trt_llm_request_metrics{request_type="waiting"} 3\nnv_trt_llm_request_metrics{request_type="scheduled"} 6\n'
+)
+STARTING = "process_cpu_seconds_total 1.5\npython_info 1\n"
+
+UNLABELLED = Endpoint(id="a", name="a", address="10.0.0.1", port=8000)
+
+
+def bound(endpoint: Endpoint = UNLABELLED, **given: Any) -> CoreBinding:
+    made = parameters(**given)
+    assert isinstance(made, CoreParameters), made
+    return CoreMetricsExtractor("core", made).bind(endpoint)
+
+
+def chosen(binding: CoreBinding) -> tuple[str, str]:
+    described = binding.describe()
+    return described["engine"], described["engine_chosen_by"]
+
+
+@pytest.mark.parametrize(
+    ("page", "engine"),
+    [
+        (VLLM, ("vllm", "default")),
+        (SGLANG, ("sglang", "recognized")),
+        (TRTLLM_SERVE, ("trtllm-serve", "recognized")),
+        (TENSORRT, ("triton-tensorrt-llm", "recognized")),
+        (TRITON, ("triton", "recognized")),
+        (TRITON + TENSORRT, ("triton-tensorrt-llm", "recognized")),
+        (SGLANG + VLLM, ("vllm", "default")),
+        (STARTING, ("vllm", "default")),
+        ("", ("vllm", "default")),
+    ],
+)
+def test_an_engine_is_recognized_from_the_first_page(page: str, engine: tuple[str, str]) -> None:
+    binding = bound()
+    read(binding, page, AttributeMap())
+    assert chosen(binding) == engine
+
+
+def test_the_page_that_tells_the_engine_gives_its_values_too() -> None:
+    attributes = AttributeMap()
+    assert read(bound(), SGLANG, attributes)
+    assert {key.name: sample.value for key, sample in attributes.items()} == {
+        "WaitingQueueSize": 1.0,
+        "RunningRequestsSize": 5.0,
+        "KVCacheUsagePercent": 0.5,
+    }
+
+
+def test_before_the_first_page_the_engine_is_the_default_one() -> None:
+    binding = bound(defaultEngine="sglang")
+    assert chosen(binding) == ("sglang", "default")
+    assert {one.attribute for one in binding.findings()} >= {"WaitingQueueSize"}
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [("vllm", ("vllm", "label")), ("triton", ("triton", "label")), ("unheard-of", ("sglang", "recognized"))],
+)
+def test_a_label_that_names_a_known_engine_holds_whatever_the_pages_show(label: str, expected: tuple[str, str]) -> None:
+    binding = bound(labelled(label))
+    for _ in range(3):
+        read(binding, SGLANG, AttributeMap())
+    assert chosen(binding) == expected
+
+
+def test_recognition_can_be_switched_off() -> None:
+    binding, attributes = bound(recognizeEngine=False), AttributeMap()
+    read(binding, SGLANG, attributes)
+    assert chosen(binding) == ("vllm", "default")
+    assert len(attributes) == 0
+
+
+def test_engines_of_the_configuration_go_before_built_in_ones_in_its_order() -> None:
+    both = [
+        {
+            "name": "first",
+            "queuedRequestsSpec": "sglang:num_queue_reqs",
+            "runningRequestsSpec": "sglang:num_running_reqs",
+        },
+        {"name": "second", "queuedRequestsSpec": "sglang:num_queue_reqs"},
+    ]
+    for configs, engine in ((both, "first"), (both[::-1], "second")):
+        binding = bound(engineConfigs=configs)
+        read(binding, SGLANG, AttributeMap())
+        assert chosen(binding) == (engine, "recognized")
+
+
+def test_an_engine_with_all_its_request_metrics_on_the_page_goes_before_one_with_some() -> None:
+    half = {"name": "half", "queuedRequestsSpec": "sglang:num_queue_reqs", "runningRequestsSpec": "other"}
+    binding = bound(engineConfigs=[half])
+    read(binding, SGLANG, AttributeMap())
+    assert chosen(binding) == ("sglang", "recognized")
+    read(binding := bound(engineConfigs=[half]), "other 1\n", AttributeMap())
+    assert chosen(binding) == ("half", "recognized")
+
+
+def test_metrics_of_the_users_own_tell_no_engine() -> None:
+    """Any server's page may have them: a default engine with one hides no other engine."""
+    mine = {"name": "mine", "queuedRequestsSpec": "q", "customMetrics": [{"attributeKey": "a", "metricSpec": "cpu"}]}
+    binding, attributes = bound(defaultEngine="mine", engineConfigs=[mine]), AttributeMap()
+    read(binding, "cpu 1\n" + SGLANG, attributes)
+    assert chosen(binding) == ("sglang", "recognized")
+
+
+def test_an_engine_of_nothing_but_the_users_own_metrics_is_told_by_them() -> None:
+    mine = {"name": "mine", "customMetrics": [{"attributeKey": "a", "metricSpec": "cpu"}]}
+    binding = bound(defaultEngine="mine", engineConfigs=[mine])
+    read(binding, "cpu 1\n" + SGLANG, AttributeMap())
+    assert chosen(binding) == ("mine", "default")
+
+
+# Later pages
+
+
+def looked_for(binding: CoreBinding) -> int:
+    return len(binding.choices)
+
+
+def test_once_the_engine_is_on_the_pages_nothing_else_is_looked_for() -> None:
+    binding, attributes = bound(), AttributeMap()
+    alone = looked_for(bound(labelled("vllm")))
+    assert looked_for(binding) > alone
+    read(binding, VLLM, attributes)
+    steady = binding.choices
+    for _ in range(5):
+        assert looked_for(binding) == alone
+        read(binding, VLLM, attributes)
+    assert binding.choices is steady
+
+
+def test_a_server_that_starts_is_recognized_when_its_metrics_are_there() -> None:
+    binding, attributes = bound(), AttributeMap()
+    for _ in range(3):
+        read(binding, STARTING, attributes)
+        assert chosen(binding) == ("vllm", "default")
+        assert len(attributes) == 0
+    read(binding, STARTING + SGLANG, attributes)
+    assert chosen(binding) == ("sglang", "recognized")
+    assert attributes.get(WAITING_QUEUE_SIZE) == 1.0
+
+
+def test_an_engine_is_recognized_anew_when_pages_have_nothing_of_it() -> None:
+    binding, attributes = bound(), AttributeMap()
+    read(binding, SGLANG, attributes, at=1.0)
+    read(binding, TRTLLM_SERVE, attributes, at=2.0)
+    assert chosen(binding) == ("sglang", "recognized")
+    read(binding, TRTLLM_SERVE, attributes, at=3.0)
+    assert chosen(binding) == ("trtllm-serve", "recognized")
+    assert attributes.get(WAITING_QUEUE_SIZE) == 4.0
+    read(binding, VLLM, attributes, at=4.0)
+    read(binding, VLLM, attributes, at=5.0)
+    assert chosen(binding) == ("vllm", "default")
+    assert attributes.get(ACTIVE_MODELS) == ("a", "b")
+
+
+def test_what_the_new_engine_has_not_is_known_to_be_missing() -> None:
+    binding, attributes = bound(), AttributeMap()
+    read(binding, SGLANG, attributes, at=1.0)
+    assert attributes.get(KV_CACHE_USAGE) == 0.5
+    read(binding, TRITON, attributes, at=2.0)
+    assert read(binding, TRITON, attributes, at=3.0)
+    sample = attributes.sample(KV_CACHE_USAGE)
+    assert sample is not None
+    assert (sample.value, sample.at) == (None, 3.0)
+
+
+def test_a_restart_of_the_same_engine_changes_nothing() -> None:
+    binding, attributes = bound(), AttributeMap()
+    read(binding, SGLANG, attributes)
+    for page in (STARTING, STARTING, SGLANG):
+        read(binding, page, attributes)
+        assert chosen(binding) == ("sglang", "recognized")
+    assert attributes.get(RUNNING_REQUESTS_SIZE) == 5.0
+
+
+def test_a_starting_triton_that_shows_its_models_metrics_later_is_recognized_anew() -> None:
+    """Its own metrics are there from the start, those of the TensorRT-LLM model when that is loaded."""
+    for starting in (1, 7, 100):
+        binding, attributes = bound(), AttributeMap()
+        for _ in range(starting):
+            read(binding, TRITON, attributes)
+        assert chosen(binding) == ("triton", "recognized")
+        pages = 0
+        while chosen(binding)[0] == "triton":
+            read(binding, TRITON + TENSORRT, attributes)
+            pages += 1
+        assert chosen(binding) == ("triton-tensorrt-llm", "recognized")
+        assert pages <= starting + 2
+
+
+def test_looks_at_a_recognized_engine_become_rare() -> None:
+    binding, attributes = bound(), AttributeMap()
+    alone = looked_for(bound(labelled("triton")))
+    looks: list[int] = []
+    for page in range(3 * LATEST_LOOK):
+        if looked_for(binding) > alone:
+            looks.append(page)
+        read_nothing(binding, attributes)
+    assert looks[:6] == [0, 2, 5, 10, 19, 36]
+    assert looks[-1] - looks[-2] == LATEST_LOOK + 1
+    assert len(looks) < 15
+
+
+def read_nothing(binding: CoreBinding, attributes: AttributeMap) -> None:
+    """A page of Triton, offered without a scan: fast, for thousands of pages."""
+    for choice in binding.choices:
+        while (selector := choice.next()) is not None:
+            if selector.name.startswith(b"nv_inference"):
+                selector.offer(b"", 1.0, 0.0)
+    binding.store(attributes, 1.0)
+
+
+def test_findings_are_those_of_the_engine_in_force() -> None:
+    binding = bound()
+    read(binding, SGLANG, AttributeMap())
+    found: list[Finding] = binding.findings()
+    assert all(one.what.startswith("sglang:") for one in found)
+
+
+def test_a_binding_says_what_it_is() -> None:
+    binding = bound()
+    assert repr(binding) == "<CoreBinding vllm by default, looking at 5>"
+    read(binding, SGLANG, AttributeMap())
+    assert repr(binding) == "<CoreBinding sglang by recognized>"

@@ -1,0 +1,158 @@
+"""What engines of a configuration come to, and what is said of those that can't be."""
+
+from typing import Any
+
+import pytest
+
+from services.collector.engine_configs import FIELDS, EngineConfig
+from services.collector.engines import BUILT_IN, SGLANG, VLLM, WAYS, Engine, specs, table
+from shared.attributes import CORE, KV_CACHE_USAGE, STANDARD_KEYS, WAITING_QUEUE_SIZE, AttributeKey
+from shared.config.decode import MISSING, decode
+from shared.config.problems import Problems
+
+
+def config(**given: Any) -> EngineConfig:
+    decoded = decode({"name": "mine", **given}, EngineConfig, "engine", Problems(), ignore_case=True)
+    assert isinstance(decoded, EngineConfig)
+    return decoded
+
+
+def problems(**given: Any) -> list[str]:
+    found = Problems()
+    assert decode({"name": "mine", **given}, EngineConfig, "engine", found, ignore_case=True) is MISSING
+    return [str(one) for one in found.errors]
+
+
+def test_what_an_engine_leaves_out_is_off() -> None:
+    assert config(queuedRequestsSpec="q").engine() == Engine(name="mine", queued=specs("q"))
+
+
+def test_every_constituent_has_a_field_of_its_own() -> None:
+    engine = config(
+        allRequestsSpec="a",
+        usedKvBlocksSpec="ub",
+        maxKvBlocksSpec="mb",
+        usedKvTokensSpec="ut",
+        maxKvTokensSpec="mt",
+    ).engine()
+    assert engine == Engine(
+        name="mine",
+        all=specs("a"),
+        used_blocks=specs("ub"),
+        max_blocks=specs("mb"),
+        used_tokens=specs("ut"),
+        max_tokens=specs("mt"),
+    )
+
+
+def test_what_an_engine_leaves_out_is_that_of_the_engine_which_it_extends() -> None:
+    engine = config(extends="vllm", runningRequestsSpec="mine_running", loraSpec="").engine()
+    assert engine.running == specs("mine_running")
+    assert engine.lora == ()
+    assert (engine.queued, engine.kv_usage, engine.cache_info) == (VLLM.queued, VLLM.kv_usage, VLLM.cache_info)
+
+
+def test_labels_are_those_of_the_engine_which_is_extended() -> None:
+    engine = config(extends="sglang").engine()
+    assert (engine.cache_block_size_label, engine.cache_num_blocks_label) == (
+        SGLANG.cache_block_size_label,
+        SGLANG.cache_num_blocks_label,
+    )
+    assert config(extends="sglang", cacheBlockSizeLabelName="b").engine().cache_block_size_label == "b"
+
+
+def test_what_a_quantity_is_derived_from_stands_in_for_the_extended_engines_own_metric() -> None:
+    """Who gives all requests means the difference: the direct metric, which goes before it, isn't added."""
+    assert config(extends="vllm", allRequestsSpec="a").engine().queued == ()
+    assert config(extends="vllm", usedKvBlocksSpec="u").engine().kv_usage == ()
+    assert config(extends="vllm", usedKvTokensSpec="u").engine().kv_usage == ()
+    both = config(extends="vllm", allRequestsSpec="a", queuedRequestsSpec="q").engine()
+    assert (both.queued, both.all) == (specs("q"), specs("a"))
+
+
+def test_custom_metrics_are_attributes_of_the_extractor() -> None:
+    given = [{"attributeKey": "Cost", "metricSpec": "cost{tier=gold}"}, {"attributeKey": "Heat", "metricSpec": "heat"}]
+    keys = [one.key for one in config(customMetrics=given).engine().custom]
+    assert keys == [AttributeKey("Cost", CORE, float), AttributeKey("Heat", CORE, float)]
+
+
+def test_a_custom_metric_can_be_a_measure() -> None:
+    given = {"attributeKey": "TTFT", "metricSpec": "ttft_seconds", "function": "quantile", "quantile": 0.95}
+    (custom,) = config(customMetrics=[given]).engine().custom
+    assert str(custom.measure) == "quantile(0.95, ttft_seconds, 10s)"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"extends": "vlm"}, "engine: extends: 'vlm' is no built-in engine; known: vllm, sglang, trtllm-serve"),
+        ({"allRequestsSpec": "a{"}, "engine: allRequestsSpec: 'a{' is no metric specification"),
+        ({"customMetrics": [{"attributeKey": "", "metricSpec": "m"}]}, "customMetrics[0]: attributeKey: empty"),
+        ({"customMetrics": [{"attributeKey": "a", "metricSpec": " "}]}, "customMetrics[0]: metricSpec: empty"),
+        ({"customMetrics": [{"attributeKey": "a", "metricSpec": "m{"}]}, "customMetrics[0]: metricSpec: 'm{' is no"),
+        ({"customMetrics": [{"attributeKey": "a"}]}, "customMetrics[0].metricSpec: required, and missing"),
+        (
+            {"customMetrics": [{"attributeKey": "a", "metricSpec": "m"}, {"attributeKey": "a", "metricSpec": "n"}]},
+            "customMetrics: 'a' is configured twice",
+        ),
+        (
+            {"customMetrics": [{"attributeKey": "WaitingQueueSize", "metricSpec": "m"}]},
+            "attributeKey: 'WaitingQueueSize' has a field of its own",
+        ),
+        (
+            {"customMetrics": [{"attributeKey": "a", "metricSpec": "m", "function": "quantile"}]},
+            "quantile: required by function 'quantile'",
+        ),
+        (
+            {"customMetrics": [{"attributeKey": "a", "metricSpec": "m_sum", "function": "mean"}]},
+            "metricSpec: 'm_sum' is one of a histogram's series",
+        ),
+    ],
+)
+def test_an_engine_that_can_not_be_is_refused_by_field(given: dict[str, Any], problem: str) -> None:
+    found = problems(**given)
+    assert any(problem in one for one in found), found
+
+
+def test_an_engine_of_a_built_ins_name_stands_in_its_place() -> None:
+    mine, sglang = Engine(name="mine"), Engine(name="sglang", queued=specs("q"))
+    known = table([mine, sglang])
+    assert list(known) == ["mine", "sglang", *(one.name for one in BUILT_IN if one.name != "sglang")]
+    assert known["sglang"] is sglang
+
+
+# What an engine can give
+
+
+@pytest.mark.parametrize(
+    ("engine", "key", "gives"),
+    [
+        (Engine(name="e"), WAITING_QUEUE_SIZE, False),
+        (Engine(name="e", queued=specs("q")), WAITING_QUEUE_SIZE, True),
+        (Engine(name="e", all=specs("a")), WAITING_QUEUE_SIZE, False),
+        (Engine(name="e", all=specs("a"), running=specs("r")), WAITING_QUEUE_SIZE, True),
+        (Engine(name="e", used_blocks=specs("u")), KV_CACHE_USAGE, False),
+        (Engine(name="e", max_blocks=specs("m")), KV_CACHE_USAGE, False),
+        (Engine(name="e", used_blocks=specs("u"), max_blocks=specs("m")), KV_CACHE_USAGE, True),
+        (Engine(name="e", used_blocks=specs("u"), cache_num_blocks=specs("m")), KV_CACHE_USAGE, True),
+        (Engine(name="e", used_blocks=specs("u"), cache_info=specs("m")), KV_CACHE_USAGE, True),
+        (Engine(name="e", used_blocks=specs("u"), max_tokens=specs("m")), KV_CACHE_USAGE, False),
+        (Engine(name="e", used_tokens=specs("u"), max_tokens=specs("m")), KV_CACHE_USAGE, True),
+        (Engine(name="e"), AttributeKey("Cost", CORE, float), False),
+        (
+            config(customMetrics=[{"attributeKey": "Cost", "metricSpec": "m"}]).engine(),
+            AttributeKey("Cost", CORE, float),
+            True,
+        ),
+    ],
+)
+def test_an_engine_gives_what_it_names_or_what_can_be_derived_from_that(
+    engine: Engine, key: AttributeKey[Any], gives: bool
+) -> None:
+    assert engine.gives(key) is gives
+
+
+def test_there_is_a_way_to_every_standard_attribute() -> None:
+    assert set(WAYS) == set(STANDARD_KEYS)
+    assert {field for ways in WAYS.values() for way in ways for field in way} == set(FIELDS)
+    assert set(FIELDS.values()) <= set(EngineConfig.__struct_fields__)

@@ -1,0 +1,273 @@
+"""The default engine that metric flags make, and what it is beside a document."""
+
+import pytest
+from msgspec.structs import replace
+
+from services.collector.engine_configs import EngineConfig
+from services.collector.engines import VLLM, Engine, specs
+from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
+from services.collector.flags import flags_engine, with_flags
+from services.collector.metrics_port import at_metrics_port
+from services.collector.pipeline import build
+from services.collector.settings import METRIC_FLAGS, CollectorSettings
+from services.collector.sources.metrics import MetricsParameters, MetricsSource
+from shared.config import Invalid, LoadedConfig, load
+from shared.model import Endpoint, Pool
+from shared.plugin import Registry
+from shared.service.settings import parse
+
+REGISTRY = Registry.installed()
+HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+TRT = "nv_trt_llm_request_metrics"
+BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
+
+
+def settings(*argv: str) -> CollectorSettings:
+    return parse(CollectorSettings, argv, {}, "collector")
+
+
+def engine(*argv: str) -> Engine:
+    made = flags_engine(settings(*argv))
+    assert made is not None
+    return made.engine()
+
+
+def loaded(text: str, *argv: str) -> LoadedConfig:
+    return with_flags(load(text, REGISTRY), settings(*argv))
+
+
+def core(config: LoadedConfig) -> CoreParameters:
+    (found,) = [one.parameters for one in config.plugins.values() if issubclass(one.kind, CoreMetricsExtractor)]
+    assert isinstance(found, CoreParameters)
+    return found
+
+
+def source(config: LoadedConfig) -> MetricsParameters:
+    (found,) = [one.parameters for one in config.plugins.values() if issubclass(one.kind, MetricsSource)]
+    assert isinstance(found, MetricsParameters)
+    return found
+
+
+# The engine
+
+
+def test_without_metric_flags_there_is_no_engine_of_theirs() -> None:
+    assert flags_engine(settings("--interval=1s")) is None
+    config = load("", REGISTRY)
+    assert with_flags(config, settings()) == config
+
+
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        (("--total-queued-requests-metric", "--totalQueuedRequestsMetric", "-totalQueuedRequestsMetric"), "queued"),
+        (("--waiting-requests-metric", "--waitingRequestsMetric", "-waitingRequestsMetric"), "queued"),
+        (("--total-running-requests-metric", "--running-requests-metric", "--runningRequestsMetric"), "running"),
+        (("--all-requests-metric", "--allRequestsMetric"), "all"),
+        (("--kv-cache-usage-percentage-metric", "--kvCacheUsagePercentageMetric"), "kv_usage"),
+        (("--kv-cache-usage-metric", "--kVCacheUsageMetric", "-kVCacheUsageMetric"), "kv_usage"),
+        (("--used-kv-cache-blocks-metric", "--usedKVCacheBlocksMetric"), "used_blocks"),
+        (("--max-kv-cache-blocks-metric", "--maxKVCacheBlocksMetric"), "max_blocks"),
+        (("--used-kv-cache-tokens-metric", "--usedKVCacheTokensMetric"), "used_tokens"),
+        (("--max-kv-cache-tokens-metric", "--maxKVCacheTokensMetric"), "max_tokens"),
+        (("--lora-info-metric", "--loraInfoMetric", "--lora-request-info-metric", "-loraRequestInfoMetric"), "lora"),
+        (("--cache-info-metric", "--cacheInfoMetric"), "cache_info"),
+    ],
+)
+def test_each_flag_in_each_spelling_is_a_quantity(flags: tuple[str, ...], field: str) -> None:
+    for flag in flags:
+        assert engine(flag, "mine{a=b}") == replace(Engine(name="flags"), **{field: specs("mine{a=b}")})
+
+
+def test_every_metric_flag_is_a_field_of_an_engine() -> None:
+    assert set(METRIC_FLAGS) <= set(CollectorSettings.__struct_fields__)
+    assert set(METRIC_FLAGS.values()) <= set(EngineConfig.__struct_fields__)
+
+
+def test_what_is_not_given_is_that_of_the_engine_to_which_the_given_names_belong() -> None:
+    made = engine("--total-queued-requests-metric=vllm:other_queue")
+    assert made.queued == specs("vllm:other_queue")
+    assert (made.running, made.kv_usage, made.lora, made.cache_info) == (
+        VLLM.running,
+        VLLM.kv_usage,
+        VLLM.lora,
+        VLLM.cache_info,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("vllm:q", "vllm"),
+        ("sglang:q", "sglang"),
+        ("trtllm_q", "trtllm-serve"),
+        (f"{TRT}{{request_type=waiting}}", "triton-tensorrt-llm"),
+        ("nv_inference_pending_request_count", "triton"),
+        ("q", ""),
+        ("", "vllm"),
+    ],
+)
+def test_names_tell_the_engine(name: str, base: str) -> None:
+    made = flags_engine(settings(f"--total-queued-requests-metric={name}"))
+    assert made is not None
+    assert made.extends == base
+
+
+def test_names_of_two_engines_or_of_one_and_none_add_nothing() -> None:
+    for other in ("sglang:token_usage", "mine"):
+        made = engine("--total-queued-requests-metric=vllm:q", f"--kv-cache-usage-percentage-metric={other}")
+        assert made == Engine(name="flags", queued=specs("vllm:q"), kv_usage=specs(other))
+
+
+def test_an_empty_flag_switches_its_quantity_off() -> None:
+    assert engine("--lora-info-metric=") == Engine(
+        name="flags", queued=VLLM.queued, running=VLLM.running, kv_usage=VLLM.kv_usage, cache_info=VLLM.cache_info
+    )
+    made = engine("--total-queued-requests-metric", f"{TRT}{{request_type=waiting}}", "--lora-info-metric", "")
+    assert made.lora == ()
+
+
+def test_constituents_stand_for_the_quantity_that_they_make() -> None:
+    """The flags of the Go original's redesign for Triton: nothing of its own table comes before what they derive."""
+    made = engine(
+        f"--allRequestsMetric={TRT}{{request_type=active}}",
+        f"--runningRequestsMetric={TRT}{{request_type=scheduled}}",
+        f"--usedKVCacheBlocksMetric={BLOCKS}{{kv_cache_block_type=used}}",
+        f"--maxKVCacheBlocksMetric={BLOCKS}{{kv_cache_block_type=max}}",
+    )
+    assert (made.queued, made.kv_usage) == ((), ())
+    assert made.all == specs(f"{TRT}{{request_type=active}}")
+    assert made.cache_block_size == specs(f"{BLOCKS}{{kv_cache_block_type=tokens_per}}")
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["--totalQueuedRequestsMetric=q{"], "--total-queued-requests-metric: 'q{' is no metric specification"),
+        (["--cache-info-metric=rate(x)"], "--cache-info-metric: 'rate(x)' is no metric specification"),
+        (["--model-server-metrics-scheme=ftp"], "--model-server-metrics-scheme: 'ftp'"),
+        (["--modelServerMetricsPath=metrics"], "--model-server-metrics-path: 'metrics' doesn't begin with /"),
+        (["--modelServerMetricsPort=0"], "--model-server-metrics-port: 0 is below 1"),
+    ],
+)
+def test_a_flag_that_can_not_be_is_named(argv: list[str], problem: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        settings(*argv)
+    assert [line for line in caught.value.lines() if problem in line], caught.value.lines()
+
+
+# Beside a document
+
+
+def test_the_engine_of_the_flags_is_the_default_one_beside_all_others() -> None:
+    parameters = core(loaded("", "--total-queued-requests-metric=vllm:q"))
+    assert parameters.default_engine == "flags"
+    assert list(parameters.engines()) == ["flags", "vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton"]
+
+
+def test_an_extractor_that_is_added_by_default_has_the_flags_too() -> None:
+    config = loaded(HEAD + "plugins: [{type: queue-scorer}]\n", "--total-queued-requests-metric=vllm:q")
+    assert core(config).default_engine == "flags"
+
+
+def test_what_the_document_says_of_labels_and_recognition_holds_beside_the_flags() -> None:
+    text = HEAD + (
+        "plugins:\n- {type: core-metrics-extractor, parameters: {engineLabelKey: e, recognizeEngine: false}}\n"
+    )
+    parameters = core(loaded(text, "--total-queued-requests-metric=vllm:q"))
+    assert (parameters.engine_label_key, parameters.recognize_engine) == ("e", False)
+    assert parameters.default_engine == "flags"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("{defaultEngine: sglang}", "defaultEngine"),
+        ("{DefaultEngine: sglang}", "defaultEngine"),
+        ("{engineConfigs: [{name: a, extends: vllm}]}", "engineConfigs"),
+        ("{engineConfigs: [], defaultEngine: vllm}", "defaultEngine and engineConfigs"),
+        ("{kvUsageSpec: k}", "kvUsageSpec"),
+    ],
+)
+def test_engines_of_the_document_go_before_the_flags_and_a_warning_says_so(given: str, named: str) -> None:
+    text = HEAD + f"plugins:\n- {{type: core-metrics-extractor, parameters: {given}}}\n"
+    config = loaded(text, "--total-queued-requests-metric=vllm:q", "--lora-info-metric=")
+    assert core(config) == core(load(text, REGISTRY))
+    assert [str(one) for one in config.warnings if "no effect" in one.message] == [
+        "plugins[0].parameters: no effect of --total-queued-requests-metric and --lora-info-metric: "
+        f"{named} here goes before flags"
+    ]
+
+
+def test_flags_that_do_not_suffice_are_refused_in_words_of_flags() -> None:
+    with pytest.raises(Invalid) as caught:
+        loaded("", "--total-queued-requests-metric=q", "--used-kv-cache-blocks-metric=u")
+    assert caught.value.lines() == [
+        "--kv-cache-usage-percentage-metric: nothing gives KVCacheUsagePercent, which 'kv-cache-utilization-scorer' "
+        "requires; give --kv-cache-usage-percentage-metric, or --max-kv-cache-blocks-metric beside "
+        "--used-kv-cache-blocks-metric, or --cache-info-metric beside --used-kv-cache-blocks-metric; or write "
+        '--kv-cache-usage-percentage-metric="" where there is none'
+    ]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--all-requests-metric=a", "--running-requests-metric=r", "--kv-cache-usage-metric=k"],
+        ["--waiting-requests-metric=q", "--used-kv-cache-tokens-metric=u", "--max-kv-cache-tokens-metric=m"],
+        [f"--total-queued-requests-metric={TRT}{{request_type=waiting}}", "--lora-info-metric="],
+        ["--lora-info-metric="],
+    ],
+)
+def test_flags_that_suffice_are_taken_without_a_warning(argv: list[str]) -> None:
+    assert loaded("", *argv).warnings == ()
+
+
+def test_a_quantity_that_flags_switch_off_on_purpose_is_a_warning() -> None:
+    config = loaded("", "--total-queued-requests-metric=q", "--kv-cache-usage-percentage-metric=")
+    assert [str(one).partition(":")[0] for one in config.warnings] == ["--kv-cache-usage-percentage-metric"]
+
+
+# The metrics page
+
+
+def test_the_flags_of_the_page_stand_for_parameters_that_are_not_given() -> None:
+    argv = ("--model-server-metrics-scheme=https", "--model-server-metrics-path=/m")
+    assert (source(loaded("", *argv)).scheme, source(loaded("", *argv)).path) == ("https", "/m")
+    text = HEAD + "plugins:\n- {type: metrics-data-source, parameters: {scheme: http}}\n"
+    assert (source(loaded(text, *argv)).scheme, source(loaded(text, *argv)).path) == ("http", "/m")
+    build(loaded(text, *argv))
+
+
+def endpoint(name: str, address: str, metrics_host: str = "") -> Endpoint:
+    return Endpoint(id=name, name=name, address=address, port=8000, metrics_host=metrics_host)
+
+
+def hosts(pool: Pool | None, *endpoints: Endpoint, port: int | None = 8002) -> list[str]:
+    return [one.metrics_host for one in at_metrics_port({one.id: one for one in endpoints}, pool, port).values()]
+
+
+def test_the_port_is_that_of_every_endpoint_of_a_pool_with_one_port() -> None:
+    one, other = endpoint("a", "10.0.0.1"), endpoint("b", "fd00::1")
+    for pool in (None, Pool(name="p"), Pool(name="p", target_ports=(8000,))):
+        assert hosts(pool, one, other) == ["10.0.0.1:8002", "[fd00::1]:8002"]
+
+
+def test_the_port_is_nobodys_in_a_pool_with_several() -> None:
+    assert hosts(Pool(name="p", target_ports=(8000, 8001)), endpoint("a", "10.0.0.1")) == [""]
+
+
+def test_without_a_word_of_the_pool_endpoints_that_share_an_address_have_several_ports() -> None:
+    assert hosts(None, endpoint("a", "10.0.0.1"), endpoint("b", "10.0.0.1"), endpoint("c", "10.0.0.2")) == [
+        "",
+        "",
+        "10.0.0.2:8002",
+    ]
+
+
+def test_an_endpoints_own_metrics_address_goes_before_the_port() -> None:
+    assert hosts(None, endpoint("a", "10.0.0.1", "10.0.0.9:9")) == ["10.0.0.9:9"]
+
+
+def test_without_the_flag_endpoints_stay_as_they_are() -> None:
+    assert hosts(None, endpoint("a", "10.0.0.1"), port=None) == [""]

@@ -1,0 +1,114 @@
+"""Engines that users define are checked at load against what the configured plugins read."""
+
+import pytest
+
+from shared.config import Invalid, load
+from shared.plugin import Registry
+
+REGISTRY = Registry.installed()
+
+
+def document(engine: str, *plugins: str) -> str:
+    listed = "".join(f"- type: {one}\n" for one in plugins)
+    return (
+        f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n{listed}"
+        f"- type: core-metrics-extractor\n  parameters: {{engineConfigs: [{engine}]}}\n"
+    )
+
+
+def problems(engine: str, *plugins: str) -> list[str]:
+    with pytest.raises(Invalid) as caught:
+        load(document(engine, *plugins), REGISTRY)
+    return [str(one) for one in caught.value.problems]
+
+
+def warnings(engine: str, *plugins: str) -> list[str]:
+    return [str(one) for one in load(document(engine, *plugins), REGISTRY).warnings]
+
+
+AT = "plugins[1].parameters.engineConfigs[0]: "
+
+
+def test_what_a_scorer_requires_and_an_engine_leaves_out_is_an_error_that_says_what_would_do() -> None:
+    assert problems("{name: mine, queuedRequestsSpec: q}", "kv-cache-utilization-scorer") == [
+        AT + "nothing gives KVCacheUsagePercent, which 'kv-cache-utilization-scorer' requires; give kvUsageSpec, or "
+        "usedKvBlocksSpec and maxKvBlocksSpec, or usedKvBlocksSpec and cacheNumBlocksSpec, or usedKvBlocksSpec and "
+        'cacheInfoSpec, or usedKvTokensSpec and maxKvTokensSpec; or write kvUsageSpec: "" where there is none'
+    ]
+
+
+def test_where_a_constituent_is_given_the_error_names_the_rest() -> None:
+    assert problems("{name: mine, allRequestsSpec: a, kvUsageSpec: k}", "queue-scorer") == [
+        AT + "nothing gives WaitingQueueSize, which 'queue-scorer' requires; give queuedRequestsSpec, or "
+        'runningRequestsSpec beside allRequestsSpec; or write queuedRequestsSpec: "" where there is none'
+    ]
+
+
+def test_attributes_of_one_specification_are_one_error() -> None:
+    (problem,) = problems("{name: mine, queuedRequestsSpec: q, kvUsageSpec: k}", "lora-affinity-scorer")
+    assert (
+        "nothing gives ActiveModels and WaitingModels, which 'lora-affinity-scorer' requires; give loraSpec" in problem
+    )
+
+
+def test_every_engine_is_checked_and_named_by_its_place() -> None:
+    engines = "{name: a, queuedRequestsSpec: q, kvUsageSpec: k}, {name: b, kvUsageSpec: k}, {name: vllm}"
+    found = problems(engines, "queue-scorer")
+    assert [one.partition(":")[0] for one in found] == [
+        "plugins[1].parameters.engineConfigs[1]",
+        "plugins[1].parameters.engineConfigs[2]",
+    ]
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "{name: mine, allRequestsSpec: a, runningRequestsSpec: r, usedKvBlocksSpec: u, maxKvBlocksSpec: m}",
+        "{name: mine, queuedRequestsSpec: q, usedKvTokensSpec: u, maxKvTokensSpec: m}",
+        "{name: mine, queuedRequestsSpec: q, usedKvBlocksSpec: u, cacheNumBlocksSpec: m}",
+        "{name: mine, extends: vllm}",
+        "{name: vllm, extends: vllm, customMetrics: [{attributeKey: a, metricSpec: m}]}",
+    ],
+)
+def test_what_can_be_derived_is_enough(engine: str) -> None:
+    assert warnings(engine, "queue-scorer", "kv-cache-utilization-scorer") == []
+
+
+def test_what_is_switched_off_explicitly_is_missing_on_purpose() -> None:
+    found = warnings('{name: mine, queuedRequestsSpec: q, kvUsageSpec: ""}', "kv-cache-utilization-scorer")
+    assert found == [
+        AT + "nothing gives KVCacheUsagePercent, which 'kv-cache-utilization-scorer' requires: it is switched off by "
+        'kvUsageSpec: ""'
+    ]
+
+
+def test_what_is_only_used_is_a_warning() -> None:
+    """The saturation detector, which every configuration has, does without."""
+    (warning,) = warnings("{name: mine, queuedRequestsSpec: q}", "queue-scorer")
+    assert "nothing gives KVCacheUsagePercent, which 'utilization-detector' uses; give kvUsageSpec, or" in warning
+
+
+def test_what_is_only_used_and_switched_off_is_nothing_to_speak_of() -> None:
+    assert warnings('{name: mine, queuedRequestsSpec: q, kvUsageSpec: ""}', "queue-scorer") == []
+
+
+def test_built_in_engines_are_not_refused_for_what_they_do_not_publish() -> None:
+    """triton has no KV cache usage."""
+    text = document("", "kv-cache-utilization-scorer").replace("engineConfigs: []", "defaultEngine: triton")
+    assert load(text, REGISTRY).warnings == ()
+
+
+def test_what_nobody_reads_need_not_be_given() -> None:
+    document_without_scorers = document("{name: mine, queuedRequestsSpec: q, kvUsageSpec: k}")
+    assert load(document_without_scorers, REGISTRY).warnings == ()
+
+
+def test_an_attribute_of_the_users_own_that_only_another_engine_has_is_a_warning() -> None:
+    engines = (
+        "{name: a, extends: vllm, customMetrics: [{attributeKey: Cost, metricSpec: cost}]}, {name: b, extends: vllm}"
+    )
+    scorer = "endpoint-attribute-scorer\n  parameters: {attributeKey: Cost, algorithm: {type: linear_lower_is_better}}"
+    assert warnings(engines, scorer) == [
+        "plugins[1].parameters.engineConfigs[1]: nothing gives Cost, which 'endpoint-attribute-scorer' requires: "
+        "endpoints of this engine don't have it"
+    ]

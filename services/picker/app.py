@@ -54,7 +54,12 @@ class PickerService(Service):
         self._random = np.random.default_rng(settings.seed)
         self.view = View()
         self.ring = DecisionRing(settings.decisions_kept)
-        self.metrics = PickerMetrics(self.registry, self.view)
+        self.metrics = PickerMetrics(
+            self.registry,
+            self.view,
+            models=settings.metrics_models,
+            former_names=settings.former_metric_names,
+        )
         self._config_problem = ""
         self._published_config = ""
         self.desk = Desk(

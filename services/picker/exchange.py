@@ -10,6 +10,7 @@ import structlog
 
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
+from services.picker.admin.request_metrics import OpenRequest
 from services.picker.decision import Decision
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
@@ -118,6 +119,7 @@ class Exchange:
         self._charge: Charge | None = None
         self._decision: Decision | None = None
         self._reader: ResponseReader | None = None
+        self._counted: OpenRequest | None = None
         self._started = desk.clock()
         desk.open += 1
 
@@ -147,11 +149,11 @@ class Exchange:
                 case RequestReady():
                     self._decide(event, now)
                 case Refused(refusal=refusal):
-                    self._desk.metrics.answered(refusal.status, self._desk.clock() - now)
+                    self._desk.metrics.refused(refusal.status, self._desk.clock() - now)
                 case ResponseStarted():
                     self._on_response(event)
                 case ResponseBodyStarted():
-                    self._on_response_body()
+                    self._on_response_body(now)
                 case Completed():
                     self._complete(now)
 
@@ -166,12 +168,14 @@ class Exchange:
             self._conversation.route(decision.outcome, self._reader)
         else:
             self._conversation.refuse(decision.outcome)
-        desk.metrics.decided(decision, desk.clock() - now)
+        self._counted = desk.metrics.decided(decision, desk.clock() - now)
 
     def _on_response(self, event: ResponseStarted) -> None:
         """The charge moves to the endpoint that really serves."""
         if self._charge is None or self._decision is None:
             return
+        if self._counted is not None:
+            self._counted.status = event.status
         assert isinstance(self._decision.outcome, Route)
         first, *fallbacks = self._decision.outcome.destinations
         served = event.served
@@ -188,8 +192,10 @@ class Exchange:
                     self._charge.move(layout.endpoints[row].id)
                     break
 
-    def _on_response_body(self) -> None:
+    def _on_response_body(self, now: float) -> None:
         """The prompt has been read; what it weighed is done with. A proxy that shows no bodies leaves it to the end."""
+        if self._counted is not None and self._decision is not None and self._decision.asked.stream:
+            self._counted.first_token(now - self._started)
         if self._charge is not None and self._decision is not None and not self._decision.tokens_until_end:
             self._charge.release_tokens()
 
@@ -199,6 +205,10 @@ class Exchange:
         if self._charge is not None:
             self._charge.release()
             desk.metrics.completed(now - self._started)
+        if self._counted is not None:
+            reader = self._reader
+            usage, size = (None, 0) if reader is None else (reader.usage, reader.received)
+            self._counted.completed(now - self._started, usage, size)
 
     def __repr__(self) -> str:
         return f"<Exchange {self._conversation!r}, {self._charge!r}>"

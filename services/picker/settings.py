@@ -42,6 +42,16 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     allow_experimental_plugins: Annotated[bool, Meta(description="load plugin types of alpha stability")] = False
     decisions_kept: Annotated[int, Meta(ge=0, description="decisions that /debug/decisions can explain")] = 1000
     log_decisions: Annotated[bool, Meta(description="log one line for each decision")] = False
+    metrics_models: Annotated[
+        int, Meta(ge=1, description="model names that metrics tell apart; further ones are counted as `other`")
+    ] = 100
+    former_metric_names: Annotated[
+        bool,
+        Meta(
+            description="show the Go original's series under their former names too: inference_objective_…, "
+            "inference_pool_… and inference_extension_…"
+        ),
+    ] = True
     load_interval: Annotated[
         PositiveDuration, Meta(description="a change of the load in flight is published after at most this time")
     ] = 0.02

@@ -5,74 +5,68 @@ some tens of microseconds, of which the client library would need a fifth for th
 """
 
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.picker.admin.histogram import Histogram
+from services.picker.admin.request_metrics import MODELS, OpenRequest, RequestCollector, RequestMetrics
 from services.picker.decision import Decision
 from services.picker.requests.request import Route
 from services.picker.state.view import View
 
 SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
 LONG = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1200.0)
-
-
-class Timing:
-    """How long something took, each time: counts by upper bound, and their sum. Not for several threads."""
-
-    __slots__ = ("_bounds", "_counts", "_sum")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one; a time that equals a bound is within it."""
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self._sum += seconds
-
-    def add_to(self, family: HistogramMetricFamily, labels: Iterable[str] = ()) -> None:
-        """Make it a series of a metric."""
-        buckets: list[tuple[str, float]] = []
-        total = 0
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            buckets.append((bound, total))
-        family.add_metric(list(labels), buckets=buckets, sum_value=self._sum)
-
-    def __repr__(self) -> str:
-        return f"<Timing {sum(self._counts)} times, {self._sum:g} s together>"
+PLUGIN_LABELS = ("extension_point", "plugin_type", "plugin_name")
 
 
 class PickerMetrics:
     """Counts decisions and what became of them. Per-endpoint series end with the endpoint."""
 
-    def __init__(self, registry: CollectorRegistry, view: View, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        view: View,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        models: int = MODELS,
+        former_names: bool = True,
+    ) -> None:
         self._view = view
+        self.requests = RequestMetrics(models)
         self.picks: dict[str, int] = {}
         """By endpoint id: how often it was the first choice."""
         self.statuses: dict[int, int] = {}
         self.served_by: dict[str, int] = {}
-        self.decision_seconds = Timing(SHORT)
-        self.request_seconds = Timing(LONG)
-        self.plugin_seconds: dict[tuple[str, str, str], Timing] = {}
+        self.decision_seconds = Histogram(SHORT)
+        self.request_seconds = Histogram(LONG)
+        self.scheduling_seconds = Histogram(SHORT)
+        self.plugin_seconds: dict[tuple[str, str, str], Histogram] = {}
         self.reloads = Counter(
             "pointsman_picker_config_loads", "Configurations taken over or refused", ["result"], registry=registry
         )
         registry.register(_Collector(view, self, clock))
+        registry.register(RequestCollector(self.requests, view, clock, former_names=former_names))
+        registry.register(SchedulerCollector(self, former_names=former_names))
 
-    def decided(self, decision: Decision, seconds: float) -> None:
-        """A request was routed or refused, `seconds` after its body ended."""
+    def decided(self, decision: Decision, seconds: float) -> OpenRequest | None:
+        """A request was routed or refused, `seconds` after its body ended; what follows of a routed one is told to the
+        result."""
         if isinstance(decision.outcome, Route):
             endpoint = decision.layout.endpoints[decision.picked[0]].id
             self.picks[endpoint] = self.picks.get(endpoint, 0) + 1
             self.answered(200, seconds)
+            self.scheduling_seconds.observe(decision.seconds)
         else:
             self.answered(decision.outcome.status, seconds)
+        return self.requests.decided(decision)
+
+    def refused(self, status: int, seconds: float) -> None:
+        """A request was refused before there was a decision."""
+        self.answered(status, seconds)
+        self.requests.refused(status)
 
     def answered(self, status: int, seconds: float) -> None:
         """A request got its answer, 200 meaning that it was routed."""
@@ -89,7 +83,7 @@ class PickerMetrics:
 
     def plugin(self, point: str, kind: str, name: str) -> Callable[[float], None]:
         """What takes the seconds of a plugin's calls; the scheduler's `observe`."""
-        return self.plugin_seconds.setdefault((point, kind, name), Timing(SHORT)).observe
+        return self.plugin_seconds.setdefault((point, kind, name), Histogram(SHORT)).observe
 
     def forget_endpoints(self) -> None:
         """Drop the counts of endpoints that have gone."""
@@ -99,6 +93,31 @@ class PickerMetrics:
 
     def __repr__(self) -> str:
         return f"<PickerMetrics {sum(self.statuses.values())} requests>"
+
+
+class SchedulerCollector(Collector):
+    """What scheduling takes, under the Go original's names."""
+
+    def __init__(self, metrics: PickerMetrics, *, former_names: bool) -> None:
+        self._metrics = metrics
+        self._prefixes = ("llm_d_epp_", "inference_extension_")[: 1 + former_names]
+
+    def describe(self) -> list[Metric]:
+        """The registry asks for names at registration; there is nothing to collect then."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for prefix in self._prefixes:
+            scheduling = HistogramMetricFamily(
+                f"{prefix}scheduler_e2e_duration_seconds", "What the decision on a routed request took", labels=[]
+            )
+            self._metrics.scheduling_seconds.add_to(scheduling)
+            plugins = HistogramMetricFamily(
+                f"{prefix}plugin_duration_seconds", "What a plugin's call took", labels=PLUGIN_LABELS
+            )
+            for labels, histogram in self._metrics.plugin_seconds.items():
+                histogram.add_to(plugins, labels)
+            yield from (scheduling, plugins)
 
 
 class _Collector(Collector):
@@ -151,10 +170,10 @@ class _Collector(Collector):
         plugins = HistogramMetricFamily(
             "pointsman_picker_plugin_seconds",
             "What a plugin's call took",
-            labels=["extension_point", "plugin_type", "plugin_name"],
+            labels=PLUGIN_LABELS,
         )
-        for labels, timing in metrics.plugin_seconds.items():
-            timing.add_to(plugins, labels)
+        for labels, histogram in metrics.plugin_seconds.items():
+            histogram.add_to(plugins, labels)
         yield from (decisions, served, decision, request, plugins)
 
     def _endpoints(self) -> Iterator[Metric]:

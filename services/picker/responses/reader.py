@@ -40,7 +40,18 @@ class ResponseReader:
     """Reads one response. `served` is the model's name that the server was asked for, `asked` the client's own; with
     both, the client gets its own back."""
 
-    __slots__ = ("_asked", "_form", "_held", "_limit", "_prefix", "_replacement", "_served", "_size", "usage")
+    __slots__ = (
+        "_asked",
+        "_form",
+        "_held",
+        "_limit",
+        "_prefix",
+        "_replacement",
+        "_served",
+        "_size",
+        "received",
+        "usage",
+    )
 
     def __init__(self, served: str = "", asked: str = "", limit: int = LIMIT) -> None:
         renames = bool(served and asked and served != asked)
@@ -53,6 +64,8 @@ class ResponseReader:
         self._prefix = b""
         """How the last event began, up to the name that was replaced: the next one mostly begins alike."""
         self._replacement = b""
+        self.received = 0
+        """Bytes of the body that came."""
         self.usage: Usage = NOTHING
 
     @property
@@ -74,6 +87,7 @@ class ResponseReader:
 
     def feed(self, chunk: bytes, end: bool) -> bytes:
         """A piece of the body came; what the client gets now. With `end` nothing is held back."""
+        self.received += len(chunk)
         if self._form is _Form.EVENTS:
             return self._events(chunk, end)
         if self._form is _Form.JSON:

@@ -343,7 +343,7 @@ def test_requests_are_timed_from_their_first_message_to_their_end() -> None:
     exchange = world.routed()
     world.now += 3
     exchange.end()
-    assert repr(world.metrics.request_seconds) == "<Timing 1 times, 3 s together>"
+    assert repr(world.metrics.request_seconds) == "<Histogram 1 times, 3 together>"
 
 
 @pytest.mark.parametrize("log_decisions", [True, False])

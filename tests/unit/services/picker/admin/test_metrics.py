@@ -6,7 +6,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.picker.admin.metrics import PickerMetrics, Timing
+from services.picker.admin.histogram import Histogram
+from services.picker.admin.metrics import PickerMetrics
 from services.picker.decision import Asked, Decision
 from services.picker.requests.request import Refusal, Route
 from services.picker.scheduling.record import ProfileRun
@@ -39,15 +40,15 @@ def routed(view: View, row: int) -> Decision:
     )
 
 
-def test_a_timing_is_a_histogram() -> None:
-    timing = Timing((0.1, 1.0))
+def test_a_histogram_counts_by_upper_bound() -> None:
+    histogram = Histogram((0.1, 1.0))
     for seconds in (0.05, 0.1, 0.5, 3.0):
-        timing.observe(seconds)
+        histogram.observe(seconds)
     family = HistogramMetricFamily("x", "", labels=[])
-    timing.add_to(family)
+    histogram.add_to(family)
     found = {one.labels.get("le", one.name): one.value for one in family.samples}
     assert found == {"0.1": 2, "1.0": 3, "+Inf": 4, "x_count": 4, "x_sum": pytest.approx(3.65)}
-    assert repr(timing) == "<Timing 4 times, 3.65 s together>"
+    assert repr(histogram) == "<Histogram 4 times, 3.65 together>"
 
 
 def test_decisions_are_counted_by_status_and_endpoint() -> None:
@@ -113,3 +114,14 @@ def test_endpoints_that_have_gone_are_forgotten() -> None:
     made.forget_endpoints()
     assert made.picks == {"a2": 1}
     assert ("pointsman_picker_picks_total", ("a1",)) not in scrape(registry)
+
+
+def test_what_scheduling_takes_is_shown_under_the_names_that_dashboards_know() -> None:
+    view = pool("a1")
+    made, registry = metrics(view)
+    made.plugin("Scorer", "queue-scorer", "queue")(0.001)
+    made.decided(routed(view, 0), 0.5)
+    found = scrape(registry)
+    for prefix in ("llm_d_epp_", "inference_extension_"):
+        assert found[f"{prefix}scheduler_e2e_duration_seconds_count", ()] == 1
+        assert found[f"{prefix}plugin_duration_seconds_count", ("Scorer", "queue", "queue-scorer")] == 1

@@ -1,0 +1,39 @@
+"""A histogram in plain lists, which becomes a metric when it is scraped."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from prometheus_client.core import HistogramMetricFamily
+
+
+class Histogram:
+    """Counts amounts by upper bound, and adds them up. Not for several threads."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    @property
+    def count(self) -> int:
+        """How often something was observed."""
+        return sum(self._counts)
+
+    def observe(self, amount: float) -> None:
+        """Count one; an amount that equals a bound is within it."""
+        self._counts[bisect_left(self._bounds, amount)] += 1
+        self._sum += amount
+
+    def add_to(self, family: HistogramMetricFamily, labels: Iterable[str] = ()) -> None:
+        """Make it a series of a metric."""
+        buckets: list[tuple[str, float]] = []
+        total = 0
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        family.add_metric(list(labels), buckets=buckets, sum_value=self._sum)
+
+    def __repr__(self) -> str:
+        return f"<Histogram {self.count} times, {self._sum:g} together>"

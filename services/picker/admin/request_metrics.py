@@ -1,0 +1,291 @@
+"""What requests and responses come to, by model: the series of the Go original.
+
+They appear under its present names (`llm_d_epp_…`) and, unless that is switched off, under those that its dashboards
+know from before (`inference_objective_…`, `inference_pool_…`, `inference_extension_…`). Clients choose model names, so
+there is a limit on how many are told apart: later ones are counted together.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.picker.admin.histogram import Histogram
+from services.picker.decision import Decision
+from services.picker.requests.request import Route
+from services.picker.responses.usage import Usage
+from services.picker.state.view import View
+from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey
+
+OTHER = "other"
+"""Stands for the models beyond the limit."""
+MODELS = 100
+"""Models that are told apart. Each takes up to 600 lines of a page; the Go original's limit is 1 000."""
+FRESH = 2.0
+"""Seconds: older values have no part in a pool's averages (the Go original's figure)."""
+SHOWN = 128
+"""Characters of a model's name in a label."""
+
+_LATENCY = (
+    *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0),
+    *(30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0),
+)
+_PER_TOKEN = (
+    *(0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5),
+    *(2.0, 3.0, 4.5, 6.0, 12.0, 18.0, 24.0, 30.0, 36.0, 48.0, 60.0, 90.0, 120.0, 180.0, 270.0, 360.0),
+)
+_NORMALIZED = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_REQUEST_BYTES = tuple(float(64 << power) for power in range(0, 25, 2))
+_RESPONSE_BYTES = tuple(float(64 << power) for power in range(0, 21, 2))
+_TOKENS = (1.0, *(float(1 << power) for power in range(3, 21)))
+
+_CODES = {404: "NotFound", 429: "ResourceExhausted", 503: "ServiceUnavailable"}
+_MODEL_SERVER = "ModelServerError"
+_FAMILIES: tuple[tuple[str, str, str], ...] = (
+    ("duration", "request_duration_seconds", "From a request's headers to the end of its response"),
+    ("request_bytes", "request_size_bytes", "Sizes of request bodies"),
+    ("response_bytes", "response_size_bytes", "Sizes of response bodies, where the proxy shows them"),
+    ("prompt", "request_input_tokens", "Prompt tokens, as responses tell them"),
+    ("completion", "request_output_tokens", "Generated tokens, as responses tell them"),
+    ("cached", "request_cached_tokens", "Prompt tokens that the KV cache had, as responses tell them"),
+    ("normalized", "request_ntpot_seconds", "A request's duration divided by its generated tokens"),
+    ("first_token", "request_ttft_seconds", "From a request's headers to the first piece of its streamed response"),
+    ("per_token", "request_streaming_tpot_seconds", "Time for each token of a stream after the first"),
+)
+"""(attribute of `Series`, present name, meaning)."""
+_FORMER = {
+    "duration": "request_duration_seconds",
+    "request_bytes": "request_sizes",
+    "response_bytes": "response_sizes",
+    "prompt": "input_tokens",
+    "completion": "output_tokens",
+    "cached": "prompt_cached_tokens",
+    "normalized": "normalized_time_per_output_token_seconds",
+    "first_token": "request_ttft_seconds",
+    "per_token": "request_tpot_seconds",
+}
+
+
+class Series:
+    """Everything about the requests of one client's model that went to one target model."""
+
+    __slots__ = (
+        "cached",
+        "completion",
+        "duration",
+        "errors",
+        "first_token",
+        "normalized",
+        "per_token",
+        "prompt",
+        "request_bytes",
+        "requests",
+        "response_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.requests: dict[int, int] = {}
+        """Routed requests, by priority."""
+        self.errors: dict[str, int] = {}
+        self.duration = Histogram(_LATENCY)
+        self.request_bytes = Histogram(_REQUEST_BYTES)
+        self.response_bytes = Histogram(_RESPONSE_BYTES)
+        self.prompt = Histogram(_TOKENS)
+        self.completion = Histogram(_TOKENS)
+        self.cached = Histogram(_TOKENS)
+        self.normalized = Histogram(_NORMALIZED)
+        self.first_token = Histogram(_LATENCY)
+        self.per_token = Histogram(_PER_TOKEN)
+
+    def failed(self, code: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
+
+
+class RequestMetrics:
+    """Counts requests by model. Not for several threads."""
+
+    def __init__(self, models: int = MODELS) -> None:
+        self._most = models
+        self.series: dict[tuple[str, str], Series] = {}
+        """By client's model and target model."""
+        self.running: dict[str, int] = {}
+        """Requests under way, by the client's model."""
+        self.rewrites: dict[tuple[str, str, str], int] = {}
+        """Rewritten requests, by resource, client's model and target."""
+        self._models: set[str] = set()
+
+    def decided(self, decision: Decision) -> "OpenRequest | None":
+        """A request was routed or refused; what follows of a routed one is told to the result."""
+        model, target = self._bounded(decision.asked.model), self._bounded(decision.model)
+        if not isinstance(decision.outcome, Route):
+            self._of(model, target).failed(_code(decision.outcome.status))
+            return None
+        series = self._of(model, target)
+        series.requests[decision.priority] = series.requests.get(decision.priority, 0) + 1
+        series.request_bytes.observe(decision.asked.body_bytes)
+        if model:
+            self.running[model] = self.running.get(model, 0) + 1
+        if decision.rewrite:
+            key = decision.rewrite, model, target
+            self.rewrites[key] = self.rewrites.get(key, 0) + 1
+        return OpenRequest(self, series, model)
+
+    def refused(self, status: int) -> None:
+        """A request was refused before anything was known of it."""
+        self._of("", "").failed(_code(status))
+
+    def ended(self, model: str) -> None:
+        if model:
+            self.running[model] -= 1
+
+    def _of(self, model: str, target: str) -> Series:
+        series = self.series.get((model, target))
+        if series is None:
+            if len(self.series) >= 2 * self._most:
+                model = target = OTHER
+            series = self.series.setdefault((model, target), Series())
+        return series
+
+    def _bounded(self, model: str) -> str:
+        model = model[:SHOWN]
+        if model in self._models or not model:
+            return model
+        if len(self._models) >= self._most:
+            return OTHER
+        self._models.add(model)
+        return model
+
+    def __repr__(self) -> str:
+        return f"<RequestMetrics {len(self.series)} series, {sum(self.running.values())} running>"
+
+
+class OpenRequest:
+    """A routed request until its end."""
+
+    __slots__ = ("_first_at", "_metrics", "_model", "_series", "status")
+
+    def __init__(self, metrics: RequestMetrics, series: Series, model: str) -> None:
+        self._metrics = metrics
+        self._series = series
+        self._model = model
+        self._first_at: float | None = None
+        self.status: int | None = None
+        """Of the response, once it is known."""
+
+    def first_token(self, seconds: float) -> None:
+        """The first piece of a streamed response came, `seconds` after the request's headers."""
+        self._first_at = seconds
+        self._series.first_token.observe(seconds)
+
+    def completed(self, seconds: float, usage: Usage | None, response_bytes: int) -> None:
+        """The response has ended, or nobody waits for it any more."""
+        series = self._series
+        self._metrics.ended(self._model)
+        if self.status is None:
+            return
+        if self.status >= 400:
+            series.failed(_MODEL_SERVER)
+        series.duration.observe(seconds)
+        if response_bytes:
+            series.response_bytes.observe(response_bytes)
+        if usage is None:
+            return
+        if usage.prompt:
+            series.prompt.observe(usage.prompt)
+        if usage.cached is not None:
+            series.cached.observe(usage.cached)
+        if usage.completion:
+            series.completion.observe(usage.completion)
+            series.normalized.observe(seconds / usage.completion)
+            if self._first_at is not None and usage.completion > 1:
+                series.per_token.observe((seconds - self._first_at) / (usage.completion - 1))
+
+
+class RequestCollector(Collector):
+    """Makes metrics of the counts when somebody asks."""
+
+    def __init__(
+        self, metrics: RequestMetrics, view: View, clock: Callable[[], float], *, former_names: bool = True
+    ) -> None:
+        self._metrics = metrics
+        self._view = view
+        self._clock = clock
+        self._prefixes = ("llm_d_epp_", "inference_objective_") if former_names else ("llm_d_epp_",)
+        self._former = former_names
+
+    def describe(self) -> list[Metric]:
+        """The registry asks for names at registration; there is nothing to collect then."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        metrics = self._metrics
+        models = ["model_name", "target_model_name"]
+        for prefix in self._prefixes:
+            total = CounterMetricFamily(f"{prefix}request", "Routed requests", labels=[*models, "priority"])
+            errors = CounterMetricFamily(
+                f"{prefix}request_error", "Requests that were refused, or failed", labels=[*models, "error_code"]
+            )
+            for key, series in metrics.series.items():
+                for priority, count in series.requests.items():
+                    total.add_metric([*key, str(priority)], count)
+                for code, count in series.errors.items():
+                    errors.add_metric([*key, code], count)
+            name = "request_running" if prefix == "llm_d_epp_" else "running_requests"
+            running = GaugeMetricFamily(f"{prefix}{name}", "Requests under way", labels=["model_name"])
+            for model, count in metrics.running.items():
+                running.add_metric([model], count)
+            yield from (total, errors, running)
+            for field, present, meaning in _FAMILIES:
+                name = present if prefix == "llm_d_epp_" else _FORMER[field]
+                family = HistogramMetricFamily(f"{prefix}{name}", meaning, labels=models)
+                for key, series in metrics.series.items():
+                    histogram: Histogram = getattr(series, field)
+                    if histogram.count:
+                        histogram.add_to(family, key)
+                yield family
+        yield from self._rewrites()
+        yield from self._pool()
+
+    def _rewrites(self) -> Iterator[Metric]:
+        for prefix in ("llm_d_epp_", "inference_extension_")[: 1 + self._former]:
+            family = CounterMetricFamily(
+                f"{prefix}model_rewrite_decisions",
+                "Requests whose model was rewritten",
+                labels=["model_rewrite_name", "model_name", "target_model"],
+            )
+            for key, count in self._metrics.rewrites.items():
+                family.add_metric(list(key), count)
+            yield family
+
+    def _pool(self) -> Iterator[Metric]:
+        pool = self._view.pool
+        name = pool.name if pool is not None else ""
+        averages: Sequence[tuple[str, AttributeKey[float]]] = (
+            ("kv_cache_utilization", KV_CACHE_USAGE),
+            ("queue_size", WAITING_QUEUE_SIZE),
+            ("running_requests", RUNNING_REQUESTS_SIZE),
+        )
+        fresh = self._view.columns.newest() >= self._clock() - FRESH
+        for prefix, ready in (("llm_d_epp_", "ready_endpoints"), ("inference_pool_", "ready_pods"))[: 1 + self._former]:
+            count = GaugeMetricFamily(f"{prefix}{ready}", "Endpoints with fresh metrics", labels=["name"])
+            count.add_metric([name], float(fresh.sum()))
+            yield count
+            for what, key in averages:
+                column = self._view.columns.numbers(key.wire)
+                known = column.values[column.at >= self._clock() - FRESH]
+                words = what.replace("_", " ")
+                mean = GaugeMetricFamily(f"{prefix}average_{what}", f"Mean {words} of the endpoints", labels=["name"])
+                if len(known):
+                    mean.add_metric([name], float(known.mean()))
+                yield mean
+                if prefix == "llm_d_epp_":
+                    spread = GaugeMetricFamily(
+                        f"{prefix}std_dev_{what}", f"Standard deviation of the endpoints' {words}", labels=["name"]
+                    )
+                    if len(known):
+                        spread.add_metric([name], float(known.std()))
+                    yield spread
+
+
+def _code(status: int) -> str:
+    return _CODES.get(status, "BadRequest" if status < 500 else "Internal")

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -25,6 +26,9 @@ log = structlog.get_logger(__name__)
 
 GRAIN = 0.001
 """Seconds by which a scrape may be early: timers have no finer grain."""
+
+_server = attrgetter("address", "port", "metrics_host", "labels", "node_address")
+"""What of an endpoint says which server it is, and where and how it is read."""
 
 
 class Target:
@@ -252,12 +256,7 @@ class Scraper:
 
 def _same_server(one: Endpoint, other: Endpoint) -> bool:
     """Whether what is known of the one holds for the other."""
-    return (one.address, one.port, one.metrics_host, one.labels) == (
-        other.address,
-        other.port,
-        other.metrics_host,
-        other.labels,
-    )
+    return bool(_server(one) == _server(other))
 
 
 def _describe(watched: Watched, now: float) -> dict[str, Any]:

@@ -5,14 +5,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ssl import SSLContext
 
+from msgspec import structs
 from yarl import URL
 
 from services.collector.extractors.core import CoreMetricsExtractor
+from services.collector.extractors.dcgm import DcgmExtractor
 from services.collector.http import Client, Failure, ScrapeError
 from services.collector.pipeline import Feed, Pipeline
 from services.collector.scraper import Scraper, Watched
+from services.collector.sources.dcgm import DcgmParameters, DcgmSource
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
-from shared.attributes import WAITING_QUEUE_SIZE
+from shared.attributes import GPU_UTILIZATION, WAITING_QUEUE_SIZE
 from shared.model import Endpoint
 from tests.unit.services.collector.waiting import until
 
@@ -59,6 +62,10 @@ async def hang() -> bytes:
 
 async def refuse() -> bytes:
     raise ScrapeError(Failure.CONNECT, "can't connect: refused")
+
+
+async def gpu() -> bytes:
+    return b"DCGM_FI_DEV_GPU_UTIL 40\n"
 
 
 async def crash() -> bytes:
@@ -180,6 +187,19 @@ async def test_what_was_known_of_a_server_is_forgotten_with_its_port() -> None:
         await until(lambda: watcher.count("a") >= 1)
         scraper.assign({"a": endpoint("a", port=9000)})
         assert len(scraper.watched["a"].attributes) == 0
+
+
+async def test_a_node_that_becomes_known_is_where_an_exporter_is_asked_from_then_on() -> None:
+    servers = Servers()
+    servers.answers = {"node": gpu}
+    exporter = DcgmSource("dcgm", DcgmParameters(use_node_address=True, interval=0.002))
+    here = endpoint("a")
+    async with scraping(servers, Pipeline((Feed(exporter, (DcgmExtractor("gpu"),)),), ("dcgm",))) as (scraper, watcher):
+        scraper.assign({"a": here})
+        assert "the address of its node isn't known" in scraper.watched["a"].targets[0].error
+        scraper.assign({"a": structs.replace(here, node_address="node")})
+        await until(lambda: watcher.count("a") >= 1)
+        assert scraper.watched["a"].attributes.get(GPU_UTILIZATION) == 0.4
 
 
 async def test_an_assignment_that_changes_nothing_for_an_endpoint_leaves_it_alone() -> None:

@@ -1,0 +1,73 @@
+"""One pool, several models: every request reaches a server that serves its model, base model or adapter."""
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+
+from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
+from tests.protocol.system.conftest import decision, logs
+
+SERVERS = (
+    SimulatorPlan(name="llama-1", flags={"speed": 50, "models": "llama", "adapters": "llama-sql"}),
+    SimulatorPlan(name="llama-2", flags={"speed": 50, "models": "llama"}),
+    SimulatorPlan(name="qwen-1", engine="sglang", flags={"speed": 50, "models": "qwen"}),
+)
+SERVES = {"llama": {"llama-1", "llama-2"}, "llama-sql": {"llama-1"}, "qwen": {"qwen-1"}}
+CONFIGURATION = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: models-data-extractor
+- type: served-model-filter
+- type: random-picker
+  parameters: {maxNumOfEndpoints: 3}
+"""
+REQUESTS = 40
+
+
+async def lists_known(stack: LocalStack, within: float = 20.0) -> None:
+    """Wait until every picker knows every server's models."""
+    deadline = time.monotonic() + within
+    while True:
+        states = [await picker.state() for picker in stack.pickers]
+        known = [
+            any(name.startswith("/v1/models/") for name in one["attributes"])
+            for state in states
+            for one in state["endpoints"]
+        ]
+        if len(known) == len(SERVERS) * len(stack.pickers) and all(known):
+            return
+        assert time.monotonic() < deadline, f"not all lists are known\n{logs(stack.directory)}"
+        await asyncio.sleep(0.05)
+
+
+async def test_in_a_mixed_pool_requests_only_reach_servers_of_their_model(tmp_path: Path) -> None:
+    plan = StackPlan(
+        simulators=SERVERS,
+        collectors=1,
+        pickers=1,
+        configuration=CONFIGURATION,
+        flags={"picker": {"drain-delay": "500ms"}},
+    )
+    async with (
+        LocalStack(plan, tmp_path) as stack,
+        httpx.AsyncClient(base_url=stack.url, timeout=30, trust_env=False) as client,
+    ):
+        await lists_known(stack)
+        for model, servers in SERVES.items():
+            served: Counter[str] = Counter()
+            for number in range(REQUESTS):
+                body = {"model": model, "prompt": f"request {number}", "max_tokens": 1}
+                response = await client.post("/v1/completions", json=body)
+                assert response.status_code == 200, response.text
+                served[response.headers["x-simulator-endpoint"]] += 1
+            assert set(served) == servers
+        body = {"model": "nobodys", "prompt": "x", "max_tokens": 1}
+        response = await client.post("/v1/completions", json=body, headers={"x-request-id": "nobodys-1"})
+        assert response.status_code == 429, response.text
+        assert "the scheduling filters left none" in response.json()["error"]["message"]
+        made = await decision(stack.pickers, "nobodys-1")
+        assert "endpoint" not in made

@@ -13,7 +13,7 @@ import structlog
 from fastapi import FastAPI
 
 from services.collector.assignment import assigned
-from services.collector.flags import with_flags
+from services.collector.flags import flags_engine, with_flags
 from services.collector.http import Client
 from services.collector.metrics import CollectorMetrics
 from services.collector.metrics_port import at_metrics_port
@@ -202,15 +202,17 @@ class CollectorService(Service):
     # Configuration
 
     def _first(self) -> Pipeline:
-        """The configuration to start with: the file's, or the default until the bus has brought another. Flags that
-        don't go with the default may go with that one, so they are no reason not to start, but not to be ready."""
+        """The configuration to start with: the file's, or the default until the bus has brought another. Metric flags
+        that don't go with the default may go with that one, so they are no reason not to start, but not to be ready."""
         if path := self._settings.config_file:
             return self._load(read_text(path, "--config-file"), path)
         try:
             return self._load("", "built-in default")
         except Invalid as error:
+            if flags_engine(self._settings) is None:
+                raise
             log.warning("config.waiting", problems=error.lines())
-            self._unconfigured = f"the flags don't go with the built-in default configuration: {'; '.join(error.lines())}"
+            self._unconfigured = "; ".join(error.lines())
             return Pipeline()
 
     def _on_config(self, config: Configuration | None) -> None:

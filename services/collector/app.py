@@ -92,6 +92,7 @@ class CollectorService(Service):
         self.registry.register(CollectorMetrics(self.scraper, self.sender, self._reloads))
         self.registry.register(BusMetrics(self.bus, self.replica, malformed))
         self.readiness.require("endpoints", self.replica.readiness)
+        self.readiness.mention("configuration", lambda: self._reloads.problem or None)
         self.readiness.require("configuration", lambda: self._unconfigured or None)
 
     async def start(self) -> None:

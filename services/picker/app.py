@@ -90,6 +90,7 @@ class PickerService(Service):
         self._load_sequence = 0
         self._load_published = 0.0
         self.readiness.require("view", self.replica.readiness)
+        self.readiness.mention("configuration", lambda: self._config_problem or None)
         self.grpc = ExtProcServer(
             self.desk.exchange,
             host=settings.grpc_host,

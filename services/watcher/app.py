@@ -77,6 +77,7 @@ class WatcherService(Service):
         self._leading: asyncio.Task[None] | None = None
         self._follow_metrics()
         self.readiness.require("published", self.leadership.readiness)
+        self.readiness.mention("files", self._amiss)
 
     async def start(self) -> None:
         """Read the files, resolve the names, write Envoy's file; then begin with all the rest.
@@ -271,6 +272,12 @@ class WatcherService(Service):
             "bus": {"connected": self.bus.connected, "problem": self.bus.readiness()},
             "leadership": self.leadership.state(),
         }
+
+    def _amiss(self) -> str | None:
+        """What is wrong with the files, whose last good content holds."""
+        lines = [str(problem) for problem in collect(self.holding.problems()).errors]
+        more = len(lines) - NAMED
+        return "; ".join([*lines[:NAMED], *([f"… and {more} more"] if more > 0 else [])]) or None
 
     def _follow_metrics(self) -> None:
         show, total = self.metrics.follow, self.metrics.follow_total

@@ -41,10 +41,10 @@ def build_app(
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        """200 when the process should get work, else 503 with the reasons by name."""
+        """200 when the process should get work, else 503 with the reasons by name; what else is amiss are notes."""
         reasons = readiness.reasons()
         return JSONResponse(
-            {"ready": not reasons, "reasons": reasons},
+            {"ready": not reasons, "reasons": reasons, "notes": readiness.notes()},
             status_code=503 if reasons else 200,
         )
 

@@ -23,10 +23,19 @@ class Readiness:
 
     def __init__(self, phase: Phase = Phase.SERVING) -> None:
         self._conditions: dict[str, Callable[[], str | None]] = {}
+        self._notes: dict[str, Callable[[], str | None]] = {}
         self.phase = phase
 
     def require(self, name: str, condition: Callable[[], str | None]) -> None:
         self._conditions[name] = condition
+
+    def mention(self, name: str, condition: Callable[[], str | None]) -> None:
+        """Something that whoever asks should know, and that is no reason not to send work."""
+        self._notes[name] = condition
+
+    def notes(self) -> dict[str, str]:
+        """What is amiss without standing in the way, by name."""
+        return {name: reason for name, condition in self._notes.items() if (reason := condition())}
 
     @property
     def ready(self) -> bool:

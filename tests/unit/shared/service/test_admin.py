@@ -43,10 +43,18 @@ async def test_a_process_that_answers_is_alive(client: httpx.AsyncClient, readin
 
 async def test_readiness_is_200_or_503_with_the_reasons(client: httpx.AsyncClient, readiness: Readiness) -> None:
     answer = await client.get("/readyz")
-    assert (answer.status_code, answer.json()) == (200, {"ready": True, "reasons": {}})
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "reasons": {}, "notes": {}})
     readiness.require("bus", lambda: "no nats-server at nats://127.0.0.1:4222")
     answer = await client.get("/readyz")
     assert (answer.status_code, answer.json()["reasons"]) == (503, {"bus": "no nats-server at nats://127.0.0.1:4222"})
+
+
+async def test_what_is_amiss_without_standing_in_the_way_is_a_note(
+    client: httpx.AsyncClient, readiness: Readiness
+) -> None:
+    readiness.mention("configuration", lambda: "the last good one holds")
+    answer = await client.get("/readyz")
+    assert (answer.status_code, answer.json()["notes"]) == (200, {"configuration": "the last good one holds"})
 
 
 async def test_metrics_are_in_prometheus_text_format(client: httpx.AsyncClient) -> None:

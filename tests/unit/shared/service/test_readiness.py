@@ -32,3 +32,13 @@ def test_a_process_that_starts_or_stops_is_not_ready_whatever_its_conditions_say
     readiness.phase = Phase.STOPPING
     assert readiness.reasons() == {"process": "the process is stopping"}
     assert repr(readiness) == "<Readiness {'process': 'the process is stopping'}>"
+
+
+def test_a_note_is_told_while_it_holds_and_stands_in_nobodys_way() -> None:
+    amiss: list[str | None] = ["the last good configuration holds", None]
+    readiness = Readiness()
+    readiness.mention("configuration", lambda: amiss[0])
+    assert readiness.ready
+    assert readiness.notes() == {"configuration": "the last good configuration holds"}
+    amiss.pop(0)
+    assert readiness.notes() == {}

@@ -1,195 +1,182 @@
-"""`openai-parser`: chat, completions, embeddings and responses of the OpenAI API, as vLLM and SGLang serve them.
+"""`openai-parser`: the OpenAI API as vLLM, SGLang and others serve it.
 
 One msgspec pass decodes only what routing reads; every other field is skipped unread, so what a newer server
-understands goes through. Each API has its struct and its function that lays out the prompt.
+understands goes through. Each API has its struct, which lays out the prompt.
 """
 
-import re
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar
 
-import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import Raw, json
 
 from services.picker.requests import prompts
-from services.picker.requests.parsers import Parser
-from services.picker.requests.prompts import Message, Prompt
+from services.picker.requests.json_body import UNREAD, JsonBody
+from services.picker.requests.json_values import NOTHING, JsonParameters, count_of, given, lacking, read, text_of
+from services.picker.requests.parsers import Parser, claim
+from services.picker.requests.prompts import Embeddable, Message, Prompt, TextOrIds
 from services.picker.requests.request import Content, Headers, Unparsable
 
-_LARGEST_LIMIT = 2**31 - 1
-"""A larger output limit, in tokens, says nothing: no model goes that far."""
-_SHOWN = 80
-"""Characters of a wrong value that an error shows."""
-_AT = re.compile(r"(?P<what>.*) - at `\$\.(?P<path>.*)`")
-_STEP = re.compile(r"\[(?P<index>\d+)\]|\.?(?P<field>[^.\[]+)")
 
+class _Chat(JsonBody):
+    API = "chat"
 
-class _Common(Struct):
-    """Fields of every API. What may be anything is checked by hand, so that an error can show the value."""
-
-    model: Any = UNSET
-    stream: Any = False
-    cache_salt: Any = None
-
-
-class _Chat(_Common):
     messages: list[Message] | None = None
-    tools: Raw = Raw()
-    documents: Raw = Raw()
-    chat_template: Raw = Raw()
-    chat_template_kwargs: Raw = Raw()
-    max_completion_tokens: Any = None
-    max_tokens: Any = None
+    tools: Raw = NOTHING
+    documents: Raw = NOTHING
+    chat_template: Raw = NOTHING
+    chat_template_kwargs: Raw = NOTHING
+    max_completion_tokens: Raw = NOTHING
+    max_tokens: Raw = NOTHING
+    n: Raw = NOTHING
+
+    def prompt_of(self) -> Prompt:
+        if not self.messages:
+            raise Unparsable(f"messages: {lacking(self.messages)}; a non-empty list of messages is needed")
+        start = prompts.front(self.tools, self.documents, self.chat_template, self.chat_template_kwargs)
+        return Prompt(start + prompts.dialogue(self.messages))
+
+    def output_limit(self) -> int | None:
+        return count_of(self.max_completion_tokens, self.max_tokens)
+
+    def sequences(self) -> int | None:
+        return count_of(self.n)
 
 
-class _Completions(_Common):
-    prompt: Prompt | None = None
-    prompt_embeds: Raw = Raw()
-    max_tokens: Any = None
+class _Completions(JsonBody):
+    API = "completions"
+
+    prompt: TextOrIds | None = None
+    prompt_embeds: Raw = NOTHING
+    max_tokens: Raw = NOTHING
+    n: Raw = NOTHING
+
+    def prompt_of(self) -> Prompt:
+        if not self.prompt and given(self.prompt_embeds):
+            return Prompt()
+        return _plain("prompt", self.prompt)
+
+    def output_limit(self) -> int | None:
+        return count_of(self.max_tokens)
+
+    def sequences(self) -> int | None:
+        return count_of(self.n)
 
 
-class _Embeddings(_Common):
-    input: Prompt | None = None
+class _Embeddings(JsonBody):
+    API = "embeddings"
+
+    input: Embeddable | None = None
     messages: list[Message] | None = None
 
+    def prompt_of(self) -> Prompt:
+        if self.messages and self.input is None:
+            return Prompt(prompts.dialogue(self.messages))
+        return _plain("input", self.input)
 
-class _Responses(_Common):
+
+class _Responses(JsonBody):
+    API = "responses"
+
     input: str | list[str | Message] | None = None
-    instructions: Any = None
-    tools: Raw = Raw()
-    max_output_tokens: Any = None
+    instructions: Raw = NOTHING
+    tools: Raw = NOTHING
+    max_output_tokens: Raw = NOTHING
+
+    def prompt_of(self) -> Prompt:
+        if self.input is None:
+            raise Unparsable("input: missing; a text or a list of items is needed")
+        start = prompts.front(self.tools)
+        if (instructions := text_of(self.instructions)) is not None:
+            start += prompts.dialogue([Message(role="system", content=instructions)])
+        items = [self.input] if isinstance(self.input, str) else self.input
+        turns = (Message(role="user", content=item) if isinstance(item, str) else item for item in items)
+        return Prompt(start + prompts.dialogue(turns))
+
+    def output_limit(self) -> int | None:
+        return count_of(self.max_output_tokens)
 
 
-def _chat(body: _Chat) -> bytes:
-    if not body.messages:
-        raise Unparsable(f"messages: {_empty(body.messages)}; a non-empty list of messages is needed")
-    return prompts.front(body.tools, body.documents, body.chat_template, body.chat_template_kwargs) + prompts.dialogue(
-        body.messages
-    )
+class _Conversations(JsonBody):
+    """Items that are kept for later: the API has no model, and none reads them now."""
+
+    API = "conversations"
+    NEEDS_MODEL = False
+
+    items: list[Raw] | None = None
+
+    def prompt_of(self) -> Prompt:
+        if not self.items:
+            raise Unparsable(f"items: {lacking(self.items)}; a non-empty list of items is needed")
+        return UNREAD
 
 
-def _completions(body: _Completions) -> bytes:
-    if not body.prompt and memoryview(body.prompt_embeds):
-        return b""
-    return _text("prompt", body.prompt)
+class _Images(JsonBody):
+    API = "images"
+
+    prompt: str | None = None
+    n: Raw = NOTHING
+
+    def prompt_of(self) -> Prompt:
+        if not self.prompt:
+            missing = lacking(self.prompt)
+            raise Unparsable(f"prompt: {missing}; invalid images generations request: must have prompt field")
+        return Prompt(self.prompt.encode())
+
+    def sequences(self) -> int | None:
+        return count_of(self.n)
 
 
-def _embeddings(body: _Embeddings) -> bytes:
-    if body.messages and body.input is None:
-        return prompts.dialogue(body.messages)
-    return _text("input", body.input)
+class _RenderedChat(_Chat):
+    """A chat that the server is only to turn into token ids."""
+
+    API = "render"
+
+    def content(self) -> Content:
+        return _rendered(super().content())
 
 
-def _responses(body: _Responses) -> bytes:
-    if not body.input:
-        raise Unparsable(f"input: {_empty(body.input)}; a text or a non-empty list of items is needed")
-    start = prompts.front(body.tools)
-    if isinstance(body.instructions, str):
-        start += prompts.dialogue([Message(role="system", content=body.instructions)])
-    items = [body.input] if isinstance(body.input, str) else body.input
-    return start + prompts.dialogue(
-        Message(role="user", content=item) if isinstance(item, str) else item for item in items
-    )
+class _RenderedCompletions(_Completions):
+    """A completion that the server is only to turn into token ids."""
+
+    API = "render"
+
+    def content(self) -> Content:
+        return _rendered(super().content())
 
 
-def _text(field: str, value: Prompt | None) -> bytes:
+def _rendered(content: Content) -> Content:
+    return Content(api=content.api, model=content.model, takes_model=content.takes_model, prompt_tokens=UNREAD.tokens)
+
+
+def _plain(field: str, value: TextOrIds | Embeddable | None) -> Prompt:
     if not value:
-        raise Unparsable(f"{field}: {_empty(value)}; a text, a list of texts, or token ids are needed")
+        raise Unparsable(f"{field}: {lacking(value)}; a text, a list of texts, or token ids are needed")
     try:
         return prompts.plain(value)
     except ValueError as error:
         raise Unparsable(f"{field}: {error}") from error
 
 
-class _Api(Struct, frozen=True):
-    name: str
-    decode: Callable[[bytes], Any]
-    prompt: Callable[[Any], bytes]
-    limits: tuple[str, ...] = ()
-    """Fields with the most tokens that the client takes; the first one that is there counts."""
-
-
-_Suffixes: TypeAlias = dict[str, _Api]
-
-_APIS: _Suffixes = {
-    "/chat/completions": _Api(
-        "chat", msgspec.json.Decoder(_Chat).decode, _chat, ("max_completion_tokens", "max_tokens")
-    ),
-    "/completions": _Api("completions", msgspec.json.Decoder(_Completions).decode, _completions, ("max_tokens",)),
-    "/embeddings": _Api("embeddings", msgspec.json.Decoder(_Embeddings).decode, _embeddings),
-    "/responses": _Api("responses", msgspec.json.Decoder(_Responses).decode, _responses, ("max_output_tokens",)),
+_APIS: dict[str, type[JsonBody]] = {
+    "/chat/completions": _Chat,
+    "/completions": _Completions,
+    "/embeddings": _Embeddings,
+    "/responses": _Responses,
+    "/conversations": _Conversations,
+    "/images/generations": _Images,
+    "/chat/completions/render": _RenderedChat,
+    "/completions/render": _RenderedCompletions,
 }
+_DECODERS = {suffix: json.Decoder(kind).decode for suffix, kind in _APIS.items()}
 
 
 class OpenAIParser(Parser):
     """Reads the JSON bodies of the OpenAI API, with any prefix before the API's path."""
 
     TYPE = "openai-parser"
-    SUFFIXES: ClassVar[tuple[str, ...]] = tuple(_APIS)
+    Parameters = JsonParameters
+    SUFFIXES: ClassVar[tuple[str, ...]] = tuple(_DECODERS)
+    parameters: JsonParameters
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
-        api = next(api for suffix, api in _APIS.items() if path.endswith(suffix))
-        if not body:
-            raise Unparsable("the body is empty; a JSON object is needed")
-        try:
-            read = api.decode(body)
-        except msgspec.ValidationError as error:
-            raise Unparsable(_mismatch(body, str(error))) from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Unparsable(f"the body isn't JSON that can be read: {error}") from error
-        except RecursionError as error:
-            raise Unparsable("the body is nested too deeply") from error
-        model = read.model
-        if not isinstance(model, str) or not model:
-            found = "missing" if model is UNSET else f"no name of a model{_value_at(body, 'model')}"
-            raise Unparsable(f"model: {found}; the name of the model is needed")
-        return Content(
-            api=api.name,
-            model=model,
-            stream=read.stream is True,
-            prompt=api.prompt(read),
-            cache_salt=read.cache_salt if isinstance(read.cache_salt, str) else "",
-            output_limit=_limit(getattr(read, name) for name in api.limits),
-        )
-
-
-def _limit(values: Iterable[Any]) -> int | None:
-    for value in values:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            whole = 0 <= value <= _LARGEST_LIMIT and int(value) == value
-            return int(value) if whole else None
-    return None
-
-
-def _empty(value: Any) -> str:
-    return "missing" if value is None else "empty"
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
-
-
-def _mismatch(body: bytes, text: str) -> str:
-    """msgspec's complaint, with the field first and the value that was found there last."""
-    found = _AT.fullmatch(text)
-    if found is None:
-        return f"the body: {_lowered(text)}"
-    return f"{found['path']}: {_lowered(found['what'])}{_value_at(body, found['path'])}"
-
-
-def _value_at(body: bytes, path: str) -> str:
-    value = Raw(body)
-    try:
-        for step in _STEP.finditer(path):
-            if step["index"]:
-                value = msgspec.json.decode(value, type=list[Raw])[int(step["index"])]
-            else:
-                value = msgspec.json.decode(value, type=dict[str, Raw])[step["field"]]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError):
-        return ""  # the body has more wrong with it than this value, and can't be read up to here
-    text = bytes(memoryview(value)[: 4 * _SHOWN]).decode("utf-8", "replace")
-    return f": {_shorten(text)}"
-
-
-def _lowered(text: str) -> str:
-    return (text[:1].lower() + text[1:]).replace("`", "")
+        decode = _DECODERS[claim(_DECODERS, path)]
+        return read(decode, body, self.parameters).content()

@@ -12,6 +12,9 @@ from shared.plugin import Plugin, Role
 
 DEFAULT_PATH = "/v1/completions"
 """What a request is taken for when the proxy shows no path (as the Go original does)."""
+_UNREAD = Content()
+_SHOWN = 256
+"""Characters of a path that an error shows."""
 
 
 class Parser(Plugin):
@@ -20,6 +23,10 @@ class Parser(Plugin):
     ROLES = frozenset({Role.PARSER})
     SUFFIXES: ClassVar[tuple[str, ...]] = ()
     """Ends of the paths that it reads, each beginning with a slash. None makes it the fallback for all others."""
+
+    def takes(self, headers: Headers) -> bool:
+        """Whether it takes a request whose path no parser claims, too."""
+        return not self.SUFFIXES
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
         """What a request's body says. `path` is without query and trailing slash.
@@ -30,40 +37,56 @@ class Parser(Plugin):
 
 
 class ParserChain:
-    """The parsers of a configuration. Where two claim one suffix, or two are fallbacks, the first one is asked."""
+    """The parsers of a configuration. Where two would take a request, the first one does.
+
+    A claim counts wherever its parser stands, also after a fallback.
+    """
 
     def __init__(self, parsers: Iterable[Parser]) -> None:
+        self._parsers = tuple(parsers)
         self._by_suffix: dict[str, Parser] = {}
-        self._fallback: Parser | None = None
-        for parser in parsers:
+        for parser in self._parsers:
             for suffix in parser.SUFFIXES:
                 self._by_suffix.setdefault(suffix, parser)
-            if not parser.SUFFIXES and self._fallback is None:
-                self._fallback = parser
         self._longest_first = sorted(self._by_suffix.items(), key=lambda item: len(item[0]), reverse=True)
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
-        """What the body says, as its parser reads it. Raises `Unparsable`, also when no parser reads this path."""
+        """What the body says, as its parser reads it. Raises `Unparsable`, also when no parser reads this path.
+
+        Only what is posted is read: none of the APIs has another method with a body, so the server says what is wrong.
+        """
         path = bare_path(path)
-        parser = self.find(path)
+        parser = self.find(path, headers)
         if parser is None:
             raise Unparsable(
-                f"no parser registered matching path suffix for: {path} (known: {', '.join(self._by_suffix) or 'none'})"
+                f"no parser registered matching path suffix for: {_shown(path)} "
+                f"(known: {', '.join(self._by_suffix) or 'none'})"
             )
+        if headers.get(":method", "POST") != "POST":
+            return _UNREAD
         return parser.parse(path, headers, body)
 
-    def find(self, path: str) -> Parser | None:
+    def find(self, path: str, headers: Headers) -> Parser | None:
         """The parser for a path without query and trailing slash; None when there is none."""
         for suffix, parser in self._longest_first:
             if path.endswith(suffix):
                 return parser
-        return self._fallback
+        return next((parser for parser in self._parsers if parser.takes(headers)), None)
 
     def __repr__(self) -> str:
         claims = [f"{suffix} → {parser.name}" for suffix, parser in self._by_suffix.items()]
-        if self._fallback is not None:
-            claims.append(f"other → {self._fallback.name}")
+        for parser in self._parsers:
+            if not parser.SUFFIXES:
+                claims.append(f"other → {parser.name}")
+                break
+            if type(parser).takes is not Parser.takes:
+                claims.append(f"some other → {parser.name}")
         return f"<ParserChain {', '.join(claims) or 'empty'}>"
+
+
+def claim(suffixes: Iterable[str], path: str) -> str:
+    """The longest of a parser's suffixes that the path has."""
+    return max((suffix for suffix in suffixes if path.endswith(suffix)), key=len)
 
 
 def bare_path(path: str) -> str:
@@ -73,3 +96,7 @@ def bare_path(path: str) -> str:
     '/v1/chat/completions'
     """
     return (path or DEFAULT_PATH).partition("?")[0].partition("#")[0].rstrip("/") or "/"
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= _SHOWN else path[:_SHOWN] + "…"

@@ -7,32 +7,45 @@ count as a megabyte of text.
 """
 
 import struct
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import TypeAlias, cast
 
 import xxhash
 from msgspec import Raw, Struct
 
-Prompt: TypeAlias = str | list[str | int | list[int]]
-"""A text, texts, token ids, or lists of token ids, as `prompt` and `input` are sent."""
+from services.picker.requests.json_values import NOTHING, given
+
+_ID_BYTES = 4
 
 
-_NULL = Raw(b"null")
+class Prompt(Struct, frozen=True):
+    """A request's prompt, or all of its prompts one after the other."""
+
+    text: bytes = b""
+    tokens: int | None = None
+    """How many, where they are counted."""
+    count: int = 1
+    """Prompts that the request has."""
 
 
 class Part(Struct):
     """A part of a message's content. Only text is read; what else a part can be is kept raw."""
 
     text: str | None = None
-    refusal: Raw = Raw()
-    image_url: Raw = Raw()
-    video_url: Raw = Raw()
-    audio_url: Raw = Raw()
-    input_audio: Raw = Raw()
-    image_embeds: Raw = Raw()
-    file: Raw = Raw()
-    file_id: Raw = Raw()
-    file_data: Raw = Raw()
+    refusal: Raw = NOTHING
+    image_url: Raw = NOTHING
+    video_url: Raw = NOTHING
+    audio_url: Raw = NOTHING
+    input_audio: Raw = NOTHING
+    image_embeds: Raw = NOTHING
+    audio_embeds: Raw = NOTHING
+    image: Raw = NOTHING
+    video: Raw = NOTHING
+    audio: Raw = NOTHING
+    file: Raw = NOTHING
+    file_id: Raw = NOTHING
+    file_data: Raw = NOTHING
 
 
 class Message(Struct):
@@ -40,16 +53,31 @@ class Message(Struct):
 
     role: str | None = None
     content: str | list[str | Part] | None = None
-    tool_calls: Raw = Raw()
-    name: Raw = Raw()
-    arguments: Raw = Raw()
-    output: Raw = Raw()
-    summary: Raw = Raw()
+    tool_calls: Raw = NOTHING
+    name: Raw = NOTHING
+    arguments: Raw = NOTHING
+    output: Raw = NOTHING
+    summary: Raw = NOTHING
+
+
+TextOrIds: TypeAlias = str | list[str | int | list[int]]
+"""A text, texts, token ids, or lists of token ids, as `prompt` is sent."""
+Embeddable: TypeAlias = str | list[str | int | list[int] | Part]
+"""The same, or texts with pictures, as `input` of embeddings is sent."""
+
+
+class Placeholder(Struct, frozen=True):
+    """Where an item that isn't text stands among token ids: the same ids whatever it shows, so its hash tells."""
+
+    offset: int
+    length: int
+    hash: bytes
+    """The server's own name for the item's content; empty when there is none."""
 
 
 def front(*fields: Raw) -> bytes:
     """What a chat template puts before the messages: tools, documents. The JSON as it was sent; null is nothing."""
-    return b"".join(bytes(field) + b"\n" for field in fields if _given(field))
+    return b"".join([bytes(field) + b"\n" for field in fields if given(field)])
 
 
 def dialogue(messages: Iterable[Message]) -> bytes:
@@ -62,32 +90,61 @@ def dialogue(messages: Iterable[Message]) -> bytes:
         if isinstance(content, str):
             pieces.append(content.encode())
         elif content is not None:
-            pieces.append(b"\n".join([one.encode() if isinstance(one, str) else _part(one) for one in content]))
+            pieces.append(b"\n".join([one.encode() if isinstance(one, str) else part_of(one) for one in content]))
         for field in (message.tool_calls, message.name, message.arguments, message.output, message.summary):
-            if _given(field):
+            if given(field):
                 pieces.append(bytes(field))
         pieces.append(b"\n")
     return b"".join(pieces)
 
 
-def plain(prompt: Prompt) -> bytes:
+def plain(prompt: TextOrIds | Embeddable) -> Prompt:
     """A prompt that isn't a dialogue. Several ones follow each other; token ids are 4 bytes each, little-endian.
 
     Raises ValueError for a list that mixes kinds, and for numbers that are no token ids.
     """
     if isinstance(prompt, str):
-        return prompt.encode()
-    kinds = {type(one) for one in prompt}
+        return Prompt(prompt.encode())
+    kinds = set(map(type, prompt))
     if len(kinds) > 1:
         raise ValueError("a list that mixes texts, token ids and lists; one kind is needed")
     if str in kinds:
-        return b"\n".join([one.encode() for one in prompt if isinstance(one, str)])
+        return Prompt(b"\n".join([one.encode() for one in cast(list[str], prompt)]), count=len(prompt))
+    if Part in kinds:
+        return Prompt(b"\n".join([part_of(one) for one in cast(list[Part], prompt)]), count=len(prompt))
     if int in kinds:
-        return _ids([one for one in prompt if isinstance(one, int)])
-    return b"".join([_ids(one) for one in prompt if isinstance(one, list)])
+        return Prompt(_packed(cast(list[int], prompt)), len(prompt))
+    lists = cast(list[list[int]], prompt)
+    return Prompt(b"".join([_packed(one) for one in lists]), sum(map(len, lists)), len(lists))
 
 
-def _ids(ids: list[int]) -> bytes:
+def token_ids(ids: Sequence[int], placeholders: Iterable[Placeholder] = ()) -> Prompt:
+    """A prompt of token ids. Raises ValueError for numbers that are no token ids."""
+    return packed_ids(_packed(ids), placeholders)
+
+
+def packed_ids(ids: bytes, placeholders: Iterable[Placeholder] = ()) -> Prompt:
+    """A prompt of token ids that are 4 bytes each, little-endian; a placeholder's bytes are made from its item's hash.
+
+    Of placeholders that overlap the first one counts, and what is beyond the ids doesn't.
+    """
+    return Prompt(_marked(ids, placeholders), len(ids) // _ID_BYTES)
+
+
+def _marked(ids: bytes, placeholders: Iterable[Placeholder]) -> bytes:
+    pieces: list[bytes] = []
+    free = 0
+    for one in sorted(placeholders, key=attrgetter("offset")):
+        start, end = one.offset * _ID_BYTES, min((one.offset + one.length) * _ID_BYTES, len(ids))
+        if not one.hash or start < free or start >= end:
+            continue
+        digest = xxhash.xxh3_64_digest(one.hash)
+        pieces += (ids[free:start], (digest * ((end - start) // len(digest) + 1))[: end - start])
+        free = end
+    return b"".join((*pieces, ids[free:])) if pieces else ids
+
+
+def _packed(ids: Sequence[int]) -> bytes:
     try:
         return struct.pack(f"<{len(ids)}I", *ids)
     except struct.error as error:
@@ -95,15 +152,17 @@ def _ids(ids: list[int]) -> bytes:
         raise ValueError(f"{str(wrong)[:20]} is no token id; a whole number from 0 to 4294967295 is needed") from error
 
 
-def _part(part: Part) -> bytes:
+def part_of(part: Part) -> bytes:
+    """A part of a message: its text, or the digest of what else it is."""
     if part.text is not None:
         return part.text.encode()
     for name in Part.__struct_fields__[1:]:
         value: Raw = getattr(part, name)
-        if _given(value):
-            return f"<{name} {xxhash.xxh3_64_hexdigest(value)}>".encode()
+        if given(value):
+            return digest_of(name, value)
     return b""
 
 
-def _given(field: Raw) -> bool:
-    return len(memoryview(field)) > 0 and field != _NULL
+def digest_of(name: str, value: Raw) -> bytes:
+    """What stands for a value that is no text."""
+    return f"<{name} {xxhash.xxh3_64_hexdigest(value)}>".encode()

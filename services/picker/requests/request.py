@@ -59,11 +59,19 @@ class Content(Struct, frozen=True):
     """What a parser read from a body; every field has a value that means "not known"."""
 
     api: str = ""
-    """`chat`, `completions`, `embeddings`, `responses`, or empty for a body that isn't interpreted."""
+    """What is asked for: `chat`, `completions`, `embeddings`, `responses`, `conversations`, `images`, `messages`,
+    `generate`, `render`, `count_tokens`, as the parsers' pages say; empty for a body that isn't interpreted."""
     model: str = ""
+    takes_model: bool = False
+    """Whether the body has a place for the model's name: it can be put there, and a request without any is wrong."""
     stream: bool = False
     prompt: bytes = b""
-    """The text that the model will read, in a form that is equal for equal prefixes; empty when there is none."""
+    """What the model will read, in a form that is equal for equal prefixes: text, or 4 bytes a token id; empty when
+    there is nothing."""
+    prompt_tokens: int | None = None
+    """The prompt's tokens where they can be counted: those of token ids, 0 where no model reads it. None: not known."""
+    parallel: int = 1
+    """Sequences that the server generates at once: `n` for each prompt of the request."""
     cache_salt: str = ""
     output_limit: int | None = None
     """The most tokens that the client will take, or None."""

@@ -91,8 +91,12 @@ class Cycle:
         """The model that the request is really for, after rewriting."""
         self.priority = priority
         self.candidates = candidates
-        self.prompt_tokens = max((len(request.content.prompt) or request.body_size) // BYTES_PER_TOKEN, 1)
-        """The request's prompt in tokens, by the reference's estimate; at least 1."""
+        content = request.content
+        counted = content.prompt_tokens
+        if counted is None:
+            counted = (len(content.prompt) or request.body_size) // BYTES_PER_TOKEN
+        self.prompt_tokens = max(counted, 1)
+        """The request's prompt in tokens: those that its parser counted, else the reference's estimate; at least 1."""
         self._products: dict[str, Any] = {}
         self.readings: dict[str, Reading] = {}
         """What was read, by name; of several readings of one attribute that of the most endpoints stands."""

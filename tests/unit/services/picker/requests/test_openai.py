@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 from services.picker.requests.openai import OpenAIParser
 from services.picker.requests.request import Content, Headers, Unparsable
 
-CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES = (
+CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, CONVERSATIONS, IMAGES = (
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
     "/v1/responses",
+    "/v1/conversations",
+    "/v1/images/generations",
 )
+RENDER_CHAT, RENDER_COMPLETIONS = "/v1/chat/completions/render", "/v1/completions/render"
+PATHS = [CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, CONVERSATIONS, IMAGES, RENDER_CHAT, RENDER_COMPLETIONS]
 PARSER = OpenAIParser("openai-parser")
 
 
@@ -43,12 +47,71 @@ def user(content: Any, **fields: Any) -> dict[str, Any]:
         (COMPLETIONS, {"prompt": "Once upon"}, "completions", b"Once upon"),
         (EMBEDDINGS, {"input": "embed me"}, "embeddings", b"embed me"),
         (RESPONSES, {"input": "respond"}, "responses", b"user\nrespond\n"),
+        (IMAGES, {"prompt": "a signal box"}, "images", b"a signal box"),
     ],
 )
 def test_each_api_has_its_prompt(path: str, body: dict[str, Any], api: str, prompt: bytes) -> None:
     found = parse(path, {"model": "base", **body})
     assert (found.api, found.model, found.prompt) == (api, "base", prompt)
     assert (found.stream, found.cache_salt, found.output_limit) == (False, "", None)
+    assert (found.takes_model, found.prompt_tokens, found.parallel) == (True, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (RENDER_CHAT, {"messages": [user("hi")], "stream": True, "n": 3, "max_tokens": 9}),
+        (RENDER_COMPLETIONS, {"prompt": ["hi", "there"]}),
+    ],
+)
+def test_what_is_only_rendered_costs_nothing(path: str, body: dict[str, Any]) -> None:
+    """No model reads it, so it neither fills a cache nor counts as load."""
+    assert parse(path, {"model": "m", **body}) == Content(api="render", model="m", takes_model=True, prompt_tokens=0)
+
+
+def test_a_conversation_is_only_kept() -> None:
+    found = parse(CONVERSATIONS, {"items": [{"type": "message", "role": "user", "content": 5}], "metadata": {}})
+    assert found == Content(api="conversations", prompt_tokens=0)
+
+
+@pytest.mark.parametrize("sent", [{}, {"model": None}, {"model": ""}])
+@pytest.mark.parametrize("path", [path for path in PATHS if path != CONVERSATIONS])
+def test_a_missing_model_is_left_to_the_decision(path: str, sent: dict[str, Any]) -> None:
+    found = parse(path, {"messages": [user("x")], "prompt": "x", "input": "x", **sent})
+    assert (found.model, found.takes_model) == ("", True)
+
+
+@pytest.mark.parametrize(("sent", "takes"), [({}, False), ({"model": ""}, False), ({"model": "m"}, True)])
+def test_a_conversation_needs_no_model(sent: dict[str, Any], takes: bool) -> None:
+    found = parse(CONVERSATIONS, {"items": [{}], **sent})
+    assert (found.model, found.takes_model) == (sent.get("model", ""), takes)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "parallel"),
+    [
+        (CHAT, {"n": 4}, 4),
+        (CHAT, {"n": 0}, 1),
+        (CHAT, {"n": None}, 1),
+        (CHAT, {"n": "many"}, 1),
+        (CHAT, {"n": 10**30}, 1),
+        (COMPLETIONS, {"prompt": ["a", "b", "c"], "n": 2}, 6),
+        (COMPLETIONS, {"prompt": [1, 2, 3]}, 1),
+        (COMPLETIONS, {"prompt": [[1], [2, 3]], "n": 2.0}, 4),
+        (EMBEDDINGS, {"input": ["a", "b"], "n": 2}, 2),
+        (IMAGES, {"n": 2}, 2),
+        (RESPONSES, {"n": 2}, 1),
+    ],
+)
+def test_how_many_sequences_run_at_once(path: str, fields: dict[str, Any], parallel: int) -> None:
+    body = {"model": "m", "messages": [user("x")], "prompt": "x", "input": "x", **fields}
+    assert parse(path, body).parallel == parallel
+
+
+@pytest.mark.parametrize(("prompt", "tokens"), [("text", None), (["a", "b"], None), ([5, 6, 7], 3), ([[1], [2, 3]], 3)])
+@pytest.mark.parametrize(("path", "field"), [(COMPLETIONS, "prompt"), (EMBEDDINGS, "input")])
+def test_token_ids_are_counted(path: str, field: str, prompt: Any, tokens: int | None) -> None:
+    assert parse(path, {"model": "m", field: prompt}).prompt_tokens == tokens
 
 
 def test_any_prefix_may_stand_before_the_apis_path() -> None:
@@ -86,6 +149,10 @@ def test_the_cache_salt_is_read_when_it_is_a_text(sent: Any, salt: str) -> None:
 def test_the_output_limit(path: str, fields: dict[str, Any], limit: int | None) -> None:
     body = {"model": "m", "messages": [user("x")], "prompt": "x", "input": "x", **fields}
     assert parse(path, body).output_limit == limit
+
+
+def test_the_first_limit_that_is_a_number_counts() -> None:
+    assert chat(user("x"), max_completion_tokens="many", max_tokens=5).output_limit == 5
 
 
 def test_what_nobody_reads_may_be_anything() -> None:
@@ -128,6 +195,23 @@ def test_embedded_prompts_have_no_text() -> None:
 
 def test_embeddings_may_be_asked_for_a_dialogue() -> None:
     assert parse(EMBEDDINGS, {"model": "m", "messages": [user("x")]}).prompt == b"user\nx\n"
+
+
+def test_texts_and_pictures_can_be_embedded() -> None:
+    found = parse(EMBEDDINGS, {"model": "m", "input": [{"text": "one"}, {"image": "https://example.com/a.png"}]})
+    assert found.prompt.startswith(b"one\n<image ")
+    assert found.parallel == 2
+
+
+@pytest.mark.parametrize("sent", ["", []])
+def test_a_response_may_be_asked_for_without_input(sent: Any) -> None:
+    """There can be an earlier response or a stored prompt that it goes on from."""
+    assert parse(RESPONSES, {"model": "m", "input": sent}).api == "responses"
+
+
+@pytest.mark.parametrize("sent", [None, 5, ["x"]])
+def test_instructions_that_are_no_text_arent_read(sent: Any) -> None:
+    assert parse(RESPONSES, {"model": "m", "input": "x", "instructions": sent}).prompt == b"user\nx\n"
 
 
 def test_a_text_part_reads_as_the_text_itself() -> None:
@@ -244,16 +328,23 @@ DEEP = b'{"model":"m","prompt":"x","other":' + b"[" * 100_000 + b"]" * 100_000 +
         (COMPLETIONS, {"model": "m", "prompt": [1.5]}, "prompt[0]: expected int | str | array, got float: 1.5"),
         (EMBEDDINGS, {"model": "m"}, "input: missing; a text, a list of texts, or token ids are needed"),
         (EMBEDDINGS, {"model": "m", "input": ""}, "input: empty; a text, a list of texts, or token ids are needed"),
-        (RESPONSES, {"model": "m"}, "input: missing; a text or a non-empty list of items is needed"),
-        (RESPONSES, {"model": "m", "input": []}, "input: empty; a text or a non-empty list of items is needed"),
+        (EMBEDDINGS, {"model": "m", "input": ["a", {"text": "b"}]}, "input: a list that mixes texts, token ids and"),
+        (RESPONSES, {"model": "m"}, "input: missing; a text or a list of items is needed"),
+        (RESPONSES, {"model": "m", "input": None}, "input: missing; a text or a list of items is needed"),
         (RESPONSES, {"model": "m", "input": 7}, "input: expected str | array | null, got int: 7"),
-        (COMPLETIONS, {"prompt": "x"}, "model: missing; the name of the model is needed"),
-        (COMPLETIONS, {"prompt": "x", "model": ""}, 'model: no name of a model: ""; the name of the model is needed'),
-        (COMPLETIONS, {"prompt": "x", "model": None}, "model: no name of a model: null; the name"),
+        (CONVERSATIONS, {"model": "m"}, "items: missing; a non-empty list of items is needed"),
+        (CONVERSATIONS, {"model": "m", "items": []}, "items: empty; a non-empty list of items is needed"),
+        (CONVERSATIONS, {"model": "m", "items": {}}, "items: expected array | null, got object: {}"),
+        (IMAGES, {"model": "m"}, "prompt: missing; invalid images generations request: must have prompt field"),
+        (IMAGES, {"model": "m", "prompt": ""}, "prompt: empty; invalid images generations request: must have prompt"),
+        (IMAGES, {"model": "m", "prompt": ["x"]}, 'prompt: expected str | null, got array: ["x"]'),
+        (RENDER_CHAT, {"model": "m"}, "messages: missing; a non-empty list of messages is needed"),
+        (RENDER_COMPLETIONS, {"model": "m"}, "prompt: missing; a text, a list of texts, or token ids are needed"),
+        (RENDER_COMPLETIONS, {"model": 5, "prompt": "x"}, "model: no name of a model: 5; the name of the model is"),
         (COMPLETIONS, {"prompt": "x", "model": ["m"]}, 'model: no name of a model: ["m"]; the name'),
         (COMPLETIONS, {"prompt": "x", "model": 10**30}, "model: no name of a model: 1000000000000000000000000000000;"),
-        (COMPLETIONS, b'{"prompt":"x","model":1e999}', "model: number out of range: 1e999"),
-        (COMPLETIONS, b'{"prompt":"x","model":' + b"9" * 9999 + b"}", "model: integer value out of range: 9999"),
+        (COMPLETIONS, b'{"prompt":"x","model":1e999}', "model: no name of a model: 1e999; the name of the"),
+        (COMPLETIONS, b'{"prompt":"x","model":' + b"9" * 9999 + b"}", "model: no name of a model: 9999"),
         (COMPLETIONS, b'{"prompt":"\xff","model":"m"}', "the body isn't JSON that can be read: 'utf-8' codec"),
         (COMPLETIONS, b'{"prompt":"x","model":"\xff"}', "the body isn't JSON that can be read: 'utf-8' codec"),
         (COMPLETIONS, b'{"prompt":5,"model":', "prompt: expected str | array | null, got int"),
@@ -281,17 +372,30 @@ JSON = st.recursive(
     max_leaves=8,
 )
 FIELDS = st.sampled_from(
-    ["model", "messages", "prompt", "input", "stream", "tools", "max_tokens", "cache_salt", "instructions", "role"]
+    [
+        "model",
+        "messages",
+        "prompt",
+        "input",
+        "items",
+        "n",
+        "stream",
+        "tools",
+        "max_tokens",
+        "cache_salt",
+        "instructions",
+        "role",
+    ]
 )
 
 
-@given(path=st.sampled_from([CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES]), body=st.dictionaries(FIELDS, JSON))
+@given(path=st.sampled_from(PATHS), body=st.dictionaries(FIELDS, JSON))
 def test_any_json_is_read_or_refused(path: str, body: dict[str, Any]) -> None:
     with suppress(Unparsable):
-        assert parse(path, body).model == body["model"]
+        assert parse(path, body).model == (body.get("model") or "")
 
 
-@given(path=st.sampled_from([CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES]), body=st.binary(max_size=60))
+@given(path=st.sampled_from(PATHS), body=st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(path: str, body: bytes) -> None:
     with suppress(Unparsable):
         assert parse(path, b'{"model":"m",' + body).api

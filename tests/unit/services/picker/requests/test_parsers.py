@@ -4,20 +4,27 @@ from typing import ClassVar
 
 import pytest
 
+from services.picker.requests.anthropic import AnthropicParser
 from services.picker.requests.openai import OpenAIParser
 from services.picker.requests.parsers import Parser, ParserChain, bare_path
 from services.picker.requests.passthrough import PassthroughParser
 from services.picker.requests.request import Content, Headers, Unparsable
+from services.picker.requests.vllm_grpc import VllmGrpcParser
+from services.picker.requests.vllm_http import VllmHttpParser
 from shared.plugin import Role, Tier
 
 NO_HEADERS = Headers()
+GRPC = Headers([(":method", "POST"), ("content-type", "application/grpc+proto")])
+DEFAULTS = ParserChain(
+    [OpenAIParser("openai"), AnthropicParser("anthropic"), VllmHttpParser("vllm"), PassthroughParser("other")]
+)
 
 
 class Render(Parser):
     """A parser of something longer than what openai-parser claims."""
 
     TYPE = "render-parser"
-    SUFFIXES: ClassVar[tuple[str, ...]] = ("/chat/completions/render", "/v2/completions")
+    SUFFIXES: ClassVar[tuple[str, ...]] = ("/embeddings/render", "/v2/completions")
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
         return Content(api=self.name, model=path)
@@ -32,7 +39,7 @@ CHAIN = ParserChain([OpenAIParser("openai"), Render("render"), PassthroughParser
         ("/v1/chat/completions", "openai"),
         ("/v1/completions", "openai"),
         ("/v2/completions", "render"),
-        ("/v1/chat/completions/render", "render"),
+        ("/v1/embeddings/render", "render"),
         ("/v1/embeddings", "openai"),
         ("/v1/mycompletions", "other"),
         ("/v1/rerank", "other"),
@@ -40,7 +47,32 @@ CHAIN = ParserChain([OpenAIParser("openai"), Render("render"), PassthroughParser
     ],
 )
 def test_the_longest_suffix_wins_and_the_rest_falls_through(path: str, name: str) -> None:
-    found = CHAIN.find(path)
+    found = CHAIN.find(path, NO_HEADERS)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/chat/completions/render", "openai"),
+        ("/v1/completions/render", "openai"),
+        ("/openai/deployments/x/chat/completions", "openai"),
+        ("/v1/responses", "openai"),
+        ("/v1/conversations", "openai"),
+        ("/v1/images/generations", "openai"),
+        ("/v1/messages", "anthropic"),
+        ("/v1/messages/count_tokens", "anthropic"),
+        ("/tenant/inference/v1/generate", "vllm"),
+        ("/generate", "other"),
+        ("/v1/responses/resp_1", "other"),
+        ("/v1/conversations/conv_1/items", "other"),
+        ("/v1/audio/transcriptions", "other"),
+        ("/vllm.grpc.engine.VllmEngine/Generate", "other"),
+    ],
+)
+def test_who_reads_what_by_default(path: str, name: str) -> None:
+    found = DEFAULTS.find(path, NO_HEADERS)
     assert found is not None
     assert found.name == name
 
@@ -67,8 +99,38 @@ def test_a_path_that_nobody_reads_is_refused_with_what_is_read() -> None:
     with pytest.raises(Unparsable) as caught:
         chain.parse("/v1/rerank?x=1", NO_HEADERS, b"")
     assert str(caught.value) == (
-        "no parser registered matching path suffix for: /v1/rerank (known: /chat/completions/render, /v2/completions)"
+        "no parser registered matching path suffix for: /v1/rerank (known: /embeddings/render, /v2/completions)"
     )
+
+
+def test_a_long_path_is_shown_short() -> None:
+    with pytest.raises(Unparsable) as caught:
+        ParserChain([]).parse("/" + "x" * 10_000, NO_HEADERS, b"")
+    assert len(str(caught.value)) < 400
+
+
+def test_a_claim_counts_behind_a_fallback_too() -> None:
+    chain = ParserChain([PassthroughParser("first"), Render("render")])
+    assert chain.parse("/v2/completions", NO_HEADERS, b"").api == "render"
+    assert chain.parse("/v1/completions", NO_HEADERS, b"") == Content()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "QUERY"])
+def test_only_what_is_posted_is_read(method: str) -> None:
+    headers = Headers([(":method", method)])
+    for path in ("/v1/chat/completions", "/v1/rerank"):
+        assert DEFAULTS.parse(path, headers, b"no json") == Content()
+    with pytest.raises(Unparsable, match="no parser registered"):
+        ParserChain([OpenAIParser("openai")]).parse("/v1/rerank", headers, b"no json")
+
+
+def test_calls_of_other_grpc_methods_pass_the_grpc_parser_unread() -> None:
+    chain = ParserChain([OpenAIParser("openai"), VllmGrpcParser("grpc")])
+    for path in ("/vllm.grpc.engine.VllmEngine/HealthCheck", "/grpc.health.v1.Health/Check", "/other"):
+        assert chain.parse(path, GRPC, b"no frame") == Content()
+    with pytest.raises(Unparsable, match="no parser registered matching path suffix for: /v1/rerank"):
+        chain.parse("/v1/rerank", NO_HEADERS, b"{}")
+    assert repr(chain).endswith("/Embed → grpc, some other → grpc>")
 
 
 def test_a_chain_without_parsers_reads_nothing() -> None:
@@ -78,7 +140,7 @@ def test_a_chain_without_parsers_reads_nothing() -> None:
 
 def test_of_two_that_claim_a_suffix_the_first_one_reads() -> None:
     chain = ParserChain([Render("first"), Render("second"), PassthroughParser("third"), PassthroughParser("fourth")])
-    assert repr(chain) == "<ParserChain /chat/completions/render → first, /v2/completions → first, other → third>"
+    assert repr(chain) == "<ParserChain /embeddings/render → first, /v2/completions → first, other → third>"
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"{}", b'{"model":"m"}'])
@@ -86,11 +148,11 @@ def test_passthrough_takes_everything_and_knows_nothing(body: bytes) -> None:
     assert PassthroughParser("p").parse("/x", NO_HEADERS, body) == Content()
 
 
-@pytest.mark.parametrize("kind", [OpenAIParser, PassthroughParser])
-def test_parsers_are_plugins_of_the_picker_without_parameters(kind: type[Parser]) -> None:
+@pytest.mark.parametrize("kind", [OpenAIParser, AnthropicParser, VllmHttpParser, VllmGrpcParser, PassthroughParser])
+def test_parsers_are_plugins_of_the_picker(kind: type[Parser]) -> None:
     assert kind.ROLES == {Role.PARSER}
     assert kind.TIER is Tier.PICKER
-    assert kind.Parameters.__struct_fields__ == ()
+    assert kind("name").parameters == kind.Parameters()
 
 
 def test_headers_keep_every_value_under_their_lower_case_name() -> None:

@@ -45,8 +45,21 @@ def test_a_body_that_has_the_name_already_is_the_same_object() -> None:
     assert replace_model(body, "b") is body
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{}", b'{"x":{"model":"a"}}', b'{"model":"a"', b"\xff"])
-def test_a_body_without_a_model_is_an_error(body: bytes) -> None:
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"{}", b'{"model":"b"}'),
+        (b" \n{ \t} ", b' \n{"model":"b" \t} '),
+        (b'{"x":{"model":"a"}}', b'{"model":"b","x":{"model":"a"}}'),
+        (b'\r\n{ "x":"}" }', b'\r\n{"model":"b", "x":"}" }'),
+    ],
+)
+def test_a_body_without_a_model_gets_one_as_its_first_key(body: bytes, expected: bytes) -> None:
+    assert replace_model(body, "b") == expected
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"null", b'{"model":"a"', b'{"x":}', b"\xff"])
+def test_a_body_that_is_no_object_is_an_error(body: bytes) -> None:
     with pytest.raises(ValueError, match="no model to replace by 'b'"):
         replace_model(body, "b")
 
@@ -65,15 +78,19 @@ VALUES = st.recursive(
     fields=st.dictionaries(st.text(max_size=4), VALUES, max_size=4),
     old=VALUES,
     model=st.text(max_size=8),
-    position=st.integers(0, 4),
+    position=st.none() | st.integers(0, 4),
     ascii_only=st.booleans(),
     indent=st.sampled_from([None, 1]),
 )
 def test_any_object_reads_the_same_but_for_its_model(
-    fields: dict[str, Any], old: Any, model: str, position: int, ascii_only: bool, indent: int | None
+    fields: dict[str, Any], old: Any, model: str, position: int | None, ascii_only: bool, indent: int | None
 ) -> None:
     fields.pop("model", None)
     items = list(fields.items())
+    if position is None:
+        body = json.dumps(dict(items), ensure_ascii=ascii_only, indent=indent).encode()
+        assert list(json.loads(replace_model(body, model)).items()) == [("model", model), *items]
+        return
     items.insert(position, ("model", old))
     body = json.dumps(dict(items), ensure_ascii=ascii_only, indent=indent).encode()
     spliced = replace_model(body, model)

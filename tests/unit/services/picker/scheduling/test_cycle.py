@@ -88,3 +88,9 @@ def test_what_is_cached_needs_no_computing() -> None:
     assert run.uncached_tokens(rows).tolist() == [0, 1000, 680]
     assert [run.uncached_tokens_at(row) for row in (0, 1, 2)] == [1000, 680, 0]
     assert repr(run) == "<Cycle 'request-1': 3 candidates>"
+
+
+@pytest.mark.parametrize(("counted", "tokens"), [(None, 10), (7, 7), (0, 1)])
+def test_tokens_that_the_parser_counted_go_before_the_estimate(counted: int | None, tokens: int) -> None:
+    run = cycle(pool("a1"), request(prompt=b"x" * 40, prompt_tokens=counted))
+    assert run.prompt_tokens == tokens

@@ -1,0 +1,51 @@
+"""The frames that gRPC puts around messages: a flag, four bytes of length, the message.
+
+A compressed message is read as servers read it, up to a limit, so that little bytes can't become many.
+"""
+
+import struct
+import zlib
+
+from services.picker.requests.request import Unparsable
+
+_HEADER = struct.Struct(">BI")
+_WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+"""By `grpc-encoding`: how zlib names the two formats that every gRPC server reads."""
+
+
+def first_message(body: bytes, encoding: str, limit: int) -> memoryview | None:
+    """The message of the first frame; what follows it is left alone, as a unary call has but one.
+
+    `encoding` is the request's `grpc-encoding`. None when the message is compressed in another way than gzip or
+    deflate, or has more than `limit` bytes uncompressed: it may be well, but can't be read here.
+
+    Raises `Unparsable` for what is no frame.
+    """
+    if len(body) < _HEADER.size:
+        raise Unparsable(f"invalid gRPC frame: expected at least {_HEADER.size} bytes for header, got {len(body)}")
+    flag, length = _HEADER.unpack_from(body)
+    if flag > 1:
+        raise Unparsable(f"invalid gRPC frame: its compression flag is {flag}; 0 or 1 is needed")
+    message = memoryview(body)[_HEADER.size : _HEADER.size + length]
+    if len(message) < length:
+        raise Unparsable(
+            f"incomplete gRPC payload: header indicates {length} bytes, but only {len(message)} bytes are available"
+        )
+    if not flag:
+        return message
+    if encoding in ("", "identity"):
+        raise Unparsable(f"compressed gRPC payload without a grpc-encoding: {encoding!r}; gzip or deflate is needed")
+    return _inflated(message, encoding, limit) if encoding in _WINDOW_BITS else None
+
+
+def _inflated(message: memoryview, encoding: str, limit: int) -> memoryview | None:
+    inflate = zlib.decompressobj(_WINDOW_BITS[encoding])
+    try:
+        data = inflate.decompress(message, limit + 1)
+    except zlib.error as error:
+        raise Unparsable(f"compressed gRPC payload isn't {encoding}: {error}") from error
+    if len(data) > limit:
+        return None
+    if not inflate.eof:
+        raise Unparsable(f"incomplete gRPC payload: its {encoding} data ends after {len(data)} bytes")
+    return memoryview(data)

@@ -1,0 +1,132 @@
+"""Reading JSON: a body into a struct, values that were kept raw, and errors that name the field and show the value.
+
+Values that nobody reads are skipped, and values that may be anything are kept raw: they cost what their bytes cost,
+whatever somebody puts there. Only fields with a type are decoded, and a body with more values than the limits isn't
+begun: a list of empty objects takes thirty times its bytes.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from services.picker.requests.request import Unparsable
+
+T = TypeVar("T")
+
+NOTHING = Raw()
+"""The value of a field that isn't there: this very object."""
+_NULL = Raw(b"null")
+_LARGEST = 2**31 - 1
+"""A larger number of tokens or sequences says nothing: no model goes that far."""
+_SHOWN = 80
+"""Characters of a wrong value that an error shows."""
+_AT = re.compile(r"(?P<what>.*) - at `\$\.(?P<path>.*)`", re.DOTALL)
+_STEP = re.compile(r"\[(?P<index>\d+)\]|\.?(?P<field>[^.\[]+)")
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_number = msgspec.json.Decoder(int | float).decode
+
+
+class JsonParameters(Struct, frozen=True, rename="camel"):
+    """How much of a body is read. What texts hold counts too: it is looked at before anything is decoded."""
+
+    max_objects: Annotated[int, Meta(gt=0)] = 250_000
+    """Objects and lists, by their opening braces and brackets."""
+    max_values: Annotated[int, Meta(gt=0)] = 2_000_000
+    """Values, by their commas."""
+
+
+def read(decode: Callable[[bytes], T], body: bytes, most: JsonParameters) -> T:
+    """The body as the decoder's struct. Raises `Unparsable` for one that can't be read, or has too many values."""
+    if not body:
+        raise Unparsable("the body is empty; a JSON object is needed")
+    if len(body) > most.max_objects:
+        _within(body, b"{[", most.max_objects, "opening braces and brackets")
+        _within(body, b",", most.max_values, "commas")
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        raise Unparsable(_mismatch(body, str(error))) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _unreadable(error) from error
+    except RecursionError as error:
+        raise Unparsable("the body is nested too deeply") from error
+
+
+def given(field: Raw) -> bool:
+    """Whether a field is there and isn't null."""
+    return field is not NOTHING and field != _NULL
+
+
+def lacking(value: Any) -> str:
+    """How an error calls a value that is null, not there, or empty."""
+    return "missing" if value is None else "empty"
+
+
+def text_of(value: Raw) -> str | None:
+    """A text; None for everything else, and for what isn't there. Raises `Unparsable` for one that isn't UTF-8."""
+    if not given(value):
+        return None
+    try:
+        return _decode_text(value)
+    except msgspec.ValidationError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _unreadable(error) from error
+
+
+def count_of(*values: Raw) -> int | None:
+    """The first of these that is a number of tokens or sequences: whole, from 0 to 2³¹-1; 16.0 is whole."""
+    for value in values:
+        if not given(value):
+            continue
+        try:
+            number = _decode_number(value)
+        except msgspec.DecodeError:
+            continue
+        if 0 <= number <= _LARGEST and number == int(number):
+            return int(number)
+    return None
+
+
+def shown(value: Raw) -> str:
+    """A value as an error shows it."""
+    text = bytes(memoryview(value)[: 4 * _SHOWN]).decode("utf-8", "replace")
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def _within(body: bytes, marks: bytes, most: int, what: str) -> None:
+    count = sum(body.count(mark) for mark in marks)
+    if count > most:
+        raise Unparsable(f"the body has {count} {what}; at most {most} are read")
+
+
+def _unreadable(error: Exception) -> Unparsable:
+    return Unparsable(f"the body isn't JSON that can be read: {error}")
+
+
+def _mismatch(body: bytes, text: str) -> str:
+    """msgspec's complaint, with the field first and the value that was found there last."""
+    found = _AT.fullmatch(text)
+    if found is None:
+        return f"the body: {_lowered(text)}"
+    return f"{found['path']}: {_lowered(found['what'])}{_value_at(body, found['path'])}"
+
+
+def _value_at(body: bytes, path: str) -> str:
+    value = Raw(body)
+    try:
+        for step in _STEP.finditer(path):
+            if step["index"]:
+                value = msgspec.json.decode(value, type=list[Raw])[int(step["index"])]
+            else:
+                value = msgspec.json.decode(value, type=dict[str, Raw])[step["field"]]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError):
+        return ""  # the body has more wrong with it than this value, and can't be read up to here
+    return f": {shown(value)}"
+
+
+def _lowered(text: str) -> str:
+    return (text[:1].lower() + text[1:]).replace("`", "")

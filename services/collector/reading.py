@@ -92,13 +92,19 @@ class MetricsReader(Reader):
             moved = 0
             lost = dict(wanted)
             for name, group in list(self._groups.items()):
-                if name in wanted and group.find(page, moved):
-                    moved = group.moved
-                    stale = [one for one in wanted[name] if one not in group.told]
-                    if stale:
-                        await _offer(page, name, stale, ((group.body, group.end),))
-                        group.told.update(stale)
-                    del lost[name]
+                if name not in wanted:
+                    continue
+                if not group.find(page, moved):
+                    # Another layout: what wasn't on the page may be there now.
+                    self._groups = {key: one for key, one in self._groups.items() if not isinstance(one, _Nowhere)}
+                    continue
+                moved = group.moved
+                stale = [one for one in wanted[name] if one not in group.told]
+                if stale:
+                    await _offer(page, name, stale, ((group.body, group.end),))
+                    group.told.update(stale)
+                del lost[name]
+            lost |= {name: selectors for name, selectors in wanted.items() if name not in self._groups}
             for name, selectors in lost.items():
                 await self._search(page, name, selectors)
             wanted = _wanted(self._choices)

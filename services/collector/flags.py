@@ -66,7 +66,7 @@ def with_flags(config: LoadedConfig, settings: CollectorSettings) -> LoadedConfi
             if name in wanted:
                 for one in shortfalls(engine, wanted[name], WORDS):
                     (problems.error if one.fatal else problems.warn)(WORDS.names.get(one.field, name), one.message)
-        elif issubclass(spec.kind, MetricsSource):
+        elif spec.kind is MetricsSource:  # not sources of other pages that are made of it
             fields = {field: value for field, value in page.items() if field not in spec.given}
             plugins[name] = replace(spec, parameters=replace(spec.parameters, **fields))
     problems.raise_if_any(config.origin)

@@ -247,6 +247,14 @@ def hosts(pool: Pool | None, *endpoints: Endpoint, port: int | None = 8002) -> l
     return [one.metrics_host for one in at_metrics_port({one.id: one for one in endpoints}, pool, port).values()]
 
 
+def test_the_flags_of_the_page_are_about_no_other_page() -> None:
+    text = HEAD + "plugins:\n- type: dcgm-extractor\n- type: models-data-extractor\n"
+    config = load(text, REGISTRY, allow_experimental=True)
+    flags = settings("--model-server-metrics-path=/m", "--model-server-metrics-scheme=https")
+    changed = with_flags(config, flags).plugins
+    assert {name for name, spec in changed.items() if spec != config.plugins[name]} == {"metrics-data-source"}
+
+
 def test_the_port_is_that_of_every_endpoint_of_a_pool_with_one_port() -> None:
     one, other = endpoint("a", "10.0.0.1"), endpoint("b", "fd00::1")
     for pool in (None, Pool(name="p"), Pool(name="p", target_ports=(8000,))):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from services.collector.interfaces import PollingSource
-from shared.model import Endpoint, join_host_port, split_host_port
+from shared.model import Endpoint, join_host_port
 from shared.quantities import Duration
 
 Scheme = Literal["http", "https"]
@@ -93,11 +93,7 @@ class HttpSource(PollingSource):
 
     def address(self, endpoint: Endpoint) -> tuple[str, int]:
         """Host and port where an endpoint is asked, overrides aside. Raises ValueError that says why it can't be."""
-        host, port = endpoint.address, endpoint.port
-        if endpoint.metrics_host:
-            host, named = split_host_port(endpoint.metrics_host)
-            port = named or port
-        return host, self.parameters.port or port
+        return endpoint.address, self.parameters.port or endpoint.port
 
 
 def check_path(path: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from services.collector.interfaces import PROMETHEUS_TEXT, Binding
 from services.collector.reading import MetricsReader
 from services.collector.sources.http import HttpParameters, HttpSource
+from shared.model import Endpoint, split_host_port
 
 
 class MetricsParameters(HttpParameters, frozen=True, kw_only=True):
@@ -19,6 +20,12 @@ class MetricsSource(HttpSource):
     TYPE = "metrics-data-source"
     OUTPUT = PROMETHEUS_TEXT
     Parameters = MetricsParameters
+
+    def address(self, endpoint: Endpoint) -> tuple[str, int]:
+        if not endpoint.metrics_host:
+            return super().address(endpoint)
+        host, port = split_host_port(endpoint.metrics_host)
+        return host, self.parameters.port or port or endpoint.port
 
     def reader(self, bindings: Sequence[Binding]) -> MetricsReader:
         return MetricsReader(bindings)

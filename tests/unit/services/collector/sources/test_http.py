@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from services.collector.sources.http import HttpParameters, HttpSource, Override
+from services.collector.sources.metrics import MetricsParameters, MetricsSource
 from shared.config.decode import MISSING, decode
 from shared.config.problems import Problems
 from shared.model import Endpoint
@@ -52,8 +53,9 @@ def test_the_first_override_whose_labels_an_endpoint_has_says_what_is_different(
 
 def test_an_overrides_port_goes_before_every_other() -> None:
     where = Endpoint(id="a", name="a", address="::1", port=8000, metrics_host="[fd00::1]:9000", labels={"engine": "t"})
-    made = source(port=9001, overrides=[{"matchLabels": {"engine": "t"}, "port": 9002}])
-    assert made.url(where) == "http://[fd00::1]:9002/"
+    override = Override(match_labels={"engine": "t"}, port=9002)
+    made = MetricsSource("m", MetricsParameters(port=9001, overrides=(override,)))
+    assert made.url(where) == "http://[fd00::1]:9002/metrics"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,11 @@ def test_the_list_is_where_openai_has_it() -> None:
     )
 
 
+def test_a_metrics_page_on_another_port_does_not_move_the_list() -> None:
+    where = Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000, metrics_host="10.0.0.9:8002")
+    assert ModelsSource("m").url(where) == "http://10.0.0.1:8000/v1/models"
+
+
 def test_it_is_asked_every_second_unless_told_otherwise() -> None:
     assert ModelsSource("m").interval == 1.0
     assert ModelsSource("m", ModelsParameters(interval=5.0)).interval == 5.0

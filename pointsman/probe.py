@@ -20,6 +20,7 @@ from pointsman.probe_report import HINTS, Attribute, Extraction, Page, lines
 from pointsman.probe_target import STDIN, Saved, Server, parse_target
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.models import ModelsExtractor
+from services.collector.flags import with_flags
 from services.collector.http import Client, Failure, ScrapeError
 from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, PollingSource
 from services.collector.pipeline import Feed, build
@@ -32,9 +33,8 @@ from shared.config.problems import Invalid, Problem
 from shared.model import Endpoint
 from shared.plugin import Registry
 from shared.quantities import parse_duration, parse_size
-from shared.service import read_text
+from shared.service import parse, read_text
 
-LIMITS = CollectorSettings()
 ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
 """Read by every core extractor whose own `engineLabelKey` is empty."""
 
@@ -86,11 +86,24 @@ def _extraction(
 class Probe:
     """Reads what the arguments name."""
 
-    def __init__(self, target: Server | Saved, feeds: Sequence[Feed], options: argparse.Namespace) -> None:
-        """Raises ValueError for an engine that no extractor knows."""
+    def __init__(
+        self,
+        target: Server | Saved,
+        feeds: Sequence[Feed],
+        options: argparse.Namespace,
+        settings: CollectorSettings,
+        *,
+        configured: bool,
+    ) -> None:
+        """`configured` says whether the feeds are those of a configuration, which ask where its sources say.
+
+        Raises ValueError for an engine that no extractor knows.
+        """
         self._target = target
         self._feeds = feeds
         self._options = options
+        self._settings = settings
+        self._configured = configured
         self._endpoint = self._make_endpoint()
 
     async def pages(self) -> list[Page]:
@@ -99,11 +112,14 @@ class Probe:
             case Saved() as saved:
                 return await self._one(saved.name, partial(_saved, saved), timed=False)
             case Server() as server:
-                client = Client(self._options.timeout, self._options.page_limit)
+                settings = self._settings
+                client = Client(
+                    self._options.timeout or settings.scrape_timeout, self._options.page_limit or settings.page_limit
+                )
                 await client.open()
                 try:
                     fetch = partial(_get, client)
-                    if server.path or not self._options.config:
+                    if server.path or not self._configured:
                         return await self._one(server.url("/metrics"), fetch)
                     return [page for feed in self._feeds for page in await self._own(feed, fetch)]
                 finally:
@@ -177,14 +193,7 @@ class Probe:
         return decided
 
     def _make_endpoint(self) -> Endpoint:
-        labels: dict[str, str] = dict(self._options.label)
-        if engine := self._options.engine:
-            for extractor in (one for feed in self._feeds for one in feed.extractors):
-                if isinstance(extractor, CoreMetricsExtractor):
-                    known = extractor.parameters.engines()
-                    if engine not in known:
-                        raise ValueError(f"--engine: {engine!r} is no engine; known: {', '.join(sorted(known))}")
-                    labels[extractor.parameters.engine_label_key or ENGINE_LABEL] = engine
+        labels = dict(self._options.label) | _engine_labels(self._options.engine, self._feeds)
         namespace, _, name = self._options.name.rpartition("/")
         server = self._target if isinstance(self._target, Server) else None
         return Endpoint(
@@ -196,6 +205,20 @@ class Probe:
             labels=labels,
             node_address=self._options.node_address,
         )
+
+
+def _engine_labels(engine: str, feeds: Iterable[Feed]) -> dict[str, str]:
+    """The labels by which every core extractor takes the endpoint for one of this engine. Raises ValueError."""
+    extractors = [one for feed in feeds for one in feed.extractors if isinstance(one, CoreMetricsExtractor)]
+    if not engine:
+        return {}
+    if not extractors:
+        raise ValueError("--engine: no core-metrics-extractor is fed by the configuration's sources")
+    for extractor in extractors:
+        known = extractor.parameters.engines()
+        if engine not in known:
+            raise ValueError(f"--engine: {engine!r} is no engine; known: {', '.join(sorted(known))}")
+    return {one.parameters.engine_label_key or ENGINE_LABEL: engine for one in extractors}
 
 
 async def _get(client: Client, url: str, source: PollingSource) -> bytes:
@@ -229,17 +252,12 @@ def _plain_feeds(options: argparse.Namespace, target: Server | Saved) -> list[Fe
     ]
 
 
-def _configured_feeds(options: argparse.Namespace) -> Sequence[Feed]:
-    """What the configuration polls. Raises `Invalid`."""
-    path = options.config
-    config = load(
-        read_text(path, "--config"),
-        Registry.installed(),
-        path,
-        allow_experimental=options.allow_experimental_plugins,
-    )
+def _configured_feeds(path: str, settings: CollectorSettings, *, allow_experimental: bool) -> Sequence[Feed]:
+    """What a collector with these settings polls by the configuration, or by the default one. Raises `Invalid`."""
+    text = read_text(path, "--config") if path else ""
+    config = with_flags(load(text, Registry.installed(), path, allow_experimental=allow_experimental), settings)
     for warning in config.warnings:
-        print(f"{path}: warning: {warning}", file=sys.stderr)
+        print(f"{path or 'default configuration'}: warning: {warning}", file=sys.stderr)
     feeds = build(config).feeds
     if not feeds:
         raise Invalid([Problem("dataLayer.sources", "no source that is polled feeds an extractor")], path)
@@ -248,31 +266,49 @@ def _configured_feeds(options: argparse.Namespace) -> Sequence[Feed]:
 
 def main(argv: Sequence[str]) -> int:
     """`pointsman probe`: 0 when every page was read, 1 when one wasn't, 2 for a mistake in the arguments."""
+    own, flags = _parted(argv)
     parser = _parser()
-    options = parser.parse_args(list(argv))
+    options = parser.parse_args(own)
     try:
-        target = _checked(options)
-        feeds = _configured_feeds(options) if options.config else _plain_feeds(options, target)
-        probe = Probe(target, feeds, options)
+        settings = parse(CollectorSettings, flags, {}, "pointsman probe URL --")
+        path = options.config or settings.config_file
+        configured = bool(path or flags)
+        target = _checked(options, configured=configured)
+        if configured:
+            experimental = options.allow_experimental_plugins or settings.allow_experimental_plugins
+            feeds = _configured_feeds(path, settings, allow_experimental=experimental)
+        else:
+            feeds = _plain_feeds(options, target)
+        probe = Probe(target, feeds, options, settings, configured=configured)
     except Invalid as error:
         print("\n".join(error.lines()), file=sys.stderr)
         return 1
     except ValueError as error:
         parser.error(str(error))
-    pages = asyncio.run(probe.pages())
+    try:
+        pages = asyncio.run(probe.pages())
+    except KeyboardInterrupt:
+        return 130
     _print(pages, as_json=options.json)
     return 0 if all(page.ok for page in pages) else 1
 
 
-def _checked(options: argparse.Namespace) -> Server | Saved:
+def _parted(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our own arguments, and the collector's flags behind `--`."""
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def _checked(options: argparse.Namespace, *, configured: bool) -> Server | Saved:
     """What the URL names. Raises ValueError for arguments that don't fit together."""
     target = parse_target(options.url)
     if isinstance(target, Saved) and options.count > 1:
         raise ValueError("--count: a saved page is read once")
     trust = {name: getattr(options, name) for name in ("verify", "ca_cert", "client_cert", "client_key")}
-    if options.config and any(trust.values()):
+    if configured and any(trust.values()):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name, value in trust.items() if value)
-        raise ValueError(f"{flags}: the sources of --config have TLS settings of their own")
+        raise ValueError(f"{flags}: the sources of a configuration have TLS settings of their own")
     return target
 
 
@@ -291,7 +327,9 @@ def _print(pages: Iterable[Page], *, as_json: bool) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pointsman probe",
-        description="Scrape a model server once, as the collector does, and say what every extractor makes of it.",
+        usage="pointsman probe [option …] URL [-- flag of pointsman collector …]",
+        description="Scrape a model server once, as the collector does, and say what every extractor makes of it. "
+        "Behind -- stand flags of the collector, such as those that name metrics.",
         epilog="Exits with 0 when every page was read, whatever is missing on it; with 1 when one wasn't, saying why.",
         allow_abbrev=False,
     )
@@ -328,12 +366,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--interval", type=_duration, default=1.0, metavar="DURATION", help="time between two scrapes (default 1s)"
     )
-    parser.add_argument(
-        "--timeout", type=_duration, default=LIMITS.scrape_timeout, metavar="DURATION", help="for a scrape (default 1s)"
-    )
-    parser.add_argument(
-        "--page-limit", type=_size, default=LIMITS.page_limit, metavar="SIZE", help="bytes of a page (default 16Mi)"
-    )
+    parser.add_argument("--timeout", type=_duration, metavar="DURATION", help="for a scrape (default 1s)")
+    parser.add_argument("--page-limit", type=_size, metavar="SIZE", help="bytes of a page (default 16Mi)")
     parser.add_argument("--verify", action="store_true", help="with https: verify the server's certificate")
     parser.add_argument("--ca-cert", default="", metavar="FILE", help="the CA to verify it by, instead of the system's")
     parser.add_argument("--client-cert", default="", metavar="FILE", help="a certificate for the server to know us by")

@@ -4,6 +4,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from msgspec import Struct
 
+from services.collector.sources.http import check_path
 from shared.model import join_host_port
 
 STDIN = "-"
@@ -52,9 +53,10 @@ def parse_target(text: str) -> Server | Saved:
     if parts.username is not None:
         raise ValueError(f"{text!r}: a user in a URL isn't sent")
     host, port = parts.hostname, parts.port if parts.port is not None else PORTS[parts.scheme]
-    if not host or not 0 < port:
+    if not host or not host.isascii() or " " in host or not 0 < port:
         raise ValueError(f"{text!r} is no URL of a server; {FORMS}")
     path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path
+    check_path(path or "/")
     return Server(scheme=parts.scheme, host=host, port=port, path="" if path == "/" else path)
 
 

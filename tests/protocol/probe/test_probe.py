@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,8 @@ from services.simulator.app import simulator
 from services.simulator.gauges import Pins
 from services.simulator.settings import EngineType, SimulatorSettings
 from tests.nats import free_port
+from tests.protocol.collector.certificates import Authority
 from tests.protocol.collector.harness import OddServer, answer, vllm
-from tests.protocol.collector.test_faults import certificate, hang
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 PINS = Pins(waiting=5, running=7, kv_usage=0.25, running_adapters=("tuned",), waiting_adapters=("other",))
@@ -153,6 +154,10 @@ async def test_what_is_made_of_a_counter_takes_two_scrapes(tmp_path: Path, capsy
     assert 0 < values(thrice)["Tokens"] <= 10_000
 
 
+async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()  # until the client leaves
+
+
 BAD: dict[str, tuple[Any, str, str]] = {
     "HTML": (
         answer(b"<html>login</html>", headers="Content-Type: text/html"),
@@ -206,15 +211,31 @@ async def test_a_server_that_fails_between_two_scrapes(capsys: pytest.CaptureFix
 async def test_a_certificate_of_an_unknown_ca_is_refused_where_that_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with OddServer(vllm(5), ssl=certificate(tmp_path)) as server:
+    authority, stranger = Authority(tmp_path, "known"), Authority(tmp_path, "stranger")
+    async with OddServer(vllm(5), ssl=authority.server()) as server:
         url = f"https://127.0.0.1:{server.port}"
-        assert await probe(url, "--verify") == 1
-        said = capsys.readouterr().err
-        assert f"{url}/metrics: no page: TLS failed: " in said
-        assert "--ca-cert names the CA" in said
-        (page,) = await probed(capsys, url, "--ca-cert", f"{tmp_path}/cert.pem")
-        assert values(page)["WaitingQueueSize"] == 5
-        (page,) = await probed(capsys, url)
+        for arguments in (["--verify"], ["--ca-cert", str(stranger.ca)]):
+            assert await probe(url, *arguments) == 1
+            said = capsys.readouterr().err
+            assert f"{url}/metrics: no page: TLS failed: " in said
+            assert "--ca-cert names the CA" in said
+        for arguments in ([], ["--ca-cert", str(authority.ca)]):
+            (page,) = await probed(capsys, url, *arguments)
+            assert values(page)["WaitingQueueSize"] == 5
+
+
+async def test_a_server_that_wants_to_know_its_clients_gets_a_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority(tmp_path, "known")
+    context = authority.server()
+    context.load_verify_locations(authority.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    certificate, key = authority.issue()
+    async with OddServer(vllm(5), ssl=context) as server:
+        url = f"https://127.0.0.1:{server.port}"
+        assert await probe(url) == 1
+        (page,) = await probed(capsys, url, "--client-cert", str(certificate), "--client-key", str(key))
         assert values(page)["WaitingQueueSize"] == 5
 
 

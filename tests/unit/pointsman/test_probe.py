@@ -73,6 +73,8 @@ def test_a_saved_page_goes_by_its_path(text: str, path: str) -> None:
         ("http://user:secret@10.0.0.1", "a user in a URL isn't sent"),
         ("file:", "names no file"),
         ("http://[fd00::1", "is no URL"),
+        ("http://modèles:80", "is no URL of a server"),
+        ("http://10.0.0.1/a b", "escape it as %20"),
     ],
 )
 def test_what_is_no_url_is_refused_with_what_would_be_right(text: str, problem: str) -> None:
@@ -88,7 +90,7 @@ def saved(tmp_path: Path, page: str | bytes) -> str:
 
 def probed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
     """The JSON that the command prints."""
-    assert main([*arguments, "--json"]) == code
+    assert main(["--json", *arguments]) == code
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert document["ok"] == (code == 0)
     return document
@@ -201,6 +203,42 @@ def test_a_page_is_read_by_the_source_that_gives_its_format_and_without_one_that
     assert found["error"] == "its format is OpenAI list of models, which no source of the configuration gives"
 
 
+def test_metrics_of_ones_own_are_read_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        MINE
+        + "- {name: small, type: prometheus-metric, parameters: {metricName: jobs, labels: {size: s}}}\n"
+        + "- {name: large, type: prometheus-metric, parameters: {metricName: jobs, labels: {size: l}}}\n"
+    )
+    page = 'jobs{size="s",state="queued"} 7\njobs{size="l"} 2\n'
+    (found,) = probed(capsys, saved(tmp_path, page), "--config", str(config))["pages"]
+    assert {one["extractor"]: values(one) for one in found["extractions"]} == {
+        "core-metrics-extractor": {"WaitingQueueSize": 7.0},
+        "small": {"jobs": 7.0},
+        "large": {"jobs": 2.0},
+    }
+
+
+def test_the_collectors_flags_are_given_behind_two_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = 'nv_trt_llm_request_metrics{request_type="max"} 9\n'
+    flag = "--total-queued-requests-metric=nv_trt_llm_request_metrics{request_type=max}"
+    (found,) = probed(capsys, saved(tmp_path, page), "--", flag)["pages"]
+    assert values(found["extractions"][0])["WaitingQueueSize"] == 9.0
+    assert main([saved(tmp_path, page), "--", "--total-queued-request-metric=x"]) == 1
+    assert "did you mean '--total-queued-requests-metric'" in capsys.readouterr().err
+
+
+def test_an_engine_for_nobody_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: models-data-extractor}]\n"
+        "dataLayer: {injectDefaults: false}\n"
+    )
+    with pytest.raises(SystemExit):
+        main([saved(tmp_path, "{}"), "--config", str(config), "--engine", "vllm"])
+    assert "--engine: no core-metrics-extractor is fed" in capsys.readouterr().err
+
+
 def test_a_configuration_that_can_not_be_used_is_told_in_full(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,7 +267,8 @@ def test_a_file_that_is_not_there_is_a_reason(tmp_path: Path, capsys: pytest.Cap
         (["x:1", "--timeout", "0s"], "'0s' isn't above 0"),
         (["x:1", "--page-limit", "-1"], "'-1' isn't above 0"),
         (["x:1", "--label", "vllm"], "a label such as llm-d.ai/engine-type=vllm is expected"),
-        (["x:1", "--config", "c.yaml", "--verify"], "--verify: the sources of --config have TLS settings of their own"),
+        (["x:1", "--config", "c.yaml", "--verify"], "--verify: the sources of a configuration have TLS settings"),
+        (["x:1", "--client-key", "k", "--", "--interval=1s"], "--client-key: the sources of a configuration have TLS"),
         (["https://x", "--ca-cert", "/nowhere/ca"], "caCertPath: '/nowhere/ca' can't be used"),
         (["https://x", "--client-cert", "/nowhere/a"], "clientCertPath and clientKeyPath belong together"),
     ],

@@ -67,9 +67,10 @@ class Owner:
         await self._bus.start(wait=5.0)
         self._task = asyncio.create_task(self._publisher.run())
 
-    async def publish(self, endpoints: Sequence[Endpoint], config: str | None = None) -> None:
+    async def publish(self, endpoints: Sequence[Endpoint], config: str | None = None, *others: Fact) -> None:
         """Have exactly these facts on the bus."""
-        facts: list[Fact] = [*endpoints, *([] if config is None else [Configuration(text=config, origin="test")])]
+        configs = [] if config is None else [Configuration(text=config, origin="test")]
+        facts: list[Fact] = [*endpoints, *configs, *others]
         self._publisher.update({fact_key(POOL, fact): fact for fact in facts}, [POOL])
         await self._publisher.wait_published(CONVERGED)
 
@@ -140,16 +141,28 @@ async def collector(url: str, **settings: Any) -> AsyncIterator[CollectorService
         yield service
 
 
-class CollectorProcess:
-    """A collector as a process of its own: to be killed."""
+OTHER_CLOCKS = """
+import sys, time
+ahead = float(sys.argv.pop(1))
+for name in ("monotonic", "time"):
+    setattr(time, name, lambda real=getattr(time, name): real() + ahead)
+from pointsman.cli import main
+sys.exit(main())
+"""
+"""A program whose clocks, wall and monotonic, differ from this machine's by its first argument in seconds."""
 
-    def __init__(self, url: str, id: str, log: Path, *flags: str) -> None:
+
+class CollectorProcess:
+    """A collector as a process of its own: to be killed. `clock` is by how much its clocks differ, in seconds."""
+
+    def __init__(self, url: str, id: str, log: Path, *flags: str, clock: float = 0.0) -> None:
         self.id = id
         self.port = free_port()
         self._log = log.open("wb")
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "pointsman", "collector", f"--nats-url={url}", f"--id={id}"),
+                *(sys.executable, *(("-c", OTHER_CLOCKS, str(clock)) if clock else ("-m", "pointsman"))),
+                *("collector", f"--nats-url={url}", f"--id={id}"),
                 *("--admin-host=127.0.0.1", f"--admin-port={self.port}", *flags),
             ],
             stderr=self._log,
@@ -176,7 +189,7 @@ class CollectorProcess:
             await asyncio.sleep(0.02)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """SIGKILL; also of one that is stopped, or has ended."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
         self._process.wait(20)

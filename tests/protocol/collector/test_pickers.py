@@ -1,4 +1,4 @@
-"""A model server is asked once an interval, however many pickers there are; ranks and ports are servers of their own."""
+"""A model server is asked once an interval, however many pickers there are; ranks and ports are servers too."""
 
 import asyncio
 import time

@@ -1,7 +1,8 @@
-"""The watcher process: sources, names, Envoy's file, and the facts on the bus.
+"""The watcher process: sources, names, Envoy's file, the facts on the bus, and attributes that follow from objects.
 
 What is bound together here is pure elsewhere: events from the sources go through `State`, host names through `Names`,
-and what comes out is written to Envoy's file by every watcher, and published by the one that leads.
+objects through `Notifications`, and what comes out is written to Envoy's file by every watcher, and published by the
+one that leads.
 """
 
 import asyncio
@@ -17,15 +18,20 @@ from services.watcher.files import FileReader, FileSource, Limits, Root
 from services.watcher.leadership import Leadership
 from services.watcher.lookup import Lookup, Resolver, SystemLookup
 from services.watcher.metrics import WatcherMetrics
+from services.watcher.notifications.board import Described
+from services.watcher.notifications.notifications import Notifications
 from services.watcher.resolve import Names
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from services.watcher.sources import Event, Reset, Source
 from services.watcher.state import Merged, State, collect
-from shared.bus import replica_state
+from shared.bus import FramePublisher, replica_state
+from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem
+from shared.datalayer.events import Tally
+from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Endpoint
 from shared.service import Service, run
 from shared.service.bus import BusMetrics, make_bus
@@ -34,6 +40,10 @@ log = structlog.get_logger(__name__)
 
 ADOPTION = 2.0
 """Seconds that a start waits for the facts on the bus when a host name can't be resolved: they may know its address."""
+GATHER = 0.005
+"""Seconds that a changed attribute waits for others to join it in a frame."""
+CONFIRM = 0.5
+"""Seconds between two frames that say every attribute again."""
 NAMED = 10
 """Endpoints that a log line names at most."""
 
@@ -58,6 +68,9 @@ class WatcherService(Service):
             Limits(file_size=settings.max_file_size, files=settings.max_files),
         )
         self._sources: tuple[Source, ...] = (self.files,)
+        self._tally = Tally()
+        self.notifications = Notifications(self._tally)
+        self._makes_attributes = asyncio.Event()
         self._asides: set[tuple[str, str, str]] = set()
         self.metrics = WatcherMetrics(self.registry)
         self.names = Names(settings.resolve_interval)
@@ -73,7 +86,12 @@ class WatcherService(Service):
         self._seen = asyncio.Event()
         """What an earlier watcher published has been seen."""
         self.bus, subjects, self._pool_token = make_bus(settings, self.tier, self.id)
-        self.leadership = Leadership(self.bus, subjects, self._pool_token, self.id, self._on_published)
+        self.leadership = Leadership(
+            self.bus, subjects, self._pool_token, self.id, self._on_published, self._send_attributes
+        )
+        self.frames = FramePublisher(self.bus, subjects, self._pool_token, self.id)
+        self._frames_started = False
+        self.sender = FrameSender(self.frames, self._attributes, gather=GATHER, refresh=CONFIRM, heartbeat=CONFIRM)
         self._leading: asyncio.Task[None] | None = None
         self._follow_metrics()
         self.readiness.require("published", self.leadership.readiness)
@@ -108,6 +126,7 @@ class WatcherService(Service):
             await asyncio.wait({self._leading})
 
     async def close(self) -> None:
+        await self.frames.close()
         await self.leadership.replica.close()
         await self.bus.close()
 
@@ -128,6 +147,9 @@ class WatcherService(Service):
             missing = "required, and missing (or a configuration whose dataLayer.discovery names a file-discovery)"
             raise Invalid([Problem("--endpoints-file", missing)])
         collect(self.holding.problems()).raise_if_any()
+        if self._want():
+            self.holding.apply([event for source in self._sources for event in await source.load()], time.monotonic())
+            collect(self.holding.problems()).raise_if_any()
         self._accepted(Merged())
         self._say_asides()
 
@@ -146,6 +168,14 @@ class WatcherService(Service):
             return False
         before, self._discovered = self._discovered, Root(plugin.path, f"plugin {plugin.name!r}", plugin.watch_file)
         return before != self._discovered
+
+    def _want(self) -> bool:
+        """Have the sources report the objects that the configuration's extractors hear of; whether they have to report
+        something again for it."""
+        merged = self.holding.merged
+        self.notifications.use(merged.loaded if merged else None)
+        again = [source.want(self.notifications.kinds) for source in self._sources]
+        return any(again)
 
     def _take(self, events: Sequence[Event]) -> None:
         """Events from a source: merge them, and pass on what changed."""
@@ -170,11 +200,16 @@ class WatcherService(Service):
             removed=_some(old.keys() - new.keys()),
             changed=_some(id for id in new.keys() & old.keys() if new[id] != old[id]),
             resources=len(merged.resources),
+            objects=len(merged.objects),
             configuration=merged.configuration.origin if merged.configuration else None,
         )
         self._resolver.follow(merged.endpoints)
         if self._discover(merged.loaded) and not self._settings.endpoints_file:
             self.files.follow(self._roots())
+        self._want()
+        self.notifications.tell(merged.objects)
+        if self.notifications.makes:
+            self._makes_attributes.set()
 
     def _compare(self, before: Mapping[str, list[Problem]], after: Mapping[str, list[Problem]]) -> None:
         """Say what became bad and what is good again."""
@@ -244,6 +279,23 @@ class WatcherService(Service):
             self._eds.update(self._endpoints)
         if self._publish:
             self.leadership.update({fact_key(self._pool_token, one): one for one in facts}, [self._pool_token])
+        for id in self.notifications.follow(self._endpoints):
+            self.sender.note(id, True)
+
+    async def _send_attributes(self) -> None:
+        """While this watcher leads: send what extractors say of endpoints, if there is one that makes attributes."""
+        await self._makes_attributes.wait()
+        if not self._frames_started:
+            self._frames_started = True
+            await self.frames.start()
+        await self.sender.run()
+
+    def _attributes(self) -> Mapping[str, Described]:
+        """What is to be sent: nothing without the lease, which may be lost before that is noticed."""
+        if not self.leadership.leads:
+            return {}
+        now = time.monotonic()
+        return self.notifications.described(min(source.confirmed(now) for source in self._sources))
 
     # What it says of itself
 
@@ -259,7 +311,14 @@ class WatcherService(Service):
             "warnings": {file: [str(one) for one in found] for file, found in self.holding.warnings().items()},
             "ignored": self.holding.ignored(),
             "endpoints": [
-                {"id": one.id, "address": addresses.get(one.id), "host": one.host or None, "labels": one.labels}
+                {
+                    "id": one.id,
+                    "address": addresses.get(one.id),
+                    "host": one.host or None,
+                    "node": one.node or None,
+                    "labels": one.labels,
+                    "attributes": self.notifications.of(one.id),
+                }
                 for one in merged.endpoints
             ],
             "resources": [f"{type(one).__name__} {one.name}" for one in merged.resources],
@@ -268,6 +327,8 @@ class WatcherService(Service):
                 host: {"addresses": name.addresses, "error": name.error or None, "failures": name.failures}
                 for host, name in self.names.names.items()
             },
+            "notifications": self.notifications.state(),
+            "frames": {"sent": self.sender.frames, "dropped": self.sender.dropped},
             "eds": self._eds.state() if self._eds else None,
             "bus": {"connected": self.bus.connected, "problem": self.bus.readiness()},
             "leadership": self.leadership.state(),
@@ -294,6 +355,13 @@ class WatcherService(Service):
         total(lead + "facts_written", "Facts that this watcher has written to the bus", lambda: publisher.written)
         total(lead + "facts_deleted", "Facts that this watcher has deleted from the bus", lambda: publisher.deleted)
         total(lead + "publish_failures", "Publications that failed", lambda: publisher.failures)
+        show(
+            lead + "objects",
+            "Kubernetes objects that extractors were told of",
+            lambda: len(holding.merged.objects) if holding.merged else 0,
+        )
+        total(lead + "frames", "Frames of attributes that NATS was given", lambda: self.sender.frames)
+        self.registry.register(DataLayerMetrics(self._tally))
         self.registry.register(BusMetrics(self.bus))
 
 

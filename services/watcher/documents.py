@@ -2,21 +2,24 @@
 
 A file is a YAML stream (JSON is YAML) of documents: a mapping with `endpoints`, a resource by its `kind`, an
 EndpointPickerConfig, or a list of such objects as `kubectl get -o yaml` prints it. Objects of other API groups, which
-live in the same directory where people keep their manifests, are left out.
+live in the same directory where people keep their manifests, are left out, unless a notification source of the
+configuration wants to hear of their kind.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from services.watcher.endpoints_file import read_endpoints
+from services.watcher.objects import read_object
 from services.watcher.positions import document_text, with_lines
 from services.watcher.resources import GROUPS, KINDS, PoolId, Resource, read_resource
 from shared.config.problems import Problem, Problems, join, nearest, show
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.config.yaml import parse_documents
+from shared.datalayer.objects import KubernetesObject, ObjectKind
 from shared.model import Configuration, Endpoint, Fact
 
 _CONFIGURATION_KEYS = {"plugins", "schedulingProfiles", "dataLayer", "featureGates"}
@@ -32,6 +35,8 @@ class Documents(Struct, frozen=True, kw_only=True):
     configuration: Configuration | None = None
     configuration_line: int = 1
     """Where in the file it begins."""
+    objects: tuple[KubernetesObject, ...] = ()
+    """Kubernetes objects of the kinds that somebody wants to hear of."""
     ignored: tuple[str, ...] = ()
     """Sound documents that aren't for the pool that is served, or not for an endpoint picker at all."""
     warnings: tuple[Problem, ...] = ()
@@ -42,13 +47,20 @@ class Documents(Struct, frozen=True, kw_only=True):
         return (*(self.endpoints or ()), *self.resources, *configuration)
 
 
-def read_documents(text: str, origin: str, problems: Problems, *, pool: PoolId | None = None) -> Documents:
+def read_documents(
+    text: str,
+    origin: str,
+    problems: Problems,
+    *,
+    pool: PoolId | None = None,
+    wanted: Collection[ObjectKind] = (),
+) -> Documents:
     """Read a whole file. What is wrong is noted with path and line, and then the result isn't complete.
 
-    `pool` leaves out resources of other pools. The configuration is found here, not validated: that takes the plugins
-    (`shared.config.loader`).
+    `pool` leaves out resources of other pools; objects of the `wanted` kinds aren't left out. The configuration is
+    found here, not validated: that takes the plugins (`shared.config.loader`).
     """
-    reader = _Reader(text, origin, pool)
+    reader = _Reader(text, origin, pool, wanted)
     parsing = Problems()
     documents = parse_documents(text, parsing)
     for index, document in enumerate(documents):
@@ -69,10 +81,12 @@ def by_line(problems: Iterable[Problem]) -> list[Problem]:
 class _Reader:
     """Collects what the documents of one file state."""
 
-    def __init__(self, text: str, origin: str, pool: PoolId | None) -> None:
+    def __init__(self, text: str, origin: str, pool: PoolId | None, wanted: Collection[ObjectKind]) -> None:
         self._text = text
         self._origin = origin
         self._pool = pool
+        self._wanted = wanted
+        self._objects: dict[tuple[ObjectKind, str, str], KubernetesObject] = {}
         self._endpoints: list[Endpoint] | None = None
         self._ids: dict[str, str] = {}
         self._resources: list[Resource] = []
@@ -88,6 +102,7 @@ class _Reader:
             resources=tuple(self._resources),
             configuration=self._configuration,
             configuration_line=self._configuration_line,
+            objects=tuple(self._objects.values()),
             ignored=tuple(self._ignored),
             warnings=tuple(self.warnings),
         )
@@ -114,10 +129,23 @@ class _Reader:
         elif kind is None:
             hint = next((hint for key in raw if (hint := nearest(str(key), ("endpoints", "kind")))), "")
             problems.error(path, f"neither `endpoints` nor `kind` is in it{hint}")
-        elif kind in KINDS:
+        else:
+            self._known_object(raw, kind, path, problems)
+
+    def _known_object(self, raw: Mapping[str, Any], kind: str, path: str, problems: Problems) -> None:
+        own = kind in KINDS
+        api_version = str(raw.get("apiVersion", ""))
+        which, listed = ObjectKind.of(api_version, kind), ObjectKind.of(api_version, kind.removesuffix("List"))
+        if which in self._wanted:
+            if own and which.group in GROUPS:
+                self._read_resource(raw, kind, path, problems)
+            self._read_wanted(raw, which, path, problems)
+        elif own:
             self._read_resource(raw, kind, path, problems)
         elif kind == "List" or kind.removesuffix("List") in KINDS:
             self._read_items(raw, path, problems)
+        elif listed in self._wanted:
+            self._read_items(raw, path, problems, {"apiVersion": listed.api_version, "kind": listed.kind})
         elif kind == CONFIGURATION_KIND:
             problems.error(path, f"{CONFIGURATION_KIND} in a list; a document of its own is expected")
         elif str(raw.get("apiVersion", GROUPS[0])).partition("/")[0] in GROUPS:
@@ -151,7 +179,20 @@ class _Reader:
             problems.error(join(join(path, "metadata"), "name"), f"{kind} {read.resource.name!r} is given twice")
         self._resources.append(read.resource)
 
-    def _read_items(self, raw: Mapping[str, Any], path: str, problems: Problems) -> None:
+    def _read_wanted(self, raw: Mapping[str, Any], kind: ObjectKind, path: str, problems: Problems) -> None:
+        found = Problems()
+        one = read_object(raw, kind, path, found)
+        problems.errors += [problem for problem in found.errors if problem not in problems.errors]
+        if one is None:
+            return
+        if one.key in self._objects:
+            problems.error(join(join(path, "metadata"), "name"), f"{one} is given twice")
+        self._objects[one.key] = one
+
+    def _read_items(
+        self, raw: Mapping[str, Any], path: str, problems: Problems, implied: Mapping[str, str] | None = None
+    ) -> None:
+        """The items of a list; a typed list's items needn't repeat the type that its kind implies."""
         at = join(path, "items")
         items = raw.get("items")
         if not isinstance(items, list):
@@ -159,7 +200,7 @@ class _Reader:
             return
         for index, item in enumerate(items):
             if isinstance(item, Mapping):
-                self._object(item, join(at, index), problems)
+                self._object({**(implied or {}), **item}, join(at, index), problems)
             else:
                 problems.error(join(at, index), f"{show(item)} isn't an object")
 

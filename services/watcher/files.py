@@ -20,6 +20,7 @@ from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
 from services.watcher.watch import looks
 from shared.config.problems import Invalid, Problem, Problems
 from shared.config.schema import KIND as CONFIGURATION_KIND
+from shared.datalayer.objects import ObjectKind
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +69,8 @@ _UNREAD = _Signature(-1, -1, -1, -1, -1)
 """Of a file that changed while it was read."""
 _ABSENT = _Signature(-2, -2, -2, -2, -2)
 """Of a link that leads nowhere."""
+_OUTDATED = _Signature(-3, -3, -3, -3, -3)
+"""Of a file that is to be read again, changed or not."""
 
 
 class FileReader:
@@ -77,6 +80,8 @@ class FileReader:
         self._pool = pool
         self._registries = registries
         self._allow_experimental = allow_experimental
+        self.wanted: frozenset[ObjectKind] = frozenset()
+        """Kinds of Kubernetes objects that aren't left out."""
 
     def read(self, origin: str, data: bytes, *, configures: bool = False) -> Reset | Rejected:
         """What the file states; rejected as a whole when anything in it is wrong."""
@@ -86,7 +91,7 @@ class FileReader:
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             return Rejected(origin, (Problem("", f"byte {error.start} isn't UTF-8: {error.reason}", line),))
-        documents = read_documents(text, origin, problems, pool=self._pool)
+        documents = read_documents(text, origin, problems, pool=self._pool, wanted=self.wanted)
         if configures and not problems.errors and documents.configuration is None:
             problems.error("", f"no {CONFIGURATION_KIND} in it")
         loaded = None
@@ -122,6 +127,20 @@ class FileSource:
         self._roots = tuple(roots)
         self._settled &= set(roots)
 
+    def want(self, kinds: frozenset[ObjectKind]) -> bool:
+        """Read objects of these kinds from now on; files that were read for others are read again, also those that
+        aren't watched. Whether there are any to be."""
+        if kinds == self._reader.wanted:
+            return False
+        self._reader.wanted = kinds
+        self._seen = dict.fromkeys(self._seen, _OUTDATED)
+        self._settled.clear()
+        return bool(self._seen)
+
+    def confirmed(self, now: float) -> float:
+        """Now: while the source runs, what it said last is what the files say, or their last good content."""
+        return now
+
     async def load(self) -> list[Event]:
         """Read all roots. A file that goes on changing is rejected."""
         events: list[Event] = []
@@ -136,13 +155,13 @@ class FileSource:
     async def run(self, emit: Emit) -> None:
         async for _ in looks(self._watched, self._interval):
             for _ in range(UNSTEADY_TRIES):
-                roots = self._roots
+                roots, wanted = self._roots, self._reader.wanted
                 if events := await asyncio.to_thread(self._look):
                     emit(events)
                 if self._unsteady:
                     await asyncio.sleep(UNSTEADY_WAIT)
-                elif roots == self._roots:  # what was read can name another file to read
-                    break
+                elif (roots, wanted) == (self._roots, self._reader.wanted):
+                    break  # else what was read named another file to read, or other kinds of objects
 
     @property
     def _unsteady(self) -> list[str]:

@@ -6,7 +6,8 @@ It watches what the active one publishes: that tells whether there is one.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from typing import Any
 
 import structlog
 
@@ -28,15 +29,25 @@ SILENCE = 3.0
 
 
 class Leadership:
-    """Publishes the facts of the last `update` whenever this process leads. `run` until cancelled, then `close`."""
+    """Publishes the facts of the last `update` whenever this process leads. `run` until cancelled, then `close`.
+
+    `alongside` is what else is done while it leads: called anew each time, and cancelled when the lease is lost.
+    """
 
     def __init__(
-        self, bus: Bus, subjects: Subjects, pool: str, process_id: str, on_event: Callable[[Event], None]
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        pool: str,
+        process_id: str,
+        on_event: Callable[[Event], None],
+        alongside: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         owner = f"{process_id}/{secrets.token_hex(4)}"  # a process that starts again is another owner
         self._bus = bus
         self._pool = pool
         self._facts: Mapping[str, Fact] | None = None
+        self._alongside = alongside
         self.lease = Lease(bus, subjects, LEASE, owner)
         self.publisher = FactPublisher(bus, subjects, owner, is_leader=lambda: self.lease.held)
         self.replica = Replica(bus, subjects, pool, on_event)
@@ -65,15 +76,18 @@ class Leadership:
     async def _lead(self) -> None:
         """Publish until the lease is lost. Raises LostLeadership when that shows in a write first."""
         publishing = asyncio.create_task(self.publisher.run(), name="publisher")
+        alongside = asyncio.create_task(self._alongside(), name="alongside the publisher")
         losing = asyncio.create_task(self.lease.lost.wait(), name="lease lost")
+        tasks: set[asyncio.Task[Any]] = {publishing, alongside, losing}
         try:
-            await asyncio.wait({publishing, losing}, return_when=asyncio.FIRST_COMPLETED)
-            if publishing.done():
-                publishing.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in (publishing, alongside):
+                if task.done():
+                    task.result()
         finally:
-            publishing.cancel()
-            losing.cancel()
-            await asyncio.wait({publishing, losing})
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     def readiness(self) -> str | None:
         """None when everything is published, by this process or by the one that leads; otherwise what is missing."""

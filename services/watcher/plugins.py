@@ -1,9 +1,11 @@
-"""The plugin types that the watcher brings: where endpoints come from."""
+"""The plugin types that the watcher brings: where endpoints come from, and who hears of Kubernetes objects."""
 
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
 
+from services.watcher.notifications.k8s_source import K8sNotificationSource
+from services.watcher.notifications.node_labels import NodeLabelsExtractor
 from shared.plugin import Plugin, Role, Tier
 
 
@@ -31,4 +33,4 @@ class FileDiscovery(Plugin):
         self.watch_file: bool = self.parameters.watch_file
 
 
-PLUGINS: tuple[type[Plugin], ...] = (FileDiscovery,)
+PLUGINS: tuple[type[Plugin], ...] = (FileDiscovery, K8sNotificationSource, NodeLabelsExtractor)

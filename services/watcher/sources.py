@@ -1,8 +1,8 @@
 """Where facts come from: a source reads something and says what it found, in three words.
 
 `Reset` is all that an origin states now, `Rejected` says that it can't be used (what it stated last holds), `Removed`
-that it is no more. An origin is a file, or for another source whatever it lists as one. The file source is
-`services.watcher.files`; `services.watcher.state` merges what all sources say.
+that it is no more. An origin is a file, or for another source whatever it lists or changes as one, be it one object.
+The file source is `services.watcher.files`; `services.watcher.state` merges what all sources say.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ from msgspec import Struct
 from services.watcher.documents import Documents
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Problem
+from shared.datalayer.objects import ObjectKind
 
 
 class Reset(Struct, frozen=True):
@@ -47,6 +48,14 @@ class Source(Protocol):
 
     name: str
     """For logs and metrics."""
+
+    def want(self, kinds: frozenset[ObjectKind]) -> bool:
+        """Let `Documents.objects` have all objects of these kinds from now on, and no others. Whether something that
+        was reported is to be reported again for it: the next reading, or `run` at once, does."""
+
+    def confirmed(self, now: float) -> float:
+        """When it last knew that what it reported still holds: `now` itself, or earlier where it lost touch. Seconds of
+        the monotonic clock."""
 
     async def load(self) -> Sequence[Event]:
         """The first complete reading."""

@@ -14,6 +14,7 @@ from services.watcher.sources import Event, Rejected, Removed, Reset
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Problem, Problems
 from shared.config.schema import KIND as CONFIGURATION_KIND
+from shared.datalayer.objects import KubernetesObject, ObjectKind
 from shared.model import Configuration, Endpoint, Fact, Pool
 
 
@@ -25,6 +26,8 @@ class Merged(Struct, frozen=True):
     resources: tuple[Resource, ...] = ()
     configuration: Configuration | None = None
     loaded: LoadedConfig | None = None
+    objects: tuple[KubernetesObject, ...] = ()
+    """By kind, namespace and name."""
 
     def facts(self, endpoints: Iterable[Endpoint], pool: PoolId) -> tuple[Fact, ...]:
         """Everything that is published, with these endpoints. A pool that no document describes has the defaults."""
@@ -122,6 +125,7 @@ def merge(good: Mapping[str, Reset], preferred: str = "") -> tuple[Merged, list[
     conflicts: list[tuple[str, Problem]] = []
     endpoints: dict[str, tuple[str, Endpoint]] = {}
     resources: dict[tuple[type, str], tuple[str, Resource]] = {}
+    objects: dict[tuple[ObjectKind, str, str], tuple[str, KubernetesObject]] = {}
     configurations: dict[str, Reset] = {}
     for origin, reset in sorted(good.items()):
         for endpoint in reset.documents.endpoints or ():
@@ -129,6 +133,8 @@ def merge(good: Mapping[str, Reset], preferred: str = "") -> tuple[Merged, list[
         for resource in reset.documents.resources:
             what = f"Inference{type(resource).__name__} {resource.name!r}"
             _add(resources, (type(resource), resource.name), origin, resource, what, conflicts)
+        for one in reset.documents.objects:
+            _add(objects, one.key, origin, one, str(one), conflicts)
         if reset.documents.configuration:
             configurations[origin] = reset
     first, *others = sorted(configurations, key=lambda origin: (origin != preferred, origin)) or [""]
@@ -141,6 +147,7 @@ def merge(good: Mapping[str, Reset], preferred: str = "") -> tuple[Merged, list[
         resources=tuple(resource for _, resource in resources.values()),
         configuration=chosen.documents.configuration if chosen else None,
         loaded=chosen.loaded if chosen else None,
+        objects=tuple(objects[key][1] for key in sorted(objects)),
     )
     return merged, conflicts
 

@@ -11,6 +11,7 @@ from services.watcher import files
 from services.watcher.files import FileReader, FileSource, Limits, Root
 from services.watcher.resources import PoolId
 from services.watcher.sources import Event, Rejected, Removed, Reset
+from shared.datalayer.objects import NODE
 from shared.plugin import Registry
 
 GOOD = "endpoints:\n- {name: a, address: 10.0.0.1, port: 80}\n"
@@ -274,3 +275,42 @@ async def test_a_duplicate_key_of_a_configuration_is_told_once(path: Path) -> No
     [rejected] = await source(path).load()
     assert isinstance(rejected, Rejected)
     assert [str(one) for one in rejected.problems] == ["plugins: duplicate key (line 6)"]
+
+
+async def test_files_are_read_again_for_objects_that_somebody_wants_to_hear_of(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("endpoints: []\n")
+    (tmp_path / "b.yaml").write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")
+    files = source(tmp_path)
+    assert [one.documents.objects for one in await files.load() if isinstance(one, Reset)] == [(), ()]
+    assert files.want(frozenset({NODE}))
+    events = [one for one in await files.load() if isinstance(one, Reset)]
+    assert [[one.name for one in event.documents.objects] for event in events] == [[], ["n1"]]
+    assert not files.want(frozenset({NODE}))
+    assert await files.load() == []
+    assert files.want(frozenset())
+    assert [one.documents.objects for one in await files.load() if isinstance(one, Reset)] == [(), ()]
+
+
+async def test_a_file_that_has_gone_before_it_is_read_again_is_removed_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("endpoints: []\n")
+    (tmp_path / "b.yaml").write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")
+    files = source(tmp_path)
+    await files.load()
+    files.want(frozenset({NODE}))
+    (tmp_path / "b.yaml").unlink()
+    assert said(await files.load()) == [("a.yaml", ""), ("b.yaml", "removed")]
+
+
+async def test_a_file_that_is_not_watched_is_read_again_for_other_objects_only(path: Path) -> None:
+    files = source(path, watched=False)
+    await files.load()
+    assert await files.load() == []
+    files.want(frozenset({NODE}))
+    assert [type(one) for one in await files.load()] == [Reset]
+    assert await files.load() == []
+
+
+async def test_before_anything_was_read_nothing_is_to_be_read_again(path: Path) -> None:
+    files = source(path)
+    assert not files.want(frozenset({NODE}))
+    assert files.confirmed(7.0) == 7.0

@@ -5,6 +5,7 @@ from services.watcher.resources import PoolId
 from services.watcher.sources import Rejected, Removed, Reset
 from services.watcher.state import State, collect
 from shared.config.problems import Problem
+from shared.datalayer.objects import NODE, KubernetesObject
 from shared.model import Configuration, Endpoint, Objective, Pool
 
 BAD = (Problem("endpoints[0].port", "0 isn't a port", 3),)
@@ -173,3 +174,50 @@ def test_it_says_what_it_has() -> None:
     assert repr(state) == "<State none yet of 0 origins, 0 with problems>"
     state.apply([endpoints("a", "x"), Rejected("b", BAD)], now=1.0)
     assert repr(state) == "<State 1 endpoints of 1 origins, 1 with problems>"
+
+
+def node(name: str) -> KubernetesObject:
+    return KubernetesObject(NODE, name, {"metadata": {"name": name}})
+
+
+def nodes(origin: str, *found: str) -> Reset:
+    return Reset(origin, Documents(objects=tuple(node(name) for name in found)))
+
+
+def seen(state: State) -> list[str]:
+    assert state.merged is not None
+    return [one.name for one in state.merged.objects]
+
+
+def test_the_objects_of_all_origins_are_merged_and_what_isnt_stated_any_more_is_gone() -> None:
+    state = State()
+    assert state.apply([endpoints("e"), nodes("b", "n2"), nodes("a", "n3", "n1")], now=1.0)
+    assert seen(state) == ["n1", "n2", "n3"]
+    assert state.apply([nodes("a", "n1")], now=2.0)
+    assert seen(state) == ["n1", "n2"]
+    assert state.apply([Removed("b")], now=3.0)
+    assert seen(state) == ["n1"]
+    assert state.apply([nodes("a", "n1")], now=4.0) is False
+
+
+def test_objects_that_stand_for_themselves_are_origins_of_their_own() -> None:
+    """A source that watches objects one by one reports each as an origin."""
+    state = State()
+    state.apply([endpoints("e"), nodes("v1 Node n1", "n1"), nodes("v1 Node n2", "n2")], now=1.0)
+    state.apply([Removed("v1 Node n1")], now=2.0)
+    assert seen(state) == ["n2"]
+
+
+def test_an_object_that_two_origins_state_is_a_conflict() -> None:
+    state = State()
+    state.apply([endpoints("e"), nodes("a", "n1")], now=1.0)
+    assert state.apply([nodes("b", "n1", "n2")], now=2.0) is False
+    assert state.problems() == {"b": [Problem("", "v1 Node n1 is in a too")]}
+    assert seen(state) == ["n1"]
+
+
+def test_a_rejected_origin_keeps_its_objects() -> None:
+    state = State()
+    state.apply([endpoints("e"), nodes("a", "n1")], now=1.0)
+    state.apply([Rejected("a", BAD)], now=2.0)
+    assert seen(state) == ["n1"]

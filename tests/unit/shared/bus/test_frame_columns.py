@@ -3,7 +3,14 @@
 import math
 from typing import Any
 
-from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
+from shared.attributes import (
+    ACTIVE_MODELS,
+    ALWAYS,
+    KV_CACHE_USAGE,
+    WAITING_QUEUE_SIZE,
+    AttributeKey,
+    AttributeMap,
+)
 from shared.bus import Frame, unpack_ages, unpack_floats
 from shared.bus.frame_columns import pack, parts
 
@@ -22,6 +29,22 @@ def test_an_attribute_that_an_endpoint_does_not_have_is_absent() -> None:
     assert queue[0] == 3.0
     assert math.isnan(queue[1])
     assert packed.ids == ("a", "b")
+
+
+def test_what_an_endpoint_is_known_not_to_have_is_told_apart_from_what_isnt_known() -> None:
+    one, other = attributes(1.0, queue=3.0), AttributeMap()
+    one.deny(KV_CACHE_USAGE, 1.0)
+    other.deny(ACTIVE_MODELS, 1.0)
+    other.deny(KV_CACHE_USAGE, 1.0)
+    packed = pack([("a", one), ("b", other)], 2.0)
+    assert packed.absent == {KV_CACHE_USAGE.wire: [0, 1], ACTIVE_MODELS.wire: [1]}
+    assert packed.columns.keys() == packed.ages.keys() == {WAITING_QUEUE_SIZE.wire}
+    assert packed.objects == {}
+
+
+def test_what_always_holds_is_of_age_0_whenever_it_is_sent() -> None:
+    packed = pack([("a", attributes(ALWAYS, queue=3.0))], 1e6)
+    assert unpack_ages(packed.ages[WAITING_QUEUE_SIZE.wire]).tolist() == [0.0]
 
 
 def test_every_value_has_its_own_age() -> None:

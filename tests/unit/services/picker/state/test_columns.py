@@ -5,13 +5,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from services.picker.state.columns import NEVER, Columns
 from services.picker.state.layout import Layout
-from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE
+from shared.attributes import (
+    ACTIVE_MODELS,
+    ALWAYS,
+    KV_CACHE_USAGE,
+    WAITING_QUEUE_SIZE,
+    AttributeKey,
+    AttributeMap,
+)
+from shared.bus.messages import Frame
 from tests.unit.services.picker.world import endpoint, frame
 
 QUEUE, USAGE, MODELS = WAITING_QUEUE_SIZE, KV_CACHE_USAGE, ACTIVE_MODELS
+KEYS_BY_NAME: dict[str, AttributeKey[Any]] = {"queue": QUEUE, "usage": USAGE, "models": MODELS}
 NOW = 100.0
 
 
@@ -150,6 +160,60 @@ def test_values_that_are_no_lists_of_names_do_no_harm() -> None:
     assert models.holders("x").tolist() == [False, False, False]
     assert models.holders("y").tolist() == [False, True, False]
     assert models.counts.tolist() == [0, 3, 0]
+
+
+def without(sent: Frame, **absent: list[int]) -> Frame:
+    return replace(sent, absent={KEYS_BY_NAME[name].wire: rows for name, rows in absent.items()})
+
+
+def test_what_an_endpoint_is_known_not_to_have_is_forgotten_at_once() -> None:
+    made = columns("a1", "a2", "a3")
+    ids = ["a3", "b9", "a1", "a2"]
+    made.apply(frame(ids, {QUEUE: [3, 9, 1, 2], USAGE: [0.3, 0.9, 0.1, 0.2], MODELS: [["x"]] * 4}), NOW, 0.0)
+    before = made.numbers(QUEUE.wire).values
+    made.apply(without(frame(ids, {}), queue=[0, 1], models=[2, 0]), NOW + 1, 0.0)
+    queue, models = made.numbers(QUEUE.wire), made.objects(MODELS.wire)
+    assert queue.at.tolist() == [NOW, NOW, NEVER]
+    assert queue.values[:2].tolist() == [1.0, 2.0]
+    assert math.isnan(queue.values[2])
+    assert before.tolist() == [1.0, 2.0, 3.0], "whoever reads an array may keep it"
+    assert made.numbers(USAGE.wire).values.tolist() == [0.1, 0.2, 0.3]
+    assert models.values == [None, ("x",), None]
+    assert models.holders("x").tolist() == [False, True, False]
+    made.apply(frame(ids, {QUEUE: [4, 9, 1, 2]}), NOW + 2, 0.0)
+    assert queue.values.tolist() == [1.0, 2.0, 4.0]
+
+
+def test_what_was_sampled_later_stays() -> None:
+    made = columns("a1")
+    made.apply(frame(["a1"], {QUEUE: [1], MODELS: [["x"]]}), NOW, 0.0)
+    made.apply(without(frame(["a1"], {}), queue=[0], models=[0]), NOW + 1, 3.0)
+    assert made.numbers(QUEUE.wire).values.tolist() == [1.0]
+    assert made.objects(MODELS.wire).values == [("x",)]
+
+
+def test_an_absence_of_what_was_never_known_is_nothing() -> None:
+    made = columns("a1")
+    made.apply(without(frame(["a1"], {USAGE: [0.5]}), queue=[0], models=[0]), NOW, 0.0)
+    assert list(made.of(0, NOW)) == [USAGE.wire]
+
+
+def test_the_pickers_own_attributes_are_columns_too() -> None:
+    made = columns("a1", "a2")
+    own = AttributeMap()
+    own.put(QUEUE, 7.0, ALWAYS)
+    own.put(MODELS, ("y",), ALWAYS)
+    made.apply(frame(["a1", "a2"], {QUEUE: [1, 2], USAGE: [0.1, 0.2]}), NOW, 0.0)
+    made.own({"a2": own, "gone": own})
+    queue = made.numbers(QUEUE.wire)
+    assert queue.at.tolist() == [NEVER, ALWAYS], "the picker's own goes before what is reported"
+    assert queue.largest == 7.0
+    assert made.objects(MODELS.wire).holders("y").tolist() == [False, True]
+    assert made.of(1, NOW + 60)[QUEUE.wire] == {"value": 7.0, "age": 0.0}
+    assert made.newest().tolist() == [NOW, NOW]
+    made.own({})
+    assert made.numbers(QUEUE.wire).values.tolist() == [1.0, 2.0]
+    assert made.objects(MODELS.wire).values == [None, None]
 
 
 def test_everything_known_of_an_endpoint_is_told_with_its_age() -> None:

@@ -1,0 +1,114 @@
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+from structlog.testing import capture_logs
+
+from services.watcher.notifications.board import Board
+from shared.attributes import AttributeKey, Sample
+from shared.datalayer.events import Tally
+from shared.datalayer.objects import NotificationEvent, NotificationExtractor
+from shared.model import Endpoint
+
+SIZE = AttributeKey("Size", "sizes", float)
+NAMES: AttributeKey[tuple[str, ...]] = AttributeKey("Names", "sizes", tuple)
+
+
+class Sizes(NotificationExtractor):
+    """Says of each node what it is told to."""
+
+    TYPE = "sizes"
+    PRODUCES: ClassVar[tuple[AttributeKey[Any], ...]] = (SIZE, NAMES)
+
+    def __init__(self, says: dict[str, Any], name: str = "sizes") -> None:
+        super().__init__(name)
+        self.says = says
+
+    def on_object(self, event: NotificationEvent) -> bool:
+        return True
+
+    def attributes(self, endpoint: Endpoint) -> Mapping[AttributeKey[Any], Any]:
+        said = self.says.get(endpoint.node, {})
+        if isinstance(said, Exception):
+            raise said
+        return said  # type: ignore[no-any-return]
+
+
+class Silent(Sizes):
+    PRODUCES = ()
+
+
+def at(name: str, node: str) -> Endpoint:
+    return Endpoint(id=name, name=name, address="10.0.0.1", port=8000, node=node)
+
+
+A, B = at("a", "n1"), at("b", "n2")
+
+
+def test_each_endpoint_has_what_is_said_of_its_node() -> None:
+    board = Board([Sizes({"n1": {SIZE: 2.0, NAMES: ("x",)}, "n2": {SIZE: 3}})], Tally())
+    assert board.update([A, B]) == ["a", "b"]
+    assert board.of("a") == {"Size/sizes": 2.0, "Names/sizes": ("x",)}
+    assert board.of("b") == {"Size/sizes": 3}
+    assert board.of("unknown") == {}
+
+
+def test_only_what_is_new_is_told_as_changed() -> None:
+    sizes = Sizes({"n1": {SIZE: 2.0}})
+    board = Board([sizes], Tally())
+    board.update([A, B])
+    assert board.update([A, B]) == []
+    sizes.says = {"n1": {SIZE: 4.0}}
+    assert board.update([A, B]) == ["a"]
+    assert board.update([at("a", "n2"), B]) == ["a"], "it moved to another node"
+    assert board.update([B, at("c", "n1")]) == ["c"]
+
+
+def test_what_an_endpoint_doesnt_have_is_denied_as_of_the_last_confirmation() -> None:
+    board = Board([Sizes({"n1": {SIZE: 2.0}})], Tally())
+    board.update([A, B])
+    described = board.described(17.0)
+    assert described["a"].attributes.sample(SIZE) == Sample(2.0, 17.0)
+    assert described["a"].attributes.sample(NAMES) == Sample(None, 17.0)
+    assert described["b"].attributes.sample(SIZE) == Sample(None, 17.0)
+
+
+def test_without_an_extractor_that_makes_attributes_there_is_nothing_to_send() -> None:
+    board = Board([Silent({})], Tally())
+    assert not board.makes
+    assert board.update([A]) == []
+    assert board.described(0.0) == {}
+
+
+def test_an_extractor_that_fails_on_an_endpoint_costs_only_its_own_attributes_there() -> None:
+    class Others(Sizes):
+        PRODUCES = (AttributeKey("Other", "others", float),)
+
+    other = Others.PRODUCES[0]
+    tally = Tally()
+    board = Board([Sizes({"n1": KeyError("gpu"), "n2": {SIZE: 1.0}}), Others({"n1": {other: 5.0}}, "others")], tally)
+    with capture_logs() as logs:
+        board.update([A, B])
+    assert board.of("a") == {"Other/others": 5.0}
+    assert board.of("b") == {"Size/sizes": 1.0}
+    assert tally.failures == {"sizes": 1}
+    assert [(one["extractor"], one["about"], one["reason"]) for one in logs] == [("sizes", "a", "KeyError: 'gpu'")]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "8", True])
+def test_what_is_no_finite_number_is_refused_where_a_number_is_declared(value: Any) -> None:
+    tally = Tally()
+    board = Board([Sizes({"n1": {SIZE: value}})], tally)
+    board.update([A])
+    assert board.of("a") == {}
+    assert tally.failures == {"sizes": 1}
+
+
+def test_an_attribute_that_isnt_declared_is_refused() -> None:
+    tally = Tally()
+    board = Board([Sizes({"n1": {SIZE: 1.0, AttributeKey("Odd", "sizes", float): 2.0}})], tally)
+    board.update([A])
+    assert board.of("a") == {"Size/sizes": 1.0}
+    assert tally.failures == {"sizes": 1}
+    assert repr(board) == "<Board 1 endpoints, 2 attributes>"

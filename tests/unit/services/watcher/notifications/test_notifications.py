@@ -1,0 +1,115 @@
+from services.watcher.notifications.notifications import Notifications
+from shared.config import LoadedConfig, load
+from shared.datalayer.events import Change, Tally
+from shared.datalayer.objects import NODE, KubernetesObject
+from shared.model import Endpoint
+from shared.plugin import Registry
+
+CONFIG = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: node-labels-extractor, parameters: {attributes: [{label: gpus, attributeKey: KEY}]}}
+"""
+
+
+def config(key: str = "GPUs") -> LoadedConfig:
+    return load(CONFIG.replace("KEY", key), Registry.installed())
+
+
+def node(name: str, gpus: str) -> KubernetesObject:
+    return KubernetesObject(NODE, name, {"metadata": {"name": name, "labels": {"gpus": gpus}}})
+
+
+def at(name: str, where: str) -> Endpoint:
+    return Endpoint(id=name, name=name, address="10.0.0.1", port=8000, node=where)
+
+
+A, B = at("a", "n1"), at("b", "n2")
+
+
+def test_without_a_source_nothing_is_wanted_and_nothing_made() -> None:
+    made = Notifications(Tally())
+    for one in (None, load("", Registry.installed())):
+        made.use(one)
+        made.tell([node("n1", "8")])
+        assert made.kinds == frozenset()
+        assert not made.makes
+        assert made.follow((A,)) == []
+
+
+def test_objects_become_attributes_of_endpoints_in_whatever_order_they_come() -> None:
+    first, second = Notifications(Tally()), Notifications(Tally())
+    first.use(config())
+    first.tell([node("n1", "8")])
+    assert first.follow((A, B)) == ["a", "b"]
+    second.follow((A, B))
+    second.tell([node("n1", "8")])
+    second.use(config())
+    assert second.follow((A, B)) == ["a", "b"]
+    for made in (first, second):
+        assert made.kinds == {NODE}
+        assert made.of("a") == {"GPUs/node-labels-extractor": 8.0}
+        assert made.of("b") == {}
+
+
+def test_attributes_follow_objects_and_endpoints() -> None:
+    made = Notifications(Tally())
+    made.use(config())
+    made.tell([node("n1", "8"), node("n2", "4")])
+    made.follow((A, B))
+    assert made.follow((A, B)) == []
+    made.tell([node("n1", "16"), node("n2", "4")])
+    assert made.follow((A, B)) == ["a"]
+    assert made.follow((A, at("b", "n1"))) == ["b"]
+    assert made.of("b") == {"GPUs/node-labels-extractor": 16.0}
+    made.tell([])
+    assert made.follow((A, at("b", "n1"))) == ["a", "b"]
+    assert made.of("a") == {}
+
+
+def test_a_configuration_that_does_the_same_changes_nothing() -> None:
+    tally = Tally()
+    made = Notifications(tally)
+    made.use(config())
+    made.tell([node("n1", "8")])
+    made.follow((A,))
+    made.use(config())
+    assert made.follow((A,)) == []
+    assert tally.events == {("k8s-notification-source", Change.ADDED): 1}
+
+
+def test_the_extractors_of_another_configuration_begin_with_all_objects() -> None:
+    made = Notifications(Tally())
+    made.use(config())
+    made.tell([node("n1", "8")])
+    made.follow((A,))
+    made.use(config("Cards"))
+    assert made.follow((A,)) == ["a"]
+    assert made.of("a") == {"Cards/node-labels-extractor": 8.0}
+    made.use(None)
+    made.follow((A,))
+    assert (made.of("a"), made.makes, made.kinds) == ({}, False, frozenset())
+
+
+def test_the_state_shows_sources_objects_and_what_was_learnt() -> None:
+    made = Notifications(Tally())
+    made.use(config())
+    made.tell([node("n1", "8"), node("n2", "many")])
+    assert made.state() == {
+        "sources": [
+            {
+                "source": "k8s-notification-source",
+                "extractors": ["node-labels-extractor"],
+                "kind": "v1 Node",
+                "objects": 2,
+            }
+        ],
+        "extractors": {
+            "node-labels-extractor": {
+                "nodes": {"n1": {"GPUs": 8.0}, "n2": {}},
+                "unread": {"n2": {"gpus": "many"}},
+            }
+        },
+        "failures": {},
+    }

@@ -1,0 +1,201 @@
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from shared.attributes import ALWAYS, AttributeKey, AttributeMap
+from shared.datalayer.endpoints import (
+    EndpointDispatcher,
+    EndpointEvent,
+    EndpointExtractor,
+    EndpointNotificationSource,
+)
+from shared.datalayer.events import REASONS, Change, Tally
+from shared.datalayer.metrics import DataLayerMetrics
+from shared.datalayer.wiring import Feed
+from shared.model import Endpoint
+from shared.plugin import Tier
+
+PORT = AttributeKey("Port", "port", float)
+
+
+class Listener(EndpointExtractor):
+    """Keeps what it hears, and the port as an attribute."""
+
+    TYPE = "port"
+    PRODUCES = (PORT,)
+
+    def __init__(self, name: str = "port") -> None:
+        super().__init__(name)
+        self.heard: list[EndpointEvent] = []
+
+    def on_endpoint(self, event: EndpointEvent, attributes: AttributeMap) -> None:
+        self.heard.append(event)
+        if event.change is not Change.DELETED:
+            attributes.put(PORT, float(event.endpoint.port), ALWAYS)
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        return [(one.change.value, one.endpoint.id) for one in self.heard]
+
+
+class Broken(Listener):
+    """Fails on every event, or on those of one kind."""
+
+    def __init__(self, name: str = "broken", on: Change | None = None) -> None:
+        super().__init__(name)
+        self._on = on
+
+    def on_endpoint(self, event: EndpointEvent, attributes: AttributeMap) -> None:
+        if self._on in (None, event.change):
+            raise RuntimeError("no such rack")
+        super().on_endpoint(event, attributes)
+
+
+def endpoint(name: str, **fields: Any) -> Endpoint:
+    return Endpoint(**{"id": name, "name": name, "address": "10.0.0.1", "port": 8000, **fields})
+
+
+class World:
+    """A dispatcher and the attributes that its extractors make."""
+
+    def __init__(self, *extractors: EndpointExtractor) -> None:
+        self.attributes: dict[str, AttributeMap] = {}
+        self.tally = Tally()
+        feeds = [Feed(EndpointNotificationSource("events"), extractors)] if extractors else []
+        self.events = EndpointDispatcher(feeds, self.of, self.tally)
+
+    def of(self, id: str) -> AttributeMap:
+        return self.attributes.setdefault(id, AttributeMap())
+
+    def reset(self, *endpoints: Endpoint) -> Sequence[str]:
+        return self.events.reset({one.id: one for one in endpoints})
+
+
+A, B = endpoint("a"), endpoint("b")
+
+
+def test_the_source_runs_where_endpoints_are_seen() -> None:
+    assert [tier for tier in Tier if EndpointNotificationSource.runs_in(tier)] == [Tier.COLLECTOR, Tier.PICKER]
+
+
+def test_endpoints_come_change_and_go() -> None:
+    listener = Listener()
+    world = World(listener)
+    moved = replace(A, port=9000)
+    assert world.events.upsert(A)
+    assert world.events.upsert(moved)
+    world.events.delete("a")
+    assert listener.heard == [
+        EndpointEvent(Change.ADDED, A),
+        EndpointEvent(Change.UPDATED, moved, previous=A),
+        EndpointEvent(Change.DELETED, moved),
+    ]
+
+
+@pytest.mark.parametrize("fields", [{"labels": {"zone": "x"}}, {"address": "10.0.0.2"}, {"node": "n1"}])
+def test_any_change_is_an_event(fields: dict[str, Any]) -> None:
+    listener = Listener()
+    world = World(listener)
+    world.events.upsert(A)
+    world.events.upsert(endpoint("a", **fields))
+    assert listener.told == [("added", "a"), ("updated", "a")]
+
+
+def test_what_is_known_already_is_no_event() -> None:
+    listener = Listener()
+    world = World(listener)
+    world.events.upsert(A)
+    assert not world.events.upsert(endpoint("a"))
+    world.events.delete("unknown")
+    assert listener.told == [("added", "a")]
+
+
+def test_what_isnt_in_a_reset_is_told_as_deleted() -> None:
+    listener = Listener()
+    world = World(listener)
+    world.reset(A, B)
+    assert world.reset(B, endpoint("c")) == ["a", "c"]
+    assert listener.told == [("added", "a"), ("added", "b"), ("deleted", "a"), ("added", "c")]
+
+
+def test_the_extractors_of_a_new_configuration_hear_of_all_endpoints() -> None:
+    first, second = Listener(), Listener()
+    world = World(first)
+    world.reset(A, B)
+    world.events.close()
+    world.events = EndpointDispatcher([Feed(EndpointNotificationSource("e"), (second,))], world.of, world.tally)
+    world.reset(A, B)
+    assert second.told == [("added", "a"), ("added", "b")]
+    assert first.told == [("added", "a"), ("added", "b")]
+
+
+def test_what_extractors_made_goes_with_them() -> None:
+    world = World(Listener())
+    world.reset(A)
+    assert world.of("a").get(PORT) == 8000.0
+    world.events.close()
+    assert world.of("a").get(PORT) is None
+
+
+def test_without_extractors_nothing_is_kept() -> None:
+    world = World()
+    assert world.reset(A, B) == []
+    assert repr(world.events) == "<EndpointDispatcher 0 endpoints to nobody>"
+
+
+def test_a_failing_extractor_stops_no_other() -> None:
+    before, after = Listener("before"), Listener("after")
+    world = World(before, Broken(), after)
+    world.reset(A, B)
+    assert before.told == after.told == [("added", "a"), ("added", "b")]
+    assert world.tally.failures == {"before": 0, "broken": 2, "after": 0}
+
+
+def test_a_failing_extractor_leaves_no_attribute_of_before() -> None:
+    """It followed from what the endpoint was: as it never ages, it would be wrong for ever."""
+    world = World(Broken(on=Change.UPDATED))
+    world.events.upsert(A)
+    assert world.of("a").get(PORT) == 8000.0
+    world.events.upsert(replace(A, port=9000))
+    assert world.of("a").get(PORT) is None
+
+
+def test_a_reason_is_logged_once() -> None:
+    world = World(Broken())
+    with capture_logs() as logs:
+        world.reset(*(endpoint(f"e{number}") for number in range(100)))
+    assert [(one["event"], one["extractor"], one["reason"]) for one in logs] == [
+        ("extractor.failed", "broken", "RuntimeError: no such rack")
+    ]
+    assert world.tally.failures["broken"] == 100
+
+
+def test_reasons_without_end_are_counted_and_no_longer_logged() -> None:
+    tally = Tally()
+    with capture_logs() as logs:
+        for number in range(REASONS + 10):
+            tally.refused("x", "a", f"reason {number}")
+    assert len(logs) == REASONS
+    assert tally.failures["x"] == REASONS + 10
+
+
+def test_events_and_failures_are_metrics() -> None:
+    world = World(Broken())
+    world.reset(A, B)
+    world.reset(A)
+    registry = CollectorRegistry()
+    registry.register(DataLayerMetrics(world.tally))
+    assert registry.get_sample_value("pointsman_datalayer_events_total", {"source": "events", "event": "added"}) == 2
+    assert registry.get_sample_value("pointsman_datalayer_events_total", {"source": "events", "event": "deleted"}) == 1
+    assert registry.get_sample_value("pointsman_datalayer_extractor_failures_total", {"extractor": "broken"}) == 3
+
+
+def test_it_says_what_it_has() -> None:
+    world = World(Listener())
+    world.reset(A)
+    assert repr(world.events) == "<EndpointDispatcher 1 endpoints to port>"
+    assert world.events.describe() == [{"source": "events", "extractors": ["port"]}]

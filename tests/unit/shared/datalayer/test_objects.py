@@ -1,0 +1,138 @@
+from typing import Any
+
+import pytest
+
+from shared.datalayer.events import Change, Tally
+from shared.datalayer.objects import (
+    NODE,
+    KubernetesObject,
+    NotificationEvent,
+    NotificationExtractor,
+    NotificationSource,
+    ObjectDispatcher,
+    ObjectKind,
+)
+from shared.datalayer.wiring import Feed
+
+POD = ObjectKind("", "v1", "Pod")
+
+
+class Source(NotificationSource):
+    TYPE = "source"
+
+    def __init__(self, kind: ObjectKind) -> None:
+        super().__init__(str(kind))
+        self._kind = kind
+
+    @property
+    def kind(self) -> ObjectKind:
+        return self._kind
+
+
+class Listener(NotificationExtractor):
+    """Keeps what it hears; says whether endpoints are concerned."""
+
+    TYPE = "listener"
+
+    def __init__(self, name: str = "listener", says: bool = True) -> None:
+        super().__init__(name)
+        self.says = says
+        self.heard: list[NotificationEvent] = []
+
+    def on_object(self, event: NotificationEvent) -> bool:
+        self.heard.append(event)
+        return self.says
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        return [(one.change.value, one.object.name) for one in self.heard]
+
+
+class Broken(Listener):
+    def on_object(self, event: NotificationEvent) -> bool:
+        raise KeyError("status")
+
+
+def node(name: str, **labels: Any) -> KubernetesObject:
+    return KubernetesObject(NODE, name, {"metadata": {"name": name, "labels": labels}})
+
+
+def dispatcher(*extractors: Listener, kind: ObjectKind = NODE) -> ObjectDispatcher:
+    return ObjectDispatcher([Feed(Source(kind), extractors)], Tally())
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "expected"),
+    [
+        ("v1", "Node", NODE),
+        ("apps/v1", "Deployment", ObjectKind("apps", "v1", "Deployment")),
+        (
+            "inference.networking.k8s.io/v1",
+            "InferencePool",
+            ObjectKind("inference.networking.k8s.io", "v1", "InferencePool"),
+        ),
+    ],
+)
+def test_a_kind_is_read_and_written_as_objects_have_it(api_version: str, kind: str, expected: ObjectKind) -> None:
+    assert ObjectKind.of(api_version, kind) == expected
+    assert expected.api_version == api_version
+    assert str(expected) == f"{api_version} {kind}"
+
+
+def test_objects_come_change_and_go_with_what_they_were() -> None:
+    listener = Listener()
+    events = dispatcher(listener)
+    first, second = node("n1", gpus="4"), node("n1", gpus="8")
+    events.reset([first])
+    events.reset([second])
+    events.reset([])
+    assert listener.heard == [
+        NotificationEvent(Change.ADDED, first),
+        NotificationEvent(Change.UPDATED, second, previous=first),
+        NotificationEvent(Change.DELETED, second),
+    ]
+
+
+def test_what_isnt_in_a_reset_is_told_as_deleted_and_what_didnt_change_isnt_told() -> None:
+    listener = Listener()
+    events = dispatcher(listener)
+    events.reset([node("n1"), node("n2")])
+    listener.heard.clear()
+    assert events.reset([node("n2"), node("n3")])
+    assert listener.told == [("deleted", "n1"), ("added", "n3")]
+    assert not events.reset([node("n2"), node("n3")])
+
+
+def test_objects_of_one_name_in_two_namespaces_are_two() -> None:
+    listener = Listener()
+    events = dispatcher(listener, kind=POD)
+    events.reset([KubernetesObject(POD, "p", {}, "a"), KubernetesObject(POD, "p", {}, "b")])
+    events.reset([KubernetesObject(POD, "p", {}, "b")])
+    assert listener.told == [("added", "p"), ("added", "p"), ("deleted", "p")]
+
+
+def test_an_extractor_hears_of_its_sources_kind_only() -> None:
+    nodes, pods, both = Listener("nodes"), Listener("pods"), Listener("more nodes")
+    events = ObjectDispatcher([Feed(Source(NODE), (nodes, both)), Feed(Source(POD), (pods,))], Tally())
+    events.reset(
+        [node("n1"), KubernetesObject(POD, "p", {}, "a"), KubernetesObject(ObjectKind("", "v1", "Secret"), "s", {})]
+    )
+    assert nodes.told == both.told == [("added", "n1")]
+    assert pods.told == [("added", "p")]
+    assert events.kinds == {NODE, POD}
+    assert [(one["kind"], one["objects"]) for one in events.describe()] == [("v1 Node", 1), ("v1 Pod", 1)]
+
+
+def test_extractors_say_whether_endpoints_are_concerned() -> None:
+    assert not dispatcher(Listener(says=False)).reset([node("n1")])
+    assert dispatcher(Listener("a", says=False), Listener("b", says=True)).reset([node("n1")])
+
+
+def test_a_failing_extractor_stops_no_other() -> None:
+    before, after = Listener("before", says=False), Listener("after", says=False)
+    tally = Tally()
+    events = ObjectDispatcher([Feed(Source(NODE), (before, Broken("broken"), after))], tally)
+    assert events.reset([node("n1"), node("n2")]), "what the broken one says may have changed"
+    assert before.told == after.told == [("added", "n1"), ("added", "n2")]
+    assert tally.failures == {"before": 0, "broken": 2, "after": 0}
+    assert tally.events == {("v1 Node", Change.ADDED): 2}

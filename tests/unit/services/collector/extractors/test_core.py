@@ -13,11 +13,14 @@ from shared.attributes import (
     ACTIVE_MODELS,
     CACHE_BLOCK_SIZE,
     CACHE_NUM_BLOCKS,
+    CORE,
     KV_CACHE_USAGE,
     MAX_ACTIVE_MODELS,
     RUNNING_REQUESTS_SIZE,
+    STANDARD_KEYS,
     WAITING_MODELS,
     WAITING_QUEUE_SIZE,
+    AttributeKey,
     AttributeMap,
 )
 from shared.config.decode import MISSING, decode
@@ -330,3 +333,56 @@ def test_a_monstrous_list_of_adapters_is_refused() -> None:
     page = lora(",".join(f"adapter-{number}" for number in range(20_000)), "", "1")
     read(CoreMetricsExtractor("core").bind(labelled("vllm")), page, attributes)
     assert len(attributes) == 0
+
+
+# Metrics of the user's own
+
+
+OWN = [
+    {
+        "name": "mine",
+        "extends": "vllm",
+        "customMetrics": [
+            {"attributeKey": "Cost", "metricSpec": "cost{tier=gold}"},
+            {"attributeKey": "Tokens", "metricSpec": "tokens_total", "function": "rate", "window": "10s"},
+        ],
+    },
+    {"name": "other", "customMetrics": [{"attributeKey": "Cost", "metricSpec": "price", "aggregation": "sum"}]},
+]
+COST = AttributeKey("Cost", CORE, float)
+TOKENS = AttributeKey("Tokens", CORE, float)
+
+
+def test_metrics_of_every_engines_own_are_among_what_the_extractor_makes() -> None:
+    made = CoreMetricsExtractor.produces("core", parameters(engineConfigs=OWN))  # type: ignore[arg-type]
+    assert made == (*STANDARD_KEYS, COST, TOKENS)
+
+
+def test_an_own_metric_is_an_attribute_beside_the_standard_ones() -> None:
+    extractor = CoreMetricsExtractor("core", parameters(engineConfigs=OWN))
+    binding, attributes = extractor.bind(labelled("mine")), AttributeMap()
+    read(binding, VLLM + 'cost{tier="gold"} -2.5\ncost{tier="iron"} 1\ntokens_total 100\n', attributes, at=1.0)
+    assert attributes.get(COST) == -2.5
+    assert attributes.get(WAITING_QUEUE_SIZE) == 2.0
+    assert attributes.get(TOKENS) is None
+    read(binding, VLLM + 'cost{tier="gold"} -2.5\ntokens_total 140\n', attributes, at=5.0)
+    assert attributes.get(TOKENS) == 10.0
+
+
+def test_two_engines_can_make_one_attribute_of_different_metrics() -> None:
+    extractor = CoreMetricsExtractor("core", parameters(engineConfigs=OWN))
+    attributes = AttributeMap()
+    read(extractor.bind(labelled("other")), 'price{gpu="0"} 1\nprice{gpu="1"} 2\n', attributes)
+    assert attributes.get(COST) == 3.0
+
+
+def test_an_own_metric_that_the_page_does_not_have_is_absent_and_no_error() -> None:
+    binding, attributes = (
+        CoreMetricsExtractor("core", parameters(engineConfigs=OWN)).bind(labelled("mine")),
+        AttributeMap(),
+    )
+    read(binding, VLLM, attributes)
+    assert attributes.get(COST) is None
+    outcomes = {one.attribute: (one.what, one.outcome) for one in binding.findings()}
+    assert outcomes["Cost"] == ("cost{tier=gold}", Outcome.ABSENT)
+    assert outcomes["Tokens"] == ("rate(tokens_total, 10s)", Outcome.ABSENT)

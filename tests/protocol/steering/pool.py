@@ -24,6 +24,8 @@ from shared.plugin import Registry
 HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 WORKERS = 8
 SEED = 7
+ENOUGH = 1_000
+"""Requests by which shares are told that differ by a few hundredths."""
 WITHIN = 15.0
 """Seconds for a configuration or a metric to reach the picker on a busy machine; usually it takes a scrape."""
 

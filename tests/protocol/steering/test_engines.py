@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pointsman.local.stack import ENGINE_LABEL, SimulatorPlan
-from tests.protocol.steering.pool import CRITICAL, HEADER, Pool, check_shares, chi_square
+from tests.protocol.steering.pool import CRITICAL, ENOUGH, HEADER, Pool, check_shares, chi_square
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -64,7 +64,7 @@ async def test_traffic_is_shared_over_engines_by_their_queues(pool: Pool) -> Non
     await pool.configure(f"{HEADER}\nplugins:\n{share}{OURS}")
     await show(pool, [4, 4, 4, 4], 4)
     await pool.see(QUEUE, [4, 4, 4, 4])
-    assert chi_square(await pool.served(400), np.ones(4)) < CRITICAL[3]
+    assert chi_square(await pool.served(ENOUGH // 2), np.ones(4)) < CRITICAL[3]
     await show(pool, [1, 4, 6, 0], 9)
     await pool.see(QUEUE, [1, 4, 6, 9])
-    check_shares(await pool.served(500), [9, 6, 4, 1])
+    check_shares(await pool.served(ENOUGH // 2), [9, 6, 4, 1])

@@ -52,7 +52,7 @@ class MetricScorer(Scorer):
 
     @classmethod
     def needs(cls, parameters: MetricParameters) -> tuple[Need, ...]:
-        advice = "add a prometheus-metric extractor that reads it, and list that under a metrics-data-source"
+        advice = "add a prometheus-metric extractor that reads it"
         return (Need("metricName", parameters.metric_name, advice=advice),)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:

@@ -126,7 +126,7 @@ class CollectorMetrics(Collector):
                 for binding in target.bindings:
                     described = binding.describe()
                     if "engine" in described:
-                        engine.add_metric([*values, described["engine"], described.get("engine_from", "")], 1)
+                        engine.add_metric([*values, described["engine"], described.get("engine_chosen_by", "")], 1)
                 for finding in target.findings():
                     outcomes[target.source.name, finding.attribute, finding.outcome] += 1
         yield from (up, duration, size, page_age, failures, failure_age, engine, value_age)

@@ -88,7 +88,8 @@ async def test_an_endpoint_shows_as_which_engine_it_is_read(watching: Watching) 
     await watching.scraped()
     engines = [line for line in watching.text().splitlines() if line.startswith("pointsman_collector_engine{")]
     assert len(engines) == 2
-    assert all('engine="vllm"' in line and line.endswith(" 1.0") for line in engines)
+    assert all('engine="vllm"' in line and 'chosen_by="' in line and line.endswith(" 1.0") for line in engines)
+    assert not any('chosen_by=""' in line for line in engines)
 
 
 async def test_attributes_are_counted_by_outcome_over_all_endpoints(watching: Watching) -> None:

@@ -81,7 +81,8 @@ class Response:
         chunk = message.response_body
         ended = chunk.end_of_stream or chunk.end_of_stream_without_message
         if self._reader is not None:
-            self._send(chunk.body, self._reader.feed(chunk.body, ended), ended, answers)
+            whole = ended or self._mode is _BUFFERED  # also when trailers follow and it isn't the end of the stream
+            self._send(chunk.body, self._reader.feed(chunk.body, whole), ended, answers)
         elif self._mode in _ECHOED:
             answers.append(messages.echo_response(chunk))
         else:
@@ -112,7 +113,8 @@ class Response:
         return [wire.echo(body[start : start + PIECE]) for start in range(0, len(body), PIECE)]
 
     def trailers(self, answers: list[ProcessingResponse]) -> None:
-        """The response trailers, which end the body too."""
+        """The response trailers, which end the body too. What a reader still holds can be sent before them only where
+        bodies are echoed: elsewhere an event that was never ended is lost, which clients don't read either."""
         if self._reader is not None and self._mode is _FULL_DUPLEX and (held := self._reader.feed(b"", True)):
             self._send(b"", held, False, answers)
         self.complete()

@@ -1,7 +1,8 @@
 """A response on its way to the client: its bytes go through here, however they are cut.
 
 A JSON object is held until it is whole, an event stream until the end of a line. What is larger than the limit, is
-compressed, or isn't what its content type says passes unchanged: reading a response must never harm it.
+compressed, or isn't what its content type says passes unchanged: reading a response must never harm it. An object is
+let go when it is whole, not when the response ends: by its trailers, a proxy takes nothing of the body any more.
 """
 
 import re
@@ -16,6 +17,9 @@ from services.picker.responses.usage import NOTHING, Usage
 LIMIT = 4 * 2**20
 """Bytes of a JSON object, or of a line of an event stream, that are held to be read."""
 
+_TRIES = 8
+"""How often the limit may be read in vain to find out whether an object is whole: it may come in pieces that all look
+like its end."""
 _USAGE = re.compile(rb'"usage"[ \t]*:[ \t]*\{')
 _DATA = b"data:"
 
@@ -49,6 +53,7 @@ class ResponseReader:
         "_replacement",
         "_served",
         "_size",
+        "_tried",
         "received",
         "usage",
     )
@@ -61,6 +66,8 @@ class ResponseReader:
         self._form = _Form.OTHER
         self._held: list[bytes] = []
         self._size = 0
+        self._tried = 0
+        """Bytes that were looked at for whether they are a whole object."""
         self._prefix = b""
         """How the last event began, up to the name that was replaced: the next one mostly begins alike."""
         self._replacement = b""
@@ -100,19 +107,29 @@ class ResponseReader:
         if self._size > self._limit:
             return self._give_up(chunk)
         if not end:
-            # What isn't changed needn't wait for the rest.
-            return b"" if self._served else chunk
+            if not self._served:
+                return chunk  # what isn't changed needn't wait for the rest
+            if not chunk.rstrip().endswith(b"}"):
+                return b""
+            self._tried += self._size
+            if self._tried > _TRIES * self._limit:
+                return self._give_up(chunk)
         text = b"".join(self._held)
-        self._held = []
         read = document.read(text, self._served, self._asked)
+        if read is None and not end:
+            self._held = [text]
+            return b""
+        self._held = []
+        self._size = 0
         if read is not None:
+            self._form = _Form.OTHER
             self.usage = self.usage.merged(read.usage)
             text = read.text
         return text if self._served else chunk
 
     def _events(self, chunk: bytes, end: bool) -> bytes:
         cut = len(chunk) if end else chunk.rfind(b"\n") + 1
-        if not cut:
+        if not cut and not end:
             self._held.append(chunk)
             self._size += len(chunk)
             if self._size > self._limit:

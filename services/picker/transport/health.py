@@ -27,8 +27,24 @@ _SERVING = _pb.HealthCheckResponse.SERVING
 _NOT_SERVING = _pb.HealthCheckResponse.NOT_SERVING
 
 
+class _Servicer(_health.aio.HealthServicer):  # type: ignore[misc]  # the library has no types
+    """The library's servicer, and `List`, which it leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._listed: dict[str, Any] = {}
+
+    async def set(self, service: str, status: Any) -> None:
+        self._listed[service] = _pb.HealthCheckResponse(status=status)
+        await super().set(service, status)
+
+    async def List(self, request: Any, context: Any) -> Any:
+        return _pb.HealthListResponse(statuses=self._listed)
+
+
 class HealthServer:
-    """Answers `Check` and `Watch`. A name that isn't known is NOT_FOUND for one, SERVICE_UNKNOWN for the other."""
+    """Answers `Check`, `Watch` and `List`. A name that isn't known is NOT_FOUND for `Check`, SERVICE_UNKNOWN for
+    `Watch`."""
 
     def __init__(
         self, ready: Callable[[], bool], *, host: str = "0.0.0.0", port: int = 9003, interval: float = 0.1
@@ -37,7 +53,7 @@ class HealthServer:
         self._host = host
         self._wanted_port = port
         self._interval = interval
-        self._servicer = _health.aio.HealthServicer()
+        self._servicer = _Servicer()
         self._server: grpc.aio.Server | None = None
         self._draining = False
         self.serving = False

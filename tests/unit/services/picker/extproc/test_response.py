@@ -117,10 +117,10 @@ def test_what_was_held_of_a_response_that_grows_too_large_comes_in_pieces() -> N
 
 def test_trailers_end_a_response_that_is_held() -> None:
     proxy = routed(FULL_DUPLEX, renaming())
-    begin(proxy)
-    proxy.say(response_body(JSON))
+    begin(proxy, "text/event-stream")
+    assert proxy.say(response_body(EVENT.rstrip())) == []
     held, trailers = proxy.say(response_trailers())
-    assert (held.phase, held.streamed, held.end) == ("response_body", RESTORED, False)
+    assert (held.phase, held.streamed, held.end) == ("response_body", EVENT_RESTORED.rstrip(), False)
     assert trailers.phase == "response_trailers"
     assert proxy.events[-1] == Completed(aborted=False)
 
@@ -161,6 +161,17 @@ def test_a_response_that_is_too_large_to_be_held_isnt_asked_for() -> None:
     proxy = routed(LEAN, renaming())
     assert begin(proxy, length=LIMIT + 1).asked is None
     assert proxy.hang_up() == Completed(aborted=False)
+
+
+@pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.BUFFERED])
+def test_a_changed_response_that_ends_with_trailers_is_sent_before_them(mode: BodyMode) -> None:
+    """A proxy takes nothing of the body with the trailers any more."""
+    proxy = routed((BodyMode.BUFFERED, mode), renaming())
+    begin(proxy)
+    (answer,) = proxy.say(response_body(JSON))
+    assert answer.replaced == RESTORED
+    assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
+    assert proxy.events[-1] == Completed(aborted=False)
 
 
 def test_a_proxy_that_keeps_responses_isnt_asked_for_one_that_is_only_read() -> None:

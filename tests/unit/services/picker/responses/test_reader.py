@@ -95,6 +95,16 @@ def test_events_leave_as_soon_as_their_line_is_complete() -> None:
     assert one.feed(event("b")[30:], False) == event("b").replace(b"tuned-v2", b"tuned")
 
 
+def test_a_last_line_without_an_end_leaves_with_an_empty_last_piece() -> None:
+    one = reader("text/event-stream")
+    assert one.feed(event("a") + b"data: [DONE]", False) == event("a").replace(b"tuned-v2", b"tuned")
+    assert one.feed(b"", True) == b"data: [DONE]"
+    one = reader("text/event-stream", renames=False)
+    assert one.feed(b'data: {"usage":{"output_tokens":2}}', False)
+    assert one.feed(b"", True) == b""
+    assert one.usage == Usage(None, 2, None)
+
+
 def test_lines_may_end_with_carriage_returns_and_data_needs_no_blank() -> None:
     one = reader("text/event-stream")
     text = b'data:{"model":"tuned-v2","usage":{"output_tokens":2}}\r\n\r\n'
@@ -166,6 +176,24 @@ def test_what_is_larger_than_the_limit_passes_from_there_on() -> None:
         pieces = [text[at : at + 40] for at in range(0, len(text), 40)]
         assert through(one, pieces) == text
         assert "holds 0 bytes" in repr(one)
+
+
+def test_an_object_leaves_when_it_is_whole_and_doesnt_wait_for_the_responses_end() -> None:
+    """The end may be trailers, when a proxy takes nothing of the body any more."""
+    one = reader()
+    assert one.feed(CHAT[:100], False) == b""
+    assert one.feed(CHAT[100:] + b"\n", False) == CHAT_RESTORED + b"\n"
+    assert one.usage == Usage(7, 3, 4)
+    assert one.feed(b" ", True) == b" "
+    assert "holds 0 bytes" in repr(one)
+
+
+def test_pieces_that_all_look_like_the_end_are_not_read_for_ever() -> None:
+    """8 times the limit is read, then the rest passes; nothing of it is lost."""
+    one, text = reader(limit=10_000), b'{"model":"tuned-v2","x":"' + b"}" * 9_000 + b'"}'
+    given_up = [index for index in range(len(text)) if one.feed(text[index : index + 1], False)]
+    assert 300 < given_up[0] < 1000
+    assert through(reader(limit=10_000), [text[index : index + 1] for index in range(len(text))]) == text
 
 
 def test_a_response_is_read_by_its_content_type() -> None:

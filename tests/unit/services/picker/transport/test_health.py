@@ -23,11 +23,19 @@ class Client:
     def __init__(self, channel: Any) -> None:
         serialize, parse = pb.HealthCheckRequest.SerializeToString, pb.HealthCheckResponse.FromString
         self._check = channel.unary_unary("/grpc.health.v1.Health/Check", serialize, parse)
+        self._list = channel.unary_unary(
+            "/grpc.health.v1.Health/List", pb.HealthListRequest.SerializeToString, pb.HealthListResponse.FromString
+        )
         self._watch = channel.unary_stream("/grpc.health.v1.Health/Watch", serialize, parse)
 
     async def check(self, name: str) -> str:
         answer = await self._check(pb.HealthCheckRequest(service=name), timeout=5)
         return str(pb.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+    async def list(self) -> dict[str, str]:
+        answer = await self._list(pb.HealthListRequest(), timeout=5)
+        name = pb.HealthCheckResponse.ServingStatus.Name
+        return {service: name(one.status) for service, one in answer.statuses.items()}
 
     def watch(self, name: str) -> Any:
         return self._watch(pb.HealthCheckRequest(service=name), timeout=10)
@@ -85,6 +93,15 @@ async def test_liveness_serves_as_long_as_the_process_does() -> None:
         assert await client.check("liveness") == "SERVING"
         await server.drain()
         assert await client.check("liveness") == "SERVING"
+
+
+async def test_all_names_can_be_listed_with_what_they_say() -> None:
+    ready = Ready(True)
+    async with serving(ready) as (server, client):
+        assert await client.list() == dict.fromkeys([*FOLLOWING, "liveness"], "SERVING")
+        ready.now = False
+        await server.refresh()
+        assert await client.list() == dict.fromkeys(FOLLOWING, "NOT_SERVING") | {"liveness": "SERVING"}
 
 
 async def test_a_name_that_isnt_known_isnt_found() -> None:

@@ -9,7 +9,7 @@ FIXTURES := $(abspath ../shared/fixtures)
 export POINTSMAN_FIXTURES ?= $(if $(wildcard $(FIXTURES)/.),$(FIXTURES))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit check format bench docs lock clean
+.PHONY: help install demo test unit check format bench fuzz docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,11 @@ format: $(VENV)/.dev ## let ruff put the code in form
 
 bench: $(VENV)/.dev ## the benchmarks, one after the other
 	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python -m $$(echo $${bench%.py} | tr / .) || exit 1; done
+
+fuzz: $(VENV)/.fuzz ## fuzz the request parsers for a minute; SECONDS=300 for longer
+	@mkdir -p .run/fuzz
+	$(BIN)/python -m tests.fuzz.fuzz_parsers -max_total_time=$(or $(SECONDS),60) -timeout=20 -rss_limit_mb=2048 \
+	  -artifact_prefix=.run/fuzz- .run/fuzz tests/fuzz/corpus/parsers
 
 docs: $(VENV)/.dev ## write the pages of docs/ that come from the code
 	$(BIN)/python -m pointsman.docs
@@ -66,3 +71,7 @@ $(VENV)/.local: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable '.[local,dev]'
 	@touch $@ $(VENV)/.local
+
+$(VENV)/.fuzz: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable '.[local,dev,fuzz]'
+	@touch $@ $(VENV)/.dev $(VENV)/.local

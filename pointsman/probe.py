@@ -16,13 +16,15 @@ from typing import Any, Protocol
 import msgspec
 from yarl import URL
 
+from pointsman.probe_arguments import checked, parser_of_probe, parted
 from pointsman.probe_report import HINTS, Attribute, Extraction, Page, lines
-from pointsman.probe_target import STDIN, Saved, Server, parse_target
+from pointsman.probe_target import STDIN, Saved, Server
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.models import ModelsExtractor
 from services.collector.flags import with_flags
 from services.collector.http import Client, Failure, ScrapeError
 from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, PollingSource
+from services.collector.metrics_port import at_metrics_port
 from services.collector.pipeline import Feed, build
 from services.collector.settings import CollectorSettings
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
@@ -32,7 +34,6 @@ from shared.config import load
 from shared.config.problems import Invalid, Problem
 from shared.model import Endpoint
 from shared.plugin import Registry
-from shared.quantities import parse_duration, parse_size
 from shared.service import parse, read_text
 
 ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
@@ -62,6 +63,9 @@ class Reading:
 
     def extractions(self, decide: Callable[[Binding], dict[str, str]]) -> tuple[Extraction, ...]:
         return tuple(_extraction(*bound, decide) for bound in self._bound)
+
+    def __repr__(self) -> str:
+        return f"<Reading {self.feed.source.name}, {self.pages} pages>"
 
 
 def _extraction(
@@ -196,7 +200,7 @@ class Probe:
         labels = dict(self._options.label) | _engine_labels(self._options.engine, self._feeds)
         namespace, _, name = self._options.name.rpartition("/")
         server = self._target if isinstance(self._target, Server) else None
-        return Endpoint(
+        endpoint = Endpoint(
             id=self._options.name,
             name=name,
             namespace=namespace or "default",
@@ -205,6 +209,10 @@ class Probe:
             labels=labels,
             node_address=self._options.node_address,
         )
+        return at_metrics_port({endpoint.id: endpoint}, None, self._settings.model_server_metrics_port)[endpoint.id]
+
+    def __repr__(self) -> str:
+        return f"<Probe {self._target} by {', '.join(feed.source.name for feed in self._feeds)}>"
 
 
 def _engine_labels(engine: str, feeds: Iterable[Feed]) -> dict[str, str]:
@@ -266,14 +274,14 @@ def _configured_feeds(path: str, settings: CollectorSettings, *, allow_experimen
 
 def main(argv: Sequence[str]) -> int:
     """`pointsman probe`: 0 when every page was read, 1 when one wasn't, 2 for a mistake in the arguments."""
-    own, flags = _parted(argv)
-    parser = _parser()
+    own, flags = parted(argv)
+    parser = parser_of_probe()
     options = parser.parse_args(own)
     try:
         settings = parse(CollectorSettings, flags, {}, "pointsman probe URL --")
         path = options.config or settings.config_file
         configured = bool(path or flags)
-        target = _checked(options, configured=configured)
+        target = checked(options, configured=configured)
         if configured:
             experimental = options.allow_experimental_plugins or settings.allow_experimental_plugins
             feeds = _configured_feeds(path, settings, allow_experimental=experimental)
@@ -293,25 +301,6 @@ def main(argv: Sequence[str]) -> int:
     return 0 if all(page.ok for page in pages) else 1
 
 
-def _parted(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our own arguments, and the collector's flags behind `--`."""
-    words = list(argv)
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at + 1 :]
-
-
-def _checked(options: argparse.Namespace, *, configured: bool) -> Server | Saved:
-    """What the URL names. Raises ValueError for arguments that don't fit together."""
-    target = parse_target(options.url)
-    if isinstance(target, Saved) and options.count > 1:
-        raise ValueError("--count: a saved page is read once")
-    trust = {name: getattr(options, name) for name in ("verify", "ca_cert", "client_cert", "client_key")}
-    if configured and any(trust.values()):
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name, value in trust.items() if value)
-        raise ValueError(f"{flags}: the sources of a configuration have TLS settings of their own")
-    return target
-
-
 def _print(pages: Iterable[Page], *, as_json: bool) -> None:
     pages = list(pages)
     if as_json:
@@ -322,89 +311,3 @@ def _print(pages: Iterable[Page], *, as_json: bool) -> None:
         out = sys.stdout if page.ok else sys.stderr
         text = "\n".join(lines(page))
         print(f"\n{text}" if number and page.ok else text, file=out, flush=True)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="pointsman probe",
-        usage="pointsman probe [option …] URL [-- flag of pointsman collector …]",
-        description="Scrape a model server once, as the collector does, and say what every extractor makes of it. "
-        "Behind -- stand flags of the collector, such as those that name metrics.",
-        epilog="Exits with 0 when every page was read, whatever is missing on it; with 1 when one wasn't, saying why.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "url",
-        metavar="URL",
-        help="the server, or a page of it (default /metrics); file:PATH or - reads a page that was saved",
-    )
-    parser.add_argument(
-        "--engine", default="", help="the engine that the server runs; default: recognized from the page"
-    )
-    parser.add_argument(
-        "--config",
-        default="",
-        metavar="FILE",
-        help="an EndpointPickerConfig: its sources and extractors are used; without a path in URL, each source's own",
-    )
-    parser.add_argument(
-        "--label",
-        action="append",
-        default=[],
-        type=_label,
-        metavar="KEY=VALUE",
-        help="a label of the endpoint; repeatable",
-    )
-    parser.add_argument(
-        "--name",
-        default="default/probed",
-        metavar="[NAMESPACE/]NAME",
-        help="the endpoint's name, by which an exporter's page tells pods",
-    )
-    parser.add_argument("--node-address", default="", metavar="IP", help="the address of the endpoint's node")
-    parser.add_argument("--count", type=_count, default=1, help="scrapes; rates need two (default 1)")
-    parser.add_argument(
-        "--interval", type=_duration, default=1.0, metavar="DURATION", help="time between two scrapes (default 1s)"
-    )
-    parser.add_argument("--timeout", type=_duration, metavar="DURATION", help="for a scrape (default 1s)")
-    parser.add_argument("--page-limit", type=_size, metavar="SIZE", help="bytes of a page (default 16Mi)")
-    parser.add_argument("--verify", action="store_true", help="with https: verify the server's certificate")
-    parser.add_argument("--ca-cert", default="", metavar="FILE", help="the CA to verify it by, instead of the system's")
-    parser.add_argument("--client-cert", default="", metavar="FILE", help="a certificate for the server to know us by")
-    parser.add_argument("--client-key", default="", metavar="FILE", help="its key")
-    parser.add_argument(
-        "--allow-experimental-plugins", action="store_true", help="accept plugin types of alpha stability in --config"
-    )
-    parser.add_argument("--json", action="store_true", help="for machines")
-    return parser
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r}: a label such as llm-d.ai/engine-type=vllm is expected")
-    return name, value
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1_000_000):
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1 is expected")
-    return int(text)
-
-
-def _duration(text: str) -> float:
-    return _positive(text, parse_duration)
-
-
-def _size(text: str) -> int:
-    return int(_positive(text, parse_size))
-
-
-def _positive(text: str, parse: Callable[[object], float]) -> float:
-    try:
-        value = parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} isn't above 0")
-    return value

@@ -35,7 +35,7 @@ async def probe(*arguments: str) -> int:
 async def probed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
     """The pages that it tells of as JSON; all of them were read."""
     capsys.readouterr()  # what servers have logged so far
-    assert await probe(*arguments, "--json") == 0
+    assert await probe("--json", *arguments) == 0
     pages: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["pages"]
     return pages
 
@@ -129,6 +129,14 @@ async def test_the_node_of_an_endpoint_is_asked_for_its_own_gpus(
         assert values(found) == {"GPUUtilization": 0.4}
         assert await probe(*common) == 1
         assert "the address of its node isn't known" in capsys.readouterr().err
+
+
+async def test_the_collectors_flags_say_where_the_page_is(capsys: pytest.CaptureFixture[str]) -> None:
+    async with OddServer(vllm(5)) as server:
+        flags = ("--", f"--model-server-metrics-port={server.port}", "--model-server-metrics-path=/m")
+        (page,) = await probed(capsys, "http://127.0.0.1:1", *flags)
+    assert page["url"] == f"http://127.0.0.1:{server.port}/m"
+    assert values(page)["WaitingQueueSize"] == 5
 
 
 async def test_what_is_made_of_a_counter_takes_two_scrapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ _TRIES = 8
 like its end."""
 _USAGE = re.compile(rb'"usage"[ \t]*:[ \t]*\{')
 _DATA = b"data:"
+_BLANKS = b" \t\r\n"
 
 
 class Interest(Enum):
@@ -104,12 +105,12 @@ class ResponseReader:
     def _json(self, chunk: bytes, end: bool) -> bytes:
         self._size += len(chunk)
         self._held.append(chunk)
-        if self._size > self._limit:
+        if self._size > self._limit or not _begins_object(self._held):
             return self._give_up(chunk)
         if not end:
             if not self._served:
                 return chunk  # what isn't changed needn't wait for the rest
-            if not chunk.rstrip().endswith(b"}"):
+            if not chunk.rstrip(_BLANKS).endswith(b"}"):
                 return b""
             self._tried += self._size
             if self._tried > _TRIES * self._limit:
@@ -171,3 +172,11 @@ class ResponseReader:
 
     def __repr__(self) -> str:
         return f"<ResponseReader {self._form.value}, holds {self._size} bytes, {self.usage}>"
+
+
+def _begins_object(chunks: list[bytes]) -> bool:
+    """Whether what came so far can become an object; blanks alone can."""
+    for chunk in chunks:
+        if text := chunk.lstrip(_BLANKS):
+            return text.startswith(b"{")
+    return True

@@ -1,5 +1,7 @@
 """Whatever a proxy sends, in whatever order: nothing is raised, and every conversation completes once."""
 
+import json
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -9,45 +11,79 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Completed, Event, Limits, RequestReady, ResponseBodyStarted, ResponseStarted
-from services.picker.extproc.messages import BodyMode, ProcessingRequest
-from services.picker.requests.request import Refusal, Route
+from services.picker.extproc.messages import BodyMode, ProcessingRequest, ProcessingResponse
+from services.picker.requests.request import Headers, Refusal, Route
+from services.picker.requests.splice import replace_model
+from services.picker.responses.reader import ResponseReader
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
+    Answer,
     Proxy,
     body,
     headers,
     read,
     response_body,
     response_headers,
+    response_trailers,
     trailers,
 )
 
 LIMIT = 64
+HELD = 80
+"""Bytes that the readers hold at most."""
 MODES = st.one_of(st.none(), st.tuples(st.sampled_from(BodyMode), st.sampled_from(BodyMode)))
 NAMES = st.sampled_from([":path", ":status", "x-request-id", "content-length", "content-type", "x-slo-ttft-ms", "a"])
-VALUES = st.one_of(st.sampled_from(["", "5", "1000", "application/grpc"]), st.text(max_size=8))
+VALUES = st.one_of(
+    st.sampled_from(["", "5", "1000", "application/grpc", "application/json", "text/event-stream"]), st.text(max_size=8)
+)
 HINTS = st.one_of(st.none(), st.text(max_size=5), st.lists(st.one_of(st.text(max_size=5), st.integers(0, 9))))
+JSON = [b'{"model":"client","n":1}', b'{"model":"tuned","usage":{"prompt_tokens":1}}']
+PIECES = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from([*JSON, JSON[1][:20], JSON[1][20:], b'data: {"model":"tuned"}\n\n', b"data: ", b"}", b"\n"]),
+)
+
+
+def renamed(data: bytes) -> bytes | None:
+    """A request's body for the model `tuned`; None for one that isn't JSON."""
+    try:
+        return replace_model(data, "tuned")
+    except ValueError:
+        return None
 
 
 class AnyOrder(RuleBasedStateMachine):
+    """Drives a conversation as a transport does: messages that it can relay aren't decoded."""
+
     def __init__(self) -> None:
         super().__init__()
         self.conversation = Conversation(Limits(request_body=LIMIT, header_count=5), lambda: "id")
+        self.reader: ResponseReader | None = None
         self.events: list[Event] = []
-        self.waiting = False
-        self.ended = False
+        self.waiting: RequestReady | None = None
+        self.over = False
+        """Whether the proxy has heard the last word."""
 
     def take(self, events: list[Event]) -> None:
         assert not (self.completed and events), "nothing follows Completed"
         self.events.extend(events)
-        self.waiting = self.waiting or any(isinstance(event, RequestReady) for event in events)
+        for event in events:
+            if isinstance(event, RequestReady):
+                self.waiting = event
 
     @property
     def completed(self) -> bool:
         return any(isinstance(event, Completed) for event in self.events)
 
     def say(self, message: Any) -> None:
-        self.take(self.conversation.receive(ProcessingRequest.FromString(message.SerializeToString()), 1.0))
+        wire = message.SerializeToString()
+        relayed = self.conversation.relay(wire)
+        if relayed is None:
+            self.take(self.conversation.receive(ProcessingRequest.FromString(wire), 1.0))
+            return
+        assert not self.over
+        for one in relayed:
+            assert read(ProcessingResponse.FromString(one)).phase == "response_body"
 
     @rule(
         values=st.lists(st.tuples(NAMES, VALUES), max_size=6),
@@ -59,12 +95,7 @@ class AnyOrder(RuleBasedStateMachine):
     def shows_headers(self, values: Any, end: bool, modes: Any, hint: Any, phase: str) -> None:
         self.say(headers(values, end=end, modes=modes, hint=hint, phase=phase))
 
-    @rule(
-        data=st.binary(max_size=40),
-        end=st.booleans(),
-        phase=st.sampled_from(["request_body", "response_body"]),
-        hint=HINTS,
-    )
+    @rule(data=PIECES, end=st.booleans(), phase=st.sampled_from(["request_body", "response_body"]), hint=HINTS)
     def shows_a_body(self, data: bytes, end: bool, phase: str, hint: Any) -> None:
         self.say(body(data, end=end, phase=phase, hint=hint))
 
@@ -72,60 +103,95 @@ class AnyOrder(RuleBasedStateMachine):
     def shows_trailers(self, phase: str) -> None:
         self.say(trailers(phase))
 
-    @precondition(lambda self: self.waiting)
-    @rule(destinations=st.lists(st.sampled_from(["a:1", "b:2"]), min_size=1))
-    def is_routed(self, destinations: list[str]) -> None:
-        self.conversation.route(Route(destinations=tuple(destinations)))
-        self.waiting = False
+    @precondition(lambda self: self.waiting is not None)
+    @rule(
+        destinations=st.lists(st.sampled_from(["a:1", "b:2"]), min_size=1),
+        rename=st.booleans(),
+        reads=st.sampled_from(["no", "yes", "changes"]),
+    )
+    def is_routed(self, destinations: list[str], rename: bool, reads: str) -> None:
+        assert self.waiting is not None
+        body = self.waiting.body
+        changed = renamed(body) if rename else None
+        if reads != "no":
+            self.reader = ResponseReader("tuned" if reads == "changes" else "", "client", HELD)
+        model = None if changed is None else "tuned"
+        self.conversation.route(Route(destinations=tuple(destinations), model=model), self.reader)
+        self.waiting = None
+        answers = self.hear()
+        expected = body if changed is None else changed
+        echoed = [one.streamed for one in answers if one.phase == "request_body" and one.streamed is not None]
+        if echoed:
+            assert b"".join(echoed) == expected
+        for one in answers:
+            assert one.replaced is None or (one.phase == "request_body" and one.replaced == changed)
 
-    @precondition(lambda self: self.waiting)
+    @precondition(lambda self: self.waiting is not None)
     @rule(status=st.integers(0, 1000), message=st.text(max_size=20))
     def is_refused(self, status: int, message: str) -> None:
         self.conversation.refuse(Refusal(status=status, message=message))
-        self.waiting = False
+        self.waiting = None
 
     @rule()
     def ends(self) -> None:
         self.take(self.conversation.end(2.0))
-        self.ended = True
+        self.over = True
 
-    @invariant()
-    def answers_can_be_sent(self) -> None:
+    def hear(self) -> list[Answer]:
         answers = [read(one) for one in self.conversation.responses()]
-        assert self.conversation.responses() == []
+        assert not (answers and self.over), "nothing is said to a proxy that has gone, or was refused"
         refusals = [one for one in answers if one.phase == "immediate_response"]
         assert refusals == answers[-1:] or not refusals, "nothing follows a refusal"
+        self.over = self.over or bool(refusals)
+        return answers
 
     @invariant()
-    def keeps_no_more_than_its_limit(self) -> None:
+    def answers_can_be_sent_and_are_handed_out_once(self) -> None:
+        self.hear()
+        assert self.conversation.responses() == []
+
+    @invariant()
+    def keeps_no_more_than_its_limits(self) -> None:
         held = self.conversation._size if self.conversation._chunks else len(self.conversation._body)
         assert held <= LIMIT
+        if self.reader is not None:
+            assert sum(map(len, self.reader._held)) <= HELD
 
     def teardown(self) -> None:
+        self.hear()
         self.take(self.conversation.end(3.0))
         for kind in (RequestReady, ResponseStarted, ResponseBodyStarted):
             assert sum(isinstance(event, kind) for event in self.events) <= 1
         assert sum(isinstance(event, Completed) for event in self.events) == 1
+        assert isinstance(self.events[-1], Completed)
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=12, deadline=None)
+TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=15, deadline=None)
 
 
-@given(data=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200), max_size=8), by_trailers=st.booleans())
-def test_wherever_a_body_is_cut_the_request_and_what_goes_back_are_the_same(
-    data: bytes, cuts: list[int], by_trailers: bool
-) -> None:
+def pieces(data: bytes, cuts: Sequence[int]) -> list[bytes]:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    chunks = [data[a:b] for a, b in pairwise(edges)]
-    proxy = Proxy()
+    return [data[a:b] for a, b in pairwise(edges)]
+
+
+CUTS = st.lists(st.integers(0, 300), max_size=8)
+
+
+@given(data=st.one_of(st.binary(max_size=200), st.sampled_from(JSON)), cuts=CUTS, by_trailers=st.booleans(), to=MODES)
+def test_wherever_a_body_is_cut_the_request_and_what_goes_back_are_the_same(
+    data: bytes, cuts: list[int], by_trailers: bool, to: Any
+) -> None:
+    changed = renamed(data) if to else None
+    proxy = Proxy(lambda _: Route(destinations=("a:1",), model=None if changed is None else "tuned"))
+    chunks = pieces(data, cuts)
     answers = proxy.say(headers(modes=FULL_DUPLEX))
     for i, chunk in enumerate(chunks):
         answers += proxy.say(body(chunk, end=not by_trailers and i == len(chunks) - 1))
     if by_trailers:
         answers += proxy.say(trailers())
     assert proxy.ready.body == data
-    assert b"".join(one.streamed or b"" for one in answers) == data
+    assert b"".join(one.streamed or b"" for one in answers) == (data if changed is None else changed)
     assert answers[0].phase == "request_headers"
     assert any(one.end for one in answers) is not by_trailers
 
@@ -138,3 +204,125 @@ def test_each_piece_of_a_response_goes_back_as_it_came(chunks: list[tuple[bytes,
     for data, end in chunks:
         (answer,) = proxy.say(response_body(data, end=end))
         assert (answer.streamed, answer.end) == (data, end)
+
+
+# -- what a client gets of a response
+
+
+TEXTS = st.text(max_size=30).map(lambda text: json.dumps(text).encode())
+OBJECTS = st.builds(
+    lambda first, text, blank: b'%s{"model":%s"tuned","text":%s}%s' % (first, blank, text, blank),
+    st.sampled_from([b"", b" \n"]),
+    TEXTS,
+    st.sampled_from([b"", b" ", b"\n"]),
+)
+EVENTS = st.lists(
+    st.one_of(
+        OBJECTS.map(lambda one: b"data: " + one.replace(b"\n", b"") + b"\n\n"),
+        st.sampled_from([b": comment\n\n", b"event: ping\r\ndata:{}\r\n\r\n", b"data: [DONE]\n\n", b"\n"]),
+    ),
+    max_size=5,
+).map(b"".join)
+RESPONSES = st.one_of(
+    st.tuples(st.just("application/json"), OBJECTS),
+    st.tuples(st.just("text/event-stream"), EVENTS),
+    st.tuples(st.sampled_from(["application/json", "text/event-stream"]), st.binary(max_size=200)),
+    st.tuples(st.just("text/plain"), OBJECTS),
+)
+
+
+class Client:
+    """What a client behind a proxy gets of a response: a proxy applies answers in its body mode."""
+
+    def __init__(self, proxy: Proxy, mode: BodyMode) -> None:
+        self.proxy = proxy
+        self.mode = mode
+        self.got: list[bytes] = []
+
+    def show(self, piece: bytes, end: bool) -> None:
+        if self.mode is BodyMode.NONE:
+            self.got.append(piece)
+            return
+        answers = self.proxy.say(response_body(piece, end=end))
+        if self.mode in (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC):
+            self.take_echo(answers)
+            assert any(one.end for one in answers) is end
+        else:
+            (answer,) = answers
+            assert answer.streamed is None
+            self.got.append(piece if answer.replaced is None else answer.replaced)
+
+    def take_echo(self, answers: list[Answer]) -> None:
+        for one in answers:
+            if one.phase == "response_body":
+                assert one.streamed is not None
+                self.got.append(one.streamed)
+
+    def show_trailers(self) -> None:
+        *before, last = self.proxy.say(response_trailers())
+        assert last.phase == "response_trailers"
+        assert not before or self.mode is BodyMode.FULL_DUPLEX_STREAMED, "no other mode takes a piece with the trailers"
+        self.take_echo(before)
+
+
+def unfinished(kind: str, data: bytes) -> bool:
+    """Whether a body breaks off in an object or a line."""
+    if kind == "application/json":
+        return data.strip().startswith(b"{")
+    return not data.endswith(b"\n")
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    response=RESPONSES,
+    cuts=CUTS,
+    mode=st.sampled_from(BodyMode),
+    follows=st.booleans(),
+    renames=st.booleans(),
+    length=st.booleans(),
+    ending=st.sampled_from(["last piece", "an empty piece", "trailers"]),
+)
+def test_a_client_gets_every_byte_of_a_response_and_its_own_model_however_the_proxy_shows_it(
+    response: tuple[str, bytes],
+    cuts: list[int],
+    mode: BodyMode,
+    follows: bool,
+    renames: bool,
+    length: bool,
+    ending: str,
+) -> None:
+    """`follows`: whether the proxy heeds a `mode_override`, which it needn't."""
+    kind, data = response
+    reader = ResponseReader("tuned" if renames else "", "the client's")
+    proxy = Proxy(reader=reader)
+    proxy.say(headers({":method": "POST"}, modes=(BodyMode.BUFFERED, mode)))
+    proxy.say(body(b"{}", end=True))
+    sent = {":status": "200", "content-type": kind} | ({"content-length": str(len(data))} if length else {})
+    (begun,) = proxy.say(headers(sent, phase="response_headers"))
+    if begun.asked is not None:
+        assert mode is BodyMode.NONE
+        mode = begun.asked if follows else mode
+    client = Client(proxy, mode)
+    whole = mode in (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+    chunks = [data] if whole else pieces(data, cuts)
+    for index, chunk in enumerate(chunks):
+        client.show(chunk, ending == "last piece" and index == len(chunks) - 1)
+    if ending == "trailers":
+        client.show_trailers()
+    elif ending == "an empty piece" and not whole:
+        client.show(b"", True)
+    got = b"".join(client.got)
+    readable = mode in (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED)
+    alone = ResponseReader("tuned" if renames else "", "the client's")
+    alone.begin(Headers([("content-type", kind)]))
+    expected = alone.feed(data, True) if readable and renames else data
+    if mode is BodyMode.STREAMED and ending == "trailers" and got != expected:
+        assert unfinished(kind, data), "only what was never finished may be lost"
+        assert expected.startswith(got)
+    else:
+        assert got == expected
+    ended = mode is not BodyMode.NONE and (ending == "last piece" or not whole)
+    if ended or ending == "trailers":
+        assert isinstance(proxy.events[-1], Completed)
+    proxy.hang_up()
+    assert sum(isinstance(event, Completed) for event in proxy.events) == 1

@@ -188,6 +188,13 @@ def test_an_object_leaves_when_it_is_whole_and_doesnt_wait_for_the_responses_end
     assert "holds 0 bytes" in repr(one)
 
 
+def test_what_cant_become_an_object_isnt_held() -> None:
+    one = reader()
+    assert one.feed(b" \n", False) == b""
+    assert one.feed(b"no healthy upstream", False) == b" \nno healthy upstream"
+    assert one.feed(b'{"model":"tuned-v2"}', True) == b'{"model":"tuned-v2"}'
+
+
 def test_pieces_that_all_look_like_the_end_are_not_read_for_ever() -> None:
     """8 times the limit is read, then the rest passes; nothing of it is lost."""
     one, text = reader(limit=10_000), b'{"model":"tuned-v2","x":"' + b"}" * 9_000 + b'"}'

@@ -8,7 +8,7 @@ from msgspec import NODEFAULT, Struct, structs
 
 from pointsman.docs import DOCS
 from shared.config import load
-from shared.plugin import Plugin, Registry, Tier, Stability
+from shared.plugin import Plugin, Registry, Stability, Tier
 
 PAGES = DOCS / "plugins"
 REGISTRY = Registry.installed()

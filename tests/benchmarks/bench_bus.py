@@ -1,4 +1,4 @@
-"""How long the bus takes: put-to-view of frames, and resynchronisation of facts.
+"""How long the bus takes: put-to-view of frames, what a frame costs a picker, and resynchronisation of facts.
 
     .venv/bin/python -m tests.benchmarks.bench_bus
 
@@ -7,6 +7,9 @@ It starts a nats-server of its own and takes about 10 s. It prints
 - put-to-view: from a collector's `publish` of a frame of 100 endpoints with 10 attributes until a picker's handler has
   it decoded, 20 frames a second to four readers, p50 and p99;
 - put-to-view while the same frames are read by one reader as fast as they can be sent;
+- what such a frame costs a picker: CPU to decode it and to take it into its columns. All numbers are new each time; two
+  of the attributes may be lists of names (LoRA adapters), which stay the same or are all new; best of several rounds,
+  and as a multiple of a fixed loop of plain Python that is timed beside it;
 - resync: from the moment that a killed nats-server answers again until a reader of 1 000 facts has the whole set, which
   has changed in the meantime: once with its store, once wiped.
 
@@ -24,6 +27,8 @@ from pathlib import Path
 import numpy as np
 import structlog
 
+from services.picker.state.columns import Columns
+from services.picker.state.layout import Layout
 from shared.bus import (
     Bus,
     FactPublisher,
@@ -32,12 +37,15 @@ from shared.bus import (
     FrameReader,
     Replica,
     Subjects,
+    decode,
+    encode,
     fact_key,
     pack_ages,
     pack_floats,
     pool_token,
 )
 from shared.model import Endpoint, Fact
+from tests.benchmarks.bench_conversation import reference
 from tests.nats import NatsServer, nats_server
 
 SUBJECTS = Subjects()
@@ -90,6 +98,42 @@ async def put_to_view(server: NatsServer, readers: int, rate: float, seconds: fl
     return taken
 
 
+def frame_cost(lists: int, *, new: bool) -> tuple[float, float, float]:
+    """CPU seconds of (decoding a frame, applying it, the loop of plain Python); so many attributes are lists of names,
+    `new` ones with each frame."""
+    random, count = np.random.default_rng(2), len(ENDPOINTS)
+    encoded = []
+    for number in range(2):
+        numbers, names = ATTRIBUTES[lists:], ATTRIBUTES[:lists]
+        frame = Frame(
+            sender="collector",
+            sent=0.0,
+            sequence=number,
+            ids=tuple(ENDPOINTS),
+            columns={name: pack_floats(random.random(count)) for name in numbers},
+            ages={name: pack_ages(np.zeros(count)) for name in ATTRIBUTES},
+            objects={name: [[f"adapter-{number if new else 0}", "base"]] * count for name in names},
+        )
+        encoded.append(encode(frame))
+    columns, now = Columns(), 0.0
+    columns.relayout(Layout([Endpoint(id=one, name=one, address="10.0.0.1", port=8000) for one in ENDPOINTS]))
+    decoding = applying = loop = float("inf")
+    for _ in range(20):
+        began = time.process_time()
+        frames = [decode(Frame, encoded[turn % 2]) for turn in range(200)]
+        decoded = time.process_time()
+        for frame in frames:
+            now += 0.05
+            columns.apply(frame, now, 0.0)
+        applied = time.process_time()
+        for _ in range(20):
+            reference()
+        ended = time.process_time()
+        decoding, applying = min(decoding, (decoded - began) / 200), min(applying, (applied - decoded) / 200)
+        loop = min(loop, (ended - applied) / 20)
+    return decoding, applying, loop
+
+
 async def resync(server: NatsServer, *, wipe: bool) -> float:
     """Seconds from the server's first answer until the reader's view is the owner's set."""
     facts: dict[str, Fact] = {}
@@ -128,6 +172,15 @@ async def resync(server: NatsServer, *, wipe: bool) -> float:
 
 async def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    print(f"a frame of {len(ENDPOINTS)} endpoints x {len(ATTRIBUTES)} attributes at a picker   (target: 0.1 ms)")
+    for lists, new, what in (
+        (0, False, "numbers alone"),
+        (2, False, "two lists that stay"),
+        (2, True, "two new lists"),
+    ):
+        decoding, applying, loop = frame_cost(lists, new=new)
+        figures = f"decode {decoding * 1000:.3f} ms, apply {applying * 1000:.3f} ms"
+        print(f"  {what:21} {figures}, both {(decoding + applying) / loop:.1f} times the loop of plain Python")
     with tempfile.TemporaryDirectory() as directory:
         async with nats_server(Path(directory)) as server:
             print(f"frames of {len(ENDPOINTS)} endpoints x {len(ATTRIBUTES)} attributes, put to view")

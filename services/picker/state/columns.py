@@ -138,7 +138,7 @@ class Numbers:
 class ObjectColumn:
     """An attribute whose values aren't numbers: mostly tuples of names. Who has a name is kept, not searched for."""
 
-    __slots__ = ("_holders", "_raw", "at", "counts", "values")
+    __slots__ = ("_holders", "_holding", "_raw", "at", "counts", "values")
 
     def __init__(self, size: int) -> None:
         self.values: list[Any] = [None] * size
@@ -148,6 +148,8 @@ class ObjectColumn:
         self.counts: Floats = np.zeros(size)
         """How many items each endpoint's value has; 0 where it is absent or no tuple."""
         self._holders: dict[str, Mask] = {}
+        self._holding: dict[str, int] = {}
+        """By item: how many endpoints have it."""
 
     def holders(self, item: str) -> Mask:
         """For which endpoints the value is a tuple that contains `item`."""
@@ -203,15 +205,20 @@ class ObjectColumn:
         before, after = _names(self.values[row]), _names(value)
         self.values[row] = value
         self.counts[row] = len(value) if isinstance(value, tuple) else 0
-        for item in before - after:
-            held = self._holders[item]
-            held[row] = False
-            if not held.any():
-                del self._holders[item]
+        if before == after:
+            return
+        holders, holding = self._holders, self._holding
         for item in after - before:
-            if item not in self._holders:
-                self._holders[item] = np.zeros(len(self.values), np.bool_)
-            self._holders[item][row] = True
+            if item not in holders:
+                holders[item] = np.zeros(len(self.values), np.bool_)
+                holding[item] = 0
+            holders[item][row] = True
+            holding[item] += 1
+        for item in before - after:
+            holders[item][row] = False
+            holding[item] -= 1
+            if not holding[item]:
+                del holders[item], holding[item]
 
 
 def _names(value: Any) -> set[str]:

@@ -57,7 +57,7 @@ class VllmGrpcParser(Parser):
     def _generate(self, message: memoryview) -> Content:
         """Fields of GenerateRequest: 2 tokenized or 3 text, 4 sampling_params, 5 stream, 7 mm_inputs."""
         reader = Reader(self.parameters.max_fields)
-        tokenized: list[memoryview] | None = None
+        tokenized: list[memoryview] = []
         text: bytes | None = None
         sampling: list[memoryview] = []
         pictures: list[memoryview] = []
@@ -65,9 +65,11 @@ class VllmGrpcParser(Parser):
         for number, value in reader.fields(message):
             match number, value:
                 case 2, memoryview():  # of the two inputs the last one counts
-                    tokenized, text = [*(tokenized or ()), value], None
+                    tokenized.append(value)
+                    text = None
                 case 3, memoryview():
-                    tokenized, text = None, bytes(value)
+                    tokenized.clear()
+                    text = bytes(value)
                 case 4, memoryview():
                     sampling.append(value)
                 case 5, int():
@@ -78,7 +80,7 @@ class VllmGrpcParser(Parser):
         if text is not None:
             text.decode()  # a server refuses texts that aren't UTF-8
             return Content(api="generate", stream=stream, prompt=text, output_limit=limit, parallel=parallel)
-        if tokenized is None:
+        if not tokenized:
             raise ValueError("it has neither text nor tokenized; one of them is needed")
         prompt = packed_ids(self._ids(reader, tokenized), _placeholders(reader, pictures))
         return Content(

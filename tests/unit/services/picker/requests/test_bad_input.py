@@ -146,6 +146,7 @@ LARGE: dict[str, tuple[str, Callable[[int], bytes]]] = {
         lambda by: many('{"token_ids":[1],"features":{"mm_hashes":{"image":[', '""', by * VALUES_READ, "]}}}"),
     ),
     "fields": (GRPC[0], lambda by: frame(b"\x28\x01" * by * FIELDS_READ)),
+    "parts": (GRPC[0], lambda by: frame(b"\x12\x00" * by * FIELDS_READ)),
     "packed ids": (GRPC[1], lambda by: frame(field(2, field(2, b"\x07" * by * IDS_READ)))),
     "placeholders": (GRPC[0], lambda by: frame(field(2, field(2, b"\x07")) + field(7, b"\x2a\x00" * by * FIELDS_READ))),
     "a tensor": (GRPC[0], lambda by: frame(field(2, field(2, b"\x07")) + field(7, field(2, b"\x07" * by * 10**7)))),

@@ -1,0 +1,99 @@
+"""Plugins are asked whether they can give what others want of them, and what they lack is told at its place."""
+
+from typing import Any, ClassVar
+
+import pytest
+from msgspec import Struct
+
+from shared.attributes import AttributeKey
+from shared.config import Invalid, LoadedConfig, load
+from shared.plugin import Concern, Demand, Need, Plugin, Role, Tier
+from tests.unit.shared.config.plugins import HEADER, registry
+
+DEPTH = AttributeKey("Depth", "depth-extractor", float)
+WIDTH = AttributeKey("Width", "depth-extractor", float)
+
+
+class DepthExtractor(Plugin):
+    """Makes two attributes, as far as its parameter says."""
+
+    class Parameters(Struct, frozen=True, rename="camel"):
+        without_depth: bool = False
+
+    TYPE = "depth-extractor"
+    ROLES = frozenset({Role.EXTRACTOR})
+    TIER = Tier.COLLECTOR
+    PRODUCES = (DEPTH, WIDTH)
+    INPUT: ClassVar[str] = "pages"
+
+    @classmethod
+    def check(cls, parameters: Any, demand: Demand) -> list[Concern]:
+        if not parameters.without_depth:
+            return []
+        required = [Concern("withoutDepth", f"required by {names}") for names in demand.required.values()]
+        return required + [Concern("", f"used by {names}", fatal=False) for names in demand.used.values()]
+
+
+class DepthScorer(Plugin):
+    TYPE = "depth-scorer"
+    ROLES = frozenset({Role.SCORER})
+    REQUIRES = (DEPTH,)
+
+
+class NamingScorer(Plugin):
+    TYPE = "naming-scorer"
+    ROLES = frozenset({Role.SCORER})
+
+    @classmethod
+    def needs(cls, parameters: Any) -> tuple[Need, ...]:
+        return (Need("attribute", "Depth"),)
+
+
+class WidthFilter(Plugin):
+    TYPE = "width-filter"
+    ROLES = frozenset({Role.FILTER})
+    USES = (WIDTH,)
+
+
+def loaded(*plugins: str, parameters: str = "{withoutDepth: true}") -> LoadedConfig:
+    types = registry()
+    for one in (DepthExtractor, DepthScorer, NamingScorer, WidthFilter):
+        types.add(one)
+    listed = "".join(f"- {{type: {one}}}\n" for one in plugins)
+    return load(
+        f"{HEADER}plugins:\n- {{type: metrics-data-source}}\n- {{type: depth-extractor, parameters: {parameters}}}\n"
+        f"{listed}dataLayer: {{sources: [{{pluginRef: metrics-data-source, extractors: [{{pluginRef: depth-extractor}}]"
+        "}]}\n",
+        types,
+    )
+
+
+def test_what_is_required_and_lacks_is_an_error_at_the_parameter() -> None:
+    with pytest.raises(Invalid) as caught:
+        loaded("depth-scorer")
+    assert caught.value.lines() == ["plugins[1].parameters.withoutDepth: required by ('depth-scorer',)"]
+
+
+def test_an_attribute_that_parameters_name_is_required_like_any_other() -> None:
+    with pytest.raises(Invalid) as caught:
+        loaded("naming-scorer", "depth-scorer")
+    assert caught.value.lines() == [
+        "plugins[1].parameters.withoutDepth: required by ('naming-scorer', 'depth-scorer')",
+    ]
+
+
+def test_what_is_only_used_and_lacks_can_be_a_warning() -> None:
+    config = loaded("width-filter")
+    assert [str(one) for one in config.warnings] == ["plugins[1].parameters: used by ('width-filter',)"]
+
+
+def test_a_plugin_is_not_asked_for_what_nobody_reads() -> None:
+    assert loaded().warnings == ()
+    assert loaded("depth-scorer", "width-filter", parameters="{}").warnings == ()
+
+
+def test_a_spec_knows_which_parameters_the_document_gives() -> None:
+    """In whatever case; one with no value is one that isn't given."""
+    assert loaded(parameters="{WithoutDepth: false}").plugins["depth-extractor"].given == {"withoutDepth"}
+    assert loaded(parameters="{withoutDepth: null}").plugins["depth-extractor"].given == frozenset()
+    assert loaded(parameters="{}").plugins["depth-extractor"].given == frozenset()

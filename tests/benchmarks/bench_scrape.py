@@ -121,7 +121,8 @@ async def measure(pages: Sequence[bytes], port: int) -> None:
     async def scrape() -> None:
         await read(await client.get(url, source.tls))
 
-    names = [selector.name for choice in binding.choices if (selector := choice.next()) is not None]
+    await read(pages[0])
+    names = [str(choice).split(" or ")[0].encode() for choice in binding.choices]
 
     async def only_scan() -> None:
         for name in names:

@@ -15,7 +15,6 @@ from tests.unit.services.collector.test_scraper import Servers, Watcher, endpoin
 from tests.unit.services.collector.waiting import until
 from tests.unit.shared.bus.test_frame_sender import Recorder
 
-
 OPERATIONS = Path(__file__).resolve().parents[4] / "docs" / "operations.md"
 
 

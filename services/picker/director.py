@@ -1,8 +1,8 @@
 """`Director.decide`: from a request and the view to a decision, without I/O.
 
-The order is the reference's: model, priority, admission, candidates, scheduling. Two of its gaps are closed: the
-candidates are looked at before admission, so an empty pool is a 503 for everybody, and a subset hint is honoured with
-its ports, also for requests without a body.
+The order is the reference's: model, priority, admission, candidates, scheduling, conditional decode. Two of its gaps
+are closed: the candidates are looked at before admission, so an empty pool is a 503 for everybody, and a subset hint is
+honoured with its ports, also for requests without a body.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ import numpy as np
 from services.picker.admission.detector import SaturationDetector
 from services.picker.decision import SHOWN, Asked, Decision
 from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
-from services.picker.requests.request import Refusal, Request, Route
-from services.picker.scheduling.cycle import Cycle
+from services.picker.requests.request import Headers, Refusal, Request, Route
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows
 from services.picker.state.view import View
@@ -71,6 +71,8 @@ class Director:
             at=self._wall_clock(),
             monotonic=now,
         )
+        if request.content.takes_model and not model:
+            return decided(outcome=_NO_MODEL, seconds=perf_counter() - started)
         if (unknown := self._unknown(request.content.model, view)) is not None:
             return decided(outcome=unknown, seconds=perf_counter() - started)
         if not len(candidates):
@@ -84,6 +86,10 @@ class Director:
         picked = runs[primary].picked
         if not picked:
             return decided(outcome=_FILTERED, seconds=perf_counter() - started)
+        if _only_if_cached(request.headers):
+            picked = _holders(cycle, picked)
+            if not picked:
+                return decided(outcome=_NOT_CACHED, seconds=perf_counter() - started)
         tokens = self.scheduler.picked(cycle, picked[0])
         authorities = cycle.layout.authorities
         route = Route(
@@ -107,7 +113,7 @@ class Director:
     def _model(self, request: Request, view: View) -> tuple[str, str]:
         """(target model, name of the resource that rewrote it)."""
         model = request.content.model
-        if not model:
+        if not model and not request.content.takes_model:
             return "", ""
         found = view.rewrites.target(model, request.id)
         if found is not None:
@@ -135,6 +141,26 @@ class Director:
         return f"<Director {self.scheduler!r}>"
 
 
+def _only_if_cached(headers: Headers) -> bool:
+    """Whether the client prefers no answer to one whose prompt has to be computed first (`Prefer: if-available`,
+    RFC 7240): an attempt at early decoding, before it asks for a prefill elsewhere."""
+    for value in headers.all("prefer"):
+        for preference in value.split(","):
+            if preference.partition(";")[0].partition("=")[0].strip().lower() == "if-available":
+                return True
+    return False
+
+
+def _holders(cycle: Cycle, picked: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of the picked endpoints that hold some of the prompt; none unless the first choice does."""
+    match = cycle.get(PREFIX_MATCH)
+    if match is None or not match.matched[picked[0]]:
+        return ()
+    return tuple(row for row in picked if match.matched[row])
+
+
+_NO_MODEL = Refusal(status=400, message="model: model not found in request body; the name of the model is needed")
+_NOT_CACHED = Refusal(status=412, message="no decode worker has the requested KV cache", kind="precondition_failed")
 _EMPTY = Refusal(
     status=503,
     message="no endpoints: the pool has no model server that is ready",

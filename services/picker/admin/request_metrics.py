@@ -39,7 +39,7 @@ _REQUEST_BYTES = tuple(float(64 << power) for power in range(0, 25, 2))
 _RESPONSE_BYTES = tuple(float(64 << power) for power in range(0, 21, 2))
 _TOKENS = (1.0, *(float(1 << power) for power in range(3, 21)))
 
-_CODES = {404: "NotFound", 429: "ResourceExhausted", 503: "ServiceUnavailable"}
+_CODES = {404: "NotFound", 412: "PreconditionFailed", 429: "ResourceExhausted", 503: "ServiceUnavailable"}
 _MODEL_SERVER = "ModelServerError"
 _FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("duration", "request_duration_seconds", "From a request's headers to the end of its response"),

@@ -177,6 +177,7 @@ class Conversation:
         seen = self._response is not None and self._response.seen
         self._release()
         self._state = _ENDED
+        self._response = None
         return self._complete(aborted=not (refused or seen))
 
     # -- the request

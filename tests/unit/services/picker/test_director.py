@@ -216,6 +216,63 @@ def test_a_rule_goes_before_the_rewrite_header_and_the_header_before_nothing() -
     assert route(decide(view, request(model="", headers=header))).model is None
 
 
+def test_a_body_without_a_model_needs_a_rewrite_that_supplies_one() -> None:
+    without = request(model="", takes_model=True)
+    view = rewriting(pool("a1"))
+    missing = refusal(decide(view, without))
+    assert (missing.status, missing.kind) == (400, "invalid_request_error")
+    assert missing.message.startswith("model: model not found in request body")
+    header = request(model="", takes_model=True, headers=[(REWRITE_HEADERS[0], "wanted")])
+    assert route(decide(view, header)).model == "wanted"
+    view.upsert("pool.rewrite.any", ModelRewrite(name="any", rules=(RewriteRule(targets=(Target(model="general"),)),)))
+    supplied = decide(view, without)
+    assert (route(supplied).model, supplied.rewrite, route(supplied).client_model) == ("general", "any", "")
+    assert route(decide(view, request(model=""))).model is None, "a body that has no place for one"
+
+
+PREFIX = "plugins:\n- type: prefix-cache-scorer\n- type: max-score-picker\n  parameters: {maxNumOfEndpoints: 3}\n"
+
+
+@pytest.mark.parametrize(
+    ("prefer", "conditional"),
+    [
+        (["if-available"], True),
+        (["IF-Available"], True),
+        (["respond-async, if-available; x=y , wait=5"], True),
+        (["wait=5", "if-available=1"], True),
+        (["if-available-now"], False),
+        (["wait; if-available"], False),
+        ([""], False),
+        ([], False),
+    ],
+)
+def test_who_prefers_only_a_cached_prompt_gets_a_412_where_nobody_has_it(prefer: list[str], conditional: bool) -> None:
+    view, made, prompt = pool("a1", "a2"), director(PREFIX), b"x" * 2000
+    asked = request(prompt, headers=[("Prefer", one) for one in prefer])
+    first = made.decide(asked, view, NOW)
+    if conditional:
+        made_of_it = refusal(first)
+        assert (made_of_it.status, made_of_it.retry_after) == (412, None)
+        assert not len(view.prefixes), "what isn't routed isn't remembered"
+    else:
+        assert route(first).destinations
+
+
+def test_who_prefers_only_a_cached_prompt_goes_to_those_who_have_it_and_no_fallback() -> None:
+    view, made, prompt = pool("a1", "a2", "a3"), director(PREFIX), b"x" * 2000
+    asked = request(prompt, headers=[("prefer", "if-available")])
+    learned = route(made.decide(request(prompt, subset=("10.0.0.2",)), view, NOW)).destinations
+    assert learned == ("10.0.0.2:8000",)
+    assert route(made.decide(asked, view, NOW)).destinations == learned
+    assert len(route(made.decide(request(prompt), view, NOW)).destinations) == 3
+
+
+def test_without_a_prefix_index_nothing_is_known_to_be_cached() -> None:
+    header = [("prefer", "if-available")]
+    document = "plugins:\n- type: queue-scorer\n"
+    assert refusal(decide(pool("a1"), request(b"x" * 2000, headers=header), document)).status == 412
+
+
 def test_an_inference_model_gives_a_priority_to_who_names_no_objective() -> None:
     view = busy()
     view.upsert("pool.model.m", Model(name="m", model_name="cheap", criticality=Criticality.SHEDDABLE))

@@ -5,34 +5,26 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.picker.admin.decisions import DecisionRing
-from services.picker.admin.metrics import PickerMetrics
-from services.picker.exchange import Desk, Exchange
-from services.picker.extproc.events import Limits
-from services.picker.extproc.messages import BodyMode, ProcessingRequest
+from services.picker.exchange import Exchange
+from services.picker.extproc.messages import BodyMode
 from services.picker.pipeline import build
-from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.config import load
-from shared.plugin import Registry
+from tests.unit.services.picker.desk import REGISTRY, PickerDesk, destinations, refused
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
     LEAN,
-    Answer,
     body,
     headers,
-    read,
     response_body,
     response_headers,
     response_trailers,
     trailers,
 )
-from tests.unit.services.picker.world import NOW, endpoint, pool, report
+from tests.unit.services.picker.world import endpoint, pool, report
 
-REGISTRY = Registry.installed()
 CHAT = [(":method", "POST"), (":path", "/v1/chat/completions"), ("x-request-id", "mine")]
 GET = [(":method", "GET"), (":path", "/v1/models")]
 MESSAGE = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 4000}]}).encode()
@@ -47,59 +39,18 @@ plugins:
 ESTIMATE = DOCUMENT + "- type: inflight-load-producer\n  parameters: {addEstimatedOutputTokens: true}\n"
 
 
-class World:
+class World(PickerDesk):
     """A picker's desk over three endpoints, of which a1 is the best and a3 the worst."""
 
-    def __init__(self, document: str = DOCUMENT, *, log_decisions: bool = False, limit: int = 10_000) -> None:
-        self.now = NOW
-        self.view: View = pool("a1", "a2", "a3")
-        report(self.view, {WAITING_QUEUE_SIZE: [0, 1, 2]})
-        self.ring = DecisionRing(10)
-        self.metrics = PickerMetrics(CollectorRegistry(), self.view, lambda: self.now)
-        self.desk = Desk(
-            self.view,
-            build(load(document, REGISTRY), np.random.default_rng(1), lambda: 0.0),
-            self.ring,
-            self.metrics,
-            limits=Limits(request_body=limit),
-            make_id=lambda: "made",
-            clock=lambda: self.now,
-            log_decisions=log_decisions,
-        )
-
-    def begin(self, *messages: Any) -> tuple[Exchange, list[Answer]]:
-        exchange = self.desk.exchange()
-        return exchange, self.say(exchange, *messages)
-
-    def say(self, exchange: Exchange, *messages: Any) -> list[Answer]:
-        answers: list[Answer] = []
-        for message in messages:
-            answers += map(read, exchange.receive(ProcessingRequest.FromString(message.SerializeToString())))
-        return answers
+    def __init__(self, document: str = DOCUMENT, **options: Any) -> None:
+        view = pool("a1", "a2", "a3")
+        report(view, {WAITING_QUEUE_SIZE: [0, 1, 2]})
+        super().__init__(view, document, **options)
 
     def routed(self, modes: tuple[BodyMode, BodyMode] = LEAN) -> Exchange:
         exchange, answers = self.begin(headers(CHAT, modes=modes), body(MESSAGE, end=True))
         assert destinations(answers) == "10.0.0.1:8000,10.0.0.2:8000,10.0.0.3:8000"
         return exchange
-
-    @property
-    def load(self) -> dict[str, int]:
-        return {name: requests for name, (requests, _) in self.view.in_flight.own().items()}
-
-    @property
-    def tokens(self) -> int:
-        return sum(tokens for _, tokens in self.view.in_flight.own().values())
-
-
-def destinations(answers: list[Answer]) -> str:
-    found = [value for one in answers if (value := one.set_headers.get("x-gateway-destination-endpoint"))]
-    assert len(found) == 1, answers
-    return found[0]
-
-
-def refused(answers: list[Answer]) -> Answer:
-    assert answers[-1].status, answers
-    return answers[-1]
 
 
 @pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX])

@@ -1,0 +1,218 @@
+"""The catalogue of refusals: what a client gets in each situation in which its request isn't routed.
+
+One table, from the proxy's first message to the answer, in both ways that proxies show bodies: status, `error.type`, a
+piece of the message that says what is wrong, and the headers besides the content type.
+"""
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from services.picker.extproc.messages import BodyMode
+from services.picker.state.view import View
+from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
+from shared.model import Model, Objective
+from tests.unit.services.picker.desk import PickerDesk, refused
+from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, Answer, Headers, body, headers
+from tests.unit.services.picker.world import pool, report
+
+BAD = "invalid_request_error"
+RETRY = {"retry-after": "1"}
+EMPTY = {**RETRY, "x-llm-d-request-dropped-reason": "rejected-no-endpoints"}
+SATURATED = {**RETRY, "x-llm-d-request-dropped-reason": "rejected-saturated"}
+MESSAGES = [{"role": "user", "content": "hi"}]
+CHAT = json.dumps({"model": "m", "messages": MESSAGES}).encode()
+HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+NOBODY = HEAD + "plugins:\n- type: label-selector-filter\n  parameters: {matchLabels: {role: nobody}}\n"
+OPENAI_ALONE = HEAD + "plugins:\n- type: openai-parser\nrequestHandler: {parsers: [{pluginRef: openai-parser}]}\n"
+VLLM_GRPC = HEAD + "plugins:\n- type: vllmgrpc-parser\nrequestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}\n"
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    path: str = "/v1/chat/completions"
+    sent: Any = CHAT
+    """The body; what isn't bytes is sent as JSON. None: a request without a body."""
+    more: dict[str, str] = {}
+    """Headers besides method and path."""
+    hint: Any = None
+    endpoints: Sequence[str] = ("a1", "a2")
+    busy: bool = False
+    document: str = ""
+    models: bool = False
+    """Whether the pool has an InferenceModel."""
+    status: int = 400
+    kind: str = BAD
+    says: str
+    gets: dict[str, str] = {}
+    limit: int = 10_000
+
+
+CASES: dict[str, Case] = {
+    "no JSON": Case(sent=b"no healthy upstream", says="JSON"),
+    "no JSON object": Case(sent=b"[1]", says="object"),
+    "an empty body": Case(sent=b"", says="the body is empty; a JSON object is needed"),
+    "null": Case(sent=b"null", says="object"),
+    "invalid UTF-8": Case(sent=b'{"model":"\xff"}', says=""),
+    "nested without end": Case(sent=b'{"model":"m","messages":' + b"[" * 5_000, says=""),
+    "a completion without a prompt": Case(path="/v1/completions", sent={"model": "m"}, says="prompt: missing"),
+    "a completion with an empty prompt": Case(path="/v1/completions", sent={"model": "m", "prompt": ""}, says="prompt"),
+    "a chat without messages": Case(sent={"model": "m"}, says="messages: missing"),
+    "a chat with an empty list of messages": Case(sent={"model": "m", "messages": []}, says="messages"),
+    "a chat whose messages are a text": Case(sent={"model": "m", "messages": "hi"}, says="messages"),
+    "a chat with a query in its path": Case(path="/v1/chat/completions?x=1", sent={"model": "m"}, says="messages"),
+    "responses without input": Case(path="/v1/responses", sent={"model": "m"}, says="input: missing"),
+    "a conversation without items": Case(path="/v1/conversations", sent={}, says="items"),
+    "embeddings without input": Case(path="/v1/embeddings", sent={"model": "m", "input": None}, says="input"),
+    "an image without a prompt": Case(path="/v1/images/generations", sent={"model": "m"}, says="must have prompt"),
+    "messages of Anthropic's API without one": Case(path="/v1/messages", sent={"model": "m"}, says="message"),
+    "tokens of vLLM's API without one": Case(path="/inference/v1/generate", sent={"model": "m"}, says="token_ids"),
+    "no model": Case(sent={"messages": MESSAGES}, says="model not found in request body"),
+    "no model, and no endpoint either": Case(
+        sent={"messages": MESSAGES}, endpoints=(), says="model not found in request body"
+    ),
+    "a model that is no text": Case(sent={"model": 7, "messages": MESSAGES}, says="model"),
+    "an API that no parser reads": Case(
+        path="/v1/rerank", document=OPENAI_ALONE, says="no parser registered matching path suffix for: /v1/rerank"
+    ),
+    "a body above the limit": Case(sent=b"x" * 101, limit=100, status=413, says="larger than the limit of 100 bytes"),
+    "too many bytes of headers": Case(more={"x-large": "x" * 300_000}, status=431, says="262144 bytes are taken"),
+    "a model that the pool doesn't name": Case(
+        models=True, status=404, kind="model_not_found", says="'m' is none that this pool serves"
+    ),
+    "what may be shed, in a full pool": Case(
+        busy=True,
+        more={"x-gateway-inference-objective": "batch"},
+        status=429,
+        kind="rate_limit_exceeded",
+        says="system saturated, sheddable request dropped",
+        gets=SATURATED,
+    ),
+    "what may be shed, in an empty pool": Case(
+        endpoints=(),
+        more={"x-llm-d-inference-objective": "batch"},
+        status=503,
+        kind="service_unavailable",
+        says="no endpoints",
+        gets=EMPTY,
+    ),
+    "an empty pool": Case(endpoints=(), status=503, kind="service_unavailable", says="no endpoints", gets=EMPTY),
+    "a request without a body, in an empty pool": Case(
+        path="/v1/models", sent=None, endpoints=(), status=503, kind="service_unavailable", says="no", gets=EMPTY
+    ),
+    "a body that nobody reads, in an empty pool": Case(
+        path="/v1/rerank", sent=b"x", endpoints=(), status=503, kind="service_unavailable", says="no", gets=EMPTY
+    ),
+    "a subset that names nobody": Case(
+        hint=["10.9.9.9:8000"], status=503, kind="service_unavailable", says="in the subset", gets=EMPTY
+    ),
+    "a subset with another port": Case(
+        hint=["10.0.0.1:9000"], status=503, kind="service_unavailable", says="in the subset", gets=EMPTY
+    ),
+    "an empty subset": Case(hint=[], status=503, kind="service_unavailable", says="in the subset", gets=EMPTY),
+    "an empty subset, without a body": Case(
+        path="/v1/models", sent=None, hint=[], status=503, kind="service_unavailable", says="subset", gets=EMPTY
+    ),
+    "filters that leave nobody": Case(
+        document=NOBODY,
+        status=429,
+        kind="rate_limit_exceeded",
+        says="no endpoints available for the given request",
+        gets=SATURATED,
+    ),
+    "a prompt that nobody has cached, for who prefers no other": Case(
+        more={"prefer": "respond-async, If-Available; wait=1"},
+        status=412,
+        kind="precondition_failed",
+        says="no decode worker has the requested KV cache",
+    ),
+}
+
+
+def view(case: Case) -> View:
+    made = pool(*case.endpoints)
+    if case.busy:
+        report(made, {WAITING_QUEUE_SIZE: [9, 9], KV_CACHE_USAGE: [0.5, 0.5]})
+    made.upsert("pool.objective.batch", Objective(name="batch", priority=-1))
+    if case.models:
+        made.upsert("pool.model.x", Model(name="x", model_name="another"))
+    return made
+
+
+def ask(case: Case, modes: tuple[BodyMode, BodyMode], picker: PickerDesk) -> Answer:
+    method = "GET" if case.sent is None else "POST"
+    sent: Headers = {":method": method, ":path": case.path, **case.more}
+    said: list[Any] = [headers(sent, modes=modes, hint=case.hint, end=case.sent is None)]
+    if case.sent is not None:
+        data = case.sent if isinstance(case.sent, bytes) else json.dumps(case.sent).encode()
+        said += [body(data[:20]), body(data[20:], end=True)] if modes is FULL_DUPLEX else [body(data, end=True)]
+    exchange, answers = picker.begin(*said)
+    assert exchange.closed
+    assert not any(one.set_headers.get("x-gateway-destination-endpoint") for one in answers)
+    exchange.end()
+    return refused(answers)
+
+
+@pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX], ids=["buffered", "full duplex"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_refusal(case: Case, modes: tuple[BodyMode, BodyMode]) -> None:
+    picker = PickerDesk(view(case), case.document, limit=case.limit)
+    answer = ask(case, modes, picker)
+    error = json.loads(answer.body)["error"]
+    assert (answer.status, error["type"], error["code"]) == (case.status, case.kind, case.status)
+    assert case.says in error["message"]
+    assert error["message"]
+    assert len(error["message"]) < 500
+    assert answer.set_headers == {"content-type": "application/json", **case.gets}
+    assert answer.grpc_status is None
+    assert (picker.load, picker.desk.open, picker.metrics.statuses) == ({}, 0, {case.status: 1})
+
+
+def frame(payload: bytes, flag: int = 0, length: int | None = None) -> bytes:
+    return struct.pack(">BI", flag, len(payload) if length is None else length) + payload
+
+
+GRPC: dict[str, tuple[bytes, Sequence[str], int, int, str]] = {
+    "no frame": (b"plain text not grpc payload style", ("a1",), 400, 3, "frame"),
+    "a frame that is too short": (b"\0\0\0\0", ("a1",), 400, 3, "expected at least 5 bytes for header, got 4"),
+    "a frame that is cut off": (frame(b"12345", length=10), ("a1",), 400, 3, "header indicates 10 bytes, but only 5"),
+    "compressed by nobody knows what": (frame(b"x", flag=1), ("a1",), 400, 3, "grpc-encoding"),
+    "no message": (frame(b"\xff"), ("a1",), 400, 3, "the GenerateRequest can't be read"),
+    "a request without input": (frame(b""), ("a1",), 400, 3, "neither text nor tokenized"),
+    "an empty pool": (frame(b"\x1a\x02hi"), (), 503, 14, "no endpoints"),
+}
+
+
+@pytest.mark.parametrize("case", GRPC.values(), ids=GRPC.keys())
+def test_refusal_of_a_grpc_call(case: tuple[bytes, Sequence[str], int, int, str]) -> None:
+    """A proxy makes `grpc-message` of the body, so it is plain text."""
+    data, endpoints, status, grpc_status, says = case
+    picker = PickerDesk(pool(*endpoints), VLLM_GRPC)
+    sent = {
+        ":method": "POST",
+        ":path": "/vllm.grpc.engine.VllmEngine/Generate",
+        "content-type": "application/grpc",
+    }
+    exchange, answers = picker.begin(headers(sent, modes=FULL_DUPLEX), body(data, end=True))
+    answer = refused(answers)
+    assert (answer.status, answer.grpc_status) == (status, grpc_status)
+    assert says in answer.body.decode()
+    assert not answer.body.startswith(b"{")
+    assert answer.set_headers == (EMPTY if status == 503 else {})
+    exchange.end()
+    assert picker.desk.open == 0
+
+
+def test_what_isnt_an_error() -> None:
+    """An objective that nobody knows, bytes of headers in their thousands, an API that nobody reads."""
+    for sent in (
+        {":path": "/v1/chat/completions", "x-llm-d-inference-objective": "unknown"},
+        {":path": "/v1/chat/completions", "x-large": "x" * 10_000},
+        {":path": "/v1/rerank"},
+    ):
+        picker = PickerDesk(view(Case(says="", busy=True)))
+        _, answers = picker.begin(headers({":method": "POST", **sent}, modes=LEAN), body(CHAT, end=True))
+        assert answers[-1].set_headers["x-gateway-destination-endpoint"]

@@ -130,7 +130,7 @@ class CollectorService(Service):
             },
             "members": list(self.members.ids),
             "endpoints": {"pool": len(self._endpoints), "assigned": list(self.scraper.watched)},
-            "sources": self.scraper.pipeline.describe(),
+            "sources": [*self.scraper.pipeline.describe(), *self._endpoint_events.describe()],
             "config": {
                 "origin": self._settings.config_file or "bus",
                 "taken": self._reloads.taken,

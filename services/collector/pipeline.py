@@ -32,11 +32,11 @@ class Pipeline(Struct, frozen=True):
     """Who hears of endpoints that come, change and go."""
 
     def describe(self) -> list[dict[str, Any]]:
-        """For the debug pages."""
+        """For the debug pages: what is polled."""
         return [
             {"source": feed.source.name, "extractors": [extractor.name for extractor in feed.extractors]}
             for feed in self.feeds
-        ] + [feed.describe() for feed in self.endpoint_feeds]
+        ]
 
 
 def plan(config: LoadedConfig) -> tuple[Any, ...]:

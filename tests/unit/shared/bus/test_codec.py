@@ -112,6 +112,8 @@ def test_deeply_nested_bytes_are_malformed() -> None:
         ({"ages": {"x/p": b"12345"}}, "ages 'x/p' has 5 bytes, 4 are needed"),
         ({"objects": {"o/p": []}}, "objects 'o/p' has 0 values for 1 endpoints"),
         ({"ages": {}}, "'x/p' is in only one of them"),
+        ({"absent": {"y/p": [0, 1]}}, "absent 'y/p' has position 1, there are 1 endpoints"),
+        ({"absent": {"y/p": [-1]}}, "absent 'y/p' has position -1"),
         ({"ids": tuple(map(str, range(MAX_FRAME_ENDPOINTS + 1)))}, "1001 endpoints in a frame, at most 1000"),
     ],
 )

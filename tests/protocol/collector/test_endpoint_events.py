@@ -1,0 +1,121 @@
+"""Endpoint extractors in a collector: they hear of its share, and what they find out travels with the metrics."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import httpx
+
+from services.collector.app import CollectorService
+from services.collector.settings import CollectorSettings
+from shared.attributes import ALWAYS, AttributeKey, AttributeMap
+from shared.datalayer.endpoints import EndpointEvent, EndpointExtractor
+from shared.datalayer.events import Change
+from shared.plugin import Registry, Tier
+from tests.in_process import serving
+from tests.nats import NatsServer
+from tests.protocol.collector.harness import Frames, Owner, endpoint, eventually
+
+COST = AttributeKey("Cost", "cost-extractor", float)
+CLOSED_PORT = 9
+
+
+class CostExtractor(EndpointExtractor):
+    """What an endpoint's label says that it costs; fails where that is no number."""
+
+    TYPE = "cost-extractor"
+    TIER = Tier.COLLECTOR
+    PRODUCES = (COST,)
+    kept: set[str]
+
+    def __init__(self, name: str, parameters: object = None) -> None:
+        super().__init__(name, parameters)
+        self.kept = set()
+        MADE.append(self)
+
+    def on_endpoint(self, event: EndpointEvent, attributes: AttributeMap) -> None:
+        if event.change is Change.DELETED:
+            self.kept.discard(event.endpoint.name)
+            return
+        self.kept.add(event.endpoint.name)
+        if "cost" in event.endpoint.labels:
+            attributes.put(COST, float(event.endpoint.labels["cost"]), ALWAYS)
+        else:
+            attributes.drop(COST)
+
+
+MADE: list[CostExtractor] = []
+CONFIG = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: cost-extractor
+- {type: queue-scorer}
+"""
+WITHOUT = CONFIG.replace("- type: cost-extractor\n", "")
+
+
+def service(url: str, id: str) -> CollectorService:
+    settings = CollectorSettings(nats_url=(url,), id=id, admin_host="127.0.0.1", admin_port=0, drain_timeout=2.0)
+    return CollectorService(settings, Registry([*Registry.installed(), CostExtractor]))
+
+
+def heard() -> set[str]:
+    """The endpoints that the extractor of the last configuration keeps something for."""
+    return MADE[-1].kept
+
+
+async def test_extractors_follow_the_share_of_endpoints(nats: NatsServer, owner: Owner, frames: Frames) -> None:
+    """The servers needn't answer: what follows from the endpoint itself is known all the same."""
+    async with serving(service(nats.url, "one")) as one:
+        await owner.publish([endpoint("a", CLOSED_PORT, cost="1.5"), endpoint("b", CLOSED_PORT)], CONFIG)
+        await eventually(lambda: frames.value("a", COST) == 1.5, "the attribute")
+        assert heard() == {"a", "b"}
+        await asyncio.sleep(1.5)
+        assert frames.age("a", COST) < 1.0, "it is said again and again"
+        await owner.publish([endpoint("a", CLOSED_PORT, cost="2"), endpoint("c", CLOSED_PORT, cost="no")], CONFIG)
+        await eventually(lambda: frames.value("a", COST) == 2.0, "the label's change")
+        await eventually(lambda: heard() == {"a", "c"}, "what is kept for an endpoint that went is let go")
+        value = one.registry.get_sample_value
+        assert value("pointsman_datalayer_extractor_failures_total", {"extractor": "cost-extractor"}) == 1
+        async with httpx.AsyncClient() as client:
+            port = one.admin_port
+            answer = await client.get(f"http://127.0.0.1:{port}/debug/endpoints")
+            [known] = [one for one in answer.json() if one["id"] == "default/a"]
+            assert known["attributes"]["Cost"] == {"value": 2.0, "age": 0.0}
+            metrics = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+            assert (
+                'pointsman_datalayer_events_total{event="deleted",source="endpoint-notification-source"} 1.0' in metrics
+            )
+        assert {"source": "endpoint-notification-source", "extractors": ["cost-extractor"]} in one.state()["sources"]
+
+
+async def test_a_configuration_brings_its_extractors_and_takes_their_attributes_along(
+    nats: NatsServer, owner: Owner, frames: Frames
+) -> None:
+    async with serving(service(nats.url, "one")) as one:
+        await owner.publish([endpoint("a", CLOSED_PORT, cost="1")], WITHOUT)
+        await eventually(lambda: list(one.scraper.watched) == ["default/a"], "the share")
+        await owner.publish([endpoint("a", CLOSED_PORT, cost="1")], CONFIG)
+        await eventually(lambda: frames.value("a", COST) == 1.0, "the attribute")
+        await owner.publish([endpoint("a", CLOSED_PORT, cost="1")], WITHOUT)
+        await eventually(lambda: len(one.scraper.watched["default/a"].attributes) == 0, "nothing of it is left")
+
+
+async def test_an_endpoint_that_moves_to_another_collector_is_heard_of_there(
+    nats: NatsServer, owner: Owner, frames: Frames
+) -> None:
+    names = [f"e{number}" for number in range(8)]
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(serving(service(nats.url, "one")))
+        await owner.publish([endpoint(name, CLOSED_PORT, cost="1") for name in names], CONFIG)
+        await eventually(lambda: len(one.scraper.watched) == len(names), "one has all")
+        first = MADE[-1]
+        assert first.kept == set(names)
+        two = await stack.enter_async_context(serving(service(nats.url, "two")))
+        await eventually(lambda: 0 < len(two.scraper.watched) < len(names), "two has its share")
+        second = MADE[-1]
+        await eventually(
+            lambda: first.kept | second.kept == set(names) and not first.kept & second.kept, "a share each"
+        )
+        moved = sorted(second.kept)[0]
+        await eventually(lambda: frames.sender(moved, COST) == "two", "its frames")

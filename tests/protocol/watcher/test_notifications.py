@@ -1,0 +1,299 @@
+"""From Node objects in files to numbers in a picker's columns, over the real nats-server."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.picker.app import PickerService
+from services.picker.extractors.topology import TOPOLOGY, Topology
+from services.picker.settings import PickerSettings
+from shared.attributes import ALWAYS, AttributeKey
+from shared.bus import Bus, NoResponders, jetstream
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Frame
+from shared.bus.subjects import Subjects
+from tests.in_process import serving
+from tests.nats import NatsServer
+from tests.protocol.watcher.harness import POOL, WatcherProcess, eventually, replace, watcher
+
+GPU = AttributeKey("GPUClass", "node-labels-extractor", float)
+MEMORY = AttributeKey("GPUMemory", "node-labels-extractor", float)
+TAKE_OVER = 3.0
+"""Seconds from the death of the active watcher to the first frame of another."""
+ZONE = "topology.kubernetes.io/zone"
+
+CONFIG = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: node-labels-extractor
+  parameters:
+    attributes:
+    - {label: nvidia.com/gpu.product, attributeKey: GPUClass, values: {NVIDIA-H100: 3, NVIDIA-A100: 2}}
+    - {label: nvidia.com/gpu.memory, attributeKey: GPUMemory}
+- type: topology-extractor
+"""
+PLAIN = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n"
+
+
+def node(name: str, product: str = "NVIDIA-H100", **labels: str) -> str:
+    """A node as `kubectl get node -o yaml` prints it, with GPU Feature Discovery's labels."""
+    extra = "".join(f"    nvidia.com/gpu.{key}: {value!r}\n" for key, value in labels.items())
+    return f"""\
+apiVersion: v1
+kind: Node
+metadata:
+  creationTimestamp: "2026-08-01T12:00:00Z"
+  labels:
+    kubernetes.io/hostname: {name}
+    nvidia.com/gpu.product: {product}
+{extra}  name: {name}
+  resourceVersion: "81531"
+  uid: 2f3c6a0e-5f0e-4c0e-8f63-0f6f5d1c7f0b
+spec:
+  podCIDR: 10.244.1.0/24
+status:
+  addresses:
+  - {{address: 192.168.0.11, type: InternalIP}}
+  allocatable: {{cpu: "96", nvidia.com/gpu: "8"}}
+  conditions:
+  - {{type: Ready, status: "True", reason: KubeletReady}}
+"""
+
+
+def endpoints(**nodes: str) -> str:
+    """An endpoints file: on which node each endpoint runs, and the node's name as its zone."""
+    return "endpoints:\n" + "".join(
+        f"- {{name: {name}, address: 10.0.0.{at}, port: 8000, node: {where!r}, labels: {{{ZONE}: zone-{where}}}}}\n"
+        for at, (name, where) in enumerate(nodes.items(), 1)
+    )
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A directory with two endpoints, their nodes, and a configuration."""
+    directory = tmp_path / "files"
+    directory.mkdir()
+    (directory / "endpoints.yaml").write_text(endpoints(a="n1", b="n2"))
+    (directory / "nodes.yaml").write_text(f"{node('n1', memory='81559')}---\n{node('n2', 'NVIDIA-A100')}")
+    (directory / "config.yaml").write_text(CONFIG)
+    return directory
+
+
+class Frames:
+    """All frames of the pool, from whomever."""
+
+    def __init__(self, url: str) -> None:
+        self._bus = Bus(url, name="frames")
+        self.reader = FrameReader(self._bus, Subjects(), POOL, self._take)
+        self.senders: list[str] = []
+        self.bus = self._bus
+
+    def _take(self, frame: Frame, _: float) -> None:
+        self.senders.append(frame.sender)
+
+
+@asynccontextmanager
+async def frames(url: str) -> AsyncIterator[Frames]:
+    made = Frames(url)
+    await made.reader.start()
+    await made.bus.start(wait=5.0)
+    try:
+        yield made
+    finally:
+        await made.reader.close()
+        await made.bus.close()
+
+
+@asynccontextmanager
+async def picker(url: str) -> AsyncIterator[PickerService]:
+    settings = PickerSettings(
+        nats_url=(url,),
+        admin_host="127.0.0.1",
+        admin_port=0,
+        grpc_host="127.0.0.1",
+        grpc_port=0,
+        grpc_health_port=0,
+        secure_serving=False,
+        drain_delay=0.0,
+        drain_timeout=1.0,
+    )
+    async with serving(PickerService(settings)) as service:
+        yield service
+
+
+def attributes(service: PickerService, name: str) -> dict[str, Any]:
+    """What the picker's `/debug/state` shows of an endpoint."""
+    state: list[dict[str, Any]] = list(service.state()["endpoints"])
+    found: dict[str, Any] = next((one["attributes"] for one in state if one["id"] == f"default/{name}"), {})
+    return {wire.partition("/")[0]: one["value"] for wire, one in found.items()}
+
+
+def numbers(service: PickerService, name: str) -> dict[str, float]:
+    return {key: value for key, value in attributes(service, name).items() if key != "Topology"}
+
+
+async def test_labels_of_nodes_are_numbers_of_the_endpoints_that_run_there(nats: NatsServer, files: Path) -> None:
+    async with watcher(nats.url, endpoints_file=str(files)) as service, picker(nats.url) as seen:
+        await eventually(lambda: numbers(seen, "a") == {"GPUClass": 3.0, "GPUMemory": 81559.0}, "the first node's")
+        await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the second node's")
+        known = {one["id"]: one for one in service.state()["endpoints"]}
+        assert known["default/b"]["attributes"] == {GPU.wire: 2.0}
+        assert service.state()["notifications"]["sources"][0]["objects"] == 2
+        value = service.registry.get_sample_value
+        labels = {"source": "k8s-notification-source", "event": "added"}
+        assert value("pointsman_datalayer_events_total", labels) == 2
+        assert value("pointsman_watcher_objects") == 2
+
+
+async def test_values_are_confirmed_again_and_again(nats: NatsServer, files: Path) -> None:
+    """So they don't become stale while nothing changes."""
+    async with watcher(nats.url, endpoints_file=str(files)), picker(nats.url) as seen:
+        await eventually(lambda: "GPUClass" in attributes(seen, "a"), "a value")
+        worst = 0.0
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until:
+            worst = max(worst, time.monotonic() - float(seen.view.columns.numbers(GPU.wire).at.min()))
+            await asyncio.sleep(0.02)
+        assert worst < 2.0
+
+
+async def test_values_follow_labels_nodes_and_endpoints(nats: NatsServer, files: Path) -> None:
+    async with watcher(nats.url, endpoints_file=str(files)), picker(nats.url) as seen:
+        await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
+        replace(files / "nodes.yaml", f"{node('n1')}---\n{node('n2', memory='40960')}")
+        await eventually(lambda: numbers(seen, "b") == {"GPUClass": 3.0, "GPUMemory": 40960.0}, "the label's change")
+        await eventually(lambda: numbers(seen, "a") == {"GPUClass": 3.0}, "a label that is gone is forgotten")
+        replace(files / "endpoints.yaml", endpoints(a="n2", b="n2"))
+        await eventually(lambda: "GPUMemory" in numbers(seen, "a"), "the move to the other node")
+        replace(files / "nodes.yaml", node("n1"))
+        await eventually(lambda: numbers(seen, "a") == numbers(seen, "b") == {}, "the node is gone")
+
+
+async def test_a_text_that_is_no_number_is_an_absent_attribute(nats: NatsServer, files: Path) -> None:
+    (files / "nodes.yaml").write_text(node("n1", "NVIDIA-T4", memory="lots"))
+    async with watcher(nats.url, endpoints_file=str(files)) as service, picker(nats.url) as seen:
+        await eventually(lambda: service.sender.frames > 3 and "Topology" in attributes(seen, "a"), "frames")
+        assert numbers(seen, "a") == {}
+        assert service.state()["notifications"]["extractors"]["node-labels-extractor"]["unread"] == {
+            "n1": {"nvidia.com/gpu.product": "NVIDIA-T4", "nvidia.com/gpu.memory": "lots"}
+        }
+
+
+async def test_a_bad_object_keeps_what_its_file_said_last(nats: NatsServer, files: Path) -> None:
+    async with watcher(nats.url, endpoints_file=str(files)) as service, picker(nats.url) as seen:
+        await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
+        replace(files / "nodes.yaml", "apiVersion: v1\nkind: Node\nmetadata: {name: n2, labels: {gpus: 8}}\n")
+        await eventually(lambda: bool(service.state()["problems"]), "the problem")
+        [problems] = service.state()["problems"].values()
+        assert "metadata.labels.gpus: 8 isn't a string" in problems[0]
+        await asyncio.sleep(1.0)
+        assert numbers(seen, "b") == {"GPUClass": 2.0}
+        assert seen.view.columns.numbers(GPU.wire).at[1] > time.monotonic() - 2.0
+
+
+async def test_without_an_extractor_that_makes_attributes_nothing_is_sent(nats: NatsServer, files: Path) -> None:
+    (files / "config.yaml").write_text(PLAIN)
+    async with frames(nats.url) as sent, watcher(nats.url, endpoints_file=str(files)) as service:
+        await eventually(lambda: service.readiness.ready, "an active watcher")
+        await asyncio.sleep(1.0)
+        assert sent.senders == []
+        assert sum(map(len, service.state()["ignored"].values())) == 2
+        with pytest.raises(NoResponders):
+            await jetstream.snapshot(sent.bus, Subjects().attributes_bucket, Subjects().frames(POOL), timeout=1.0)
+
+
+async def test_a_configuration_that_comes_later_has_the_objects_read(nats: NatsServer, files: Path) -> None:
+    (files / "config.yaml").write_text(PLAIN)
+    async with watcher(nats.url, endpoints_file=str(files)) as service, picker(nats.url) as seen:
+        await eventually(lambda: service.readiness.ready, "an active watcher")
+        replace(files / "config.yaml", CONFIG)
+        await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
+        await eventually(lambda: attributes(seen, "b").get("Topology") == Topology(zone="zone-n2"), "the topology")
+        replace(files / "config.yaml", PLAIN)
+        await eventually(lambda: "Topology" not in attributes(seen, "b"), "the topology goes with its extractor")
+        await eventually(lambda: len(service.state()["ignored"]) == 1, "nobody wants the nodes")
+
+
+async def test_a_pickers_topology_follows_labels_and_is_never_old(nats: NatsServer, files: Path) -> None:
+    async with watcher(nats.url, endpoints_file=str(files)), picker(nats.url) as seen:
+        await eventually(lambda: attributes(seen, "a").get("Topology") == Topology(zone="zone-n1"), "the topology")
+        assert seen.view.columns.objects(TOPOLOGY.wire).at.tolist() == [ALWAYS, ALWAYS]
+        replace(files / "endpoints.yaml", endpoints(a="n2", b="n2", c="n1"))
+        await eventually(lambda: attributes(seen, "a").get("Topology") == Topology(zone="zone-n2"), "the change")
+        await eventually(lambda: attributes(seen, "c").get("Topology") == Topology(zone="zone-n1"), "the new one")
+        replace(files / "endpoints.yaml", endpoints(c="n1"))
+        await eventually(lambda: len(seen.view.layout) == 1, "one endpoint")
+        assert attributes(seen, "c")["Topology"] == Topology(zone="zone-n1")
+        value = seen.registry.get_sample_value
+        labels = {"source": "endpoint-notification-source", "event": "deleted"}
+        assert value("pointsman_datalayer_events_total", labels) == 2
+        assert value("pointsman_datalayer_extractor_failures_total", {"extractor": "topology-extractor"}) == 0
+
+
+async def test_a_standby_sends_nothing_and_takes_over_from_a_killed_leader(
+    nats: NatsServer, tmp_path: Path, files: Path
+) -> None:
+    flags = f"--endpoints-file={files}"
+    leader = WatcherProcess(nats.url, tmp_path / "first.log", flags, "--id=first")
+    standby: WatcherProcess | None = None
+    try:
+        await leader.ready()
+        standby = WatcherProcess(nats.url, tmp_path / "second.log", flags, "--id=second")
+        await standby.ready()
+        async with frames(nats.url) as sent, picker(nats.url) as seen:
+            await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
+            await eventually(lambda: len(sent.senders) >= 4, "frames")
+            assert set(sent.senders) == {"first"}
+            leader.kill()
+            died = time.monotonic()
+            replace(files / "nodes.yaml", node("n2"))
+            await eventually(lambda: "second" in sent.senders, "the standby's frames", timeout=TAKE_OVER + 2.0)
+            assert time.monotonic() - died <= TAKE_OVER
+            await eventually(lambda: numbers(seen, "b") == {"GPUClass": 3.0}, "what changed meanwhile")
+            await eventually(lambda: numbers(seen, "a") == {}, "what is gone meanwhile")
+    finally:
+        leader.close()
+        if standby is not None:
+            standby.close()
+
+
+async def test_a_leader_that_stood_still_sends_no_more(nats: NatsServer, tmp_path: Path, files: Path) -> None:
+    flags = f"--endpoints-file={files}"
+    leader = WatcherProcess(nats.url, tmp_path / "first.log", flags, "--id=first")
+    standby: WatcherProcess | None = None
+    try:
+        await leader.ready()
+        standby = WatcherProcess(nats.url, tmp_path / "second.log", flags, "--id=second")
+        await standby.ready()
+        async with frames(nats.url) as sent:
+            await eventually(lambda: "first" in sent.senders, "the leader's frames")
+            leader.pause()
+            await eventually(lambda: "second" in sent.senders, "the standby's frames", timeout=TAKE_OVER + 2.0)
+            sent.senders.clear()
+            leader.resume()
+            await asyncio.sleep(1.5)
+            assert set(sent.senders) == {"second"}
+    finally:
+        leader.close()
+        if standby is not None:
+            standby.close()
+
+
+@pytest.mark.parametrize("wiped", [False, True], ids=["killed", "wiped"])
+async def test_frames_are_back_when_nats_is(nats: NatsServer, files: Path, wiped: bool) -> None:
+    async with watcher(nats.url, endpoints_file=str(files)), picker(nats.url) as seen:
+        await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
+        nats.kill()
+        if wiped:
+            nats.wipe()
+        replace(files / "nodes.yaml", f"{node('n1')}---\n{node('n2')}")
+        await asyncio.sleep(0.5)
+        await nats.start()
+        await eventually(lambda: numbers(seen, "b") == {"GPUClass": 3.0}, "what changed meanwhile", timeout=10.0)
+        await eventually(lambda: numbers(seen, "a") == {"GPUClass": 3.0}, "what is gone meanwhile", timeout=10.0)

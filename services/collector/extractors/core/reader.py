@@ -27,7 +27,6 @@ from shared.attributes import (
 )
 
 _THERE = (Outcome.FOUND, Outcome.INVALID)
-_NOWHERE = (Outcome.ABSENT, Outcome.UNKNOWN)
 
 
 class EngineReader:
@@ -87,7 +86,10 @@ class EngineReader:
     def named(self) -> bool:
         """Whether the last page had any of the engine's metrics. The user's own don't count beside others: a page of
         any engine may have them."""
-        return any(one.outcome not in _NOWHERE for one in self._standard or self._custom)
+        for one in self._standard or self._custom:  # asked after every page, of which the first nearly always has it
+            if one.outcome is not Outcome.ABSENT and one.outcome is not Outcome.UNKNOWN:
+                return True
+        return False
 
     @property
     def requests(self) -> float:

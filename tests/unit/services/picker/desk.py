@@ -73,9 +73,9 @@ class PickerDesk:
     def tokens(self) -> int:
         return sum(tokens for _, tokens in self.view.in_flight.own().values())
 
-    def sample(self, name: str, **labels: str) -> float | None:
+    def sample(self, series: str, /, **labels: str) -> float | None:
         """A metric's value; None where there is no such series."""
-        return self.registry.get_sample_value(name, labels)
+        return self.registry.get_sample_value(series, labels)
 
 
 def destinations(answers: list[Answer]) -> str:

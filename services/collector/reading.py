@@ -29,7 +29,7 @@ SMALL_GROUP = 4096
 MOST_PAGE = 4 * 2**20
 """Bytes of a page whose groups are remembered: looking for headers in a larger one takes too long in one go."""
 MOST_OFFERS = 1000
-"""Samples that are offered to selectors, each counted, before others get their turn."""
+"""Lines that are parsed, times the selectors that are offered them, before others get their turn."""
 
 _HEADER = re.compile(rb"# (?:TYPE|HELP|UNIT) ([a-zA-Z_:][a-zA-Z0-9_:]*)(?=[ \t\r\n])")
 _BEGINNINGS = (b"# HELP ", b"# TYPE ", b"# UNIT ", b"# EOF")
@@ -107,6 +107,8 @@ class MetricsReader(Reader):
             lost |= {name: selectors for name, selectors in wanted.items() if name not in self._groups}
             for name, selectors in lost.items():
                 await self._search(page, name, selectors)
+                if len(page) > STEP:
+                    await asyncio.sleep(0)
             wanted = _wanted(self._choices)
         if not all(choice.found or choice.only for choice in self._choices):
             return None

@@ -3,7 +3,7 @@
 A real page has hundreds of lines of which a handful is wanted, so names are found with `bytes.find` and only the lines
 that they lead are parsed; a whole-page parser takes a hundred times as long. A sample goes by its exact name (a
 counter's includes `_total`). Nothing that a page contains raises: a line that isn't a sample costs only itself. Nor
-does anything take long in one go: a scan ends after as many samples as it is told, and goes on where it ended.
+does anything take long in one go: a scan ends after as many lines as it is told, and goes on where it ended.
 
 What a line may look like: text format 0.0.4, with what OpenMetrics adds (an exemplar after ` # `), `\\r\\n`, blanks
 before the name, and no newline after the last line. https://prometheus.io/docs/instrumenting/exposition_formats/
@@ -63,7 +63,10 @@ class Scanned(NamedTuple):
 def scan(
     page: bytes, name: bytes, sinks: Sequence[Sink], start: int = 0, end: int | None = None, most: int | None = None
 ) -> Scanned:
-    """Offer every sample of a metric between `start` and `end` (line boundaries), or the first `most`, to the sinks."""
+    """Offer every sample of a metric between `start` and `end` (line boundaries) to the sinks.
+
+    `most` is the number of lines that are parsed, those that turn out to be no samples included.
+    """
     if end is None:
         end = len(page)
     find, match, length = page.find, _SAMPLE.match, len(name)
@@ -77,6 +80,7 @@ def scan(
             and page[after] in _FOLLOWS
             and (at == start or page[at - 1] == _NEWLINE or _leads_line(page, at, start))
         ):
+            left -= 1
             line = match(page, after, end)
             if line is not None:
                 labels, number, moment = line.groups()
@@ -95,9 +99,9 @@ def scan(
                     if first < 0:
                         first = at
                     last = after
-                    left -= 1
-                    if not left:
-                        return Scanned(first, last, after)
+            if not left:
+                beginning = after if page[after - 1] == _NEWLINE else page.find(b"\n", after, end) + 1
+                return Scanned(first, last, beginning or end)
         at = find(name, after, end)
     return Scanned(first, last, end)
 

@@ -85,7 +85,7 @@ class Director:
         decided = partial(decided, saturation=saturation, runs=runs, primary=primary)
         picked = runs[primary].picked
         if not picked:
-            return decided(outcome=_FILTERED, seconds=perf_counter() - started)
+            return decided(outcome=cycle.refusal or _FILTERED, seconds=perf_counter() - started)
         if _only_if_cached(request.headers):
             picked = _holders(cycle, picked)
             if not picked:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from services.picker.requests.request import Request
+from services.picker.requests.request import Refusal, Request
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from services.picker.state.view import View
 from shared.attributes import AttributeKey
@@ -64,6 +64,7 @@ class Cycle:
         "prompt_tokens",
         "random",
         "readings",
+        "refusal",
         "request",
         "stale",
         "view",
@@ -97,6 +98,8 @@ class Cycle:
             counted = (len(content.prompt) or request.body_size) // BYTES_PER_TOKEN
         self.prompt_tokens = max(counted, 1)
         """The request's prompt in tokens: those that its parser counted, else the reference's estimate; at least 1."""
+        self.refusal: Refusal | None = None
+        """What a filter that leaves no endpoint wants the client to be told instead of the usual."""
         self._products: dict[str, Any] = {}
         self.readings: dict[str, Reading] = {}
         """What was read, by name; of several readings of one attribute that of the most endpoints stands."""

@@ -51,6 +51,7 @@ class InFlightLoadProducer(Producer):
             estimate = round(cycle.prompt_tokens * self.parameters.output_ratio)
             if cycle.request.content.output_limit is not None:
                 estimate = min(estimate, cycle.request.content.output_limit)
+            estimate *= cycle.request.content.parallel
             if self.parameters.max_estimated_output_tokens:
                 estimate = min(estimate, self.parameters.max_estimated_output_tokens)
             charged += estimate

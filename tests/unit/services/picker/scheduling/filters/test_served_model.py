@@ -126,4 +126,20 @@ def test_in_a_mixed_pool_every_decision_is_for_a_server_of_the_model() -> None:
         assert named == servers
     outcome = director.decide(request(model="nobodys"), view, NOW).outcome
     assert isinstance(outcome, Refusal)
-    assert outcome.status == 429
+    assert (outcome.status, outcome.kind) == (404, "model_not_found")
+    assert outcome.message == "model: 'nobodys' is served by no model server of this pool"
+
+
+def test_a_model_that_may_be_served_isnt_said_to_be_unknown() -> None:
+    made = ServedModelFilter("filter", ServedModelParameters(on_missing="Fail"))
+    for view in (mixed(("llama",), None), pool(endpoint("e0"))):
+        run = cycle(view, model="nobodys")
+        assert not len(made.filter(run, view.layout.all_rows))
+        assert run.refusal is None
+
+
+def test_a_model_whose_servers_another_filter_has_left_out_isnt_unknown() -> None:
+    view = mixed(("llama",), ("qwen",))
+    run = cycle(view, model="llama")
+    assert not len(ServedModelFilter("filter").filter(run, view.layout.all_rows[1:]))
+    assert run.refusal is None

@@ -42,6 +42,12 @@ def test_the_output_can_be_estimated_and_added(limit: int | None, parameters: di
     assert tokens(100, limit, add_estimated_output_tokens=True, **parameters) == expected
 
 
+def test_every_sequence_that_is_generated_at_once_has_its_own_output() -> None:
+    producer = InFlightLoadProducer("load", InFlightLoadParameters(add_estimated_output_tokens=True))
+    run = cycle(pool("a1"), request(b"xxxx" * 100, output_limit=40, parallel=3))
+    assert producer.tokens(run, 0) == 100 + 3 * 40
+
+
 def test_with_an_estimate_of_the_output_the_tokens_count_until_the_end() -> None:
     assert InFlightLoadProducer("load", InFlightLoadParameters(add_estimated_output_tokens=True)).until_end
     assert not InFlightLoadProducer("load").until_end

@@ -12,7 +12,6 @@ from services.picker.state.columns import NEVER
 from services.picker.state.layout import Rows
 from shared.attributes import SERVED_MODELS
 
-
 SHOWN = 256
 """Characters of a model's name that an error repeats."""
 

@@ -14,6 +14,7 @@ import structlog
 import uvloop
 from aiohttp import web
 
+from services.simulator.anthropic_api import AnthropicApi
 from services.simulator.control import ControlApi
 from services.simulator.openai_api import OpenAiApi
 from services.simulator.server import ModelServer
@@ -37,7 +38,8 @@ class Simulator:
         self.server = ModelServer(settings)
         self.port = settings.port
         app = web.Application(client_max_size=settings.max_body)
-        app.add_routes([*OpenAiApi(self.server).routes(), *ControlApi(self.server).routes()])
+        for api in (OpenAiApi(self.server), AnthropicApi(self.server), ControlApi(self.server)):
+            app.add_routes(api.routes())
         app.on_response_prepare.append(self._sign)
         app.on_shutdown.append(self._let_go)
         # A handler whose client has left is cancelled: that is how an abort frees its slot and its blocks.

@@ -26,7 +26,7 @@ class Hang(Fault, frozen=True, kw_only=True, tag="hang"):
 
 
 class Fail(Fault, frozen=True, kw_only=True, tag="fail"):
-    """An answer with this status and, for inference, an OpenAI-style error."""
+    """An answer with this status and, for inference, an error in the form of the API that is called."""
 
     status: Annotated[int, Meta(ge=400, le=599)] = 500
     retry_after: Annotated[int, Meta(ge=0)] | None = None

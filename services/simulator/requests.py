@@ -83,6 +83,8 @@ class Choice(Struct, frozen=True, kw_only=True):
     work: Work
     text: str
     """The answer up to the stop string."""
+    stop: str = ""
+    """The stop string that ended it; empty when none did."""
 
     def visible(self, tokens: int) -> str:
         """What of the text is out after that many tokens."""
@@ -92,7 +94,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 class Call(Struct, frozen=True, kw_only=True):
     """A call of the API, ready for the engine."""
 
-    kind: Literal["chat", "completion", "embedding"]
+    kind: Literal["chat", "completion", "embedding", "message"]
     id: str
     model: str
     choices: tuple[Choice, ...]
@@ -112,27 +114,27 @@ _PATH = re.compile(r" - at `\$\.?(.*)`$")
 
 def chat(body: bytes, id: str, settings: SimulatorSettings) -> Call:
     """A chat's call. Raises `ApiError` for what vLLM would refuse too."""
-    parsed = _decode(body, ChatBody)
+    parsed = decode(body, ChatBody)
     if not parsed.messages:
         raise bad_request("messages: [] has no message; at least one is expected", "messages")
     prompt = from_messages(parsed.messages, parsed.tools)
     limit = parsed.max_tokens if parsed.max_completion_tokens is None else parsed.max_completion_tokens
     name = "max_tokens" if parsed.max_completion_tokens is None else "max_completion_tokens"
-    return _generation("chat", f"chatcmpl-{id}", parsed, [prompt], limit, name, settings)
+    return generation("chat", f"chatcmpl-{id}", parsed, [prompt], limit, name, settings)
 
 
 def completion(body: bytes, id: str, settings: SimulatorSettings) -> Call:
     """A completion's call. Raises `ApiError`."""
-    parsed = _decode(body, CompletionBody)
+    parsed = decode(body, CompletionBody)
     limit = DEFAULT_COMPLETION_TOKENS if parsed.max_tokens is None else parsed.max_tokens
     prompts = _prompts(parsed.prompt, "prompt")
-    return _generation("completion", f"cmpl-{id}", parsed, prompts, limit, "max_tokens", settings)
+    return generation("completion", f"cmpl-{id}", parsed, prompts, limit, "max_tokens", settings)
 
 
 def embedding(body: bytes, id: str, settings: SimulatorSettings) -> Call:
     """An embedding's call. Raises `ApiError`."""
-    parsed = _decode(body, EmbeddingBody)
-    adapter = _adapter(parsed.model, settings)
+    parsed = decode(body, EmbeddingBody)
+    adapter = adapter_of(parsed.model, settings)
     dimensions = settings.embedding_dimensions if parsed.dimensions is None else parsed.dimensions
     if not 1 <= dimensions <= settings.embedding_dimensions:
         raise bad_request(
@@ -159,8 +161,8 @@ def embedding(body: bytes, id: str, settings: SimulatorSettings) -> Call:
     )
 
 
-def _generation(
-    kind: Literal["chat", "completion"],
+def generation(
+    kind: Literal["chat", "completion", "message"],
     id: str,
     body: GenerationBody,
     prompts: list[Prompt],
@@ -168,7 +170,8 @@ def _generation(
     limit_name: str,
     settings: SimulatorSettings,
 ) -> Call:
-    adapter = _adapter(body.model, settings)
+    """The call of a body for these prompts, which may get `limit` tokens each. Raises `ApiError`."""
+    adapter = adapter_of(body.model, settings)
     n = 1 if body.n is None else body.n
     if not 1 <= n * len(prompts) <= MAX_CHOICES:
         raise bad_request(f"n: {n} for {len(prompts)} prompt(s); 1 to {MAX_CHOICES} choices are expected", "n")
@@ -182,7 +185,7 @@ def _generation(
         for _ in range(n):
             index = len(choices)
             allowed = room if limit is None else limit
-            text, tokens, finish = _answer(prompt, index % n, allowed, stops, bool(body.ignore_eos), settings)
+            text, tokens, finish, stop = _answer(prompt, index % n, allowed, stops, bool(body.ignore_eos), settings)
             work = Work(
                 id=f"{id}-{index}",
                 prompt=prompt,
@@ -193,7 +196,7 @@ def _generation(
                 max_tokens=allowed,
                 choices=0 if index else n,
             )
-            choices.append(Choice(index=index, work=work, text=text))
+            choices.append(Choice(index=index, work=work, text=text, stop=stop))
     options = body.stream_options
     return Call(
         kind=kind,
@@ -207,22 +210,23 @@ def _generation(
 
 def _answer(
     prompt: Prompt, choice: int, allowed: int, stops: list[str], ignore_eos: bool, settings: SimulatorSettings
-) -> tuple[str, bytes, FinishReason]:
-    """The text that is shown, the tokens that it costs, and why it ends."""
+) -> tuple[str, bytes, FinishReason, str]:
+    """The text that is shown, the tokens that it costs, why it ends, and the stop string if one ended it."""
     mark = fingerprint(prompt, settings.seed, choice)
     natural = allowed if ignore_eos else min(allowed, answer_length(mark, settings.output_tokens))
     tokens = answer_bytes(mark, natural)
     text = tokens.decode()
     finish = FinishReason.STOP if natural < allowed else FinishReason.LENGTH
-    found = [(position, len(stop)) for stop in stops if (position := text.find(stop)) >= 0]
+    found = [(position, len(stop), stop) for stop in stops if (position := text.find(stop)) >= 0]
     if found:
-        cut, length = min(found)
+        cut, length, stop = min(found)
         tokens = tokens[: -(-(cut + length) // BYTES_PER_TOKEN) * BYTES_PER_TOKEN]
-        return text[:cut], tokens, FinishReason.STOP
-    return text, tokens, finish
+        return text[:cut], tokens, FinishReason.STOP, stop
+    return text, tokens, finish, ""
 
 
-def _adapter(model: str, settings: SimulatorSettings) -> str:
+def adapter_of(model: str, settings: SimulatorSettings) -> str:
+    """The adapter that a model's name stands for; empty for a base model. Raises `ApiError` for a name of none."""
     if model in settings.adapters:
         return model
     if model not in settings.models:
@@ -254,7 +258,8 @@ def _prompts(given: PromptInput, name: str) -> list[Prompt]:
         raise bad_request(f"{name}: {error}", name) from error
 
 
-def _decode(body: bytes, kind: type[B]) -> B:
+def decode(body: bytes, kind: type[B]) -> B:
+    """A body as this type. Raises `ApiError` that names the field."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:

@@ -31,6 +31,10 @@ class Tally(Struct):
     models: dict[str, int] = {}
     """Requests that could be read, by the model that they ask for; only served models are among them."""
 
+    def asked_for(self, model: str) -> None:
+        """Count a request that could be read."""
+        self.models[model] = self.models.get(model, 0) + 1
+
 
 class ControlState(Struct, frozen=True, kw_only=True):
     """`GET /control/state`."""

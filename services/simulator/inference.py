@@ -1,0 +1,139 @@
+"""A call of an inference API from its first byte to its last, whatever API it is: faults, counts, the engine, errors.
+
+An API reads its own bodies and writes its own answers and errors; what is here is the same for all of them.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Protocol, TypeAlias
+
+from aiohttp import ClientConnectionError, web
+
+from services.simulator.api_error import ApiError, bad_request, overloaded
+from services.simulator.delivery import Closed, Reply, received_headers
+from services.simulator.engine import ContextTooLong, Overloaded
+from services.simulator.faults import Fail, Replace
+from services.simulator.requests import Call
+from services.simulator.sequence import Progress
+from services.simulator.server import ModelServer
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Serve: TypeAlias = Callable[[bytes, str, Reply], Awaitable[web.StreamResponse]]
+"""Answers a body; the text is an id that no other call of this server has. Raises `ApiError`."""
+Whole: TypeAlias = Callable[[Call, int, dict[str, Progress]], bytes]
+"""The body of an answer that isn't streamed: of the call, its Unix time, and how each choice ended."""
+
+
+class EventStream(Protocol):
+    """The events of one streamed answer."""
+
+    @property
+    def complete(self) -> bool: ...
+
+    def of(self, progress: Progress) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+
+class Inference:
+    """Handles the calls of one API of one server. `error_body` writes that API's errors."""
+
+    def __init__(self, server: ModelServer, error_body: Callable[[ApiError], bytes]) -> None:
+        self._server = server
+        self._error_body = error_body
+        self._numbers = count(1)
+
+    def handler(self, serve: Serve) -> Handler:
+        """The HTTP handler of a call that `serve` answers."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            server, tally = self._server, self._server.tally
+            tally.requests += 1
+            began = time.monotonic()
+            status, body, reply = 499, b"", Reply(request)
+            try:
+                body = await read_body(request)
+                fault = await server.suffer("inference", reply)
+                if request.headers.get("x-simulator-echo", "").lower() in ("1", "true"):
+                    echo_headers(reply, request, body)
+                if isinstance(fault, Fail):
+                    raise ApiError(
+                        fault.status, "InternalServerError", "A fault was asked for.", retry_after=fault.retry_after
+                    )
+                if isinstance(fault, Replace):
+                    response = await reply.whole(fault.body.encode(), JSON)
+                else:
+                    response = await serve(body, f"{server.name}-{next(self._numbers)}", reply)
+                status = response.status
+                tally.answered += not reply.spoiled
+            except ApiError as error:
+                status = error.status
+                tally.answered += 1
+                tally.refused += 1
+                if error.retry_after is not None:
+                    reply.header("retry-after", str(error.retry_after))
+                response = await reply.whole(self._error_body(error), JSON, status)
+            except Closed:
+                response = web.Response()
+            except (asyncio.CancelledError, ClientConnectionError):
+                tally.aborted += 1
+                raise
+            finally:
+                tally.spoiled += reply.spoiled
+                seconds = time.monotonic() - began
+                server.page.http.observe(request.path, request.method, status, len(body), reply.sent, seconds)
+            return response
+
+        return handle
+
+    async def generate(
+        self, call: Call, reply: Reply, whole: Whole, events: Callable[[Call, int], EventStream]
+    ) -> web.StreamResponse:
+        """Let the engine work, and answer. Raises `ApiError` when the engine doesn't take the call."""
+        server = self._server
+        server.tally.asked_for(call.model)
+        created = int(time.time())
+        try:
+            inbox = server.driver.submit(call.works)
+        except ContextTooLong as error:
+            raise bad_request(str(error)) from error
+        except Overloaded as error:
+            raise overloaded(str(error)) from error
+        try:
+            if not call.stream:
+                return await reply.whole(whole(call, created, await inbox.ends()), JSON)
+            stream = events(call, created)
+            await reply.begin(EVENT_STREAM)
+            while True:
+                data = b"".join([stream.of(progress) for progress in await inbox.next()])
+                if complete := stream.complete:
+                    data += stream.end()
+                await reply.write(data)
+                if complete or reply.spoiled:
+                    return await reply.end()
+        finally:
+            server.driver.withdraw(inbox)
+
+    def __repr__(self) -> str:
+        return f"<Inference at {self._server!r}>"
+
+
+async def read_body(request: web.Request) -> bytes:
+    """A request's body. Raises `ApiError` above the server's limit."""
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise ApiError(413, "BadRequestError", f"The body has more than {request.client_max_size} bytes.") from error
+
+
+def echo_headers(reply: Reply, request: web.Request, body: bytes) -> None:
+    """Let the answer's headers tell what arrived."""
+    reply.header("x-simulator-body-sha256", hashlib.sha256(body).hexdigest())
+    reply.header("x-simulator-body-bytes", str(len(body)))
+    reply.header("x-simulator-headers", received_headers(request))

@@ -1,0 +1,137 @@
+import json
+from typing import Any
+
+from services.simulator import anthropic_requests
+from services.simulator.anthropic_api import error_body
+from services.simulator.anthropic_responses import DONE, MessageEvents, whole
+from services.simulator.api_error import ApiError
+from services.simulator.requests import Call
+from services.simulator.sequence import Progress
+from tests.unit.services.simulator.scenario import settings
+
+SETTINGS = settings(models=("m",), kv_blocks=250)
+
+
+def message(**given: Any) -> Call:
+    turns = [{"role": "user", "content": "Hello"}]
+    body = {"model": "m", "messages": turns, "max_tokens": 3, "ignore_eos": True, **given}
+    return anthropic_requests.messages(json.dumps(body).encode(), "1", SETTINGS)
+
+
+def progress(call: Call, tokens: int, cached: int = 0) -> Progress:
+    work = call.choices[0].work
+    return Progress(work.id, 0, tokens, cached, tokens == work.output_tokens)
+
+
+def end(call: Call, cached: int = 0) -> Progress:
+    return progress(call, call.choices[0].work.output_tokens, cached)
+
+
+def body(call: Call, cached: int = 0) -> Any:
+    return json.loads(whole(call, 12, {call.choices[0].work.id: end(call, cached)}))
+
+
+def events(data: bytes) -> list[Any]:
+    """Each event's JSON; its name is the one that the JSON has."""
+    found = []
+    blocks = data.decode().split("\n\n")
+    assert blocks.pop() == ""
+    for block in blocks:
+        name, _, text = block.partition("\n")
+        found.append(json.loads(text.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+def test_a_whole_message() -> None:
+    call = message()
+    assert body(call) == {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [{"type": "text", "text": call.choices[0].text}],
+        "stop_reason": "max_tokens",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": call.choices[0].work.prompt.tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": 3,
+        },
+    }
+
+
+def test_cached_tokens_are_no_input_tokens() -> None:
+    call = message()
+    usage = body(call, cached=4)["usage"]
+    assert usage["cache_read_input_tokens"] == 4
+    assert usage["input_tokens"] == call.choices[0].work.prompt.tokens - 4
+
+
+def test_a_message_says_why_it_ended() -> None:
+    assert body(message(ignore_eos=False, max_tokens=900))["stop_reason"] == "end_turn"
+    stop = message().choices[0].text[5:7]
+    stopped = body(message(stop_sequences=[stop]))
+    assert (stopped["stop_reason"], stopped["stop_sequence"]) == ("stop_sequence", stop)
+
+
+def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
+    call = message()
+    stream = MessageEvents(call, 12)
+    told = events(stream.of(progress(call, 1, 2)) + stream.of(progress(call, 2, 2)) + stream.of(end(call, 2)))
+    assert [event["type"] for event in told] == [
+        "message_start",
+        "content_block_start",
+        "ping",
+        "content_block_delta",
+        "content_block_delta",
+        "content_block_delta",
+    ]
+    start = told[0]["message"]
+    assert (start["model"], start["content"], start["stop_reason"]) == ("m", [], None)
+    assert start["usage"] == {
+        "input_tokens": call.choices[0].work.prompt.tokens - 2,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 2,
+        "output_tokens": 0,
+    }
+    assert "".join(event["delta"]["text"] for event in told[3:]) == call.choices[0].text
+    assert stream.complete
+    last = stream.end()
+    assert last.endswith(DONE)
+    stop, delta, over = events(last.removesuffix(DONE))
+    assert (stop["type"], delta["type"], over) == ("content_block_stop", "message_delta", {"type": "message_stop"})
+    assert delta["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
+    assert (delta["usage"]["output_tokens"], delta["usage"]["cache_read_input_tokens"]) == (3, 2)
+
+
+def test_an_answer_without_text_has_no_block() -> None:
+    stop = message().choices[0].text[:4]
+    call = message(stop_sequences=[stop])
+    assert call.choices[0].text == ""
+    assert body(call)["content"] == []
+    stream = MessageEvents(call, 12)
+    told = events((stream.of(end(call)) + stream.end()).removesuffix(DONE))
+    assert [event["type"] for event in told] == ["message_start", "message_delta", "message_stop"]
+
+
+def test_a_stream_says_how_far_it_is() -> None:
+    call = message()
+    stream = MessageEvents(call, 12)
+    assert repr(stream) == "<MessageEvents of msg_1, 0 tokens, not ended>"
+    stream.of(end(call))
+    assert repr(stream) == "<MessageEvents of msg_1, 3 tokens, ended>"
+
+
+def test_an_error_has_the_apis_type_for_its_status() -> None:
+    def kind(status: int) -> str:
+        told = json.loads(error_body(ApiError(status, "SomeError", "so it is")))
+        assert (told["type"], told["error"]["message"]) == ("error", "so it is")
+        return str(told["error"]["type"])
+
+    assert kind(400) == kind(422) == "invalid_request_error"
+    assert kind(404) == "not_found_error"
+    assert kind(413) == "request_too_large"
+    assert kind(503) == kind(529) == "overloaded_error"
+    assert kind(500) == "api_error"

@@ -190,6 +190,7 @@ class Conversation:
         count, size = messages.headers_size(shown)
         limits = self._limits
         if count > limits.header_count or size > limits.header_bytes:
+            self._headers = messages.read_few(shown, refusals.FORM_HEADERS)
             return self._refuse_itself(
                 431,
                 f"the request has {count} headers of {size} bytes together; "
@@ -270,7 +271,7 @@ class Conversation:
         headers = self._headers
         self._head = RequestHead(
             headers=headers,
-            path=headers.first_of(":path", "x-original-path", "x-forwarded-path"),
+            path=headers.first_of(*names.PATHS),
             method=headers.get(":method"),
             request_id=headers.get(names.REQUEST_ID) or self._make_id(),
             subset=self._subset,
@@ -318,8 +319,7 @@ class Conversation:
     # -- refusals
 
     def _refuse(self, refusal: Refusal) -> None:
-        grpc = self._headers.get("content-type").startswith("application/grpc")
-        self._answers.append(refusals.answer(refusal, grpc))
+        self._answers.append(refusals.answer(refusal, refusals.form_of(self._headers)))
         self._release()
         self._state = _REFUSED
 

@@ -5,7 +5,7 @@ shared: nobody may change a `ProcessingResponse` that came from here.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -140,6 +140,15 @@ def read_headers(headers: HttpHeaders) -> Headers:
         raw = header.raw_value
         value = raw.decode("utf-8", "replace") if raw else header.value
         values[name] = (*values[name], value) if name in values else (value,)
+    return Headers.of(values)
+
+
+def read_few(headers: HttpHeaders, wanted: Container[str]) -> Headers:
+    """The last value of each of the `wanted` headers, of however many there are."""
+    values: dict[str, tuple[str, ...]] = {}
+    for header in headers.headers.headers:
+        if (name := header.key.lower()) in wanted:
+            values[name] = (header.raw_value.decode("utf-8", "replace") or header.value,)
     return Headers.of(values)
 
 

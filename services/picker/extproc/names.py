@@ -10,6 +10,8 @@ SUBSET = "x-gateway-destination-endpoint-subset"
 """Key in the `envoy.lb.subset_hint` metadata of the request: the only endpoints that may be picked."""
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
 REQUEST_ID = "x-request-id"
+PATHS = (":path", "x-original-path", "x-forwarded-path")
+"""Where the request's path is told; the first that is there counts."""
 
 METADATA = "envoy.lb"
 SUBSET_METADATA = "envoy.lb.subset_hint"

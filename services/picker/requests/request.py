@@ -112,7 +112,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
     """HTTP status: 4xx, 429 or 503."""
     message: str
     kind: str = "invalid_request_error"
-    """`error.type` of the OpenAI-style body."""
+    """`error.type` of a body in OpenAI's form; Anthropic's goes by the status."""
     reason: str = ""
     """Value of the dropped-reason header, e.g. `rejected-saturated`."""
     retry_after: int | None = None

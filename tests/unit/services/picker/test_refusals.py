@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Struct
 
@@ -68,7 +69,6 @@ CASES: dict[str, Case] = {
     "a conversation without items": Case(path="/v1/conversations", sent={}, says="items"),
     "embeddings without input": Case(path="/v1/embeddings", sent={"model": "m", "input": None}, says="input"),
     "an image without a prompt": Case(path="/v1/images/generations", sent={"model": "m"}, says="must have prompt"),
-    "messages of Anthropic's API without one": Case(path="/v1/messages", sent={"model": "m"}, says="message"),
     "tokens of vLLM's API without one": Case(path="/inference/v1/generate", sent={"model": "m"}, says="token_ids"),
     "no model": Case(sent={"messages": MESSAGES}, says="model not found in request body"),
     "no model, and no endpoint either": Case(
@@ -169,6 +169,35 @@ def test_refusal(case: Case, modes: tuple[BodyMode, BodyMode]) -> None:
     assert answer.set_headers == {"content-type": "application/json", **case.gets}
     assert answer.grpc_status is None
     assert (picker.load, picker.desk.open, picker.metrics.statuses) == ({}, 0, {case.status: 1})
+
+
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    412: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    503: "overloaded_error",
+}
+"""What the Messages API calls an error with this status."""
+CHATS = {name: case for name, case in CASES.items() if case.path == "/v1/chat/completions"}
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/?beta=true"])
+@pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX], ids=["buffered", "full duplex"])
+@pytest.mark.parametrize("case", CHATS.values(), ids=CHATS.keys())
+def test_refusal_by_the_messages_api(case: Case, modes: tuple[BodyMode, BodyMode], path: str) -> None:
+    """The same is wrong with a message as with a chat, and is said in Anthropic's form, whoever refuses it when."""
+    case = msgspec.structs.replace(case, path=path)
+    picker = PickerDesk(view(case), case.document, limit=case.limit)
+    answer = ask(case, modes, picker)
+    told = json.loads(answer.body)
+    assert (answer.status, told["type"], told["error"]["type"]) == (case.status, "error", ANTHROPIC_TYPES[case.status])
+    assert case.says in told["error"]["message"]
+    assert set(told) | set(told["error"]) == {"type", "error", "message"}
+    assert answer.set_headers == {"content-type": "application/json", **case.gets}
+    assert (picker.load, picker.desk.open) == ({}, 0)
 
 
 def frame(payload: bytes, flag: int = 0, length: int | None = None) -> bytes:

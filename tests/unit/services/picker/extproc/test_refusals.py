@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from services.picker.requests.request import Refusal
+from services.picker.extproc.events import Limits
+from services.picker.extproc.refusals import Form, form_of
+from services.picker.requests.request import Headers, Refusal
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, Answer, Proxy, body, headers
 
 
@@ -40,6 +42,57 @@ def test_a_shed_request_is_told_why_and_when_to_come_again() -> None:
         "retry-after": "2",
         "x-llm-d-request-dropped-reason": "rejected-saturated",
     }
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (412, "invalid_request_error"),
+        (413, "request_too_large"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (503, "overloaded_error"),
+        (504, "timeout_error"),
+    ],
+)
+def test_a_client_of_the_messages_api_gets_its_error(status: int, kind: str) -> None:
+    """The type goes by the status, as the API has it, and not by OpenAI's word."""
+    refusal = Refusal(status=status, message="so it is", kind="openai_word", retry_after=1)
+    answer = refused(refusal, {":path": "/v1/messages"})
+    assert answer.status == status
+    assert answer.set_headers == {"content-type": "application/json", "retry-after": "1"}
+    assert json.loads(answer.body) == {"type": "error", "error": {"type": kind, "message": "so it is"}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "form"),
+    [
+        ({":path": "/v1/messages"}, Form.ANTHROPIC),
+        ({":path": "/anthropic/v1/messages/count_tokens?beta=true"}, Form.ANTHROPIC),
+        ({"x-original-path": "/v1/messages/"}, Form.ANTHROPIC),
+        ({":path": "/v1/messages", "content-type": "application/grpc"}, Form.GRPC),
+        ({":path": "/v1/chat/completions", "x-original-path": "/v1/messages"}, Form.OPENAI),
+        ({":path": "/v1/chat/completions?next=/v1/messages"}, Form.OPENAI),
+        ({}, Form.OPENAI),
+    ],
+)
+def test_the_path_says_whose_errors_a_client_reads(sent: dict[str, str], form: Form) -> None:
+    assert form_of(Headers(sent.items())) is form
+
+
+@pytest.mark.parametrize(
+    ("content_type", "start"), [("application/json", b'{"type":"error"'), ("application/grpc", b"the request has")]
+)
+def test_too_many_headers_are_refused_in_the_clients_form(content_type: str, start: bytes) -> None:
+    proxy = Proxy(limits=Limits(header_count=3))
+    sent = [("a", "1"), (":path", "/v1/messages"), ("b", "2"), ("content-type", content_type)]
+    (answer,) = proxy.say(headers(sent, end=True))
+    assert answer.status == 431
+    assert answer.body.startswith(start)
 
 
 @pytest.mark.parametrize(

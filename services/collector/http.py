@@ -4,14 +4,21 @@ A model server that hangs, trickles, sends without end, redirects or answers wit
 and nothing else: time and size are bounded here, and every failure is a `ScrapeError` of some kind.
 """
 
+import asyncio
+import time
+from collections.abc import Callable
 from enum import StrEnum
-from ssl import SSLCertVerificationError, SSLContext, SSLError
+from ssl import CERT_NONE, SSLCertVerificationError, SSLContext, SSLError, create_default_context
+from typing import TypeAlias, cast
 
-import aiohttp
 from yarl import URL
 
+from services.collector.response import Answer, AnswerReader, BadAnswerError, TooLargeError
 from shared.quantities import format_duration
 from shared.version import VERSION
+
+KEPT = 60.0
+"""Seconds for which a connection is kept that nobody uses."""
 
 
 class Failure(StrEnum):
@@ -41,87 +48,222 @@ class ScrapeError(Exception):
         self.kind = kind
 
 
+class _Connection(asyncio.Protocol):
+    """A connection to one server, for one request at a time, always the same."""
+
+    def __init__(self, request: bytes, limit: int) -> None:
+        self._request = request
+        self._limit = limit
+        self._transport: asyncio.Transport | None = None
+        self._reader: AnswerReader | None = None
+        self._waiting: asyncio.Future[Answer] | None = None
+        self.idle_since = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports have another base
+
+    @property
+    def open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of an answer has come to the last request."""
+        return self._reader is not None and self._reader.begun
+
+    async def ask(self) -> Answer:
+        """Send the request, wait for the answer. Raises what the reader does, and OSError."""
+        assert self._transport is not None, "it is connected"
+        self._reader = AnswerReader(self._limit)
+        self._waiting = asyncio.get_running_loop().create_future()
+        self._transport.write(self._request)
+        try:
+            return await self._waiting
+        finally:
+            self._waiting = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiting is None or self._waiting.done() or self._reader is None:
+            self.abort()  # nobody has asked
+            return
+        try:
+            answer = self._reader.feed(data)
+        except (BadAnswerError, TooLargeError) as error:
+            self._fail(error)
+            return
+        if answer is not None:
+            self._waiting.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._waiting is None or self._waiting.done() or self._reader is None:
+            return
+        if exc is not None:
+            self._waiting.set_exception(exc)
+            return
+        try:
+            self._waiting.set_result(self._reader.end())
+        except BadAnswerError as error:
+            self._waiting.set_exception(error)
+
+    def _fail(self, error: Exception) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
+        self.abort()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def __repr__(self) -> str:
+        return f"<_Connection {'open' if self.open else 'closed'} {self._reader!r}>"
+
+
+Place: TypeAlias = tuple[URL, SSLContext | bool]
+
+
 class Client:
     """The collector's HTTP client: connections are kept open, one per endpoint and source."""
 
-    def __init__(self, timeout: float, page_limit: int) -> None:
+    def __init__(self, timeout: float, page_limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.timeout = timeout
         self.page_limit = page_limit
-        self._total = aiohttp.ClientTimeout(total=timeout)
-        self._session: aiohttp.ClientSession | None = None
+        self._clock = clock
+        self._idle: dict[Place, list[_Connection]] = {}
+        self._used: set[_Connection] = set()
+        self._tls: dict[bool, SSLContext] = {}
+        self._sweep_at = 0.0
+        self._opened = False
 
     async def open(self) -> None:
         """Begin; needs a running event loop."""
-        self._session = aiohttp.ClientSession(
-            # No limit: a hanging server must never hold the connection that another one waits for.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60, ttl_dns_cache=30),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            # A compressed page would cost the model server's own event loop milliseconds.
-            headers={
-                "Accept": "text/plain;version=0.0.4;q=1,*/*;q=0.1",
-                "Accept-Encoding": "identity",
-                "User-Agent": f"pointsman/{VERSION}",
-            },
-        )
+        self._opened = True
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self._opened = False
+        for connection in [*self._used, *(one for many in self._idle.values() for one in many)]:
+            connection.abort()
+        self._idle.clear()
+        await asyncio.sleep(0)  # for the transports to notice
 
     async def get(self, url: URL, tls: SSLContext | bool) -> bytes:
         """The body of a 200 answer. Raises `ScrapeError`."""
-        assert self._session is not None, "the client is open"
+        assert self._opened, "the client is open"
         try:
-            async with self._session.get(url, ssl=tls, allow_redirects=False, timeout=self._total) as response:
-                return await self._body(response)
+            async with asyncio.timeout(self.timeout):
+                answer = await self._ask((url, tls))
         except TimeoutError as error:
             raise ScrapeError(Failure.TIMEOUT, f"no complete answer within {format_duration(self.timeout)}") from error
-        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError, SSLError) as error:
+        except SSLError as error:
             raise ScrapeError(Failure.TLS, f"TLS failed: {_cause(error)}") from error
-        except aiohttp.ClientConnectorError as error:
-            raise ScrapeError(Failure.CONNECT, f"can't connect: {_cause(error)}") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except TooLargeError as error:
+            raise ScrapeError(Failure.TOO_LARGE, f"the page is larger than {self.page_limit} bytes") from error
+        except (BadAnswerError, OSError) as error:
             raise ScrapeError(Failure.PROTOCOL, f"the answer failed: {_cause(error)}") from error
+        return _page(answer)
 
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
-        if response.status != 200:
-            if 300 <= response.status < 400:
-                where = response.headers.get("Location", "nowhere")
-                raise ScrapeError(Failure.REDIRECT, f"redirected ({response.status}) to {where[:200]!r}, not followed")
-            raise ScrapeError(Failure.STATUS, f"status {response.status} {response.reason or ''}".rstrip())
-        if response.headers.get("Content-Type", "").lower().startswith("text/html"):
-            raise ScrapeError(Failure.CONTENT, "the answer is HTML, not a metrics page")
-        if response.content_length is not None and response.content_length > self.page_limit:
-            raise self._too_large()
-        content = response.content
-        first = await content.readany()
-        if content.at_eof():
-            if len(first) > self.page_limit:
-                raise self._too_large()
-            return first
-        pieces, size = [first], len(first)
-        while not content.at_eof():
-            piece = await content.readany()
-            pieces.append(piece)
-            size += len(piece)
-            if size > self.page_limit:
-                raise self._too_large()
-        return b"".join(pieces)
+    async def _ask(self, place: Place) -> Answer:
+        idle = self._idle.get(place)
+        while idle:
+            connection = idle.pop()
+            if not connection.open:
+                continue
+            try:
+                return await self._ask_by(connection, place)
+            except (BadAnswerError, OSError):
+                # The server had closed it while nobody asked: that says nothing about this request.
+                if connection.begun:
+                    raise
+        return await self._ask_by(await self._connect(place), place)
 
-    def _too_large(self) -> ScrapeError:
-        return ScrapeError(Failure.TOO_LARGE, f"the page is larger than {self.page_limit} bytes")
+    async def _ask_by(self, connection: _Connection, place: Place) -> Answer:
+        self._used.add(connection)
+        answer = None
+        try:
+            answer = await connection.ask()
+        finally:
+            self._used.discard(connection)
+            if answer is None or not answer.reusable:
+                connection.abort()
+        if answer.reusable and self._opened:
+            connection.idle_since = now = self._clock()
+            self._idle.setdefault(place, []).append(connection)
+            if now >= self._sweep_at:
+                self._sweep(now)
+        return answer
+
+    async def _connect(self, place: Place) -> _Connection:
+        url, tls = place
+        context: SSLContext | None = None
+        if url.scheme == "https":
+            context = tls if isinstance(tls, SSLContext) else self._default(verify=tls)
+        request, host = _request(url), url.host or ""
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: _Connection(request, self.page_limit),
+                host,
+                url.port or 0,
+                ssl=context,
+                server_hostname=host if context else None,
+            )
+        except (TimeoutError, SSLError):
+            raise
+        except (OSError, ValueError) as error:
+            raise ScrapeError(Failure.CONNECT, f"can't connect: {_cause(error)}") from error
+        return connection
+
+    def _default(self, *, verify: bool) -> SSLContext:
+        context = self._tls.get(verify)
+        if context is None:
+            context = self._tls[verify] = create_default_context()
+            if not verify:
+                context.check_hostname = False
+                context.verify_mode = CERT_NONE
+        return context
+
+    def _sweep(self, now: float) -> None:
+        """Close what nobody has used for long: its endpoint is gone, or has another address."""
+        self._sweep_at = now + KEPT / 4
+        for place, connections in list(self._idle.items()):
+            kept = [one for one in connections if one.open and one.idle_since >= now - KEPT]
+            for one in connections:
+                if one not in kept:
+                    one.abort()
+            if kept:
+                self._idle[place] = kept
+            else:
+                del self._idle[place]
 
     def __repr__(self) -> str:
-        state = "closed" if self._session is None or self._session.closed else "open"
-        return f"<Client {state}>"
+        state = "open" if self._opened else "closed"
+        return f"<Client {state}, {len(self._used)} connections in use, {sum(map(len, self._idle.values()))} idle>"
+
+
+def _request(url: URL) -> bytes:
+    # A compressed page would cost the model server's own event loop milliseconds.
+    return (
+        f"GET {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
+        "Accept: text/plain;version=0.0.4;q=1,*/*;q=0.1\r\nAccept-Encoding: identity\r\n"
+        f"User-Agent: pointsman/{VERSION}\r\n\r\n"
+    ).encode("ascii")
+
+
+def _page(answer: Answer) -> bytes:
+    """The body of an answer that is a page. Raises `ScrapeError`."""
+    status = answer.status
+    if status != 200:
+        if 300 <= status < 400:
+            where = answer.headers.get("location", "nowhere")
+            raise ScrapeError(Failure.REDIRECT, f"redirected ({status}) to {where[:200]!r}, not followed")
+        raise ScrapeError(Failure.STATUS, f"status {status} {answer.reason}".rstrip())
+    if answer.headers.get("content-type", "").lower().startswith("text/html"):
+        raise ScrapeError(Failure.CONTENT, "the answer is HTML, not a metrics page")
+    return answer.body
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost reason, in one line."""
-    inner: BaseException = error
-    if isinstance(error, aiohttp.ClientConnectorError):
-        inner = error.os_error
-    if isinstance(inner, SSLCertVerificationError):
-        return inner.verify_message
-    text = str(inner) or type(inner).__name__
+    """The reason, in one line."""
+    if isinstance(error, SSLCertVerificationError):
+        return error.verify_message
+    text = str(error) or type(error).__name__
     return text.splitlines()[0][:300]

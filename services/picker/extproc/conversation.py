@@ -9,6 +9,7 @@ Whatever order messages come in, `receive` doesn't raise, and `Completed` comes 
 from collections.abc import Callable, Sequence
 from enum import Enum
 
+from services.picker.chunks import Chunks
 from services.picker.extproc import messages, names, refusals
 from services.picker.extproc.events import Completed, Event, Limits, Refused, RequestHead, RequestReady
 from services.picker.extproc.messages import (
@@ -74,7 +75,6 @@ class Conversation:
         "_modes",
         "_received_at",
         "_response",
-        "_size",
         "_state",
         "_subset",
         "_trailers_owed",
@@ -91,8 +91,7 @@ class Conversation:
         self._head: RequestHead | None = None
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
-        self._chunks: list[bytes] = []
-        self._size = 0
+        self._chunks = Chunks()
         self._body = b""
         self._headers_owed = False
         self._unanswered_chunks = 0
@@ -234,11 +233,10 @@ class Conversation:
             self._unanswered_chunks = 1
             return self._ready(has_body=False, withheld=True)
         chunk = shown.body
-        self._size += len(chunk)
-        if self._size > self._limits.request_body:
+        if self._chunks.size + len(chunk) > self._limits.request_body:
             return self._refuse_large("")
         if chunk:
-            self._chunks.append(chunk)
+            self._chunks.add(chunk)
         if mode in _BUFFERED:  # one message, also when trailers follow and it isn't the end of the stream
             self._unanswered_chunks = 1
             return self._ready(truncated=mode is BodyMode.BUFFERED_PARTIAL and not shown.end_of_stream)
@@ -254,7 +252,7 @@ class Conversation:
             self._trailers_owed = True
             if self._state is not _DECIDING:
                 self._merge_subset(message)
-                return self._ready(has_body=self._size > 0)
+                return self._ready(has_body=self._chunks.size > 0)
         return []
 
     def _merge_subset(self, message: ProcessingRequest) -> None:
@@ -265,9 +263,7 @@ class Conversation:
                 self._subset = found
 
     def _ready(self, *, has_body: bool = True, withheld: bool = False, truncated: bool = False) -> list[Event]:
-        chunks = self._chunks
-        self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._chunks = []
+        self._body = self._chunks.take()
         headers = self._headers
         self._head = RequestHead(
             headers=headers,
@@ -333,7 +329,7 @@ class Conversation:
         return self._refuse_itself(413, f"{body} is larger than the limit of {self._limits.request_body} bytes")
 
     def _release(self) -> None:
-        self._chunks = []
+        self._chunks.clear()
         self._body = b""
 
     # -- the response
@@ -375,7 +371,7 @@ class Conversation:
         return [Completed(aborted)]
 
     def __repr__(self) -> str:
-        size = self._size if self._state is _COLLECTING else len(self._body)
+        size = self._chunks.size or len(self._body)
         held = f", holds {size} bytes" if size else ""
         response = "complete" if self._completed else "awaited"
         if self._response is not None and self._response.started and not self._completed:

@@ -10,6 +10,7 @@ from enum import Enum
 
 import msgspec
 
+from services.picker.chunks import Chunks
 from services.picker.requests.request import Headers
 from services.picker.responses import document
 from services.picker.responses.usage import NOTHING, Usage
@@ -47,13 +48,13 @@ class ResponseReader:
 
     __slots__ = (
         "_asked",
+        "_begun",
         "_form",
         "_held",
         "_limit",
         "_prefix",
         "_replacement",
         "_served",
-        "_size",
         "_tried",
         "received",
         "usage",
@@ -65,8 +66,9 @@ class ResponseReader:
         self._asked = msgspec.json.encode(asked) if renames else b""
         self._limit = limit
         self._form = _Form.OTHER
-        self._held: list[bytes] = []
-        self._size = 0
+        self._held = Chunks()
+        self._begun = False
+        """Whether something but blanks has come of an object."""
         self._tried = 0
         """Bytes that were looked at for whether they are a whole object."""
         self._prefix = b""
@@ -103,25 +105,27 @@ class ResponseReader:
         return chunk
 
     def _json(self, chunk: bytes, end: bool) -> bytes:
-        self._size += len(chunk)
-        self._held.append(chunk)
-        if self._size > self._limit or not _begins_object(self._held):
+        held = self._held
+        held.add(chunk)
+        if not self._begun and (text := chunk.lstrip(_BLANKS)):
+            self._begun = True
+            if not text.startswith(b"{"):
+                return self._give_up(chunk)
+        if held.size > self._limit:
             return self._give_up(chunk)
         if not end:
             if not self._served:
                 return chunk  # what isn't changed needn't wait for the rest
             if not chunk.rstrip(_BLANKS).endswith(b"}"):
                 return b""
-            self._tried += self._size
+            self._tried += held.size
             if self._tried > _TRIES * self._limit:
                 return self._give_up(chunk)
-        text = b"".join(self._held)
+        text = held.take()
         read = document.read(text, self._served, self._asked)
         if read is None and not end:
-            self._held = [text]
+            held.add(text)
             return b""
-        self._held = []
-        self._size = 0
         if read is not None:
             self._form = _Form.OTHER
             self.usage = self.usage.merged(read.usage)
@@ -129,17 +133,19 @@ class ResponseReader:
         return text if self._served else chunk
 
     def _events(self, chunk: bytes, end: bool) -> bytes:
+        held = self._held
         cut = len(chunk) if end else chunk.rfind(b"\n") + 1
         if not cut and not end:
-            self._held.append(chunk)
-            self._size += len(chunk)
-            if self._size > self._limit:
+            held.add(chunk)
+            if held.size > self._limit:
                 return self._give_up(chunk)
             return b"" if self._served else chunk
-        lines = b"".join((*self._held, chunk[:cut])) if self._held else chunk[:cut]
-        rest = chunk[cut:]
-        self._held = [rest] if rest else []
-        self._size = len(rest)
+        lines = chunk[:cut]
+        if held.size:
+            held.add(lines)
+            lines = held.take()
+        if rest := chunk[cut:]:
+            held.add(rest)
         if self._served:
             return b"\n".join([self._line(line) for line in lines.split(b"\n")])
         if _USAGE.search(lines):
@@ -166,17 +172,9 @@ class ResponseReader:
 
     def _give_up(self, chunk: bytes) -> bytes:
         """Read no further: from here on everything passes, and first what was held back."""
-        held, self._held, self._size = self._held, [], 0
         self._form = _Form.OTHER
-        return b"".join(held) if self._served else chunk
+        held = self._held.take()
+        return held if self._served else chunk
 
     def __repr__(self) -> str:
-        return f"<ResponseReader {self._form.value}, holds {self._size} bytes, {self.usage}>"
-
-
-def _begins_object(chunks: list[bytes]) -> bool:
-    """Whether what came so far can become an object; blanks alone can."""
-    for chunk in chunks:
-        if text := chunk.lstrip(_BLANKS):
-            return text.startswith(b"{")
-    return True
+        return f"<ResponseReader {self._form.value}, holds {self._held.size} bytes, {self.usage}>"

@@ -152,10 +152,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def keeps_no_more_than_its_limits(self) -> None:
-        held = self.conversation._size if self.conversation._chunks else len(self.conversation._body)
-        assert held <= LIMIT
+        assert self.conversation._chunks.size + len(self.conversation._body) <= LIMIT
         if self.reader is not None:
-            assert sum(map(len, self.reader._held)) <= HELD
+            assert self.reader._held.size <= HELD
 
     def teardown(self) -> None:
         self.hear()

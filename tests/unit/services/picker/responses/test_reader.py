@@ -195,6 +195,12 @@ def test_what_cant_become_an_object_isnt_held() -> None:
     assert one.feed(b'{"model":"tuned-v2"}', True) == b'{"model":"tuned-v2"}'
 
 
+def test_blanks_before_an_object_dont_end_its_chances() -> None:
+    one = reader()
+    assert [one.feed(b" ", False) for _ in range(3000)] == [b""] * 3000
+    assert one.feed(CHAT, False) == b" " * 3000 + CHAT_RESTORED
+
+
 def test_pieces_that_all_look_like_the_end_are_not_read_for_ever() -> None:
     """8 times the limit is read, then the rest passes; nothing of it is lost."""
     one, text = reader(limit=10_000), b'{"model":"tuned-v2","x":"' + b"}" * 9_000 + b'"}'

@@ -55,6 +55,8 @@ async def test_a_list_of_destinations_is_no_address(bench: Bench) -> None:
     await bench.picker(Script(mode=Mode.DUPLEX, destinations=[m.authority for m in models]))
     client = await bench.client(await bench.envoy(GATEWAY, picker_tls=False))
     assert (await client.post(CHAT, content=b"x")).status_code == 503
+    response = await client.post("/v1/messages", content=b"x")
+    assert (response.status_code, response.json()["error"]["type"]) == (503, "overloaded_error")
 
 
 async def test_without_any_picker_requests_fail(bench: Bench) -> None:
@@ -66,6 +68,9 @@ async def test_without_any_picker_requests_fail(bench: Bench) -> None:
         assert response.status_code == 500
         error = {"message": "the endpoint picker gave no answer", "type": "internal_error", "param": None, "code": 500}
         assert response.json() == {"error": error}
+    response = await client.post("/v1/messages", content=b"x", headers=wish)
+    error = {"type": "api_error", "message": "the endpoint picker gave no answer"}
+    assert (response.status_code, response.json()) == (500, {"type": "error", "error": error})
     assert model.received == []
 
 

@@ -112,7 +112,7 @@ async def test_the_picker_s_own_answer_stays_as_it_is(bench: Bench, status: int)
     assert (response.status_code, response.content) == (status, b'{"error": {}}')
 
 
-async def test_envoy_s_own_503_is_an_error_object_and_for_grpc_clients_a_text(bench: Bench) -> None:
+async def test_envoy_s_own_503_is_the_api_s_error_and_for_grpc_clients_a_text(bench: Bench) -> None:
     dead = bench.dead()
     bench.endpoints([dead])
     await bench.picker(Script(destinations=[dead]))
@@ -123,6 +123,12 @@ async def test_envoy_s_own_503_is_an_error_object_and_for_grpc_clients_a_text(be
     error = response.json()["error"]
     assert (error["type"], error["param"], error["code"]) == ("service_unavailable", None, 503)
     assert "upstream connect error" in error["message"]
+    for path in ("/v1/messages", "/v1/messages/count_tokens?beta=true"):
+        response = await client.post(path, content=b"x")
+        assert (response.status_code, response.headers["content-type"]) == (503, "application/json")
+        told = response.json()
+        assert (told["type"], told["error"]["type"]) == ("error", "overloaded_error")
+        assert "upstream connect error" in told["error"]["message"]
     response = await client.post(CHAT, content=b"x", headers={"content-type": "application/grpc"})
     assert response.headers["grpc-status"] == "14"
     assert response.headers["grpc-message"].startswith("upstream connect error")

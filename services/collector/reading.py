@@ -28,7 +28,7 @@ SMALL_GROUP = 4096
 """Bytes of a group that is read in one go."""
 MOST_PAGE = 4 * 2**20
 """Bytes of a page whose groups are remembered: looking for headers in a larger one takes too long in one go."""
-MOST_OFFERS = 1000
+MOST_OFFERS = 250
 """Lines that are parsed, times the selectors that are offered them, before others get their turn."""
 
 _HEADER = re.compile(rb"# (?:TYPE|HELP|UNIT) ([a-zA-Z_:][a-zA-Z0-9_:]*)(?=[ \t\r\n])")

@@ -384,7 +384,7 @@ async def test_a_long_page_lets_others_work_while_it_is_read() -> None:
     assert turns >= len(page) // STEP
 
 
-async def test_a_million_series_are_read_in_steps_of_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_million_series_are_read_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a step does is bounded, and so is what is kept."""
     steps: list[int] = []
 

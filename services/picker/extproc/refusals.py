@@ -59,7 +59,7 @@ FORM_HEADERS = frozenset({"content-type", *names.PATHS})
 
 def form_of(headers: Headers) -> Form:
     """The form in which the client of a request with these headers reads errors."""
-    if headers.get("content-type").startswith("application/grpc"):
+    if headers.get("content-type").lower().startswith("application/grpc"):
         return Form.GRPC
     path = bare_path(headers.first_of(*names.PATHS))
     return Form.ANTHROPIC if path.endswith(AnthropicParser.SUFFIXES) else Form.OPENAI

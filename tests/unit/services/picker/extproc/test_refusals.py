@@ -106,6 +106,11 @@ def test_a_grpc_client_gets_a_grpc_status_and_plain_text(status: int, grpc_statu
     assert answer.set_headers == {}
 
 
+@pytest.mark.parametrize("kind", ["application/grpc", "Application/GRPC+proto", "application/grpc-web"])
+def test_a_grpc_client_is_known_by_its_content_type(kind: str) -> None:
+    assert refused(Refusal(status=503, message="none"), {"content-type": kind}).grpc_status == 14
+
+
 def test_a_status_that_proxies_dont_take_becomes_500() -> None:
     assert refused(Refusal(status=418, message="teapot")).status == 500
 

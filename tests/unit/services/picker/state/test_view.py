@@ -73,6 +73,22 @@ def test_an_objective_follows_its_last_version() -> None:
     assert view.objectives["o"].priority == -3
 
 
+def test_rewrites_follow_their_last_versions_and_a_deleted_one_gives_way_to_the_general_one() -> None:
+    def rewrite(name: str, target: str, *models: str) -> ModelRewrite:
+        return ModelRewrite(name=name, rules=(RewriteRule(models=models, targets=(Target(model=target),)),))
+
+    view = View()
+    view.upsert("p.rewrite.any", rewrite("any", "general"))
+    view.upsert("p.rewrite.one", rewrite("one", "exact", "m"))
+    assert view.rewrites.target("m", "") == ("one", "exact")
+    view.upsert("p.rewrite.one", rewrite("one", "other", "n"))
+    assert view.rewrites.target("m", "") == ("any", "general")
+    assert view.rewrites.target("n", "") == ("one", "other")
+    view.delete("p.rewrite.one")
+    view.delete("p.rewrite.never-was")
+    assert view.rewrites.target("n", "") == ("any", "general")
+
+
 def test_frames_and_loads_are_placed_by_the_layout_of_their_moment() -> None:
     view = pool("a1")
     view.upsert("pool.endpoint.a0", endpoint("a0"))

@@ -1,0 +1,130 @@
+"""One pool of real pickers and simulators, and in front of it one Envoy for each gateway's form."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from pointsman.local.envoy import Envoy, EnvoyPlaces
+from pointsman.local.ports import Ports
+from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
+from tests.protocol.gateways.forms import Document, place
+from tests.protocol.system.conftest import decision, nothing_in_flight
+
+CHAT = {"model": "base", "messages": [{"role": "user", "content": "Name a signal box."}], "max_tokens": 6}
+PATH = "/v1/chat/completions"
+ECHO = {"x-simulator-echo": "true"}
+
+CONFIGURATION = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: random-picker
+  parameters: {{maxNumOfEndpoints: {endpoints}}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: random-picker}}
+"""
+"""Picks by chance: a gateway that doesn't listen can't be right for long."""
+
+RESOURCES = """\
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceModelRewrite
+metadata: {name: assistant}
+spec:
+  poolRef: {group: inference.networking.k8s.io, kind: InferencePool, name: default}
+  rules:
+  - matches: [{model: {type: Exact, value: assistant}}]
+    targets: [{modelRewrite: steady-and-longer}]
+---
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceObjective
+metadata: {name: batch}
+spec:
+  priority: -1
+  poolRef: {group: inference.networking.k8s.io, kind: InferencePool, name: default}
+"""
+
+
+class Pool:
+    """A stack without an Envoy of its own; `gateway` starts one more before it."""
+
+    def __init__(self, stack: LocalStack, ports: Ports, life: AsyncExitStack) -> None:
+        self.stack = stack
+        self._ports = ports
+        self._life = life
+
+    @property
+    def authorities(self) -> list[str]:
+        return [simulator.authority for simulator in self.stack.simulators]
+
+    async def gateway(self, name: str, document: Document) -> Envoy:
+        place(document, self.authorities)
+        path = self.stack.directory / f"{name}-form.yaml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        places = EnvoyPlaces(
+            port=self._ports.take(name),
+            admin_port=self._ports.take(f"admin of {name}"),
+            stats_port=self._ports.take(f"statistics of {name}"),
+            pickers=tuple(picker.address for picker in self.stack.pickers),
+            eds_file=self.stack.eds_file,
+            picker_tls=True,
+        )
+        return await self._life.enter_async_context(Envoy(self.stack.directory, path, places, name=name))
+
+    async def decided(self, response: httpx.Response) -> dict[str, Any]:
+        """The decision on the request that a simulator answered; it tells the request's id, as gateways may change
+        it. The request asked for the echo."""
+        return await decision(self.stack.pickers, dict(received(response))["x-request-id"])
+
+
+def received(response: httpx.Response) -> list[tuple[str, str]]:
+    """The headers that reached the simulator, of a request that asked for the echo."""
+    return [(name.lower(), value) for name, value in json.loads(response.headers["x-simulator-headers"])]
+
+
+@asynccontextmanager
+async def pool(directory: Path, *, endpoints: int, pickers: int = 2, simulators: int = 3) -> AsyncIterator[Pool]:
+    plan = StackPlan(
+        simulators=tuple(
+            SimulatorPlan(name=f"model-{number}", flags={"speed": 20, "models": "base,steady-and-longer"})
+            for number in range(1, simulators + 1)
+        ),
+        collectors=1,
+        pickers=pickers,
+        configuration=CONFIGURATION.format(endpoints=endpoints),
+        resources=RESOURCES,
+        envoy=None,
+        secure_serving=True,
+        flags={"picker": {"drain-delay": "0s"}},
+    )
+    with Ports() as ports:
+        async with LocalStack(plan, directory) as stack, AsyncExitStack() as life:
+            async with asyncio.timeout(10):
+                while not stack.eds_file.exists():  # noqa: ASYNC110 -- another process writes it
+                    await asyncio.sleep(0.02)
+            yield Pool(stack, ports, life)
+
+
+@asynccontextmanager
+async def client_of(envoy: Envoy) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=envoy.url, timeout=30, trust_env=False) as opened:
+        yield opened
+
+
+async def settled(of: Pool) -> None:
+    """Wait until no picker counts anything in flight; the test fails if that lasts."""
+    await nothing_in_flight(of.stack.pickers)
+
+
+async def eventually(condition: Callable[[], Any], within: float = 5.0) -> None:
+    """Poll an async condition; fails the test when it doesn't come true."""
+    async with asyncio.timeout(within):
+        while not await condition():  # noqa: ASYNC110 -- what is waited for happens in another process
+            await asyncio.sleep(0.05)

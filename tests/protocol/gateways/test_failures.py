@@ -85,8 +85,8 @@ async def _back(of: Pool, envoys: dict[str, Envoy]) -> None:
 
 
 async def test_without_a_picker(shared: Pool, envoys: dict[str, Envoy]) -> None:
-    """Closed, nobody gets through. Open, requests get through whose body hasn't come when no picker can be reached; they
-    are balanced, and at kgateway a client's own header steers."""
+    """Closed, nobody gets through. Open, requests do whose body hasn't come when no picker can be reached; they are
+    balanced, and at kgateway a client's own header steers."""
     await shared.stack.pickers[0].kill()
     wish = {DESTINATION: shared.authorities[1]}
     try:

@@ -105,12 +105,16 @@ class ResponseReader:
         return chunk
 
     def _json(self, chunk: bytes, end: bool) -> bytes:
-        held = self._held
-        held.add(chunk)
-        if not self._begun and (text := chunk.lstrip(_BLANKS)):
+        if not self._begun:
+            text = chunk.lstrip(_BLANKS)
+            if not text:
+                return chunk  # servers keep connections alive with them
             self._begun = True
             if not text.startswith(b"{"):
-                return self._give_up(chunk)
+                self._form = _Form.OTHER
+                return chunk
+        held = self._held
+        held.add(chunk)
         if held.size > self._limit:
             return self._give_up(chunk)
         if not end:

@@ -190,15 +190,17 @@ def test_an_object_leaves_when_it_is_whole_and_doesnt_wait_for_the_responses_end
 
 def test_what_cant_become_an_object_isnt_held() -> None:
     one = reader()
-    assert one.feed(b" \n", False) == b""
-    assert one.feed(b"no healthy upstream", False) == b" \nno healthy upstream"
+    assert one.feed(b" \n", False) == b" \n"
+    assert one.feed(b"no healthy upstream", False) == b"no healthy upstream"
     assert one.feed(b'{"model":"tuned-v2"}', True) == b'{"model":"tuned-v2"}'
 
 
-def test_blanks_before_an_object_dont_end_its_chances() -> None:
+def test_blanks_before_an_object_keep_the_connection_alive_and_dont_wait_for_it() -> None:
     one = reader()
-    assert [one.feed(b" ", False) for _ in range(3000)] == [b""] * 3000
-    assert one.feed(CHAT, False) == b" " * 3000 + CHAT_RESTORED
+    assert [one.feed(b" ", False) for _ in range(3000)] == [b" "] * 3000
+    assert "holds 0 bytes" in repr(one)
+    assert one.feed(b"\n" + CHAT[:50], False) == b""
+    assert one.feed(CHAT[50:], False) == b"\n" + CHAT_RESTORED
 
 
 def test_pieces_that_all_look_like_the_end_are_not_read_for_ever() -> None:

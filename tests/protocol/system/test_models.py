@@ -1,12 +1,15 @@
 """Models that are split between targets: what servers are asked for, and what clients read in their responses."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 import pytest_asyncio
+from anthropic import AsyncAnthropic
+from anthropic.types import Usage
 from openai import AsyncOpenAI
 
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
@@ -31,6 +34,8 @@ REQUESTS = 300
 EXPECTED = 30
 SPREAD = 5.2
 """Standard deviation of a binomial of 300 draws at 10 %."""
+AGAIN = 3
+"""With two servers, one of them gets the same prompt twice, and has it cached then."""
 PROMPT = 'Say "model":"steady" once.'
 
 
@@ -130,6 +135,76 @@ async def test_a_whole_response_has_the_clients_model(openai: AsyncOpenAI) -> No
     assert (answer.model, vector.model) == ("assistant", "assistant")
     assert answer.choices[0].message.content
     assert vector.data[0].embedding
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def anthropic(client: httpx.AsyncClient) -> AsyncIterator[AsyncAnthropic]:
+    async with AsyncAnthropic(base_url=str(client.base_url), api_key="none", max_retries=0) as opened:
+        yield opened
+
+
+async def test_a_message_has_the_clients_model_and_its_tokens_are_counted(
+    stack: LocalStack, anthropic: AsyncAnthropic
+) -> None:
+    before = await _tokens(stack)
+    used: list[Usage] = []
+    for _ in range(AGAIN):
+        answer = await anthropic.messages.create(
+            model="assistant", system="Be brief. " * 50, messages=[{"role": "user", "content": PROMPT}], max_tokens=12
+        )
+        assert answer.model == "assistant"
+        assert answer.content[0].type == "text"
+        assert answer.content[0].text
+        used.append(answer.usage)
+    await _counted(stack, before, used)
+
+
+async def test_a_streamed_message_has_the_clients_model_and_its_tokens_are_counted(
+    stack: LocalStack, anthropic: AsyncAnthropic
+) -> None:
+    before = await _tokens(stack)
+    used: list[Usage] = []
+    for _ in range(AGAIN):
+        async with anthropic.messages.stream(
+            model="assistant", system="Be kind. " * 50, messages=[{"role": "user", "content": PROMPT}], max_tokens=12
+        ) as stream:
+            text = "".join([piece async for piece in stream.text_stream])
+            answer = await stream.get_final_message()
+        assert answer.model == "assistant"
+        assert answer.content[0].type == "text"
+        assert answer.content[0].text == text
+        assert answer.usage.output_tokens == 12
+        used.append(answer.usage)
+    await _counted(stack, before, used)
+
+
+async def test_tokens_of_a_rewritten_model_can_be_counted(anthropic: AsyncAnthropic) -> None:
+    counted = await anthropic.messages.count_tokens(model="assistant", messages=[{"role": "user", "content": PROMPT}])
+    assert counted.input_tokens > 5
+
+
+async def _counted(stack: LocalStack, before: Counter[str], used: list[Usage]) -> None:
+    """The pickers' metrics have grown by these tokens: all of the prompts, what of them was cached, the answers."""
+    await nothing_in_flight(stack.pickers)
+    after = await _tokens(stack)
+    cached = sum(one.cache_read_input_tokens or 0 for one in used)
+    assert after - before == Counter(
+        request_input_tokens=cached + sum(one.input_tokens for one in used),
+        request_cached_tokens=cached,
+        request_output_tokens=sum(one.output_tokens for one in used),
+    )
+    assert cached
+
+
+async def _tokens(stack: LocalStack) -> Counter[str]:
+    """Tokens that all pickers have counted of requests for the rewritten model."""
+    sums: Counter[str] = Counter()
+    for picker in stack.pickers:
+        for line in (await picker.metrics()).splitlines():
+            found = re.match(r"llm_d_epp_(request_(?:in|out)put_tokens|request_cached_tokens)_sum\{(.*)\} (.*)", line)
+            if found and 'model_name="assistant"' in found[2]:
+                sums[found[1]] += int(float(found[3]))
+    return sums
 
 
 async def test_a_model_that_no_rule_names_is_the_servers_own(openai: AsyncOpenAI) -> None:

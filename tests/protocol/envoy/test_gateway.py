@@ -46,8 +46,10 @@ async def test_the_pick_replaces_the_client_s_destination(bench: Bench) -> None:
     models = [await bench.model(name) for name in "ab"]
     await bench.picker(Script(mode=Mode.DUPLEX, destinations=[models[0].authority]))
     client = await bench.client(await bench.envoy(GATEWAY, picker_tls=False))
-    wish = {DESTINATION: models[1].authority}
-    assert (await client.post(CHAT, content=b"x", headers=wish)).headers["x-served-by"] == "a"
+    wish = (DESTINATION, models[1].authority)
+    for wishes in ([wish], [wish, wish]):
+        assert (await client.post(CHAT, content=b"x", headers=wishes)).headers["x-served-by"] == "a"
+        assert models[0].received[-1].headers[DESTINATION] == models[0].authority, "the last of several, too"
 
 
 async def test_a_list_of_destinations_is_no_address(bench: Bench) -> None:

@@ -1,0 +1,284 @@
+"""What the official client libraries of both APIs make of each refusal: an error of their own type for its status.
+
+The refusals are the pickers' own, except where the server's is named; the pool names its models, one objective may be
+shed, and bodies and headers have narrow limits.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
+
+import anthropic
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+from msgspec import Struct
+
+from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
+from tests.protocol.system.conftest import CONFIGURATION, ENVOYS, logs, nothing_in_flight
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+RESOURCES = """\
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceModel
+metadata: {name: base}
+spec: {modelName: base, poolRef: {name: default}}
+---
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceModel
+metadata: {name: broken}
+spec:
+  modelName: broken
+  poolRef: {name: default}
+  targetModels: [{name: nowhere}]
+---
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceObjective
+metadata: {name: batch}
+spec: {priority: -1, poolRef: {name: default}}
+"""
+BATCH = {"x-llm-d-inference-objective": "batch"}
+WITHIN = 10.0
+"""Seconds for what a test changes to reach every picker."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(ENVOYS))
+async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
+    envoy, endpoints, tls = ENVOYS[request.param]
+    plan = StackPlan(
+        simulators=(SimulatorPlan(name="model-1", flags={"speed": 50, "models": "base"}),),
+        collectors=1,
+        configuration=CONFIGURATION.format(endpoints=endpoints),
+        resources=RESOURCES,
+        envoy=envoy,
+        secure_serving=tls,
+        flags={"picker": {"drain-delay": "500ms", "max-request-body": "100Ki", "max-request-headers": "4Ki"}},
+    )
+    async with LocalStack(plan, tmp_path_factory.mktemp(request.param)) as started:
+        yield started
+
+
+class Ask(Protocol):
+    """Sends one request with this model, text and these headers, and gives the text of the answer."""
+
+    def __call__(
+        self, model: str = "base", text: str = "Hello", headers: dict[str, str] | None = None, stream: bool = False
+    ) -> Awaitable[str]: ...
+
+
+class Library(Struct, frozen=True):
+    """An API's official library."""
+
+    errors: Any
+    """The module that has its error types, whose names are the same in both."""
+    ask: Ask
+    kinds: dict[int, str]
+    """`error.type` by status."""
+
+
+@contextlib.asynccontextmanager
+async def _openai(url: str, retries: int) -> AsyncIterator[Library]:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=retries) as client:
+
+        async def ask(
+            model: str = "base", text: str = "Hello", headers: dict[str, str] | None = None, stream: bool = False
+        ) -> str:
+            create = client.chat.completions.create
+            if stream:
+                events = await create(
+                    model=model, messages=[{"role": "user", "content": text}], extra_headers=headers, stream=True
+                )
+                return "".join([event.choices[0].delta.content or "" async for event in events])
+            answer = await create(model=model, messages=[{"role": "user", "content": text}], extra_headers=headers)
+            return answer.choices[0].message.content or ""
+
+        yield Library(
+            openai,
+            ask,
+            {
+                400: "invalid_request_error",
+                404: "model_not_found",
+                413: "invalid_request_error",
+                429: "rate_limit_exceeded",
+                431: "invalid_request_error",
+                503: "service_unavailable",
+            },
+        )
+
+
+@contextlib.asynccontextmanager
+async def _anthropic(url: str, retries: int) -> AsyncIterator[Library]:
+    async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=retries) as client:
+
+        async def ask(
+            model: str = "base", text: str = "Hello", headers: dict[str, str] | None = None, stream: bool = False
+        ) -> str:
+            if stream:
+                async with client.messages.stream(
+                    model=model, messages=[{"role": "user", "content": text}], max_tokens=4, extra_headers=headers
+                ) as events:
+                    return "".join([piece async for piece in events.text_stream])
+            answer = await client.messages.create(
+                model=model, messages=[{"role": "user", "content": text}], max_tokens=4, extra_headers=headers
+            )
+            return "".join(block.text for block in answer.content if block.type == "text")
+
+        yield Library(
+            anthropic,
+            ask,
+            {
+                400: "invalid_request_error",
+                404: "not_found_error",
+                413: "request_too_large",
+                429: "rate_limit_error",
+                431: "invalid_request_error",
+                503: "overloaded_error",
+            },
+        )
+
+
+LIBRARIES: dict[str, Callable[[str, int], contextlib.AbstractAsyncContextManager[Library]]] = {
+    "openai": _openai,
+    "anthropic": _anthropic,
+}
+
+
+@pytest_asyncio.fixture(loop_scope="module", params=list(LIBRARIES))
+async def library(request: pytest.FixtureRequest, stack: LocalStack) -> AsyncIterator[Library]:
+    async with LIBRARIES[request.param](stack.url, 0) as opened:
+        yield opened
+    await nothing_in_flight(stack.pickers)
+
+
+async def _refused(library: Library, kind: str, status: int, ask: Awaitable[str]) -> Any:
+    """The error that the library raises; its class, status and type are checked."""
+    with pytest.raises(getattr(library.errors, kind)) as caught:
+        await ask
+    error = caught.value
+    assert isinstance(error, library.errors.APIStatusError)
+    assert (error.status_code, error.type) == (status, library.kinds[status])
+    assert error.response.headers["content-type"].startswith("application/json")
+    return error
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_model_that_the_pool_doesnt_name(library: Library, stream: bool) -> None:
+    error = await _refused(library, "NotFoundError", 404, library.ask("unknown-one", stream=stream))
+    assert "unknown-one" in str(error)
+    assert "x-simulator-endpoint" not in error.response.headers
+
+
+async def test_a_model_that_the_server_doesnt_have(library: Library) -> None:
+    with pytest.raises(library.errors.NotFoundError, match="nowhere") as caught:
+        await library.ask("broken")
+    assert caught.value.response.headers["x-simulator-endpoint"] == "model-1"
+
+
+async def test_no_model(library: Library) -> None:
+    error = await _refused(library, "BadRequestError", 400, library.ask(""))
+    assert "model not found in request body" in str(error)
+
+
+async def test_a_body_beyond_the_limit(library: Library) -> None:
+    kind = "ContentTooLargeError" if library.errors is anthropic else "APIStatusError"
+    error = await _refused(library, kind, 413, library.ask(text="x" * 120_000))
+    assert "larger than the limit of 102400 bytes" in str(error)
+
+
+async def test_headers_beyond_the_limit(library: Library) -> None:
+    error = await _refused(library, "APIStatusError", 431, library.ask(headers={"x-large": "x" * 6_000}))
+    assert "4096 bytes are taken" in str(error)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_full_pool_sheds_what_may_be_shed(stack: LocalStack, library: Library, stream: bool) -> None:
+    async with httpx.AsyncClient(base_url=stack.simulators[0].url, trust_env=False) as control:
+        await control.put("/control/metrics", json={"waiting": 50, "kv_usage": 0.99})
+        await _all_pickers(stack, "WaitingQueueSize", 50)
+        error = await _refused(library, "RateLimitError", 429, library.ask(headers=BATCH, stream=stream))
+        assert error.response.headers["retry-after"] == "1"
+        assert error.response.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+        assert await library.ask(stream=stream), "what has no priority below 0 is served"
+        await control.delete("/control/metrics")
+        await _all_pickers(stack, "WaitingQueueSize", 0)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_pool_without_an_endpoint(stack: LocalStack, library: Library, stream: bool) -> None:
+    stack.write_endpoints([])
+    try:
+        await _endpoints(stack, 0)
+        error = await _refused(library, "InternalServerError", 503, library.ask(stream=stream))
+        assert error.response.headers["retry-after"] == "1"
+        assert error.response.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
+    finally:
+        stack.write_endpoints()
+        await _endpoints(stack, 1)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+async def test_a_library_that_may_retry_gets_its_answer_when_there_is_an_endpoint_again(
+    stack: LocalStack, name: str
+) -> None:
+    """Both libraries wait as long as `retry-after` says, and come again."""
+    stack.write_endpoints([])
+    try:
+        await _endpoints(stack, 0)
+        before = await _refusals(stack)
+        async with LIBRARIES[name](stack.url, 10) as library:
+            asking = asyncio.ensure_future(library.ask())
+            await _until(stack, "no request was refused", lambda: _more_refusals(stack, before))
+            assert not asking.done()
+            stack.write_endpoints()
+            assert await asking
+    finally:
+        stack.write_endpoints()
+        await _endpoints(stack, 1)
+    await nothing_in_flight(stack.pickers)
+
+
+async def _refusals(stack: LocalStack) -> int:
+    """Requests that pickers have answered with 503."""
+    found = 0
+    for picker in stack.pickers:
+        for one in (await picker.get("/debug/decisions?limit=1000")).json()["decisions"]:
+            found += one.get("refused", {}).get("status") == 503
+    return found
+
+
+async def _more_refusals(stack: LocalStack, before: int) -> bool:
+    return await _refusals(stack) > before
+
+
+async def _endpoints(stack: LocalStack, count: int) -> None:
+    async def known() -> bool:
+        return all([len((await picker.state())["endpoints"]) == count for picker in stack.pickers])
+
+    await _until(stack, f"not every picker has {count} endpoints", known)
+
+
+async def _all_pickers(stack: LocalStack, attribute: str, value: float) -> None:
+    async def seen() -> bool:
+        states = [await picker.state() for picker in stack.pickers]
+        found = [
+            one["value"]
+            for state in states
+            for endpoint in state["endpoints"]
+            for name, one in endpoint["attributes"].items()
+            if name.partition("/")[0] == attribute
+        ]
+        return found == [value] * len(stack.pickers)
+
+    await _until(stack, f"not every picker sees {attribute} {value:g}", seen)
+
+
+async def _until(stack: LocalStack, otherwise: str, holds: Callable[[], Awaitable[bool]]) -> None:
+    deadline = time.monotonic() + WITHIN
+    while not await holds():
+        if time.monotonic() > deadline:
+            pytest.fail(f"{otherwise} after {WITHIN:g} s\n{logs(stack.directory)}")
+        await asyncio.sleep(0.05)

@@ -68,6 +68,6 @@ async def test_in_a_mixed_pool_requests_only_reach_servers_of_their_model(tmp_pa
         body = {"model": "nobodys", "prompt": "x", "max_tokens": 1}
         response = await client.post("/v1/completions", json=body, headers={"x-request-id": "nobodys-1"})
         assert response.status_code == 404, response.text
-        assert "the scheduling filters left none" in response.json()["error"]["message"]
+        assert "is served by no model server of this pool" in response.json()["error"]["message"]
         made = await decision(stack.pickers, "nobodys-1")
         assert "endpoint" not in made

@@ -19,6 +19,8 @@ from shared.version import VERSION
 
 KEPT = 60.0
 """Seconds for which a connection is kept that nobody uses."""
+LOOKS = 20
+"""How often within the time-out the connections in use are looked after: an answer may take a twentieth longer."""
 
 
 class Failure(StrEnum):
@@ -57,6 +59,8 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader: AnswerReader | None = None
         self._waiting: asyncio.Future[Answer] | None = None
+        self.expires_at = 0.0
+        """When an answer that isn't complete by then is given up."""
         self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -111,6 +115,10 @@ class _Connection(asyncio.Protocol):
             self._waiting.set_exception(error)
         self.abort()
 
+    def expire(self) -> None:
+        """The time for an answer is over."""
+        self._fail(TimeoutError())
+
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -131,6 +139,9 @@ class Client:
         self._clock = clock
         self._idle: dict[Place, list[_Connection]] = {}
         self._used: set[_Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        """Looks after the connections in use: one timer for all of them, because each scrape's own would cost more than
+        the scrape's request."""
         self._tls: dict[bool, SSLContext] = {}
         self._sweep_at = 0.0
         self._opened = False
@@ -141,6 +152,9 @@ class Client:
 
     async def close(self) -> None:
         self._opened = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for connection in [*self._used, *(one for many in self._idle.values() for one in many)]:
             connection.abort()
         self._idle.clear()
@@ -150,8 +164,7 @@ class Client:
         """The body of a 200 answer. Raises `ScrapeError`."""
         assert self._opened, "the client is open"
         try:
-            async with asyncio.timeout(self.timeout):
-                answer = await self._ask((url, tls))
+            answer = await self._ask((url, tls), self._clock() + self.timeout)
         except TimeoutError as error:
             raise ScrapeError(Failure.TIMEOUT, f"no complete answer within {format_duration(self.timeout)}") from error
         except SSLError as error:
@@ -162,22 +175,29 @@ class Client:
             raise ScrapeError(Failure.PROTOCOL, f"the answer failed: {_cause(error)}") from error
         return _page(answer)
 
-    async def _ask(self, place: Place) -> Answer:
+    async def _ask(self, place: Place, until: float) -> Answer:
         idle = self._idle.get(place)
         while idle:
             connection = idle.pop()
             if not connection.open:
                 continue
             try:
-                return await self._ask_by(connection, place)
+                return await self._ask_by(connection, place, until)
+            except TimeoutError:
+                raise
             except (BadAnswerError, OSError):
                 # The server had closed it while nobody asked: that says nothing about this request.
                 if connection.begun:
                     raise
-        return await self._ask_by(await self._connect(place), place)
+        async with asyncio.timeout(until - self._clock()):
+            connection = await self._connect(place)
+        return await self._ask_by(connection, place, until)
 
-    async def _ask_by(self, connection: _Connection, place: Place) -> Answer:
+    async def _ask_by(self, connection: _Connection, place: Place, until: float) -> Answer:
+        connection.expires_at = until
         self._used.add(connection)
+        if self._timer is None:
+            self._look_again()
         answer = None
         try:
             answer = await connection.ask()
@@ -191,6 +211,18 @@ class Client:
             if now >= self._sweep_at:
                 self._sweep(now)
         return answer
+
+    def _look_again(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self.timeout / LOOKS, self._expire)
+
+    def _expire(self) -> None:
+        """Give up answers whose time is over."""
+        self._timer = None
+        now = self._clock()
+        for connection in [one for one in self._used if one.expires_at <= now]:
+            connection.expire()
+        if self._used and self._opened:
+            self._look_again()
 
     async def _connect(self, place: Place) -> _Connection:
         url, tls = place

@@ -24,8 +24,9 @@ from shared.model import Endpoint
 
 log = structlog.get_logger(__name__)
 
-GRAIN = 0.001
-"""Seconds by which a scrape may be early: timers have no finer grain."""
+GRAIN = (0.001, 0.0025)
+"""Seconds by which a scrape may be early, at least and at most: timers have no finer grain, and what is begun in one go
+costs the event loop a third less than one by one. A twentieth of the shortest interval, within these bounds."""
 
 _server = attrgetter("address", "port", "metrics_host", "labels", "node_address")
 """What of an endpoint says which server it is, and where and how it is read."""
@@ -113,6 +114,7 @@ class Scraper:
         self._owner: dict[Target, Watched] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._grain = GRAIN[0]
         self._closed = False
         self.watched: dict[str, Watched] = {}
         """By endpoint id, in the order of the ids."""
@@ -129,6 +131,8 @@ class Scraper:
         if pipeline.plan == self._pipeline.plan:
             return
         self._pipeline = pipeline
+        shortest = min((feed.source.interval or self._interval for feed in pipeline.feeds), default=self._interval)
+        self._grain = min(max(shortest / 20, GRAIN[0]), GRAIN[1])
         endpoints = {id: one.endpoint for id, one in self.watched.items()}
         self.assign({})
         self.assign(endpoints)
@@ -187,7 +191,7 @@ class Scraper:
 
     def _tick(self) -> None:
         self._timer = None
-        for target in self._schedule.due(self._clock() + GRAIN):
+        for target in self._schedule.due(self._clock() + self._grain):
             target.task = asyncio.create_task(self._scrape(target, self._owner[target]), name=f"scrape {target.name}")
         self._arm()
 

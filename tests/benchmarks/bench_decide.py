@@ -31,6 +31,8 @@ BUDGET = 0.25
 """CPU seconds of a round."""
 REQUESTS = 64
 NOW = 1_000.0
+FRAME_EVERY = 10
+"""Decisions after which the scores have to be made anew, as if a collector's frame had come."""
 
 
 def reference() -> None:
@@ -76,6 +78,9 @@ def decide(endpoints: int, prompt_bytes: int) -> Callable[[], None]:
     def one() -> None:
         nonlocal turn
         turn += 1
+        if turn % FRAME_EVERY == 0:
+            for key in values:
+                view.columns.numbers(key.wire).derived.clear()
         director.decide(requests[turn % REQUESTS], view, NOW + 0.1)
 
     return one

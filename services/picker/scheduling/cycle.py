@@ -51,6 +51,15 @@ class Reading(Struct, frozen=True):
     """Which are known and not stale."""
 
 
+class _Scored(Struct, frozen=True):
+    """Scores of all endpoints, from values that were all fresh."""
+
+    scores: Floats
+    reading: Reading
+    oldest: float
+    """The oldest sample time among them: while that is fresh, they all are."""
+
+
 class Cycle:
     """What plugins see of one decision."""
 
@@ -143,8 +152,24 @@ class Cycle:
             self.readings[name] = reading
 
     def score_by(self, key: AttributeKey[float], rows: Rows, formula: Callable[[Floats], Floats]) -> Floats:
-        """Scores by an attribute: the formula over the fresh values, the configured policy for the others."""
+        """Scores by an attribute: the formula over the fresh values, the configured policy for the others. Not to be
+        changed: requests come more often than metrics, so the scores of all endpoints are kept until a value changes.
+        """
+        if rows is not self.layout.all_rows:
+            return self._score(self.read(key, rows), formula)
+        derived = self.view.columns.numbers(key.wire).derived
+        known: _Scored | None = derived.get(formula)
+        if known is not None and known.oldest >= self.oldest():
+            self._keep(key.wire, known.reading)
+            return known.scores
         reading = self.read(key, rows)
+        scores = self._score(reading, formula)
+        if reading.at is not None and len(rows) and (oldest := float(np.minimum.reduce(reading.at))) >= self.oldest():
+            scores.flags.writeable = False
+            derived[formula] = _Scored(scores, reading, oldest)
+        return scores
+
+    def _score(self, reading: Reading, formula: Callable[[Floats], Floats]) -> Floats:
         fresh = reading.fresh
         if fresh is None or np.logical_and.reduce(fresh):
             return formula(reading.values)

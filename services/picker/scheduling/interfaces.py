@@ -26,7 +26,7 @@ class Scorer(Plugin):
     TIER = Tier.PICKER
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
-        """A new array of scores, one a row; the profile holds them to 0..1 and takes NaN for 0."""
+        """Scores, one a row, which nobody changes; the profile holds them to 0..1 and takes NaN for 0."""
         raise NotImplementedError
 
 

@@ -30,12 +30,14 @@ class Column:
     The arrays are replaced, never changed: who reads them may keep them.
     """
 
-    __slots__ = ("_largest", "at", "values")
+    __slots__ = ("_largest", "at", "derived", "values")
 
     def __init__(self, values: Floats, at: Floats) -> None:
         self.values = values
         self.at = at
         self._largest: float | None = None
+        self.derived: dict[Any, Any] = {}
+        """What readers have made of these very arrays, by whatever tells it apart; empty with the next ones."""
 
     @property
     def largest(self) -> float:
@@ -47,6 +49,8 @@ class Column:
     def replace(self, values: Floats, at: Floats) -> None:
         """Show these arrays from now on."""
         self.values, self.at, self._largest = values, at, None
+        if self.derived:
+            self.derived = {}
 
 
 class Numbers:

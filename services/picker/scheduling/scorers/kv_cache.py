@@ -6,6 +6,11 @@ from services.picker.state.layout import Floats, Rows
 from shared.attributes import KV_CACHE_USAGE
 
 
+def free_share(usage: Floats) -> Floats:
+    """`1 − usage`."""
+    return 1.0 - usage
+
+
 class KvCacheUtilizationScorer(Scorer):
     """`1 − usage`."""
 
@@ -14,4 +19,4 @@ class KvCacheUtilizationScorer(Scorer):
     REQUIRES = (KV_CACHE_USAGE,)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
-        return cycle.score_by(KV_CACHE_USAGE, rows, lambda usage: 1.0 - usage)
+        return cycle.score_by(KV_CACHE_USAGE, rows, free_share)

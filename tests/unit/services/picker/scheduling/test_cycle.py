@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
+from services.picker.state.layout import Floats
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from tests.unit.services.picker.world import NOW, cycle, pool, report, request
 
@@ -68,6 +69,66 @@ def test_when_everything_is_stale_all_score_alike(policy: str) -> None:
     report(view, {KV_CACHE_USAGE: [0.5, 0.25]}, ages=9)
     run = cycle(view, policy=policy)
     assert run.score_by(KV_CACHE_USAGE, view.layout.all_rows, lambda usage: 1 - usage).tolist() == [0, 0]
+
+
+class Counted:
+    """A formula that knows how often it was asked."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, values: Floats) -> Floats:
+        self.calls += 1
+        return values / 10
+
+
+def test_scores_of_all_endpoints_are_kept_until_a_value_changes() -> None:
+    view, formula = pool("a1", "a2"), Counted()
+    report(view, {WAITING_QUEUE_SIZE: [1, 2]})
+    for _ in range(3):
+        run = cycle(view)
+        assert run.score_by(WAITING_QUEUE_SIZE, view.layout.all_rows, formula).tolist() == [0.1, 0.2]
+        assert run.readings[WAITING_QUEUE_SIZE.wire].values.tolist() == [1, 2]
+    assert formula.calls == 1
+    report(view, {WAITING_QUEUE_SIZE: [5, 2]}, now=NOW + 1)
+    assert cycle(view, now=NOW + 1).score_by(WAITING_QUEUE_SIZE, view.layout.all_rows, formula).tolist() == [0.5, 0.2]
+    assert formula.calls == 2
+
+
+def test_kept_scores_end_when_a_value_gets_stale() -> None:
+    view, formula = pool("a1", "a2"), Counted()
+    report(view, {WAITING_QUEUE_SIZE: [1, 2]}, ages=[1.5, 0.0])
+    assert cycle(view).score_by(WAITING_QUEUE_SIZE, view.layout.all_rows, formula).tolist() == [0.1, 0.2]
+    assert cycle(view, now=NOW + 1).score_by(WAITING_QUEUE_SIZE, view.layout.all_rows, formula).tolist() == [0.0, 0.2]
+    # A configuration with another limit sees the same values as it should.
+    assert cycle(view, now=NOW + 1, after=9.0).score_by(WAITING_QUEUE_SIZE, view.layout.all_rows, formula).tolist() == [
+        0.1,
+        0.2,
+    ]
+
+
+def test_scores_of_some_endpoints_arent_kept() -> None:
+    view, formula = pool("a1", "a2", "a3"), Counted()
+    report(view, {WAITING_QUEUE_SIZE: [1, 2, 3]})
+    for rows in ([0, 2], [1, 2]):
+        expected = [(row + 1) / 10 for row in rows]
+        assert cycle(view).score_by(WAITING_QUEUE_SIZE, np.array(rows), formula).tolist() == expected
+    assert formula.calls == 2
+
+
+def test_each_formula_has_its_own_scores() -> None:
+    view = pool("a1", "a2")
+    report(view, {WAITING_QUEUE_SIZE: [1, 2]})
+    rows = view.layout.all_rows
+    assert cycle(view).score_by(WAITING_QUEUE_SIZE, rows, Counted()).tolist() == [0.1, 0.2]
+    assert cycle(view).score_by(WAITING_QUEUE_SIZE, rows, np.negative).tolist() == [-1, -2]
+
+
+def test_kept_scores_cant_be_changed() -> None:
+    view = pool("a1")
+    report(view, {WAITING_QUEUE_SIZE: [1]})
+    with pytest.raises(ValueError, match="read-only"):
+        cycle(view).score_by(WAITING_QUEUE_SIZE, view.layout.all_rows, Counted())[0] = 9
 
 
 def test_a_prompt_is_estimated_at_four_bytes_a_token() -> None:

@@ -113,6 +113,7 @@ class _Loader:
         discovery = None
         if data_layer.discovery is not None:
             discovery = self._resolve(data_layer.discovery.plugin_ref, Role.DISCOVERY, f"{key}.discovery.pluginRef")
+        self._replicas(data_layer, key)
         profiles = injector.profiles(given_profiles)
         handler = injector.profile_handler(profiles)
         parsers = given_parsers or injector.parsers()
@@ -321,7 +322,10 @@ class _Loader:
             path, name = f"flowControl.{path}", flow_control.saturation_detector.plugin_ref
         elif former is UNSET:
             return None
-        elif former and "pluginRef" not in former:
+        elif not former:
+            self._problems.warn(path, "says nothing; leave it out")
+            return None
+        elif "pluginRef" not in former:
             return self._inline_detector(former, path)
         else:
             self._problems.warn(path, "deprecated; write flowControl.saturationDetector")
@@ -379,6 +383,27 @@ class _Loader:
             if source is not None:
                 sources.append(SourceSpec(source, tuple(extractors)))
         return tuple(sources)
+
+    def _replicas(self, section: DataLayerSection, key: str) -> None:
+        """What the newest generation writes to let replicas share their load, which pickers do by themselves."""
+        peers, syncer = section.peer_discovery, section.cross_replica_syncer_plugin_ref
+        written = (
+            ("peerDiscovery", "peerDiscovery.pluginRef", None if peers is None else peers.plugin_ref),
+            ("crossReplicaSyncerPluginRef", "crossReplicaSyncerPluginRef", syncer or None),
+        )
+        given = []
+        for name, place, ref in written:
+            if ref is None:
+                continue
+            given.append(name)
+            if not ref:
+                self._problems.error(f"{key}.{place}", "required, and missing")
+            elif ref not in self._plugins:
+                self._unknown(ref, f"{key}.{place}")
+        if section.cross_replica_sync_interval is not None:
+            given.append("crossReplicaSyncInterval")
+        for name in given:
+            self._problems.warn(join(key, name), "no effect: pickers share their load by themselves; leave it out")
 
     def _check_fit(self, source: str, extractor: str, path: str) -> None:
         giver, reader = self._plugins[source], self._plugins[extractor]

@@ -65,6 +65,9 @@ class DataLayerSection(Struct, frozen=True, rename="camel"):
     inject_defaults: bool = True
     sources: tuple[SourceEntry, ...] = ()
     discovery: Ref | None = None
+    peer_discovery: Ref | None = None
+    cross_replica_syncer_plugin_ref: str = ""
+    cross_replica_sync_interval: PositiveDuration | None = None
     stale_metrics: StaleMetrics = StaleMetrics()
 
 

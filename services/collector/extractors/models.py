@@ -87,6 +87,7 @@ class ModelsExtractor(Extractor):
     """The extractor of `/v1/models`."""
 
     TYPE = SERVED_MODELS.producer
+    ALIASES = ("model-server-protocol-models",)
     INPUT = MODELS_JSON
     DEFAULT_SOURCE = "models-data-source"
     Parameters = ModelsExtractorParameters

@@ -13,20 +13,32 @@ from services.picker.scheduling.interfaces import Producer
 from services.picker.state.prefix import block_hashes
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, AttributeKey
 
+DEFAULT_BLOCK = 16
+"""Tokens."""
 SMALLEST_BLOCK = 64
 """Tokens: smaller blocks cost more than they tell (the reference's floor)."""
 _HASHES: AttributeKey[list[int]] = AttributeKey("PromptBlocks", "approx-prefix-cache-producer", list)
+
+
+def in_tokens(size: int) -> int:
+    """Tokens of a block whose size is in bytes, as older generations wrote it."""
+    return -(-size // BYTES_PER_TOKEN)
+
+
+def in_words(size: int) -> str:
+    """What to write instead of a block's size in bytes."""
+    return f"write blockSizeTokens: {in_tokens(size)} (tokens, not bytes)"
 
 
 class ApproxPrefixParameters(Struct, frozen=True, rename="camel"):
     """The size of a block, and how many are looked at and remembered."""
 
     auto_tune: bool = True
-    block_size_tokens: Annotated[int, Meta(ge=0)] = 16
+    block_size_tokens: Annotated[int, Meta(ge=0)] = DEFAULT_BLOCK
     block_size: Annotated[int, Meta(ge=0)] = 0
-    """Characters; an older generation's `blockSizeTokens`."""
+    """Bytes; an older generation's `blockSizeTokens`, which goes before it."""
     hash_block_size: Annotated[int, Meta(ge=0)] = 0
-    """Characters; a still older one's."""
+    """Bytes; a still older one's."""
     max_prefix_tokens_to_match: Annotated[int, Meta(ge=0)] = 131_072
     max_prefix_blocks_to_match: Annotated[int, Meta(ge=0)] = 2048
     """Counts only when `maxPrefixTokensToMatch` is 0; both 0 means no limit."""
@@ -39,8 +51,8 @@ class ApproxPrefixParameters(Struct, frozen=True, rename="camel"):
     @property
     def tokens(self) -> int:
         """The configured block in tokens."""
-        characters = self.block_size or self.hash_block_size
-        return -(-characters // BYTES_PER_TOKEN) if characters else self.block_size_tokens
+        former = self.block_size or self.hash_block_size
+        return in_tokens(former) if former and self.block_size_tokens == DEFAULT_BLOCK else self.block_size_tokens
 
 
 class ApproxPrefixProducer(Producer):
@@ -60,7 +72,7 @@ class ApproxPrefixProducer(Producer):
     @classmethod
     def deprecations(cls, parameters: ApproxPrefixParameters) -> list[str]:
         former = {"blockSize": parameters.block_size, "hashBlockSize": parameters.hash_block_size}
-        return [f"{name} is deprecated; write blockSizeTokens" for name, value in former.items() if value]
+        return [f"{name} is deprecated; {in_words(value)}" for name, value in former.items() if value]
 
     def produce(self, cycle: Cycle) -> None:
         block = self._block_tokens(cycle)

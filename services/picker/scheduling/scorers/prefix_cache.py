@@ -7,6 +7,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Scorer
+from services.picker.scheduling.producers.approx_prefix import in_words
 from services.picker.state.layout import Floats, Rows
 from shared.attributes import AttributeKey
 
@@ -21,6 +22,7 @@ FORMER = (
     "lruCapacityPerServer",
 )
 """The index's own parameters, which stood here while the scorer owned the index (GIE 0.5 to 1.4)."""
+IN_BYTES = ("blockSize", "hashBlockSize")
 
 
 class PrefixCacheParameters(Struct, frozen=True, rename="camel"):
@@ -53,7 +55,10 @@ class PrefixCacheScorer(Scorer):
 
     @classmethod
     def deprecations(cls, parameters: PrefixCacheParameters) -> list[str]:
-        return [f"{name} is deprecated here; write it on {PRODUCER}" for name in parameters.former()]
+        return [
+            f"{name} is deprecated here; {in_words(value) if name in IN_BYTES and value else 'write it'} on {PRODUCER}"
+            for name, value in parameters.former().items()
+        ]
 
     @classmethod
     def references(cls, parameters: PrefixCacheParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:

@@ -65,6 +65,8 @@ def test_a_request_without_a_prompt_is_neither_found_nor_remembered() -> None:
         ({"block_size_tokens": 256, "auto_tune": False}, [100, 100], 256),
         ({"block_size": 1025}, [None, None], 257),
         ({"hash_block_size": 64}, [None, None], 64),
+        ({"hash_block_size": 2048}, [None, None], 512),
+        ({"block_size": 2048, "block_size_tokens": 128}, [None, None], 128),
     ],
 )
 def test_the_block_is_what_the_servers_report_and_at_least_64_tokens(
@@ -114,5 +116,8 @@ def test_without_auto_tune_a_block_size_is_needed() -> None:
 
 
 def test_older_names_are_pointed_out() -> None:
-    assert len(ApproxPrefixProducer.deprecations(ApproxPrefixParameters(block_size=64, hash_block_size=64))) == 2
+    assert ApproxPrefixProducer.deprecations(ApproxPrefixParameters(block_size=256, hash_block_size=65)) == [
+        "blockSize is deprecated; write blockSizeTokens: 64 (tokens, not bytes)",
+        "hashBlockSize is deprecated; write blockSizeTokens: 17 (tokens, not bytes)",
+    ]
     assert not ApproxPrefixProducer.deprecations(ApproxPrefixParameters())

@@ -25,9 +25,11 @@ def in_tokens(size: int) -> int:
     return -(-size // BYTES_PER_TOKEN)
 
 
-def in_words(size: int) -> str:
-    """What to write instead of a block's size in bytes."""
-    return f"write blockSizeTokens: {in_tokens(size)} (tokens, not bytes)"
+def former_size(name: str, size: int, tokens: int | None, where: str = "") -> str:
+    """What to write instead of a block's size in bytes; `tokens` is `blockSizeTokens` where that is given too."""
+    if not size or tokens:
+        return f"{name} is deprecated, and has no effect{' beside blockSizeTokens' if tokens else ''}; leave it out"
+    return f"{name} is deprecated; write blockSizeTokens: {in_tokens(size)} (tokens, not bytes){where}"
 
 
 class ApproxPrefixParameters(Struct, frozen=True, rename="camel"):
@@ -72,7 +74,8 @@ class ApproxPrefixProducer(Producer):
     @classmethod
     def deprecations(cls, parameters: ApproxPrefixParameters) -> list[str]:
         former = {"blockSize": parameters.block_size, "hashBlockSize": parameters.hash_block_size}
-        return [f"{name} is deprecated; {in_words(value)}" for name, value in former.items() if value]
+        tokens = parameters.block_size_tokens if parameters.block_size_tokens != DEFAULT_BLOCK else None
+        return [former_size(name, size, tokens) for name, size in former.items() if size]
 
     def produce(self, cycle: Cycle) -> None:
         block = self._block_tokens(cycle)

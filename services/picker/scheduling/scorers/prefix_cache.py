@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Scorer
-from services.picker.scheduling.producers.approx_prefix import in_words
+from services.picker.scheduling.producers.approx_prefix import former_size
 from services.picker.state.layout import Floats, Rows
 from shared.attributes import AttributeKey
 
@@ -56,7 +56,9 @@ class PrefixCacheScorer(Scorer):
     @classmethod
     def deprecations(cls, parameters: PrefixCacheParameters) -> list[str]:
         return [
-            f"{name} is deprecated here; {in_words(value) if name in IN_BYTES and value else 'write it'} on {PRODUCER}"
+            former_size(name, value, parameters.block_size_tokens, f" on {PRODUCER}")
+            if name in IN_BYTES
+            else f"{name} is deprecated here; write it on {PRODUCER}"
             for name, value in parameters.former().items()
         ]
 

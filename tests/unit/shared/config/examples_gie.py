@@ -272,7 +272,7 @@ schedulingProfiles:
         (
             GROUP,
             "plugins[1].type: kv-cache-scorer is deprecated; write kv-cache-utilization-scorer",
-            "plugins[2].parameters: hashBlockSize is deprecated here; "
+            "plugins[2].parameters: hashBlockSize is deprecated; "
             "write blockSizeTokens: 32 (tokens, not bytes) on approx-prefix-cache-producer",
             *moved(2, "maxPrefixBlocksToMatch", "lruCapacityPerServer"),
         ),

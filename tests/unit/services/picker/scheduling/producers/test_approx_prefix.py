@@ -120,4 +120,7 @@ def test_older_names_are_pointed_out() -> None:
         "blockSize is deprecated; write blockSizeTokens: 64 (tokens, not bytes)",
         "hashBlockSize is deprecated; write blockSizeTokens: 17 (tokens, not bytes)",
     ]
+    assert ApproxPrefixProducer.deprecations(ApproxPrefixParameters(block_size=256, block_size_tokens=96)) == [
+        "blockSize is deprecated, and has no effect beside blockSizeTokens; leave it out"
+    ]
     assert not ApproxPrefixProducer.deprecations(ApproxPrefixParameters())

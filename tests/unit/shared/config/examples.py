@@ -15,8 +15,8 @@ DETECTOR = "saturationDetector: deprecated; write flowControl.saturationDetector
 SCRAPED = (("metrics-data-source", ("core-metrics-extractor",)),)
 
 
-def no_gate(name: str) -> str:
-    return f"featureGates[0]: {name} has no effect any more; leave it out"
+def no_gate(name: str, position: int = 0) -> str:
+    return f"featureGates[{position}]: {name} has no effect any more; leave it out"
 
 
 def moved(plugin: int, *parameters: str) -> tuple[str, ...]:

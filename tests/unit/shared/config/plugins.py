@@ -199,6 +199,16 @@ class OrderingPolicy(Plugin):
     ROLES = frozenset({Role.ORDERING_POLICY})
 
 
+class FairnessPolicy(Plugin):
+    TYPE = "round-robin-fairness-policy"
+    ROLES = frozenset({Role.FAIRNESS_POLICY})
+
+
+class LimitPolicy(Plugin):
+    TYPE = "static-usage-limit-policy"
+    ROLES = frozenset({Role.USAGE_LIMIT_POLICY})
+
+
 class UntestedScorer(Plugin):
     """Alpha."""
 
@@ -231,6 +241,8 @@ TYPES: tuple[type[Plugin], ...] = (
     EventExtractor,
     Discovery,
     OrderingPolicy,
+    FairnessPolicy,
+    LimitPolicy,
     UntestedScorer,
 )
 

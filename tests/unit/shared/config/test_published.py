@@ -2,16 +2,37 @@
 
 import csv
 import os
+import re
 from pathlib import Path
 
 import pytest
 from msgspec import Struct
 
-from shared.config import Invalid, load
+from shared.config import Invalid, LoadedConfig, load
+from shared.config.schema import API_VERSIONS
 from shared.plugin import Registry
+from tests.unit.shared.config.stand_ins import completed, missing
 
 FOLDER = os.environ.get("POINTSMAN_FIXTURES", "")
-NOT_INSTALLED = "is no plugin type that is installed"
+REGISTRY = Registry.installed()
+MISSING = re.compile(r"'(.*)' is no plugin type that is installed.*")
+OF_TESTS = "test-"
+"""What the names of types begin with that only the original's own tests have."""
+
+PATHS: dict[str, tuple[str, ...]] = {
+    "loader__errorBadFeatureGate.yaml": ("featureGates[0]",),
+    "loader__errorBadPluginReference.yaml": ("plugins[0].type",),
+    "loader__errorBadProfilePlugin.yaml": ("schedulingProfiles[0].plugins[0].pluginRef",),
+    "loader__errorBadSourceReference.yaml": ("dataLayer.sources[0].pluginRef", "featureGates[0]"),
+    "loader__errorDuplicatePlugin.yaml": ("plugins[1].name",),
+    "loader__errorFlowControlMissingPlugin.yaml": ("flowControl.priorityBands[0].orderingPolicyRef",),
+    "loader__errorMultiProfilesUseSingleProfileHandler.yaml": ("plugins[0]",),
+    "loader__errorNoProfileName.yaml": ("schedulingProfiles[0].name",),
+    "loader__errorParserWrongPluginType.yaml": ("requestHandler.parsers[0].pluginRef",),
+    "loader__errorTwoPickers.yaml": ("schedulingProfiles[0].plugins",),
+    "loader__errorUnknownFeatureGate.yaml": ("featureGates[0]",),
+}
+"""Where the files that have to be refused are wrong."""
 
 
 class Published(Struct, frozen=True):
@@ -25,6 +46,9 @@ class Published(Struct, frozen=True):
     def text(self) -> str:
         return (Path(FOLDER) / "configs" / self.file).read_text(encoding="utf-8")
 
+    def load(self, types: Registry) -> LoadedConfig:
+        return load(self.text, types, allow_experimental=self.expected == "ok+alpha")
+
 
 def index() -> list[Published]:
     if not FOLDER:
@@ -34,37 +58,63 @@ def index() -> list[Published]:
     return [Published(file, expected, frozenset(types.split())) for file, expected, types in rows]
 
 
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return Registry.installed()
+def expecting(*expected: str) -> pytest.MarkDecorator:
+    found = [one for one in index() if one.expected in expected]
+    return pytest.mark.parametrize("published", found, ids=lambda one: one.file)
 
 
 pytestmark = pytest.mark.skipif(not FOLDER, reason="POINTSMAN_FIXTURES isn't set: it names the folder with configs/")
 
 
-@pytest.mark.parametrize("published", index(), ids=lambda one: one.file)
-def test_a_published_configuration_loads_or_says_exactly_what_is_missing(
-    published: Published, registry: Registry
-) -> None:
-    missing = {name for name in published.types if registry.find(name) is None}
-    lines: list[str] = []
+@expecting("ok", "ok+alpha")
+def test_a_published_configuration_loads_or_says_exactly_what_is_missing_and_where(published: Published) -> None:
+    absent = missing(published.text, REGISTRY)
+    assert set(absent.values()) == {name for name in published.types if REGISTRY.find(name) is None}
+    named: dict[str, str] = {}
     try:
-        load(published.text, registry, allow_experimental=published.expected == "ok+alpha")
+        published.load(REGISTRY)
     except Invalid as error:
-        lines = error.lines()
-    named = {line.split("'")[1] for line in lines if NOT_INSTALLED in line}
-    assert named == missing
-    if published.expected == "error":
-        assert lines
-    else:
-        assert [line for line in lines if NOT_INSTALLED not in line] == []
+        named = {one.path: MISSING.sub(r"\1", one.message) for one in error.problems}
+    assert named == absent
 
 
-@pytest.mark.parametrize("published", [one for one in index() if one.expected == "ok+alpha"], ids=lambda one: one.file)
-def test_a_configuration_of_alpha_types_is_refused_by_default(published: Published, registry: Registry) -> None:
+@expecting("ok", "ok+alpha")
+def test_nothing_else_is_wrong_with_it(published: Published) -> None:
+    """Stand-ins for what is missing let the rest be judged."""
+    config = published.load(completed(published.text, REGISTRY))
+    assert {spec.kind.TYPE for spec in config.plugins.values() if spec.listed} >= published.types - former()
+
+
+def former() -> set[str]:
+    return {alias for kind in REGISTRY for alias in kind.ALIASES}
+
+
+@expecting("error")
+def test_a_file_that_has_to_be_refused_is_refused_at_its_place_and_for_nothing_else(published: Published) -> None:
+    absent = set(missing(published.text, REGISTRY).values())
+    assert all(name.startswith(OF_TESTS) for name in absent)
+    with pytest.raises(Invalid) as caught:
+        published.load(completed(published.text, REGISTRY))
+    assert tuple(sorted(one.path for one in caught.value.problems)) == PATHS[published.file]
+
+
+@expecting("ok+alpha")
+def test_a_configuration_of_alpha_types_is_refused_by_default(published: Published) -> None:
     with pytest.raises(Invalid):
-        load(published.text, registry)
+        load(published.text, REGISTRY)
 
 
-def test_the_index_has_files_of_every_kind() -> None:
+@expecting("ok", "ok+alpha")
+def test_a_configuration_of_today_loads_without_a_warning_of_its_spelling(published: Published) -> None:
+    """But for the former group, and sections of which a file is there to show the former place."""
+    config = published.load(completed(published.text, REGISTRY))
+    former_group = API_VERSIONS[1] in published.text
+    spelled = [one for one in config.warnings if "deprecated" in one.message and one.path != "apiVersion"]
+    assert any(one.path == "apiVersion" for one in config.warnings) is former_group
+    assert bool(spelled) is ("Deprecated" in published.file)
+
+
+def test_the_index_has_every_file_and_files_of_every_kind() -> None:
     assert {one.expected for one in index()} == {"ok", "ok+alpha", "error"}
+    assert {one.file for one in index()} == {one.name for one in (Path(FOLDER) / "configs").glob("*.yaml")}
+    assert {one.file for one in index() if one.expected == "error"} == PATHS.keys()

@@ -236,6 +236,8 @@ def expected(info: inspect.Type) -> str:
             return "a mapping"
         case inspect.LiteralType(values=values):
             return " or ".join(map(show, values))
+        case inspect.EnumType(cls=cls):
+            return " or ".join(show(one.value) for one in cls)
         case _:
             return f"a {type(info).__name__.removesuffix('Type').lower()}"
 

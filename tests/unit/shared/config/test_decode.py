@@ -115,6 +115,11 @@ def test_a_sound_value_is_converted(raw: object, kind: Any, value: object) -> No
         ("-1Ki", Size, "'-1Ki' is negative"),
         ("much", Size, "'much': a quantity such as 4096, 64Mi or 1G is expected"),
         ([], int | str, "[] is a list; a whole number or a string is expected"),
+        (None, Annotated[int, Meta(ge=1)] | str, "null; a whole number or a string is expected"),
+        ("x", float | bool, "'x' is a string; a number or true or false is expected"),
+        (5, list[str] | dict[str, str], "5 is a number; a list or a mapping is expected"),
+        (5, Literal["on"] | bool, "5 is a number; 'on' or true or false is expected"),
+        ("green", Colour | int, "'green' is a string; 'red' or 'blue' or a whole number is expected"),
     ],
 )
 def test_a_wrong_value_is_shown_with_what_would_be_right(raw: object, kind: Any, problem: str) -> None:
@@ -195,6 +200,13 @@ def test_lenient_lists_of_texts_keep_their_positions_too() -> None:
     assert read([5, "kept"], tuple[str, ...], lenient=True) == (
         ("", "kept"),
         ["at[0]: 5 is a number; a string is expected"],
+    )
+
+
+def test_lenient_gives_up_a_list_whose_items_have_no_blank() -> None:
+    assert read([5, "x"], tuple[int, ...], lenient=True) == (
+        None,
+        ["at[1]: 'x' is a string; a whole number is expected"],
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 from shared.config import Invalid, LoadedConfig, load
 from shared.config.defaults import DEFAULT_PARSERS
 from shared.plugin import Registry
-from tests.unit.shared.config.plugins import HEADER, registry
+from tests.unit.shared.config.plugins import HEADER, MetricsSource, UtilizationDetector, registry
 
 REGISTRY = Registry.installed()
 
@@ -199,6 +199,32 @@ def test_two_indexes_of_one_attribute_are_an_error_though_a_scorer_names_one() -
     )
     assert errors(body, REGISTRY) == [
         "plugins[1]: 'large' makes PrefixCacheMatchInfo, as 'small' does; one plugin makes it"
+    ]
+
+
+def test_two_sources_of_one_kind_of_object_are_an_error() -> None:
+    body = (
+        "plugins:\n- {type: k8s-notification-source, name: a, parameters: {version: v1, kind: Node}}\n"
+        "- {type: k8s-notification-source, name: b, parameters: {version: v1, kind: Node}}"
+    )
+    assert errors(body, REGISTRY) == [
+        "plugins[1].parameters: 'a' gives v1 Node already; list all extractors of it under one source"
+    ]
+
+
+def test_a_filter_whose_attribute_nothing_makes_is_told_which_plugin_to_add() -> None:
+    assert errors("plugins: [{type: served-model-filter}]", REGISTRY) == [
+        "plugins[0]: served-model-filter needs /v1/models; add models-data-extractor, which produces it, to plugins; "
+        "it comes with a models-data-source"
+    ]
+
+
+def test_what_a_section_stands_for_and_isnt_installed_is_named() -> None:
+    assert "saturationDetector: the plugin type utilization-detector isn't installed" in errors(
+        "saturationDetector: {queueDepthThreshold: 3}", registry(UtilizationDetector)
+    )
+    assert errors("", registry(MetricsSource)) == [
+        "plugins: the plugin type 'metrics-data-source', which is added by default, isn't installed"
     ]
 
 

@@ -6,9 +6,10 @@ that two producers of one name don't meet.
 """
 
 import math
+from collections.abc import ItemsView, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -17,13 +18,25 @@ T = TypeVar("T")
 CORE = "core-metrics-extractor"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttributeKey(Generic[T]):
-    """Names an attribute. `kind` is `float` (a column of numbers) or the struct or tuple that it holds."""
+    """Names an attribute. `kind` is `float` (a column of numbers) or the struct or tuple that it holds.
+
+    Equal keys are one object, so that looking up what an endpoint has costs no comparison of texts: it is done for
+    every attribute of every page.
+    """
 
     name: str
     producer: str
     kind: type[T]
+
+    _known: ClassVar[dict[tuple[str, str, Any], Any]] = {}
+
+    def __new__(cls, name: str, producer: str, kind: type[T]) -> "AttributeKey[T]":
+        known: AttributeKey[T] | None = cls._known.get((name, producer, kind))
+        if known is None:
+            known = cls._known[name, producer, kind] = super().__new__(cls)
+        return known
 
     @cached_property
     def wire(self) -> str:
@@ -92,17 +105,31 @@ class AttributeMap:
     3.0
     """
 
-    __slots__ = ("_samples",)
+    __slots__ = ("_changed", "_samples")
 
     def __init__(self) -> None:
         self._samples: dict[AttributeKey[Any], Sample] = {}
+        self._changed: set[AttributeKey[Any]] = set()
 
     def put(self, key: AttributeKey[T], value: T, at: float) -> None:
+        before = self._samples.get(key)
+        if before is None or before.value != value:
+            self._changed.add(key)
         self._samples[key] = Sample(value, at)
+
+    def take_changed(self) -> set[AttributeKey[Any]]:
+        """The keys whose values have changed since they were last taken."""
+        changed = self._changed
+        if changed:
+            self._changed = set()
+        return changed
 
     def deny(self, key: AttributeKey[Any], at: float) -> None:
         """It is known that the endpoint doesn't have the attribute: readers forget what they were told before, instead
         of letting it age."""
+        before = self._samples.get(key)
+        if before is None or before.value is not None:
+            self._changed.add(key)
         self._samples[key] = Sample(None, at)
 
     def get(self, key: AttributeKey[T]) -> T | None:
@@ -115,8 +142,14 @@ class AttributeMap:
     def drop(self, key: AttributeKey[Any]) -> None:
         self._samples.pop(key, None)
 
-    def items(self) -> list[tuple[AttributeKey[Any], Sample]]:
-        return list(self._samples.items())
+    def items(self) -> ItemsView[AttributeKey[Any], Sample]:
+        """The newest sample of each key. A view: not to be walked over while something is put."""
+        return self._samples.items()
+
+    def among(self, keys: Iterable[AttributeKey[Any]]) -> list[tuple[AttributeKey[Any], Sample]]:
+        """The newest samples of those of the keys that there are."""
+        samples = self._samples
+        return [(key, samples[key]) for key in keys if key in samples]
 
     def __len__(self) -> int:
         return len(self._samples)

@@ -6,7 +6,7 @@ of.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -40,14 +40,15 @@ def parts(rows: Sequence[Row], most: int = MAX_FRAME_ENDPOINTS) -> Iterator[Sequ
         yield rows[start : start + most]
 
 
-def pack(rows: Sequence[Row], now: float) -> Columns:
-    """Columns of these endpoints, with every value's age at `now` (monotonic seconds)."""
+def pack(rows: Sequence[Row], now: float, keys: Collection[AttributeKey[Any]] | None = None) -> Columns:
+    """Columns of these endpoints, of these attributes or all, with every value's age at `now` (monotonic seconds)."""
     count = len(rows)
     values: dict[AttributeKey[Any], list[Any]] = {}
     ages: dict[AttributeKey[Any], list[float]] = {}
     absent: dict[str, list[int]] = {}
     for position, (_, attributes) in enumerate(rows):
-        for key, sample in attributes.items():
+        samples = attributes.items() if keys is None else attributes.among(keys)
+        for key, sample in samples:
             if sample.value is None:
                 absent.setdefault(key.wire, []).append(position)
                 continue
@@ -56,9 +57,11 @@ def pack(rows: Sequence[Row], now: float) -> Columns:
                 column = values[key] = [math.nan if key.kind is float else None] * count
                 ages[key] = [0.0] * count
             column[position] = sample.value
-            ages[key][position] = sample.age(now)
+            age = now - sample.at
+            if age > 0:
+                ages[key][position] = age
     return Columns(
-        ids=tuple(id for id, _ in rows),
+        ids=tuple([id for id, _ in rows]),
         columns={key.wire: pack_floats(column) for key, column in values.items() if key.kind is float},
         ages={key.wire: pack_ages(column) for key, column in ages.items()},
         objects={key.wire: column for key, column in values.items() if key.kind is not float},

@@ -1,18 +1,19 @@
 """Sends the attributes: what is new a moment after it was seen, everything again and again.
 
-Two kinds of frame. *Changes* hold the endpoints of which a value is another than before, collected for a few
-milliseconds. *Everything* holds all endpoints: it confirms values that didn't change, heals frames that were lost, and
-is what a snapshot of the bucket gives; hence changes have a key of their own and never take its place.
+Two kinds of frame. *Changes* hold the attributes that are others than before, of the endpoints that have such,
+collected for a few milliseconds. *Everything* holds all of all endpoints: it confirms values that didn't change, heals
+frames that were lost, and is what a snapshot of the bucket gives; hence changes have a key of their own and never take
+its place.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
 
-from shared.attributes import AttributeMap
+from shared.attributes import AttributeKey, AttributeMap
 from shared.bus.errors import BusError
 from shared.bus.frame_columns import Row, pack, parts
 
@@ -148,20 +149,27 @@ class FrameSender:
         if now >= self._outbox.everything_at():
             self._outbox.everything_sent(now)
             part = 0
+            for one in endpoints.values():
+                one.attributes.take_changed()
             for rows in parts([(id, one.attributes) for id, one in endpoints.items() if len(one.attributes)]):
                 part += await self._send(rows, part, 1)
                 await asyncio.sleep(0)  # a thousand endpoints take milliseconds, and scrapes are under way
         else:
             changed = self._outbox.take_changes()
-            for rows in parts([(id, endpoints[id].attributes) for id in changed if id in endpoints]):
-                await self._send(rows, CHANGES_PART, 0)
+            known = [(id, endpoints[id].attributes) for id in changed if id in endpoints]
+            keys = {key for _, attributes in known for key in attributes.take_changed()}
+            for rows in parts(known) if keys else ():
+                await self._send(rows, CHANGES_PART, 0, keys)
 
-    async def _send(self, rows: Sequence[Row], part: int, step: int) -> int:
-        """Send rows as one frame, or in halves where that is more than a message takes.
+    async def _send(
+        self, rows: Sequence[Row], part: int, step: int, keys: Collection[AttributeKey[Any]] | None = None
+    ) -> int:
+        """Send rows as one frame, or in halves where that is more than a message takes; only these attributes, if they
+        are named.
 
         The frames' parts are `part`, `part + step` and so on; returns how many frames there were.
         """
-        packed = pack(rows, self._clock())
+        packed = pack(rows, self._clock(), keys)
         try:
             sent = await self._publisher.publish(
                 part,
@@ -177,8 +185,8 @@ class FrameSender:
                 log.warning("frame.oversized", endpoint=packed.ids[0], reason=str(error))
                 return 0
             half = len(rows) // 2
-            first = await self._send(rows[:half], part, step)
-            return first + await self._send(rows[half:], part + first * step, step)
+            first = await self._send(rows[:half], part, step, keys)
+            return first + await self._send(rows[half:], part + first * step, step, keys)
         if sent:
             self.frames += 1
             self.bytes += packed.size

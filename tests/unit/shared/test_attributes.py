@@ -27,7 +27,35 @@ def test_the_newest_sample_replaces_the_one_before() -> None:
     attributes = AttributeMap()
     attributes.put(KV_CACHE_USAGE, 0.1, at=1.0)
     attributes.put(KV_CACHE_USAGE, 0.2, at=2.0)
-    assert attributes.items() == [(KV_CACHE_USAGE, Sample(0.2, 2.0))]
+    assert dict(attributes.items()) == {KV_CACHE_USAGE: Sample(0.2, 2.0)}
+
+
+def test_equal_keys_are_one() -> None:
+    assert AttributeKey("Depth", "one", float) is AttributeKey("Depth", "one", float)
+    assert AttributeKey("Depth", "one", float) != AttributeKey("Depth", "other", float)
+    assert len({AttributeKey("Depth", "one", float), AttributeKey("Depth", "one", tuple)}) == 2
+
+
+def test_what_has_changed_is_told_once() -> None:
+    attributes = AttributeMap()
+    attributes.put(KV_CACHE_USAGE, 0.1, at=1.0)
+    attributes.put(WAITING_QUEUE_SIZE, 3.0, at=1.0)
+    assert attributes.take_changed() == {KV_CACHE_USAGE, WAITING_QUEUE_SIZE}
+    attributes.put(KV_CACHE_USAGE, 0.1, at=2.0)
+    attributes.put(WAITING_QUEUE_SIZE, 4.0, at=2.0)
+    assert attributes.take_changed() == {WAITING_QUEUE_SIZE}
+    assert attributes.take_changed() == set()
+    attributes.deny(KV_CACHE_USAGE, at=3.0)
+    attributes.deny(KV_CACHE_USAGE, at=4.0)
+    assert attributes.take_changed() == {KV_CACHE_USAGE}
+    attributes.deny(KV_CACHE_USAGE, at=5.0)
+    assert attributes.take_changed() == set()
+
+
+def test_samples_can_be_asked_for_by_key() -> None:
+    attributes = AttributeMap()
+    attributes.put(KV_CACHE_USAGE, 0.1, at=1.0)
+    assert attributes.among([WAITING_QUEUE_SIZE, KV_CACHE_USAGE]) == [(KV_CACHE_USAGE, Sample(0.1, 1.0))]
 
 
 def test_a_dropped_attribute_is_absent_and_dropping_it_again_is_no_error() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shared.attributes import WAITING_QUEUE_SIZE, AttributeMap
+from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeMap
 from shared.bus import BusError
 from shared.bus.frame_columns import pack
 from shared.bus.frame_sender import CHANGES_PART, FrameSender, Outbox
@@ -62,6 +62,8 @@ class Recorder:
         self.frames: list[tuple[int, tuple[str, ...]]] = []
         self.most = most
         self.connected = connected
+        self.names: set[str] = set()
+        """The attributes of the last frame."""
 
     async def publish(
         self,
@@ -77,6 +79,7 @@ class Recorder:
         if len(ids) > self.most:
             raise BusError("maximum payload exceeded")
         self.frames.append((part, tuple(ids)))
+        self.names = set(columns)
         return self.connected
 
 
@@ -103,6 +106,13 @@ def endpoints(count: int, *, known: bool = True) -> dict[str, Known]:
     return made
 
 
+def change(sending: FrameSender, watched: dict[str, Known], id: str) -> None:
+    """A value of the endpoint is another one."""
+    before = watched[id].attributes.get(WAITING_QUEUE_SIZE) or 0.0
+    watched[id].attributes.put(WAITING_QUEUE_SIZE, before + 1.0, 99.5)
+    sending.note(id, True)
+
+
 def sender(recorder: Recorder, watched: dict[str, Known], clock: Clock) -> FrameSender:
     return FrameSender(recorder, lambda: watched, gather=0.0, refresh=0.1, heartbeat=0.5, clock=clock)
 
@@ -111,11 +121,36 @@ async def test_changes_and_everything_have_keys_of_their_own() -> None:
     recorder, clock, watched = Recorder(), Clock(), endpoints(3)
     sending = sender(recorder, watched, clock)
     await sending.send()
-    sending.note("e0001", True)
+    change(sending, watched, "e0001")
     sending.note("e0000", False)
     await sending.send()
     assert recorder.frames == [(0, ("e0000", "e0001", "e0002")), (CHANGES_PART, ("e0001",))]
     assert sending.bytes == 4 * 12
+
+
+async def test_a_change_brings_the_attributes_that_have_changed_and_no_others() -> None:
+    recorder, clock, watched = Recorder(), Clock(), endpoints(3)
+    for one in watched.values():
+        one.attributes.put(KV_CACHE_USAGE, 0.5, 99.0)
+    sending = sender(recorder, watched, clock)
+    await sending.send()
+    assert recorder.names == {WAITING_QUEUE_SIZE.wire, KV_CACHE_USAGE.wire}
+    change(sending, watched, "e0002")
+    await sending.send()
+    assert recorder.frames[-1] == (CHANGES_PART, ("e0002",))
+    assert recorder.names == {WAITING_QUEUE_SIZE.wire}
+
+
+async def test_a_change_that_everything_has_told_already_isnt_told_again() -> None:
+    recorder, clock, watched = Recorder(), Clock(), endpoints(1)
+    sending = sender(recorder, watched, clock)
+    await sending.send()
+    change(sending, watched, "e0000")
+    clock.now += 1
+    await sending.send()
+    sending.note("e0000", True)
+    await sending.send()
+    assert [part for part, _ in recorder.frames] == [0, 0]
 
 
 async def test_scrapes_without_a_change_are_confirmed_at_the_refresh_and_not_only_at_the_heartbeat() -> None:
@@ -145,7 +180,7 @@ async def test_a_frame_that_is_too_large_for_a_message_is_halved() -> None:
     assert [id for _, ids in recorder.frames for id in ids] == list(watched)
     recorder.frames.clear()
     for id in watched:
-        sending.note(id, True)
+        change(sending, watched, id)
     await sending.send()
     assert {part for part, _ in recorder.frames} == {CHANGES_PART}
     assert [id for _, ids in recorder.frames for id in ids] == list(watched)
@@ -176,7 +211,7 @@ async def test_a_change_of_an_endpoint_that_has_gone_meanwhile_is_left_out() -> 
     recorder, clock, watched = Recorder(), Clock(), endpoints(2)
     sending = sender(recorder, watched, clock)
     await sending.send()
-    sending.note("e0000", True)
+    change(sending, watched, "e0000")
     del watched["e0000"]
     await sending.send()
     assert len(recorder.frames) == 1
@@ -188,7 +223,7 @@ async def test_changes_go_out_without_waiting_for_the_heartbeat() -> None:
     sending = FrameSender(recorder, lambda: watched, gather=0.0, refresh=50.0, heartbeat=50.0, clock=loop.time)
     running = asyncio.create_task(sending.run())
     await until(lambda: len(recorder.frames) == 1)
-    sending.note("e0000", True)
+    change(sending, watched, "e0000")
     await until(lambda: len(recorder.frames) == 2)
     running.cancel()
     assert recorder.frames[1] == (CHANGES_PART, ("e0000",))

@@ -24,7 +24,7 @@ def test_what_the_page_calls_absent_is_absent() -> None:
     assert not {name for name in ABSENT if REGISTRY.find(name) is not None}
 
 
-@pytest.mark.skipif(not os.environ.get("POINTSMAN_FIXTURES"), reason="POINTSMAN_FIXTURES doesn't name recorded documents")
+@pytest.mark.skipif(not os.environ.get("POINTSMAN_FIXTURES"), reason="POINTSMAN_FIXTURES names no documents")
 def test_what_published_documents_name_is_there_or_on_the_page() -> None:
     documents = sorted((Path(os.environ["POINTSMAN_FIXTURES"]) / "configs").glob("*.yaml"))
     assert documents

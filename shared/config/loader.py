@@ -16,7 +16,8 @@ from shared.config.defaults import DEFAULT_DOCUMENT, DEFAULT_PARSERS, DETECTOR, 
 from shared.config.demand import check as check_demand
 from shared.config.gates import FLOW_CONTROL, read_gates
 from shared.config.inputs import resolve
-from shared.config.loaded import LoadedConfig, PluginSpec, ProfileMember, ProfileSpec, SourceSpec
+from shared.config.loaded import LoadedConfig, PluginSpec, ProfileMember, ProfileSpec
+from shared.config.names import Names
 from shared.config.order import in_order
 from shared.config.problems import Invalid, Problems, join, nearest, show
 from shared.config.schema import (
@@ -29,6 +30,7 @@ from shared.config.schema import (
     ProfileEntry,
     Ref,
 )
+from shared.config.sections import check_flow_control, check_replicas, read_sources
 from shared.config.yaml import parse_documents
 from shared.plugin import Registry, Role, Stability
 
@@ -81,15 +83,14 @@ class _Loader:
         self._registry = registry
         self._problems = problems
         self._allow_experimental = allow_experimental
-        self._plugins: dict[str, PluginSpec] = {}
-        self._broken: set[str] = set()
-        """Names whose entries have problems of their own: a reference to one is no second problem."""
         bad = [one.path for one in form.errors]
-        self._nameless = any(re.fullmatch(r"plugins(\[\d+\])?", path) for path in bad)
-        """There are entries whose names can't be known: no reference is known to be wrong."""
-        self._incomplete = any(_within(path, section) for path in bad for section in ("plugins", "dataLayer", "data"))
-        """Some plugin or source that the document means isn't among what was understood: what seems to lack in the end
-        may not."""
+        self._names = Names(
+            registry,
+            problems,
+            nameless=any(re.fullmatch(r"plugins(\[\d+\])?", path) for path in bad),
+            incomplete=any(_within(path, section) for path in bad for section in ("plugins", "dataLayer", "data")),
+        )
+        self._plugins = self._names.plugins
 
     def load(self, origin: str) -> LoadedConfig:
         """What the document comes to; only sound when there were no problems."""
@@ -109,11 +110,13 @@ class _Loader:
         injector = Injector(self._plugins, self._registry, added)
         given_parsers = self._parsers(injector)
         detector = self._detector(flow_control)
-        given_sources = self._sources(data_layer, key)
+        given_sources = read_sources(data_layer, key, self._names, self._problems)
         discovery = None
         if data_layer.discovery is not None:
-            discovery = self._resolve(data_layer.discovery.plugin_ref, Role.DISCOVERY, f"{key}.discovery.pluginRef")
-        self._replicas(data_layer, key)
+            discovery = self._names.resolve(
+                data_layer.discovery.plugin_ref, Role.DISCOVERY, f"{key}.discovery.pluginRef"
+            )
+        check_replicas(data_layer, key, self._names, self._problems)
         profiles = injector.profiles(given_profiles)
         handler = injector.profile_handler(profiles)
         parsers = given_parsers or injector.parsers()
@@ -124,7 +127,7 @@ class _Loader:
         inputs = resolve(self._plugins, sources, added)
         check_demand(self._plugins, sources, inputs, added)
         self._problems.warnings += added.warnings
-        if not self._incomplete:
+        if not self._names.incomplete:
             self._problems.errors += added.errors
         return LoadedConfig(
             origin=origin,
@@ -159,7 +162,7 @@ class _Loader:
 
     def _plugin(self, entry: PluginEntry, path: str) -> None:
         name = entry.name or entry.type
-        taken = name in self._plugins or name in self._broken
+        taken = self._names.known(name)
         if taken and name:
             self._problems.error(join(path, "name"), f"{show(name)} is the name of an earlier plugin; names are unique")
         spec = self._spec(entry, name, path)
@@ -167,9 +170,9 @@ class _Loader:
             self._check_topic(spec)
             self._plugins[name] = spec
             return
-        self._incomplete = True
+        self._names.incomplete = True
         if not taken:
-            self._broken.add(name)
+            self._names.broken.add(name)
 
     def _spec(self, entry: PluginEntry, name: str, path: str) -> PluginSpec | None:
         at = join(path, "type")
@@ -220,32 +223,12 @@ class _Loader:
                 known = self._plugins.get(name)
                 kind = self._registry.find(name)
                 made = known.produces if known is not None else kind.PRODUCES if kind is not None else ()
-                if not name or name in self._broken or key in made:
+                if not name or name in self._names.broken or key in made:
                     continue
                 if known is not None:
                     self._problems.error(path, f"{show(name)} is of type {known.kind.TYPE}, which makes no {key.name}")
                 else:
-                    self._unknown(name, path)
-
-    def _resolve(self, name: str, role: Role, path: str) -> str | None:
-        """The name if a plugin of that name plays the role; else a problem, and None."""
-        spec = self._plugins.get(name)
-        if spec is not None and role in spec.kind.ROLES:
-            return name
-        self._incomplete = True
-        if not name:
-            self._problems.error(path, "required, and missing")
-        elif spec is not None:
-            self._problems.error(path, f"{show(name)} is of type {spec.kind.TYPE}, which is no {role.value}")
-        else:
-            self._unknown(name, path)
-        return None
-
-    def _unknown(self, name: str, path: str) -> None:
-        if name in self._broken or self._nameless:
-            return
-        listed = "; list it under plugins" if self._registry.find(name) else nearest(name, self._plugins)
-        self._problems.error(path, f"{show(name)} is no plugin's name{listed}")
+                    self._names.find(name, path)
 
     def _profiles(self) -> tuple[ProfileSpec, ...]:
         profiles: list[ProfileSpec] = []
@@ -268,12 +251,7 @@ class _Loader:
         members: list[ProfileMember] = []
         for position, ref in enumerate(entry.plugins):
             at = f"{path}.plugins[{position}].pluginRef"
-            spec = self._plugins.get(ref.plugin_ref)
-            if not ref.plugin_ref:
-                self._problems.error(at, "required, and missing")
-            elif spec is None:
-                self._unknown(ref.plugin_ref, at)
-            else:
+            if (spec := self._names.find(ref.plugin_ref, at)) is not None:
                 if any(one.plugin is spec for one in members) and Role.PICKER not in spec.kind.ROLES:
                     self._problems.warn(at, f"{show(ref.plugin_ref)} is listed twice, and counts twice")
                 members.append(ProfileMember(spec, 1.0 if ref.weight is None else ref.weight))
@@ -284,7 +262,7 @@ class _Loader:
         if len(handlers) > 1:
             names = " and ".join(show(one.name) for one in handlers)
             self._problems.error("plugins", f"{names} are profile handlers; there is one")
-        if profiles > 1 and not handlers and not self._incomplete:
+        if profiles > 1 and not handlers and not self._names.incomplete:
             self._problems.error("plugins", f"{profiles} scheduling profiles need a profile handler")
         for one in handlers:
             if one.kind.TYPE == "single-profile-handler" and profiles > 1:
@@ -299,14 +277,13 @@ class _Loader:
         elif former is not UNSET:
             self._problems.warn("parser", "deprecated; write requestHandler.parsers")
             refs = [(former.plugin_ref, "parser")]
-            known = self._plugins.keys() | self._broken
-            if former.plugin_ref in DEFAULT_PARSERS and former.plugin_ref not in known:
+            if former.plugin_ref in DEFAULT_PARSERS and not self._names.known(former.plugin_ref):
                 injector.add(former.plugin_ref, "parser")  # older generations needed no entry under plugins for it
         else:
             return ()
         found: list[str] = []
         for ref, path in refs:
-            name = self._resolve(ref, Role.PARSER, join(path, "pluginRef"))
+            name = self._names.resolve(ref, Role.PARSER, join(path, "pluginRef"))
             if name in found:
                 self._problems.error(join(path, "pluginRef"), f"{show(name)} is listed twice")
             elif name is not None:
@@ -335,7 +312,7 @@ class _Loader:
             name = section.plugin_ref
         if name == DETECTOR and name not in self._plugins:
             return None  # the default, which is added
-        return self._resolve(name, Role.SATURATION_DETECTOR, join(path, "pluginRef"))
+        return self._names.resolve(name, Role.SATURATION_DETECTOR, join(path, "pluginRef"))
 
     def _inline_detector(self, raw: dict[str, Any], path: str) -> str | None:
         """The thresholds in the section itself, as documents wrote them before detectors were plugins."""
@@ -362,56 +339,6 @@ class _Loader:
             self._problems.error("data", "the same section as dataLayer under its former name; write dataLayer")
         return DataLayerSection() if new is UNSET else new, "dataLayer"
 
-    def _sources(self, section: DataLayerSection, key: str) -> tuple[SourceSpec, ...]:
-        sources: list[SourceSpec] = []
-        for index, entry in enumerate(section.sources):
-            path = f"{key}.sources[{index}]"
-            source = self._resolve(entry.plugin_ref, Role.DATA_SOURCE, join(path, "pluginRef"))
-            if any(one.source == source for one in sources):
-                self._problems.error(join(path, "pluginRef"), f"{show(source)} is listed twice")
-            extractors: list[str] = []
-            for position, ref in enumerate(entry.extractors):
-                at = f"{path}.extractors[{position}].pluginRef"
-                name = self._resolve(ref.plugin_ref, Role.EXTRACTOR, at)
-                if name is None:
-                    continue
-                if name in extractors:
-                    self._problems.error(at, f"{show(name)} is listed twice")
-                if source is not None:
-                    self._check_fit(source, name, at)
-                extractors.append(name)
-            if source is not None:
-                sources.append(SourceSpec(source, tuple(extractors)))
-        return tuple(sources)
-
-    def _replicas(self, section: DataLayerSection, key: str) -> None:
-        """What the newest generation writes to let replicas share their load, which pickers do by themselves."""
-        peers, syncer = section.peer_discovery, section.cross_replica_syncer_plugin_ref
-        written = (
-            ("peerDiscovery", "peerDiscovery.pluginRef", None if peers is None else peers.plugin_ref),
-            ("crossReplicaSyncerPluginRef", "crossReplicaSyncerPluginRef", syncer or None),
-        )
-        given = []
-        for name, place, ref in written:
-            if ref is None:
-                continue
-            given.append(name)
-            if not ref:
-                self._problems.error(f"{key}.{place}", "required, and missing")
-            elif ref not in self._plugins:
-                self._unknown(ref, f"{key}.{place}")
-        if section.cross_replica_sync_interval is not None:
-            given.append("crossReplicaSyncInterval")
-        for name in given:
-            self._problems.warn(join(key, name), "no effect: pickers share their load by themselves; leave it out")
-
-    def _check_fit(self, source: str, extractor: str, path: str) -> None:
-        giver, reader = self._plugins[source], self._plugins[extractor]
-        for gives, reads in ((giver.kind.OUTPUT, reader.kind.INPUT), (giver.topic, reader.topic)):
-            if gives and reads and gives != reads:
-                self._problems.error(path, f"{show(extractor)} reads {reads}; the source {show(source)} gives {gives}")
-                return
-
     def _flow_control(self, on: bool) -> FlowControlSection | None:
         section = self._document.flow_control
         if section is UNSET:
@@ -421,24 +348,5 @@ class _Loader:
             if section != FlowControlSection(saturation_detector=section.saturation_detector):
                 self._problems.warn(path, "the feature gate flowControl is off: only its saturationDetector counts")
             return section
-        if ref := section.usage_limit_policy_plugin_ref:
-            self._resolve(ref, Role.USAGE_LIMIT_POLICY, f"{path}.usageLimitPolicyPluginRef")
-        bands = [(f"{path}.priorityBands[{index}]", band) for index, band in enumerate(section.priority_bands)]
-        seen: dict[int, str] = {}
-        for band_path, band in bands:
-            if band.priority is None:
-                self._problems.error(join(band_path, "priority"), "required, and missing")
-            elif band.priority in seen:
-                self._problems.error(join(band_path, "priority"), f"{band.priority} is {seen[band.priority]}'s too")
-            else:
-                seen[band.priority] = band_path
-        if section.default_priority_band is not None:
-            bands.append((join(path, "defaultPriorityBand"), section.default_priority_band))
-        if section.default_negative_priority_band is not None:
-            bands.append((join(path, "defaultNegativePriorityBand"), section.default_negative_priority_band))
-        for band_path, band in bands:
-            if band.fairness_policy_ref:
-                self._resolve(band.fairness_policy_ref, Role.FAIRNESS_POLICY, join(band_path, "fairnessPolicyRef"))
-            if band.ordering_policy_ref:
-                self._resolve(band.ordering_policy_ref, Role.ORDERING_POLICY, join(band_path, "orderingPolicyRef"))
+        check_flow_control(section, self._names, self._problems)
         return section

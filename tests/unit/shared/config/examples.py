@@ -4,14 +4,13 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from shared.config.defaults import DEFAULT_PARSERS
-
 KIND = "kind: EndpointPickerConfig\n"
 LLM_D = f"apiVersion: llm-d.ai/v1alpha1\n{KIND}"
 GIE = f"apiVersion: inference.networking.x-k8s.io/v1alpha1\n{KIND}"
 GROUP = "apiVersion: inference.networking.x-k8s.io/v1alpha1 is deprecated; write llm-d.ai/v1alpha1"
 PARSER = "parser: deprecated; write requestHandler.parsers"
 DETECTOR = "saturationDetector: deprecated; write flowControl.saturationDetector"
+PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 SCRAPED = (("metrics-data-source", ("core-metrics-extractor",)),)
 
 
@@ -34,7 +33,7 @@ class Example(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     handler: str = "single-profile-handler"
     sources: tuple[tuple[str, tuple[str, ...]], ...] = SCRAPED
-    parsers: tuple[str, ...] = DEFAULT_PARSERS
+    parsers: tuple[str, ...] = PARSERS
     detector: str = "utilization-detector"
     parameters: Mapping[str, Mapping[str, object]] = {}
     """Of the plugins that are installed: what the document, or a default, made of them."""

@@ -3,8 +3,8 @@
 import pytest
 
 from shared.config import Invalid, LoadedConfig, load
-from shared.config.defaults import DEFAULT_PARSERS
 from shared.plugin import Registry
+from tests.unit.shared.config.examples import PARSERS
 from tests.unit.shared.config.plugins import HEADER, MetricsSource, UtilizationDetector, registry
 
 REGISTRY = Registry.installed()
@@ -116,14 +116,14 @@ def test_an_empty_section_for_the_detector_is_none(plugins: str, detector: str) 
 
 
 def test_an_empty_list_of_parsers_is_none() -> None:
-    assert loaded("requestHandler: {parsers: []}", REGISTRY).parsers == DEFAULT_PARSERS
+    assert loaded("requestHandler: {parsers: []}", REGISTRY).parsers == PARSERS
     assert loaded("requestHandler: {parsers: []}\nparser: {pluginRef: openai-parser}", REGISTRY).parsers == (
         "openai-parser",
     )
 
 
 def test_any_default_parser_may_be_at_the_former_place_without_being_listed() -> None:
-    for name in DEFAULT_PARSERS:
+    for name in PARSERS:
         assert loaded(f"parser: {{pluginRef: {name}}}", REGISTRY).parsers == (name,)
     assert errors("parser: {pluginRef: vllmgrpc-parser}", REGISTRY) == [
         "parser.pluginRef: 'vllmgrpc-parser' is no plugin's name; list it under plugins"

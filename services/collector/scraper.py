@@ -24,9 +24,9 @@ from shared.model import Endpoint
 
 log = structlog.get_logger(__name__)
 
-GRAIN = (0.001, 0.0025)
+GRAIN = (0.001, 0.005)
 """Seconds by which a scrape may be early, at least and at most: timers have no finer grain, and what is begun in one go
-costs the event loop a third less than one by one. A twentieth of the shortest interval, within these bounds."""
+costs the event loop a third less than one by one. A tenth of the shortest interval, within these bounds."""
 
 _server = attrgetter("address", "port", "metrics_host", "labels", "node_address")
 """What of an endpoint says which server it is, and where and how it is read."""
@@ -132,7 +132,7 @@ class Scraper:
             return
         self._pipeline = pipeline
         shortest = min((feed.source.interval or self._interval for feed in pipeline.feeds), default=self._interval)
-        self._grain = min(max(shortest / 20, GRAIN[0]), GRAIN[1])
+        self._grain = min(max(shortest / 10, GRAIN[0]), GRAIN[1])
         endpoints = {id: one.endpoint for id, one in self.watched.items()}
         self.assign({})
         self.assign(endpoints)

@@ -1,4 +1,4 @@
-"""What one ext_proc conversation costs on one core: without a network, without a decision.
+"""What one ext_proc conversation costs on one core, without a network: alone, and with the decision in it.
 
     .venv/bin/python -m tests.benchmarks.bench_conversation
 
@@ -10,6 +10,10 @@ between: the ratio is what can be compared across machines and across days.
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from services.picker.admin.decisions import DecisionRing
+from services.picker.exchange import Desk
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Limits, RequestReady
 from services.picker.extproc.messages import BodyMode, ProcessingRequest
@@ -17,6 +21,7 @@ from services.picker.requests.openai import OpenAIParser
 from services.picker.requests.parsers import ParserChain
 from services.picker.requests.request import Route
 from services.picker.responses.reader import ResponseReader
+from tests.benchmarks.bench_decide import FRAME_EVERY, NOW, world
 from tests.unit.services.picker.extproc.proxy import (
     body,
     headers,
@@ -117,6 +122,35 @@ def converse(
     return run
 
 
+def whole(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
+    """One conversation with all that belongs to it: parsing, the decision by the built-in default configuration, the
+    charge, the metrics. Every tenth time the scores are made anew, as if a frame had come."""
+    view, metrics, pipeline, frame_comes = world(endpoints, np.random.default_rng(7))
+    desk = Desk(
+        view,
+        pipeline,
+        DecisionRing(1000),
+        metrics,
+        limits=Limits(),
+        make_id=lambda: "made",
+        clock=lambda: NOW + 0.1,
+    )
+    decode, turn = ProcessingRequest.FromString, 0
+
+    def run() -> None:
+        nonlocal turn
+        turn += 1
+        if turn % FRAME_EVERY == 0:
+            frame_comes()
+        exchange = desk.exchange()
+        for message in messages:
+            for answer in exchange.receive(decode(message)):
+                answer.SerializeToString()
+        exchange.end()
+
+    return run
+
+
 def reference() -> None:
     """The fixed loop: a thousand additions and dict writes of plain Python."""
     total, seen = 0, {}
@@ -147,6 +181,9 @@ def main() -> None:
         "200 response chunks, usage": converse(full_duplex(1_000, 200, USAGE), None, None, "base"),
         "200 response chunks, usage and name": converse(full_duplex(1_000, 200, USAGE), None, "base-v2", "base"),
     }
+    for endpoints in (8, 100, 1000):
+        cases[f"4 messages, 1 kB, lean, {endpoints} endpoints"] = whole(lean(1_000), endpoints)
+    cases["4 messages, 220 kB, lean, 100 endpoints"] = whole(lean(220_000), 100)
     print(f"{'conversation':42}{'µs':>10}{'a second':>12}{'reference loops':>18}")
     for name, run in cases.items():
         best, loop = float("inf"), float("inf")

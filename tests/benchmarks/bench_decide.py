@@ -15,7 +15,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from services.picker.admin.metrics import PickerMetrics
-from services.picker.pipeline import build
+from services.picker.pipeline import Pipeline, build
 from services.picker.requests.request import Content, Headers, Request
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE
@@ -45,11 +45,11 @@ def reference() -> None:
         total ^= counts[key]
 
 
-def decide(endpoints: int, prompt_bytes: int) -> Callable[[], None]:
-    """A function that makes one decision, of a view with metrics of every endpoint."""
+def world(endpoints: int, random: np.random.Generator) -> tuple[View, PickerMetrics, Pipeline, Callable[[], None]]:
+    """A view with metrics of every endpoint, and the default configuration on it; the last one ends what is kept of the
+    scores, as a collector's frame does."""
     view = View()
     view.reset({f"pool.endpoint.{one}": _endpoint(one) for one in range(endpoints)})
-    random = np.random.default_rng(7)
     values = {
         WAITING_QUEUE_SIZE: random.integers(0, 20, endpoints),
         KV_CACHE_USAGE: random.random(endpoints),
@@ -66,7 +66,19 @@ def decide(endpoints: int, prompt_bytes: int) -> Callable[[], None]:
     )
     view.apply_frame(frame, NOW, 0.0)
     metrics = PickerMetrics(CollectorRegistry(), view)
-    director = build(load("", Registry.installed()), random, time.time, metrics.plugin).director
+    pipeline = build(load("", Registry.installed()), random, time.time, metrics.plugin)
+
+    def frame_comes() -> None:
+        for key in values:
+            view.columns.numbers(key.wire).derived.clear()
+
+    return view, metrics, pipeline, frame_comes
+
+
+def decide(endpoints: int, prompt_bytes: int) -> Callable[[], None]:
+    """A function that makes one decision, of a view with metrics of every endpoint."""
+    random = np.random.default_rng(7)
+    view, _, pipeline, frame_comes = world(endpoints, random)
     shared = random.bytes(prompt_bytes // 2)
     requests = []
     for number in range(REQUESTS):
@@ -79,9 +91,8 @@ def decide(endpoints: int, prompt_bytes: int) -> Callable[[], None]:
         nonlocal turn
         turn += 1
         if turn % FRAME_EVERY == 0:
-            for key in values:
-                view.columns.numbers(key.wire).derived.clear()
-        director.decide(requests[turn % REQUESTS], view, NOW + 0.1)
+            frame_comes()
+        pipeline.director.decide(requests[turn % REQUESTS], view, NOW + 0.1)
 
     return one
 

@@ -23,7 +23,7 @@ test: $(VENV)/.dev ## all tests, against the real nats-server and Envoy
 	$(BIN)/pytest
 
 unit: $(VENV)/.dev ## the unit tests alone
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest -n auto tests/unit
 
 check: $(VENV)/.dev ## ruff, strict types, import layers
 	$(BIN)/ruff check .

@@ -22,7 +22,10 @@ from shared.config.yaml import parse_documents
 from shared.datalayer.objects import KubernetesObject, ObjectKind
 from shared.model import Configuration, Endpoint, Fact
 
-_CONFIGURATION_KEYS = {"plugins", "schedulingProfiles", "dataLayer", "featureGates"}
+_CONFIGURATION_KEYS = {
+    *("plugins", "schedulingProfiles", "dataLayer", "data", "featureGates", "flowControl", "saturationDetector"),
+    *("requestHandler", "parser"),
+}
 """A document with one of these and without a kind is a configuration that lacks it."""
 
 

@@ -356,3 +356,14 @@ def test_the_configuration_is_kept_as_it_was_written() -> None:
     assert configuration is not None
     assert configuration.text == "---\n# ours\nkind: EndpointPickerConfig  # comment\nplugins: []\n"
     assert configuration.origin == "pool.yaml"
+
+
+@pytest.mark.parametrize(
+    "section",
+    ["plugins", "schedulingProfiles", "data", "dataLayer", "featureGates", "flowControl", "requestHandler", "parser"],
+)
+def test_a_document_with_a_section_of_a_configuration_is_one_whatever_else_it_lacks(section: str) -> None:
+    problems = Problems()
+    read = read_documents(f"{section}: []\n", "config.yaml", problems)
+    assert read.configuration is not None
+    assert problems.errors == []

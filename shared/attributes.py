@@ -111,11 +111,22 @@ class AttributeMap:
         self._samples: dict[AttributeKey[Any], Sample] = {}
         self._changed: set[AttributeKey[Any]] = set()
 
-    def put(self, key: AttributeKey[T], value: T, at: float) -> None:
+    def put(self, key: AttributeKey[T], value: T, at: float) -> bool:
+        """The endpoint has this value; whether it is another one than before."""
+        return self._set(key, value, at)
+
+    def deny(self, key: AttributeKey[Any], at: float) -> bool:
+        """It is known that the endpoint doesn't have the attribute; whether that is news. Readers forget what they were
+        told before, instead of letting it age."""
+        return self._set(key, None, at)
+
+    def _set(self, key: AttributeKey[Any], value: Any, at: float) -> bool:
         before = self._samples.get(key)
-        if before is None or before.value != value:
+        changed = before is None or before.value != value
+        if changed:
             self._changed.add(key)
         self._samples[key] = Sample(value, at)
+        return changed
 
     def take_changed(self) -> set[AttributeKey[Any]]:
         """The keys whose values have changed since they were last taken."""
@@ -123,14 +134,6 @@ class AttributeMap:
         if changed:
             self._changed = set()
         return changed
-
-    def deny(self, key: AttributeKey[Any], at: float) -> None:
-        """It is known that the endpoint doesn't have the attribute: readers forget what they were told before, instead
-        of letting it age."""
-        before = self._samples.get(key)
-        if before is None or before.value is not None:
-            self._changed.add(key)
-        self._samples[key] = Sample(None, at)
 
     def get(self, key: AttributeKey[T]) -> T | None:
         sample = self._samples.get(key)

@@ -76,7 +76,6 @@ class DcgmBinding(MetricsBinding):
         self._selector = BusiestGpu(endpoint.name, endpoint.namespace)
         self._choice = Choice([self._selector])
         self._outcome = Outcome.UNKNOWN
-        self._last: float | None = None
 
     @property
     def choices(self) -> Sequence[Choice]:
@@ -87,14 +86,10 @@ class DcgmBinding(MetricsBinding):
         self._outcome = self._selector.outcome
         if taken is None:
             return False
-        share = taken.value / 100
-        attributes.put(GPU_UTILIZATION, share, at)
-        changed = share != self._last
-        self._last = share
-        return changed
+        return attributes.put(GPU_UTILIZATION, taken.value / 100, at)
 
     def findings(self) -> list[Finding]:
         return [Finding(METRIC, GPU_UTILIZATION.name, self._outcome)]
 
     def __repr__(self) -> str:
-        return f"<DcgmBinding {self._outcome} {self._last}>"
+        return f"<DcgmBinding {self._outcome}>"

@@ -106,7 +106,6 @@ class ModelListBinding(ModelsBinding):
         self._parameters = parameters
         self._page = b""
         self._listing = Listing(Outcome.UNKNOWN)
-        self._last: tuple[str, ...] | None = None
 
     def take(self, page: bytes) -> None:
         if page != self._page or self._listing.outcome is Outcome.UNKNOWN:
@@ -115,10 +114,7 @@ class ModelListBinding(ModelsBinding):
     def store(self, attributes: AttributeMap, at: float) -> bool:
         if self._listing.outcome is not Outcome.FOUND:
             return False
-        attributes.put(SERVED_MODELS, self._listing.ids, at)
-        changed = self._listing.ids != self._last
-        self._last = self._listing.ids
-        return changed
+        return attributes.put(SERVED_MODELS, self._listing.ids, at)
 
     def findings(self) -> list[Finding]:
         return [Finding(WHAT, SERVED_MODELS.name, self._listing.outcome)]

@@ -77,7 +77,6 @@ class PrometheusMetricBinding(MetricsBinding):
     def __init__(self, key: AttributeKey[float], measure: Measure) -> None:
         self._key = key
         self._meter = Meter(measure)
-        self._last: float | None = None
 
     @property
     def choices(self) -> Sequence[Choice]:
@@ -85,12 +84,7 @@ class PrometheusMetricBinding(MetricsBinding):
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
         value = self._meter.read(at)
-        if value is None:
-            return False
-        attributes.put(self._key, value, at)
-        changed = value != self._last
-        self._last = value
-        return changed
+        return value is not None and attributes.put(self._key, value, at)
 
     def findings(self) -> list[Finding]:
         return [Finding(str(self._meter), self._key.name, self._meter.outcome)]

@@ -71,8 +71,7 @@ class CoreBinding(MetricsBinding):
             for key in former.keys - self._reader.keys:
                 sample = attributes.sample(key)
                 if sample is not None and sample.value is not None:
-                    attributes.deny(key, at)
-                    changed = True
+                    changed |= attributes.deny(key, at)
         return changed
 
     def _plan(self) -> None:

@@ -6,7 +6,6 @@ value. So a derived value is made of numbers of one page, and one that lacks a c
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 from services.collector.engines import CustomMetric
 from services.collector.interfaces import Finding
@@ -150,13 +149,12 @@ class Quantity:
         self.key = key
         self.keys = (key,)
         self.ways = ways
-        self._slot = _Slot(key)
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
         for way in self.ways:
             value = way.value()
             if value is not None:
-                return self._slot.put(attributes, value, at)
+                return attributes.put(self.key, value, at)
         return False
 
     def findings(self) -> list[Finding]:
@@ -176,8 +174,7 @@ class Adapters:
 
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
-        self.keys = (ACTIVE_MODELS, WAITING_MODELS, MAX_ACTIVE_MODELS)
-        self._slots = [_Slot(key) for key in self.keys]
+        self.keys: tuple[AttributeKey[Any], ...] = (ACTIVE_MODELS, WAITING_MODELS, MAX_ACTIVE_MODELS)
         self._outcomes = [Outcome.UNKNOWN] * 3
         self._text: bytes | None = None
         self._values: tuple[tuple[str, ...], tuple[str, ...], float | None] = ((), (), None)
@@ -205,14 +202,14 @@ class Adapters:
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
         changed = False
-        for slot, outcome, value in zip(self._slots, self._outcomes, self._values, strict=True):
+        for key, outcome, value in zip(self.keys, self._outcomes, self._values, strict=True):
             if outcome is Outcome.FOUND:
-                changed |= slot.put(attributes, value, at)
+                changed |= attributes.put(key, value, at)
         return changed
 
     def findings(self) -> list[Finding]:
         what = str(self.choice)
-        return [Finding(what, slot.key.name, one) for slot, one in zip(self._slots, self._outcomes, strict=True)]
+        return [Finding(what, key.name, one) for key, one in zip(self.keys, self._outcomes, strict=True)]
 
     def __repr__(self) -> str:
         return f"<Adapters {self.choice}>"
@@ -223,8 +220,8 @@ class Custom:
 
     def __init__(self, metric: CustomMetric) -> None:
         self._meter = Meter(metric.measure)
+        self._key = metric.key
         self.keys = (metric.key,)
-        self._slot = _Slot(metric.key)
         self.choices = self._meter.choices
         self._value: float | None = None
 
@@ -237,29 +234,13 @@ class Custom:
         self._value = self._meter.read(at)
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
-        return self._value is not None and self._slot.put(attributes, self._value, at)
+        return self._value is not None and attributes.put(self._key, self._value, at)
 
     def findings(self) -> list[Finding]:
-        return [Finding(str(self._meter), self._slot.key.name, self._meter.outcome)]
+        return [Finding(str(self._meter), self._key.name, self._meter.outcome)]
 
     def __repr__(self) -> str:
-        return f"<Custom {self._slot.key.name} {self._meter!r}>"
-
-
-class _Slot:
-    """Where an attribute goes, and what went there last."""
-
-    def __init__(self, key: AttributeKey[Any]) -> None:
-        self.key = key
-        self._last: Any = None
-
-    def put(self, attributes: AttributeMap, value: Any, at: float) -> bool:
-        """Put the value; whether it is another one than before."""
-        attributes.put(self.key, value, at)
-        if value == self._last:
-            return False
-        self._last = value
-        return True
+        return f"<Custom {self._key.name} {self._meter!r}>"
 
 
 def _names(text: str | None) -> tuple[str, ...]:

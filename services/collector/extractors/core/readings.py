@@ -6,6 +6,7 @@ value. So a derived value is made of numbers of one page, and one that lacks a c
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from services.collector.engines import CustomMetric
 from services.collector.interfaces import Finding

@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.attributes import CORE, AttributeKey
 from shared.config.decode import MISSING, decode
-from shared.config.inputs import fed
+from shared.config.inputs import fed, makers
 from shared.config.loaded import PluginSpec, ProfileMember, ProfileSpec, SourceSpec
 from shared.config.problems import Problems, join, show
 from shared.plugin import Registry, Role
@@ -125,18 +125,13 @@ class Injector:
 
         A producer that is added can require attributes itself. An extractor only produces where a source feeds it.
         """
-        makers_fed = fed(sources)
         pending = list(self._plugins.values())
         while pending:
             spec = pending.pop(0)
             for key in spec.requires:
-                makers = [
-                    one
-                    for one in self._plugins.values()
-                    if key in one.produces and (Role.EXTRACTOR not in one.kind.ROLES or one.name in makers_fed)
-                ]
-                if makers:
-                    self._forward(spec, makers[0])
+                maker = next((one for one in makers(self._plugins, sources) if key in one.produces), None)
+                if maker is not None:
+                    self._forward(spec, maker)
                 elif (added := self._producer(spec, key)) is not None:
                     pending.append(added)
 

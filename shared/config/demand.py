@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shared.attributes import AttributeKey
-from shared.config.inputs import fed
+from shared.config.inputs import makers
 from shared.config.loaded import PluginSpec, SourceSpec
 from shared.config.problems import Problems, join
-from shared.plugin import Demand, Role
+from shared.plugin import Demand
 
 
 def demands(
@@ -23,16 +23,13 @@ def demands(
             required.setdefault(key, []).append(spec.name)
         for key in spec.kind.USES:
             used.setdefault(key, []).append(spec.name)
-    makers = fed(sources)
-    found: dict[str, Demand] = {}
-    for spec in plugins.values():
-        if Role.EXTRACTOR not in spec.kind.ROLES or spec.name in makers:
-            made = spec.produces
-            found[spec.name] = Demand(
-                required={key: tuple(required[key]) for key in made if key in required},
-                used={key: tuple(used[key]) for key in made if key in used},
-            )
-    return found
+    return {
+        spec.name: Demand(
+            required={key: tuple(required[key]) for key in spec.produces if key in required},
+            used={key: tuple(used[key]) for key in spec.produces if key in used},
+        )
+        for spec in makers(plugins, sources)
+    }
 
 
 def check(

@@ -40,17 +40,19 @@ def fed(sources: Iterable[SourceSpec]) -> set[str]:
     return {name for source in sources for name in source.extractors}
 
 
+def makers(plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec]) -> list[PluginSpec]:
+    """The plugins that make what they declare: an extractor does only where a source feeds it."""
+    there = fed(sources)
+    return [one for one in plugins.values() if Role.EXTRACTOR not in one.kind.ROLES or one.name in there]
+
+
 def resolve(
     plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec], problems: Problems
 ) -> dict[str, dict[str, AttributeKey[Any]]]:
     """For each plugin with needs: what they mean, by parameter. What can't be resolved is a problem, and left out."""
-    makers = fed(sources)
-    made = [
-        _Made(spec, key, alone=len(spec.produces) == 1)
-        for spec in plugins.values()
-        if Role.EXTRACTOR not in spec.kind.ROLES or spec.name in makers
-        for key in spec.produces
-    ]
+    at_work = makers(plugins, sources)
+    made = [_Made(spec, key, alone=len(spec.produces) == 1) for spec in at_work for key in spec.produces]
+    idle = [spec for spec in plugins.values() if spec not in at_work]
     resolved: dict[str, dict[str, AttributeKey[Any]]] = {}
     for spec in plugins.values():
         for need in spec.kind.needs(spec.parameters):
@@ -69,16 +71,15 @@ def resolve(
                 who = " and ".join(show(one.name) for one in keys.values())
                 problems.error(path, f"{show(need.name)} is made by {who}; write the name of one of these plugins")
             else:
-                problems.error(path, _missing(need, plugins, made, makers))
+                problems.error(path, _missing(need, idle, made))
     return resolved
 
 
-def _missing(need: Need, plugins: Mapping[str, PluginSpec], made: Iterable[_Made], makers: set[str]) -> str:
+def _missing(need: Need, idle: Iterable[PluginSpec], made: Iterable[_Made]) -> str:
     by = f" by {show(need.producer)}" if need.producer else ""
     what = f"nothing makes {show(need.name)}{by}"
-    for spec in plugins.values():
-        wanted = need.name == spec.name or any(key.name == need.name for key in spec.produces)
-        if wanted and Role.EXTRACTOR in spec.kind.ROLES and spec.name not in makers:
+    for spec in idle:
+        if need.name == spec.name or any(key.name == need.name for key in spec.produces):
             return f"{what}: no source feeds {show(spec.name)}; list it under a source in dataLayer.sources"
     hint = nearest(need.name, [one.key.name for one in made])
     return f"{what}{hint}{f'; {need.advice}' if need.advice else ''}"

@@ -6,6 +6,7 @@ there is a limit on how many are told apart: later ones are counted together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -41,29 +42,73 @@ _TOKENS = (1.0, *(float(1 << power) for power in range(3, 21)))
 
 _CODES = {404: "NotFound", 412: "PreconditionFailed", 429: "ResourceExhausted", 503: "ServiceUnavailable"}
 _MODEL_SERVER = "ModelServerError"
-_FAMILIES: tuple[tuple[str, str, str], ...] = (
-    ("duration", "request_duration_seconds", "From a request's headers to the end of its response"),
-    ("request_bytes", "request_size_bytes", "Sizes of request bodies"),
-    ("response_bytes", "response_size_bytes", "Sizes of response bodies, where the proxy shows them"),
-    ("prompt", "request_input_tokens", "Prompt tokens, as responses tell them"),
-    ("completion", "request_output_tokens", "Generated tokens, as responses tell them"),
-    ("cached", "request_cached_tokens", "Prompt tokens that the KV cache had, as responses tell them"),
-    ("normalized", "request_ntpot_seconds", "A request's duration divided by its generated tokens"),
-    ("first_token", "request_ttft_seconds", "From a request's headers to the first piece of its streamed response"),
-    ("per_token", "request_streaming_tpot_seconds", "Time for each token of a stream after the first"),
+
+
+class _Family(NamedTuple):
+    """A histogram of `Series`, and how it is shown."""
+
+    field: str
+    name: str
+    former: str
+    meaning: str
+
+
+_FAMILIES = (
+    _Family(
+        "duration",
+        "request_duration_seconds",
+        "request_duration_seconds",
+        "From a request's headers to the end of its response",
+    ),
+    _Family(
+        "request_bytes",
+        "request_size_bytes",
+        "request_sizes",
+        "Sizes of request bodies",
+    ),
+    _Family(
+        "response_bytes",
+        "response_size_bytes",
+        "response_sizes",
+        "Sizes of response bodies, where the proxy shows them",
+    ),
+    _Family(
+        "prompt",
+        "request_input_tokens",
+        "input_tokens",
+        "Prompt tokens, as responses tell them",
+    ),
+    _Family(
+        "completion",
+        "request_output_tokens",
+        "output_tokens",
+        "Generated tokens, as responses tell them",
+    ),
+    _Family(
+        "cached",
+        "request_cached_tokens",
+        "prompt_cached_tokens",
+        "Prompt tokens that the KV cache had, as responses tell them",
+    ),
+    _Family(
+        "normalized",
+        "request_ntpot_seconds",
+        "normalized_time_per_output_token_seconds",
+        "A request's duration divided by its generated tokens",
+    ),
+    _Family(
+        "first_token",
+        "request_ttft_seconds",
+        "request_ttft_seconds",
+        "From a request's headers to the first piece of its streamed response",
+    ),
+    _Family(
+        "per_token",
+        "request_streaming_tpot_seconds",
+        "request_tpot_seconds",
+        "Time for each token of a stream after the first",
+    ),
 )
-"""(attribute of `Series`, present name, meaning)."""
-_FORMER = {
-    "duration": "request_duration_seconds",
-    "request_bytes": "request_sizes",
-    "response_bytes": "response_sizes",
-    "prompt": "input_tokens",
-    "completion": "output_tokens",
-    "cached": "prompt_cached_tokens",
-    "normalized": "normalized_time_per_output_token_seconds",
-    "first_token": "request_ttft_seconds",
-    "per_token": "request_tpot_seconds",
-}
 
 
 class Series:
@@ -235,11 +280,11 @@ class RequestCollector(Collector):
             for model, count in metrics.running.items():
                 running.add_metric([model], count)
             yield from (total, errors, running)
-            for field, present, meaning in _FAMILIES:
-                name = present if prefix == "llm_d_epp_" else _FORMER[field]
-                family = HistogramMetricFamily(f"{prefix}{name}", meaning, labels=models)
+            for one in _FAMILIES:
+                name = one.name if prefix == "llm_d_epp_" else one.former
+                family = HistogramMetricFamily(f"{prefix}{name}", one.meaning, labels=models)
                 for key, series in metrics.series.items():
-                    histogram: Histogram = getattr(series, field)
+                    histogram: Histogram = getattr(series, one.field)
                     if histogram.count:
                         histogram.add_to(family, key)
                 yield family

@@ -12,9 +12,9 @@ from time import perf_counter
 import numpy as np
 
 from services.picker.admission.detector import SaturationDetector
-from services.picker.decision import SHOWN, Asked, Decision
+from services.picker.decision import Asked, Decision
 from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
-from services.picker.requests.request import Headers, Refusal, Request, Route
+from services.picker.requests.request import Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows
@@ -126,11 +126,7 @@ class Director:
         rewrites = view.rewrites
         if not model or rewrites.names(model) or not (rewrites.closed or self._named_models_only):
             return None
-        return Refusal(
-            status=404,
-            message=f"model: {model[:SHOWN]!r} is none that this pool serves: no InferenceModel names it",
-            kind="model_not_found",
-        )
+        return unknown_model(model, "none that this pool serves: no InferenceModel names it")
 
     def _candidates(self, request: Request, layout: Layout) -> Rows:
         if request.subset is None or not self._honour_subset:

@@ -119,5 +119,14 @@ class Refusal(Struct, frozen=True, kw_only=True):
     """Seconds."""
 
 
+MODEL_SHOWN = 256
+"""Characters of a model's name that an error repeats."""
+
+
+def unknown_model(model: str, why: str) -> Refusal:
+    """The refusal of a request for a model that isn't to be had here; `why` goes on from its name."""
+    return Refusal(status=404, message=f"model: {model[:MODEL_SHOWN]!r} is {why}", kind="model_not_found")
+
+
 class Unparsable(Exception):
     """A body that the model server would refuse; its text is what the client reads."""

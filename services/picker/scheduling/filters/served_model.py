@@ -5,15 +5,12 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from services.picker.requests.request import Refusal
+from services.picker.requests.request import unknown_model
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter
 from services.picker.state.columns import NEVER
 from services.picker.state.layout import Rows
 from shared.attributes import SERVED_MODELS
-
-SHOWN = 256
-"""Characters of a model's name that an error repeats."""
 
 
 class ServedModelParameters(Struct, frozen=True, rename="camel"):
@@ -56,9 +53,5 @@ class ServedModelFilter(Filter):
         # What other filters have left out, for their own reasons, serves the model all the same.
         every = cycle.candidates
         if not lists.holders(cycle.model)[every].any() and (lists.at[every] > NEVER).all():
-            cycle.refusal = Refusal(
-                status=404,
-                message=f"model: {cycle.model[:SHOWN]!r} is served by no model server of this pool",
-                kind="model_not_found",
-            )
+            cycle.refusal = unknown_model(cycle.model, "served by no model server of this pool")
         return kept

@@ -1,15 +1,14 @@
 """`endpoint-attribute-scorer`: scores endpoints by any attribute that is a number."""
 
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.formulas import least_is_best, linear, most_is_best
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.scheduling.named_attribute import check_name, check_range, named
-from services.picker.scheduling.scorers.queue import least_is_best
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Need
 
@@ -70,7 +69,8 @@ class EndpointAttributeScorer(Scorer):
         algorithm = parameters.algorithm
         lower = algorithm.type == "linear_lower_is_better"
         fixed = algorithm.normalization.fixed_range
-        self._formula = (least_is_best if lower else most_is_best) if fixed is None else _within(fixed, lower)
+        adaptive = least_is_best if lower else most_is_best
+        self._formula = adaptive if fixed is None else linear(fixed.min, fixed.max, least=lower)
 
     @classmethod
     def needs(cls, parameters: EndpointAttributeScorerParameters) -> tuple[Need, ...]:
@@ -84,25 +84,3 @@ class EndpointAttributeScorer(Scorer):
         scores = cycle.fill(fresh, self._formula(values[fresh]))
         scores[np.isnan(values)] = 0.0  # absent is worst whatever the policy: it is for values that went stale
         return scores
-
-
-def most_is_best(values: Floats) -> Floats:
-    """`(v − min) / (max − min)`; 1 for all when they are equal."""
-    if not len(values):
-        return values
-    low, high = np.minimum.reduce(values), np.maximum.reduce(values)
-    if high == low:
-        return np.ones(len(values))
-    scores: Floats = (values - low) / (high - low)
-    return scores
-
-
-def _within(fixed: FixedRange, lower: bool) -> Callable[[Floats], Floats]:
-    low, high = fixed.min, fixed.max
-
-    def place(values: Floats) -> Floats:
-        clamped = np.minimum(np.maximum(values, low), high)
-        over: Floats = high - clamped if lower else clamped - low
-        return over / (high - low)
-
-    return place

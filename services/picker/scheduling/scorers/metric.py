@@ -6,6 +6,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.formulas import linear
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.scheduling.named_attribute import check_range
 from services.picker.state.layout import Floats, Rows
@@ -48,7 +49,10 @@ class MetricScorer(Scorer):
         super().__init__(name, parameters)
         self._low, self._high = parameters.range
         self._minimize = parameters.optimization_mode == "Minimize"
-        self._formula = self._linear if parameters.normalization_algo == "Linear" else self._softmax
+        if parameters.normalization_algo == "Linear":
+            self._formula = linear(self._low, self._high, least=self._minimize)
+        else:
+            self._formula = self._softmax
 
     @classmethod
     def needs(cls, parameters: MetricParameters) -> tuple[Need, ...]:
@@ -57,11 +61,6 @@ class MetricScorer(Scorer):
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         return cycle.score_by(self.inputs["metricName"], rows, self._formula)
-
-    def _linear(self, values: Floats) -> Floats:
-        clamped = np.minimum(np.maximum(values, self._low), self._high)
-        over: Floats = self._high - clamped if self._minimize else clamped - self._low
-        return over / (self._high - self._low)
 
     def _softmax(self, values: Floats) -> Floats:
         if not len(values):

@@ -1,8 +1,8 @@
 """`running-requests-size-scorer`: the fewer requests an endpoint runs, compared with the others, the better."""
 
 from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.formulas import least_is_best
 from services.picker.scheduling.interfaces import Scorer
-from services.picker.scheduling.scorers.queue import least_is_best
 from services.picker.state.layout import Floats, Rows
 from shared.attributes import RUNNING_REQUESTS_SIZE
 

@@ -1,0 +1,34 @@
+"""How values become scores: the formulas that several scorers share. Scores are 0 to 1, the best is 1."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from services.picker.state.layout import Floats
+
+
+def least_is_best(values: Floats) -> Floats:
+    """`(max − v) / (max − min)`; 1 for all when they are equal."""
+    if not len(values):
+        return values
+    low, high = np.minimum.reduce(values), np.maximum.reduce(values)
+    if high == low:
+        return np.ones(len(values))
+    scores: Floats = (high - values) / (high - low)
+    return scores
+
+
+def most_is_best(values: Floats) -> Floats:
+    """`(v − min) / (max − min)`; 1 for all when they are equal."""
+    return least_is_best(-values)
+
+
+def linear(low: float, high: float, *, least: bool) -> Callable[[Floats], Floats]:
+    """Where values lie between two bounds, beyond which nothing gets better or worse; `least` puts 1 at the low one."""
+
+    def place(values: Floats) -> Floats:
+        clamped = np.minimum(np.maximum(values, low), high)
+        over: Floats = high - clamped if least else clamped - low
+        return over / (high - low)
+
+    return place

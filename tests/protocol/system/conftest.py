@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from openai import AsyncOpenAI
 
 from pointsman.local.envoy import GATEWAY, STANDALONE
 from pointsman.local.services import Picker
@@ -41,17 +42,22 @@ SIMULATORS = (
 )
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(ENVOYS))
-async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
-    envoy, endpoints, tls = ENVOYS[request.param]
-    plan = StackPlan(
-        simulators=SIMULATORS,
+def plan(envoy: str, simulators: tuple[SimulatorPlan, ...] = SIMULATORS, resources: str = "") -> StackPlan:
+    """A system behind one of the Envoys."""
+    configuration, endpoints, tls = ENVOYS[envoy]
+    return StackPlan(
+        simulators=simulators,
         configuration=CONFIGURATION.format(endpoints=endpoints),
-        envoy=envoy,
+        resources=resources,
+        envoy=configuration,
         secure_serving=tls,
         flags={"picker": {"drain-delay": "500ms"}},
     )
-    async with LocalStack(plan, tmp_path_factory.mktemp(request.param)) as started:
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(ENVOYS))
+async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
+    async with LocalStack(plan(request.param), tmp_path_factory.mktemp(request.param)) as started:
         yield started
 
 
@@ -61,6 +67,11 @@ async def client(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=stack.url, timeout=30, trust_env=False) as opened:
         yield opened
     await nothing_in_flight(stack.pickers)
+
+
+@pytest.fixture
+def openai(client: httpx.AsyncClient) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=str(client.base_url.join("/v1")), api_key="none", max_retries=0)
 
 
 async def nothing_in_flight(pickers: list[Picker], within: float = 5.0) -> None:

@@ -12,8 +12,8 @@ from anthropic import AsyncAnthropic
 from anthropic.types import Usage
 from openai import AsyncOpenAI
 
-from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
-from tests.protocol.system.conftest import CONFIGURATION, ENVOYS, decision, nothing_in_flight
+from pointsman.local.stack import LocalStack, SimulatorPlan
+from tests.protocol.system.conftest import ENVOYS, decision, nothing_in_flight, plan
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,31 +41,12 @@ PROMPT = 'Say "model":"steady" once.'
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(ENVOYS))
 async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
-    envoy, endpoints, tls = ENVOYS[request.param]
-    plan = StackPlan(
-        simulators=tuple(
-            SimulatorPlan(name=f"model-{number}", flags={"speed": 50, "models": SERVED}) for number in (1, 2)
-        ),
-        configuration=CONFIGURATION.format(endpoints=endpoints),
-        resources=RESOURCES,
-        envoy=envoy,
-        secure_serving=tls,
-        flags={"picker": {"drain-delay": "500ms"}},
+    simulators = tuple(
+        SimulatorPlan(name=f"model-{number}", flags={"speed": 50, "models": SERVED}) for number in (1, 2)
     )
-    async with LocalStack(plan, tmp_path_factory.mktemp(request.param)) as started:
+    system = plan(request.param, simulators, RESOURCES)
+    async with LocalStack(system, tmp_path_factory.mktemp(request.param)) as started:
         yield started
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=stack.url, timeout=30, trust_env=False) as opened:
-        yield opened
-    await nothing_in_flight(stack.pickers)
-
-
-@pytest.fixture
-def openai(client: httpx.AsyncClient) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=str(client.base_url.join("/v1")), api_key="none", max_retries=0)
 
 
 async def test_a_90_to_10_split_is_one_at_the_servers_and_none_at_the_client(

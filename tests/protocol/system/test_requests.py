@@ -23,11 +23,6 @@ async def _named(stack: LocalStack, response: httpx.Response) -> str:
     return str(made["endpoint"]).removeprefix("default/")
 
 
-@pytest.fixture
-def openai(client: httpx.AsyncClient) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=str(client.base_url.join("/v1")), api_key="none", max_retries=0)
-
-
 async def test_chat_reaches_the_endpoint_that_the_picker_named(stack: LocalStack, openai: AsyncOpenAI) -> None:
     async with openai:
         raw = await openai.chat.completions.with_raw_response.create(

@@ -6,8 +6,8 @@ honoured with its ports, also for requests without a body.
 """
 
 from collections.abc import Callable
-from functools import partial
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from services.picker.decision import Asked, Decision
 from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.requests.request import Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
+from services.picker.scheduling.record import ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows
 from services.picker.state.view import View
@@ -23,6 +24,16 @@ from shared.config.schema import StaleMetrics
 
 RETRY_AFTER = 1
 """Seconds: an empty or full pool is a matter of scrapes and scaling, worth asking again soon."""
+
+
+class _Course(NamedTuple):
+    """What became of a request, as far as it got."""
+
+    outcome: Route | Refusal
+    saturation: float | None = None
+    runs: dict[str, ProfileRun] = {}  # noqa: RUF012 - nobody changes it
+    primary: str = ""
+    tokens: int = 0
 
 
 class Director:
@@ -58,51 +69,54 @@ class Director:
         cycle = Cycle(
             request, view, now, self._random, self._stale, model=model, priority=priority, candidates=candidates
         )
-        decided = partial(
-            Decision,
+        course = self._course(cycle)
+        return Decision(
             asked=Asked.of(request),
+            outcome=course.outcome,
             layout=cycle.layout,
             model=model,
             rewrite=rewrite,
             objective=objective,
             priority=priority,
+            saturation=course.saturation,
             candidates=candidates,
+            runs=course.runs,
+            primary=course.primary,
             readings=cycle.readings,
+            tokens=course.tokens,
+            tokens_until_end=self.scheduler.tokens_until_end,
             at=self._wall_clock(),
             monotonic=now,
+            seconds=perf_counter() - started,
         )
-        if request.content.takes_model and not model:
-            return decided(outcome=_NO_MODEL, seconds=perf_counter() - started)
-        if (unknown := self._unknown(request.content.model, view)) is not None:
-            return decided(outcome=unknown, seconds=perf_counter() - started)
+
+    def _course(self, cycle: Cycle) -> "_Course":
+        """What the request comes to, and how far it got."""
+        content, candidates = cycle.request.content, cycle.candidates
+        if content.takes_model and not cycle.model:
+            return _Course(_NO_MODEL)
+        if (unknown := self._unknown(content.model, cycle.view)) is not None:
+            return _Course(unknown)
         if not len(candidates):
-            nothing = _NONE_IN_SUBSET if len(cycle.layout) else _EMPTY
-            return decided(outcome=nothing, seconds=perf_counter() - started)
-        saturation = self.detector.saturation(cycle, candidates) if priority < 0 else None
+            return _Course(_NONE_IN_SUBSET if len(cycle.layout) else _EMPTY)
+        saturation = self.detector.saturation(cycle, candidates) if cycle.priority < 0 else None
         if saturation is not None and saturation >= 1.0:
-            return decided(outcome=_SHED, saturation=saturation, seconds=perf_counter() - started)
+            return _Course(_SHED, saturation)
         runs, primary = self.scheduler.schedule(cycle)
-        decided = partial(decided, saturation=saturation, runs=runs, primary=primary)
         picked = runs[primary].picked
         if not picked:
-            return decided(outcome=cycle.refusal or _FILTERED, seconds=perf_counter() - started)
-        if _only_if_cached(request.headers):
+            return _Course(cycle.refusal or _FILTERED, saturation, runs, primary)
+        if _only_if_cached(cycle.request.headers):
             picked = _holders(cycle, picked)
             if not picked:
-                return decided(outcome=_NOT_CACHED, seconds=perf_counter() - started)
-        tokens = self.scheduler.picked(cycle, picked[0])
+                return _Course(_NOT_CACHED, saturation, runs, primary)
         authorities = cycle.layout.authorities
         route = Route(
             destinations=tuple([authorities[row] for row in picked]),
-            model=model if model != request.content.model else None,
-            client_model=request.content.model,
+            model=cycle.model if cycle.model != content.model else None,
+            client_model=content.model,
         )
-        return decided(
-            outcome=route,
-            tokens=tokens,
-            tokens_until_end=self.scheduler.tokens_until_end,
-            seconds=perf_counter() - started,
-        )
+        return _Course(route, saturation, runs, primary, self.scheduler.picked(cycle, picked[0]))
 
     def refuse(self, request: Request, refusal: Refusal, view: View, now: float) -> Decision:
         """The decision that a request which can't be read is refused."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,41 @@ def nothing(_point: str, _kind: str, _name: str) -> Callable[[float], None]:
     return lambda _seconds: None
 
 
+class _Weighed(NamedTuple):
+    """A scorer's scores, brought between 0 and 1, and as they count."""
+
+    given: Floats
+    """As the scorer gave them."""
+    step: ScoreStep
+    weighted: Floats
+
+
+class _Scoring:
+    """A scorer at its place in a profile."""
+
+    __slots__ = ("_last", "observe", "scorer", "weight")
+
+    def __init__(self, scorer: Scorer, weight: float, observe: Callable[[float], None]) -> None:
+        self.scorer = scorer
+        self.weight = weight
+        self.observe = observe
+        self._last: _Weighed | None = None
+
+    def score(self, cycle: Cycle, rows: Rows) -> _Weighed:
+        """The scores of these rows. What is made of an array that nobody may change is kept until another one comes:
+        scores that depend on nothing but metrics are the same for many requests."""
+        given = self.scorer.score(cycle, rows)
+        last = self._last
+        if last is not None and last.given is given:
+            return last
+        # fmax takes NaN for 0, which no comparison does
+        scores = np.fmin(np.fmax(given, 0.0), 1.0)
+        weighed = _Weighed(given, ScoreStep(self.scorer.name, self.weight, scores), self.weight * scores)
+        if not given.flags.writeable:
+            self._last = weighed
+        return weighed
+
+
 class Profile:
     """Runs its plugins on a cycle's candidates."""
 
@@ -34,9 +70,8 @@ class Profile:
         self.filters = filters
         self.scorers = scorers
         self.picker = picker
-        self._weights = np.array([[weight] for _, weight in scorers]).reshape(-1, 1)
-        self._observe_filter = [observe("Filter", one.TYPE, one.name) for one in filters]
-        self._observe_scorer = [observe("Scorer", one.TYPE, one.name) for one, _ in scorers]
+        self._filtering = [(one, observe("Filter", one.TYPE, one.name)) for one in filters]
+        self._scoring = [_Scoring(one, weight, observe("Scorer", one.TYPE, one.name)) for one, weight in scorers]
         self._observe_picker = observe("Picker", picker.TYPE, picker.name)
 
     def run(self, cycle: Cycle, rows: Rows) -> ProfileRun:
@@ -44,7 +79,7 @@ class Profile:
         candidates = rows
         filters: list[FilterStep] = []
         started = perf_counter()
-        for one, observe in zip(self.filters, self._observe_filter, strict=True):
+        for one, observe in self._filtering:
             rows = one.filter(cycle, rows)
             filters.append(FilterStep(one.name, rows))
             ended = perf_counter()
@@ -54,23 +89,23 @@ class Profile:
                 break
         if not len(rows):
             return ProfileRun(self.name, candidates, tuple(filters), rows, (), np.zeros(0), self.picker.name, ())
-        scores = np.empty((len(self.scorers), len(rows)))
-        for position, ((scorer, _), observe) in enumerate(zip(self.scorers, self._observe_scorer, strict=True)):
-            scores[position] = scorer.score(cycle, rows)
+        steps: list[ScoreStep] = []
+        totals: Floats | None = None
+        for scoring in self._scoring:
+            weighed = scoring.score(cycle, rows)
+            steps.append(weighed.step)
+            # not a matrix product: it rounds by position, and endpoints that score alike must tie
+            totals = weighed.weighted if totals is None else totals + weighed.weighted
             ended = perf_counter()
-            observe(ended - started)
+            scoring.observe(ended - started)
             started = ended
-        # fmax takes NaN for 0, which no comparison does
-        np.fmin(np.fmax(scores, 0.0, out=scores), 1.0, out=scores)
-        # not a matrix product: it rounds by position, and endpoints that score alike must tie
-        totals: Floats = np.add.reduce(self._weights * scores, axis=0)
-        steps = tuple(
-            ScoreStep(scorer.name, weight, score) for (scorer, weight), score in zip(self.scorers, scores, strict=True)
-        )
-        started = perf_counter()
+        if totals is None:
+            totals = np.zeros(len(rows))
         picked = self.picker.pick(cycle, rows, totals)
         self._observe_picker(perf_counter() - started)
-        return ProfileRun(self.name, candidates, tuple(filters), rows, steps, totals, self.picker.name, tuple(picked))
+        return ProfileRun(
+            self.name, candidates, tuple(filters), rows, tuple(steps), totals, self.picker.name, tuple(picked)
+        )
 
     def __repr__(self) -> str:
         steps = [one.name for one in self.filters]

@@ -23,7 +23,6 @@ from services.picker.extproc.events import (
     ResponseBodyStarted,
     ResponseStarted,
 )
-from services.picker.extproc.messages import ProcessingRequest, ProcessingResponse
 from services.picker.pipeline import Pipeline
 from services.picker.requests.request import Content, Refusal, Request, Route, Unparsable
 from services.picker.responses.reader import ResponseReader
@@ -111,7 +110,7 @@ def _reader(route: Route) -> ResponseReader | None:
 
 
 class Exchange:
-    """One ext_proc stream, which is one HTTP request. `receive` and `end` never raise on what a proxy can send."""
+    """One ext_proc stream, which is one HTTP request. `end`, and `receive` of a message, never raise."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -128,15 +127,15 @@ class Exchange:
         """Whether the stream has been answered for good and is to be ended."""
         return self._conversation.closed
 
-    def relay(self, data: bytes) -> Sequence[bytes] | None:
-        """The serialized answers to a piece in the middle of a response's body; None for every other message."""
-        return self._conversation.relay(data)
-
-    def receive(self, message: ProcessingRequest) -> Sequence[ProcessingResponse]:
-        """A message of the proxy; what to answer now, in order."""
+    def receive(self, data: bytes) -> Sequence[bytes]:
+        """A message of the proxy; what to answer now, in order. Raises DecodeError for bytes that are no message."""
+        conversation = self._conversation
+        relayed = conversation.relay(data)
+        if relayed is not None:
+            return relayed
         now = self._desk.clock()
-        self._handle(self._conversation.receive(message, now), now)
-        return self._conversation.responses()
+        self._handle(conversation.receive(data, now), now)
+        return conversation.responses()
 
     def end(self) -> None:
         """The stream is over, for whatever reason."""

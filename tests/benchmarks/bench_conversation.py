@@ -101,7 +101,6 @@ def converse(
     """One conversation from bytes to bytes; with parsers, the request's body is read too, and with a client's model the
     response's."""
     limits = Limits()
-    decode = ProcessingRequest.FromString
     route = Route(destinations=ROUTE.destinations, model=model)
 
     def run() -> None:
@@ -109,14 +108,13 @@ def converse(
         for message in messages:
             if conversation.relay(message) is not None:
                 continue
-            for event in conversation.receive(decode(message), 0.0):
+            for event in conversation.receive(message, 0.0):
                 if type(event) is RequestReady:
                     if parsers is not None:
                         parsers.parse(event.head.path, event.head.headers, event.body)
                     reader = ResponseReader(model or "", client_model) if client_model else None
                     conversation.route(route, reader)
-            for answer in conversation.responses():
-                answer.SerializeToString()
+            conversation.responses()
         conversation.end(1.0)
 
     return run
@@ -135,7 +133,7 @@ def whole(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
         make_id=lambda: "made",
         clock=lambda: NOW + 0.1,
     )
-    decode, turn = ProcessingRequest.FromString, 0
+    turn = 0
 
     def run() -> None:
         nonlocal turn
@@ -144,8 +142,7 @@ def whole(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
             frame_comes()
         exchange = desk.exchange()
         for message in messages:
-            for answer in exchange.receive(decode(message)):
-                answer.SerializeToString()
+            exchange.receive(message)
         exchange.end()
 
     return run

@@ -10,16 +10,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from services.picker.chunks import Chunks
-from services.picker.extproc import messages, names, refusals
+from services.picker.extproc import incoming, names, outgoing, refusals
 from services.picker.extproc.events import Completed, Event, Limits, Refused, RequestHead, RequestReady
-from services.picker.extproc.messages import (
-    GATEWAY_MODES,
-    BodyMode,
-    BodyModes,
-    Mutation,
-    ProcessingRequest,
-    ProcessingResponse,
-)
+from services.picker.extproc.incoming import Context, Message
+from services.picker.extproc.messages import GATEWAY_MODES, BodyMode, BodyModes
+from services.picker.extproc.outgoing import Mutation
 from services.picker.extproc.response import PIECE, Response
 from services.picker.requests.request import Headers, Refusal, Route
 from services.picker.requests.splice import replace_model
@@ -98,29 +93,33 @@ class Conversation:
         self._trailers_owed = False
         self._response: Response | None = None
         self._completed = False
-        self._answers: list[ProcessingResponse] = []
+        self._answers: list[bytes] = []
 
     @property
     def closed(self) -> bool:
         """Whether nothing more will be said: the request was refused, or the stream has ended."""
         return self._state is _REFUSED or self._state is _ENDED
 
-    def receive(self, message: ProcessingRequest, now: float) -> list[Event]:
-        """Take a message in. `now` is monotonic seconds."""
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Take a message in: a serialized `ProcessingRequest`. `now` is monotonic seconds.
+
+        Raises DecodeError for bytes that are none.
+        """
+        message = incoming.read(data)
         state = self._state
         if state is _REFUSED or state is _ENDED:
             return []
-        handle = _HANDLERS.get(message.WhichOneof("request"))
+        handle = _HANDLERS.get(message.phase)
         if handle is None:
             return []  # a phase that this version of the protocol doesn't have: there is no answer to give
         if state is _IDLE:
-            self._modes = messages.body_modes(message, self._fallback)
+            self._modes = message.context.modes or self._fallback
             self._received_at = now
         return handle(self, message)
 
     def relay(self, data: bytes) -> Sequence[bytes] | None:
-        """The serialized answers to a message that is nothing but a piece in the middle of a response's body; None for
-        every message that `receive` has to take."""
+        """The answers to a message that is nothing but a piece in the middle of a response's body; None for every
+        message that `receive` has to take."""
         return None if self._response is None else self._response.relay(data)
 
     def route(self, route: Route, reader: ResponseReader | None = None) -> None:
@@ -163,8 +162,8 @@ class Conversation:
         if self._undecided():
             self._refuse(refusal)
 
-    def responses(self) -> list[ProcessingResponse]:
-        """What to send now, in order. Each answer is handed out once."""
+    def responses(self) -> list[bytes]:
+        """What to send now, in order: serialized `ProcessingResponse`s. Each is handed out once."""
         answers, self._answers = self._answers, []
         return answers
 
@@ -181,21 +180,21 @@ class Conversation:
 
     # -- the request
 
-    def _on_request_headers(self, message: ProcessingRequest) -> list[Event]:
+    def _on_request_headers(self, message: Message) -> list[Event]:
         if self._state is not _IDLE:
             return []
-        shown = message.request_headers
-        self._merge_subset(message)
-        count, size = messages.headers_size(shown)
+        shown = message.shown
+        self._merge_subset(message.context)
+        count, size = len(shown.headers.headers), message.size
         limits = self._limits
         if count > limits.header_count or size > limits.header_bytes:
-            self._headers = messages.read_few(shown, refusals.FORM_HEADERS)
+            self._headers = incoming.read_few(shown, refusals.FORM_HEADERS)
             return self._refuse_itself(
                 431,
                 f"the request has {count} headers of {size} bytes together; "
                 f"at most {limits.header_count} headers and {limits.header_bytes} bytes are taken",
             )
-        self._headers = messages.read_headers(shown)
+        self._headers = incoming.read_headers(shown)
         mode = self._modes.request
         if shown.end_of_stream or mode in _HEADERS_DECIDE:
             self._headers_owed = True
@@ -211,12 +210,12 @@ class Conversation:
             return self._refuse_large(f"of {length[:18]} bytes")
         self._state = _COLLECTING
         if mode in _BUFFERED:
-            self._answers.append(messages.REQUEST_HEADERS_UNCHANGED)
+            self._answers.append(outgoing.REQUEST_HEADERS_UNCHANGED)
         else:
             self._headers_owed = True
         return []
 
-    def _on_request_body(self, message: ProcessingRequest) -> list[Event]:
+    def _on_request_body(self, message: Message) -> list[Event]:
         mode = self._modes.request
         state = self._state
         if state is _IDLE:  # the proxy doesn't show request headers
@@ -225,10 +224,10 @@ class Conversation:
             if state is _DECIDING:
                 self._unanswered_chunks += mode not in _ECHOED
             elif state is _ROUTED and mode not in _ECHOED:
-                self._answers.append(messages.REQUEST_BODY_UNCHANGED)
+                self._answers.append(outgoing.REQUEST_BODY_UNCHANGED)
             return []
-        self._merge_subset(message)
-        shown = message.request_body
+        self._merge_subset(message.context)
+        shown = message.shown
         if mode in _HEADERS_DECIDE:
             self._unanswered_chunks = 1
             return self._ready(has_body=False, withheld=True)
@@ -245,22 +244,20 @@ class Conversation:
             return self._ready()
         return []
 
-    def _on_request_trailers(self, message: ProcessingRequest) -> list[Event]:
+    def _on_request_trailers(self, message: Message) -> list[Event]:
         if self._state is _ROUTED:
-            self._answers.append(messages.REQUEST_TRAILERS_UNCHANGED)
+            self._answers.append(outgoing.REQUEST_TRAILERS_UNCHANGED)
         elif self._state is not _OVERTAKEN:
             self._trailers_owed = True
             if self._state is not _DECIDING:
-                self._merge_subset(message)
+                self._merge_subset(message.context)
                 return self._ready(has_body=self._chunks.size > 0)
         return []
 
-    def _merge_subset(self, message: ProcessingRequest) -> None:
+    def _merge_subset(self, context: Context) -> None:
         """Proxies attach the hint to some phases only: one without it takes nothing back."""
-        if message.HasField("metadata_context"):
-            found = messages.read_subset(message)
-            if found is not None:
-                self._subset = found
+        if context.subset is not None:
+            self._subset = context.subset
 
     def _ready(self, *, has_body: bool = True, withheld: bool = False, truncated: bool = False) -> list[Event]:
         self._body = self._chunks.take()
@@ -291,25 +288,25 @@ class Conversation:
         pending: Mutation | None = mutation
         answers = self._answers
         if self._headers_owed:
-            answers.append(messages.answer_headers(mutation))
+            answers.append(outgoing.answer_headers(mutation))
             pending = None
         if self._modes.request is BodyMode.FULL_DUPLEX_STREAMED:
             if body or self._unanswered_chunks:
                 last = max(0, len(body) - 1) // PIECE * PIECE
                 for start in range(0, last + 1, PIECE):
                     end = start == last and not self._trailers_owed
-                    answers.append(messages.echo_request(body[start : start + PIECE], end, pending))
+                    answers.append(outgoing.echo_request(body[start : start + PIECE], end, pending))
                     pending = None
         else:
             for _ in range(self._unanswered_chunks):
                 if pending is None:
-                    answers.append(messages.REQUEST_BODY_UNCHANGED)
+                    answers.append(outgoing.REQUEST_BODY_UNCHANGED)
                 else:
-                    answers.append(messages.answer_body(pending, body if changed else None))
+                    answers.append(outgoing.answer_body(pending, body if changed else None))
                     pending = None
         if self._trailers_owed:
             answers.append(
-                messages.REQUEST_TRAILERS_UNCHANGED if pending is None else messages.answer_trailers(pending)
+                outgoing.REQUEST_TRAILERS_UNCHANGED if pending is None else outgoing.answer_trailers(pending)
             )
 
     # -- refusals
@@ -334,22 +331,22 @@ class Conversation:
 
     # -- the response
 
-    def _on_response_headers(self, message: ProcessingRequest) -> list[Event]:
+    def _on_response_headers(self, message: Message) -> list[Event]:
         events = self._responding().headers(message, self._answers)
         if self._completed:
             return []
-        return events + self._complete(aborted=False) if message.response_headers.end_of_stream else events
+        return events + self._complete(aborted=False) if message.shown.end_of_stream else events
 
-    def _on_response_body(self, message: ProcessingRequest) -> list[Event]:
+    def _on_response_body(self, message: Message) -> list[Event]:
         events = self._responding().body(message, self._answers)
         if self._completed:
             return []
-        chunk = message.response_body
+        chunk = message.shown
         if chunk.end_of_stream or chunk.end_of_stream_without_message:
             return events + self._complete(aborted=False)
         return events
 
-    def _on_response_trailers(self, message: ProcessingRequest) -> list[Event]:
+    def _on_response_trailers(self, message: Message) -> list[Event]:
         self._responding().trailers(self._answers)
         return self._complete(aborted=False)
 
@@ -382,7 +379,7 @@ class Conversation:
         )
 
 
-_HANDLERS: dict[str | None, Callable[[Conversation, ProcessingRequest], list[Event]]] = {
+_HANDLERS: dict[str | None, Callable[[Conversation, Message], list[Event]]] = {
     "request_headers": Conversation._on_request_headers,
     "request_body": Conversation._on_request_body,
     "request_trailers": Conversation._on_request_trailers,

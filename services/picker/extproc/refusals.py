@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 from services.picker.extproc import names
-from services.picker.extproc.messages import STATUS_CODES, ProcessingResponse, immediate
+from services.picker.extproc.outgoing import STATUS_CODES, immediate
 from services.picker.requests.anthropic import AnthropicParser
 from services.picker.requests.parsers import bare_path
 from services.picker.requests.request import Headers, Refusal
@@ -65,7 +65,7 @@ def form_of(headers: Headers) -> Form:
     return Form.ANTHROPIC if path.endswith(AnthropicParser.SUFFIXES) else Form.OPENAI
 
 
-def answer(refusal: Refusal, form: Form) -> ProcessingResponse:
+def answer(refusal: Refusal, form: Form) -> bytes:
     """The `ImmediateResponse` for a refusal. A proxy turns the body into `grpc-message` for gRPC clients.
 
     A status that proxies don't take becomes 500.

@@ -6,9 +6,10 @@ gets what the proxy shows anyway; one that has to change the body asks for it wh
 
 from collections.abc import Sequence
 
-from services.picker.extproc import messages, wire
+from services.picker.extproc import incoming, outgoing, wire
 from services.picker.extproc.events import Event, ResponseBodyStarted, ResponseStarted
-from services.picker.extproc.messages import BodyMode, HttpHeaders, ProcessingRequest, ProcessingResponse
+from services.picker.extproc.incoming import Message
+from services.picker.extproc.messages import BodyMode, HttpHeaders
 from services.picker.requests.request import Headers
 from services.picker.responses.reader import LIMIT, Interest, ResponseReader
 
@@ -43,50 +44,50 @@ class Response:
         """Whether it began, at a proxy that needn't show where it ends."""
         return self.started and not self._shown and not self._body_started
 
-    def headers(self, message: ProcessingRequest, answers: list[ProcessingResponse]) -> list[Event]:
+    def headers(self, message: Message, answers: list[bytes]) -> list[Event]:
         """The response headers. Those of a second response are answered, and no event."""
-        shown = message.response_headers
+        shown = message.shown
         if self.started:
-            answers.append(messages.RESPONSE_HEADERS_UNCHANGED)
+            answers.append(outgoing.RESPONSE_HEADERS_UNCHANGED)
             return []
         self.started = True
         answers.append(self._answer_headers(shown))
-        return [ResponseStarted(messages.read_status(shown), messages.read_served(message))]
+        return [ResponseStarted(incoming.read_status(shown), message.context.served)]
 
-    def _answer_headers(self, shown: HttpHeaders) -> ProcessingResponse:
+    def _answer_headers(self, shown: HttpHeaders) -> bytes:
         """Finds out whether the body is to be read, and asks for it where that takes asking."""
         reader = self._reader
         if reader is None:
-            return messages.RESPONSE_HEADERS_UNCHANGED
+            return outgoing.RESPONSE_HEADERS_UNCHANGED
         self._reader = None
         if shown.end_of_stream or (self._mode is _NONE and not reader.changes):
-            return messages.RESPONSE_HEADERS_UNCHANGED
-        headers = messages.read_headers(shown)
+            return outgoing.RESPONSE_HEADERS_UNCHANGED
+        headers = incoming.read_headers(shown)
         interest = reader.begin(headers)
         if interest is Interest.READ and self._mode in _READABLE:
             self._reader = reader
         elif interest is Interest.CHANGE and self._mode in _READABLE:
             self._reader = reader
             if self._mode is not _BUFFERED:
-                return messages.answer_response_headers()
+                return outgoing.answer_response_headers()
         elif interest is Interest.CHANGE and self._mode is _NONE:
             asked = _mode_to_ask_for(headers)
             if asked is not None:
                 self._reader, self._mode = reader, asked
-                return messages.answer_response_headers(asked)
-        return messages.RESPONSE_HEADERS_UNCHANGED
+                return outgoing.answer_response_headers(asked)
+        return outgoing.RESPONSE_HEADERS_UNCHANGED
 
-    def body(self, message: ProcessingRequest, answers: list[ProcessingResponse]) -> list[Event]:
+    def body(self, message: Message, answers: list[bytes]) -> list[Event]:
         """A piece of the body, or all of it."""
-        chunk = message.response_body
+        chunk = message.shown
         ended = chunk.end_of_stream or chunk.end_of_stream_without_message
         if self._reader is not None:
             whole = ended or self._mode is _BUFFERED  # also when trailers follow and it isn't the end of the stream
             self._send(chunk.body, self._reader.feed(chunk.body, whole), ended, answers)
         elif self._mode in _ECHOED:
-            answers.append(messages.echo_response(chunk))
+            answers.append(outgoing.echo_response(chunk))
         else:
-            answers.append(messages.RESPONSE_BODY_UNCHANGED)
+            answers.append(outgoing.RESPONSE_BODY_UNCHANGED)
         if self._body_started or not chunk.body:
             return []
         self._body_started = True
@@ -112,29 +113,29 @@ class Response:
             return (wire.echo(body),)
         return [wire.echo(body[start : start + PIECE]) for start in range(0, len(body), PIECE)]
 
-    def trailers(self, answers: list[ProcessingResponse]) -> None:
+    def trailers(self, answers: list[bytes]) -> None:
         """The response trailers, which end the body too. What a reader still holds can be sent before them only where
         bodies are echoed: elsewhere an event that was never ended is lost, which clients don't read either."""
         if self._reader is not None and self._mode is _FULL_DUPLEX and (held := self._reader.feed(b"", True)):
             self._send(b"", held, False, answers)
         self.complete()
-        answers.append(messages.RESPONSE_TRAILERS_UNCHANGED)
+        answers.append(outgoing.RESPONSE_TRAILERS_UNCHANGED)
 
     def complete(self) -> None:
         """Nothing of the body follows."""
         self._reader = self._pieces = None
 
-    def _send(self, shown: bytes, body: bytes, end: bool, answers: list[ProcessingResponse]) -> None:
+    def _send(self, shown: bytes, body: bytes, end: bool, answers: list[bytes]) -> None:
         """Send `body` on in place of what was shown."""
         if self._mode is _FULL_DUPLEX:
             if body or end:
                 last = max(0, len(body) - 1) // PIECE * PIECE
                 for start in range(0, last + 1, PIECE):
-                    answers.append(messages.stream_response(body[start : start + PIECE], end and start == last))
+                    answers.append(outgoing.stream_response(body[start : start + PIECE], end and start == last))
         elif body == shown:
-            answers.append(messages.RESPONSE_BODY_UNCHANGED)
+            answers.append(outgoing.RESPONSE_BODY_UNCHANGED)
         else:
-            answers.append(messages.replace_response(body, whole=self._mode is _BUFFERED))
+            answers.append(outgoing.replace_response(body, whole=self._mode is _BUFFERED))
 
 
 def _mode_to_ask_for(headers: Headers) -> BodyMode | None:

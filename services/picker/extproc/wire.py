@@ -11,21 +11,36 @@ from google.protobuf.message import DecodeError
 from services.picker.extproc.messages import ProcessingRequest
 
 
-def _tag(message: str, field: str) -> bytes:
+def tag(message: str, field: str) -> bytes:
     """The one byte before a length-delimited field."""
     descriptor = external_processor_pb2.DESCRIPTOR.message_types_by_name[message].fields_by_name[field]
     return bytes(((descriptor.number << 3) | 2,))
 
 
-_RESPONSE_BODY = _tag("ProcessingRequest", "response_body")
-_BODY = _tag("HttpBody", "body")
+_RESPONSE_BODY = tag("ProcessingRequest", "response_body")
+_BODY = tag("HttpBody", "body")
 _LAYERS = (
-    _tag("BodyMutation", "streamed_response"),
-    _tag("CommonResponse", "body_mutation"),
-    _tag("BodyResponse", "response"),
-    _tag("ProcessingResponse", "response_body"),
+    tag("BodyMutation", "streamed_response"),
+    tag("CommonResponse", "body_mutation"),
+    tag("BodyResponse", "response"),
+    tag("ProcessingResponse", "response_body"),
 )
-_PIECE = _tag("StreamedBodyResponse", "body")
+_PIECE = tag("StreamedBodyResponse", "body")
+
+
+def span(data: bytes) -> tuple[int, int] | None:
+    """Where the content of the length-delimited field that `data` begins with starts and ends; None where that isn't
+    plain to see."""
+    if len(data) < 3:
+        return None
+    size, start = data[1], 2
+    if size > 0x7F:
+        high, start = data[2], 3
+        if high > 0x7F:
+            return None
+        size = (size & 0x7F) | high << 7
+    end = start + size
+    return (start, end) if end <= len(data) else None
 
 
 class Pieces:
@@ -72,7 +87,7 @@ class Pieces:
 
 
 def echo(body: bytes) -> bytes:
-    """The serialized answer that sends on `body`, which isn't empty and not the last of the response."""
+    """The answer that sends on `body`, which isn't empty and not the last of the response."""
     size = len(body)
     return (_ANSWERS.get(size) or _answer(size)) + body
 

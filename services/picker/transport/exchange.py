@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from services.picker.extproc.messages import ProcessingRequest, ProcessingResponse
-
 
 class Exchange(Protocol):
     """Takes messages in and hands answers out, at once and without waiting for anything."""
@@ -14,12 +12,9 @@ class Exchange(Protocol):
         """Whether the stream is to be ended when what was handed out is sent."""
         ...
 
-    def relay(self, data: bytes) -> Sequence[bytes] | None:
-        """The serialized answers to a message that needn't be decoded; None for one that does."""
-        ...
-
-    def receive(self, message: ProcessingRequest) -> Sequence[ProcessingResponse]:
-        """A message of the proxy; what to answer now, in order."""
+    def receive(self, data: bytes) -> Sequence[bytes]:
+        """A message of the proxy, a serialized `ProcessingRequest`; what to answer now, in order: serialized
+        `ProcessingResponse`s. Raises DecodeError for bytes that are no message."""
         ...
 
     def end(self) -> None:

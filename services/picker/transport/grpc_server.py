@@ -1,6 +1,6 @@
 """The ext_proc server on `grpc.aio`: read a message, give it to the stream's exchange, write its answers.
 
-Messages are decoded here and not by gRPC, so that one that can't be decoded ends its own stream with a clear status.
+Messages pass as bytes: one that can't be decoded ends its own stream with a clear status.
 A failure in an exchange ends that stream only.
 """
 
@@ -15,7 +15,6 @@ from google.protobuf.message import DecodeError
 from msgspec import Meta, Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.picker.extproc.messages import ProcessingRequest
 from services.picker.transport.certificate import Certificate
 from services.picker.transport.exchange import Exchange
 from services.picker.transport.listen import listen
@@ -139,15 +138,10 @@ async def _converse(exchange: Exchange, context: Any) -> Outcome:
     """Drives an exchange to its end. A cancelled stream may look like a half-closed one, or cancel this task.
 
     Raises DecodeError for bytes that are no `ProcessingRequest`."""
-    read, write, decode = context.read, context.write, ProcessingRequest.FromString
+    read, write = context.read, context.write
     while (data := await read()) is not _EOF:
-        relayed = exchange.relay(data)
-        if relayed is not None:
-            for piece in relayed:
-                await write(piece)
-            continue
-        for answer in exchange.receive(decode(data)):
-            await write(answer.SerializeToString())
+        for answer in exchange.receive(data):
+            await write(answer)
         if exchange.closed:
             return "refused"
     return "finished"

@@ -9,7 +9,6 @@ from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.exchange import Desk, Exchange
 from services.picker.extproc.events import Limits
-from services.picker.extproc.messages import ProcessingRequest, ProcessingResponse
 from services.picker.pipeline import build
 from services.picker.state.view import View
 from shared.config import load
@@ -53,16 +52,8 @@ class PickerDesk:
         return exchange, self.say(exchange, *messages)
 
     def say(self, exchange: Exchange, *messages: Any) -> list[Answer]:
-        """Messages as a transport hands them in: what can be relayed isn't decoded."""
-        answers: list[Answer] = []
-        for message in messages:
-            wire = message.SerializeToString()
-            relayed = exchange.relay(wire)
-            if relayed is None:
-                answers += map(read, exchange.receive(ProcessingRequest.FromString(wire)))
-            else:
-                answers += [read(ProcessingResponse.FromString(one)) for one in relayed]
-        return answers
+        """Messages as a transport hands them in."""
+        return [read(answer) for message in messages for answer in exchange.receive(message.SerializeToString())]
 
     @property
     def load(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Completed, Event, Limits, RequestReady
-from services.picker.extproc.messages import BodyMode, ProcessingRequest, ProcessingResponse
+from services.picker.extproc.messages import BodyMode, ProcessingRequest
 from services.picker.requests.request import Refusal, Route
 from services.picker.responses.reader import ResponseReader
 
@@ -110,8 +110,8 @@ class Answer(Struct, frozen=True):
         return " ".join(words)
 
 
-def read(answer: ProcessingResponse) -> Answer:
-    message: Any = answer
+def read(answer: bytes) -> Answer:
+    message: Any = pb.ProcessingResponse.FromString(answer)
     phase = message.WhichOneof("response")
     metadata = {
         key: value.string_value
@@ -178,8 +178,8 @@ class Proxy:
         relayed = self.conversation.relay(wire)
         if relayed is not None:
             self.relayed += 1
-            return [read(ProcessingResponse.FromString(one)) for one in relayed]
-        for event in self.conversation.receive(ProcessingRequest.FromString(wire), self.now):
+            return list(map(read, relayed))
+        for event in self.conversation.receive(wire, self.now):
             self.events.append(event)
             if isinstance(event, RequestReady) and (decision := self.decide(event)) is not None:
                 self.answer(decision)
@@ -192,7 +192,7 @@ class Proxy:
             self.conversation.refuse(decision)
 
     def hear(self) -> list[Answer]:
-        return [read(ProcessingResponse.FromString(one.SerializeToString())) for one in self.conversation.responses()]
+        return list(map(read, self.conversation.responses()))
 
     def hang_up(self) -> Completed | None:
         """End the stream; what the end told, if anything."""

@@ -305,7 +305,7 @@ def test_the_first_piece_of_a_responses_body_is_told_once() -> None:
 
 def test_a_proxy_that_announces_no_modes_has_the_fallbacks() -> None:
     conversation = Conversation(Limits(), lambda: "id", BodyModes(BodyMode.BUFFERED, BodyMode.NONE))
-    conversation.receive(headers(), 0.0)
+    conversation.receive(headers().SerializeToString(), 0.0)
     assert repr(conversation) == "<Conversation collecting, response awaited, bodies BUFFERED/NONE>"
 
 
@@ -313,7 +313,7 @@ def test_a_mode_from_the_future_has_the_fallbacks() -> None:
     message = headers()
     message.protocol_config.request_body_mode = 99
     conversation = Conversation(Limits(), lambda: "id")
-    conversation.receive(message, 0.0)
+    conversation.receive(message.SerializeToString(), 0.0)
     assert "FULL_DUPLEX_STREAMED/FULL_DUPLEX_STREAMED" in repr(conversation)
 
 

@@ -12,12 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.picker.extproc.messages import (
-    REQUEST_HEADERS_UNCHANGED,
-    RESPONSE_HEADERS_UNCHANGED,
-    ProcessingRequest,
-    ProcessingResponse,
-)
+from services.picker.extproc.messages import ProcessingRequest
+from services.picker.extproc.outgoing import REQUEST_HEADERS_UNCHANGED, RESPONSE_HEADERS_UNCHANGED
 from services.picker.transport.certificate import Certificate, self_signed
 from services.picker.transport.grpc_server import SERVICE, ExtProcServer, ServerOptions
 from shared.config.problems import Invalid
@@ -36,10 +32,8 @@ class Recorder:
         self.ends = 0
         self.ended = asyncio.Event()
 
-    def relay(self, data: bytes) -> Sequence[bytes] | None:
-        return None
-
-    def receive(self, message: ProcessingRequest) -> Sequence[ProcessingResponse]:
+    def receive(self, data: bytes) -> Sequence[bytes]:
+        message = ProcessingRequest.FromString(data)
         phase = message.WhichOneof("request")
         self.received.append(phase)
         match phase:
@@ -120,10 +114,10 @@ async def say(call: Any, message: Any) -> None:
     await call.write(message.SerializeToString())
 
 
-async def hear(call: Any) -> ProcessingResponse:
+async def hear(call: Any) -> bytes:
     data = await asyncio.wait_for(call.read(), 5)
     assert isinstance(data, bytes), data
-    return ProcessingResponse.FromString(data)
+    return data
 
 
 async def test_each_answer_of_an_exchange_is_sent_in_order() -> None:

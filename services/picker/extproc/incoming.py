@@ -1,0 +1,181 @@
+"""What a proxy says, read from its bytes: the phase with what it shows, and what comes along with it.
+
+A phase's own message is new with every request. What follows it, such as the body modes or the address that answered,
+is what proxies repeat: its bytes are read once and remembered.
+"""
+
+import re
+from collections.abc import Callable, Container
+from typing import Any, NamedTuple
+
+from envoy.service.ext_proc.v3 import external_processor_pb2
+from google.protobuf.message import DecodeError
+from msgspec import Struct
+
+from services.picker.extproc import names, wire
+from services.picker.extproc.messages import BodyMode, BodyModes, HttpHeaders, Phase, ProcessingRequest
+from services.picker.requests.request import Headers
+from shared.model import is_ip, join_host_port
+
+_pb: Any = external_processor_pb2
+_decode_headers: Callable[[bytes], HttpHeaders] = _pb.HttpHeaders.FromString
+_MODES = {(int(a), int(b)): BodyModes(a, b) for a in BodyMode for b in BodyMode}
+_PORT = re.compile("[0-9]{1,5}")
+_HEADERS: dict[bytes, Phase] = {
+    wire.tag("ProcessingRequest", "request_headers"): "request_headers",
+    wire.tag("ProcessingRequest", "response_headers"): "response_headers",
+}
+_LONGEST = 1024
+_REMEMBERED = 4096
+
+
+class Context(Struct, frozen=True):
+    """What comes along with a phase. Proxies attach each of these to some phases only."""
+
+    modes: BodyModes | None = None
+    """The body modes that the proxy announces."""
+    subset: tuple[str, ...] | None = None
+    """The subset hint: entries without blanks."""
+    served: str | None = None
+    """`address:port` of the endpoint that answered."""
+
+
+class Message(NamedTuple):
+    """One `ProcessingRequest`."""
+
+    phase: Phase | None
+    """None for one that this version of the protocol doesn't have."""
+    shown: Any
+    """`HttpHeaders`, `HttpBody` or `HttpTrailers`."""
+    size: int
+    """Bytes of the headers on the wire; 0 for other phases."""
+    context: Context
+
+
+_NOTHING = Context()
+_CONTEXTS: dict[bytes, Context] = {b"": _NOTHING}
+_BARE = {
+    wire.tag("ProcessingRequest", phase) + b"\x00": Message(phase, None, 0, _NOTHING)
+    for phase in ("request_trailers", "response_trailers")
+}
+
+
+def read(data: bytes) -> Message:
+    """A serialized `ProcessingRequest`. Raises DecodeError for bytes that are none."""
+    if len(data) == 2 and (bare := _BARE.get(data)) is not None:
+        return bare
+    phase = _HEADERS.get(data[:1])
+    if phase is not None and (span := wire.span(data)) is not None:
+        start, end = span
+        context = _CONTEXTS.get(data[end:]) or _learn(data[end:])
+        if context is not None:
+            return Message(phase, _decode_headers(data[start:end]), end - start, context)
+    message = ProcessingRequest.FromString(data)
+    phase = message.WhichOneof("request")
+    if phase is None:
+        return Message(None, None, 0, _NOTHING)
+    shown = getattr(message, phase)
+    size = shown.ByteSize() if phase in _HEADERS.values() else 0
+    return Message(phase, shown, size, _context(message))
+
+
+def _learn(tail: bytes) -> Context | None:
+    """The context that these bytes hold; None when there is more in them, or when they are no fields of a message."""
+    try:
+        message = ProcessingRequest.FromString(tail)
+    except DecodeError:
+        return None
+    if message.WhichOneof("request") is not None:
+        return None
+    context = _context(message)
+    if len(tail) <= _LONGEST:
+        if len(_CONTEXTS) >= _REMEMBERED:
+            _CONTEXTS.clear()
+        _CONTEXTS[tail] = context
+    return context
+
+
+def _context(message: ProcessingRequest) -> Context:
+    modes = None
+    if message.HasField("protocol_config"):
+        config = message.protocol_config
+        modes = _MODES.get((config.request_body_mode, config.response_body_mode))
+    subset = _subset(message) if message.HasField("metadata_context") else None
+    return Context(modes, subset, _served(message))
+
+
+def read_headers(headers: HttpHeaders) -> Headers:
+    """All headers. `raw_value` goes before `value`; bytes that aren't UTF-8 become U+FFFD."""
+    values: dict[str, tuple[str, ...]] = {}
+    for header in headers.headers.headers:
+        name = header.key.lower()
+        raw = header.raw_value
+        value = raw.decode("utf-8", "replace") if raw else header.value
+        values[name] = (*values[name], value) if name in values else (value,)
+    return Headers.of(values)
+
+
+def read_few(headers: HttpHeaders, wanted: Container[str]) -> Headers:
+    """The last value of each of the `wanted` headers, of however many there are."""
+    values: dict[str, tuple[str, ...]] = {}
+    for header in headers.headers.headers:
+        if (name := header.key.lower()) in wanted:
+            values[name] = (header.raw_value.decode("utf-8", "replace") or header.value,)
+    return Headers.of(values)
+
+
+def read_status(headers: HttpHeaders) -> int | None:
+    """The HTTP status of a response, or None when there is none that is a number."""
+    for header in headers.headers.headers:
+        if header.key == ":status":
+            text = header.raw_value or header.value.encode()
+            return int(text) if len(text) == 3 and text.isdigit() else None
+    return None
+
+
+def _subset(message: ProcessingRequest) -> tuple[str, ...] | None:
+    """The subset hint of this message: a list of strings, or one string with commas. None when it has no hint."""
+    metadata = message.metadata_context.filter_metadata
+    if names.SUBSET_METADATA not in metadata:
+        return None
+    fields = metadata[names.SUBSET_METADATA].fields
+    if names.SUBSET not in fields:
+        return None
+    value = fields[names.SUBSET]
+    match value.WhichOneof("kind"):
+        case "list_value":
+            texts = [one.string_value for one in value.list_value.values]
+        case "string_value":
+            texts = [value.string_value]
+        case _:
+            return None
+    return tuple(part for text in texts for one in text.split(",") if (part := one.strip()))
+
+
+def _served(message: ProcessingRequest) -> str | None:
+    """The endpoint that answered, as `address:port`, from the attribute or else the metadata; None when not told."""
+    for attributes in message.attributes.values():
+        if names.UPSTREAM_ADDRESS in attributes.fields:
+            text = attributes.fields[names.UPSTREAM_ADDRESS].string_value
+            if text:
+                return authority(text)
+    if message.HasField("metadata_context"):
+        metadata = message.metadata_context.filter_metadata
+        if names.METADATA in metadata:
+            fields = metadata[names.METADATA].fields
+            if names.SERVED in fields and (text := fields[names.SERVED].string_value):
+                return authority(text)
+    return None
+
+
+def authority(text: str) -> str:
+    """`address:port` as endpoints spell it: IPv6 in brackets, also when a proxy leaves them out.
+
+    >>> authority("fd00::1:8000")
+    '[fd00::1]:8000'
+    """
+    text = text.strip()
+    address, colon, port = text.rpartition(":")
+    if not colon or ":" not in address or not is_ip(address) or not _PORT.fullmatch(port):
+        return text
+    return join_host_port(address, int(port))

@@ -1,0 +1,207 @@
+"""What a proxy is told, as the bytes that are sent.
+
+Answers that never change are serialized once. Those that name a destination and change nothing else differ in nothing
+but that name, so they are put together from pieces.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from envoy.service.ext_proc.v3 import external_processor_pb2
+from envoy.type.v3 import http_status_pb2
+from msgspec import Struct
+
+from services.picker.extproc import names
+from services.picker.extproc.messages import BodyMode, HttpBody
+
+_pb: Any = external_processor_pb2
+_status_pb: Any = http_status_pb2
+_OVERWRITE_IF_EXISTS_OR_ADD = 2
+_SEND = 1
+"""`ProcessingMode.HeaderSendMode.SEND`."""
+_LONGEST = 256
+"""Bytes of a destination whose answers are put together from pieces: a few endpoints are shorter."""
+
+
+def _unchanged(phase: str) -> bytes:
+    answer = _pb.ProcessingResponse()
+    getattr(answer, phase).SetInParent()
+    return _serialized(answer)
+
+
+def _serialized(answer: Any) -> bytes:
+    text: bytes = answer.SerializeToString()
+    return text
+
+
+REQUEST_HEADERS_UNCHANGED = _unchanged("request_headers")
+REQUEST_BODY_UNCHANGED = _unchanged("request_body")
+REQUEST_TRAILERS_UNCHANGED = _unchanged("request_trailers")
+RESPONSE_HEADERS_UNCHANGED = _unchanged("response_headers")
+RESPONSE_BODY_UNCHANGED = _unchanged("response_body")
+RESPONSE_TRAILERS_UNCHANGED: bytes = _pb.ProcessingResponse(
+    response_trailers=_pb.TrailersResponse()
+).SerializeToString()
+STATUS_CODES: frozenset[int] = frozenset(_status_pb.StatusCode.values()) - {0}
+"""HTTP statuses that a proxy takes in an `ImmediateResponse`; it refuses the answer with any other."""
+
+
+class Mutation(Struct, frozen=True, kw_only=True):
+    """What a request's answer changes: the destination, in header and metadata, and headers to set and to remove."""
+
+    destination: str
+    set_headers: Mapping[str, str] = {}
+    remove_headers: Iterable[str] = ()
+
+
+def answer_headers(mutation: Mutation) -> bytes:
+    """The answer to request headers that says where the request goes."""
+    return _plain(_mutated_headers, mutation) or _mutated_headers(mutation)
+
+
+def answer_body(mutation: Mutation, body: bytes | None = None) -> bytes:
+    """The answer to a request body (BUFFERED) that says where the request goes; `body` replaces it."""
+    return (body is None and _plain(_mutated_body, mutation)) or _mutated_body(mutation, body)
+
+
+def answer_trailers(mutation: Mutation) -> bytes:
+    """The answer to request trailers when nothing but the metadata can still say where the request goes."""
+    answer = _pb.ProcessingResponse()
+    answer.request_trailers.SetInParent()
+    _destination(answer, mutation.destination)
+    return _serialized(answer)
+
+
+def echo_request(piece: bytes, end: bool, mutation: Mutation | None = None) -> bytes:
+    """A piece of the request body on its way back (FULL_DUPLEX_STREAMED)."""
+    answer = _pb.ProcessingResponse()
+    response = answer.request_body.response
+    if mutation is not None:
+        _mutate(answer, response, mutation)
+    streamed = response.body_mutation.streamed_response
+    streamed.body = piece
+    streamed.end_of_stream = end
+    return _serialized(answer)
+
+
+def answer_response_headers(bodies: BodyMode | None = None) -> bytes:
+    """The answer to response headers of a response whose body may change: its length is no longer known. `bodies` asks
+    for them in this mode (`mode_override`)."""
+    answer = _pb.ProcessingResponse()
+    if bodies is not BodyMode.BUFFERED:
+        answer.response_headers.response.header_mutation.remove_headers.append("content-length")
+    answer.response_headers.SetInParent()
+    if bodies is not None:
+        answer.mode_override.response_body_mode = int(bodies)
+        answer.mode_override.response_trailer_mode = _SEND
+    return _serialized(answer)
+
+
+def replace_response(body: bytes, *, whole: bool) -> bytes:
+    """The answer that puts `body` in a chunk's place (STREAMED), or in that of the `whole` response (BUFFERED)."""
+    answer = _pb.ProcessingResponse()
+    response = answer.response_body.response
+    response.body_mutation.body = body
+    if whole:
+        _set_headers(response.header_mutation.set_headers, {"content-length": str(len(body))})
+    return _serialized(answer)
+
+
+def stream_response(piece: bytes, end: bool) -> bytes:
+    """A piece of a response body that isn't the one that came (FULL_DUPLEX_STREAMED)."""
+    answer = _pb.ProcessingResponse()
+    streamed = answer.response_body.response.body_mutation.streamed_response
+    streamed.body = piece
+    streamed.end_of_stream = end
+    return _serialized(answer)
+
+
+def echo_response(chunk: HttpBody) -> bytes:
+    """A piece of the response body on its way back, unchanged (FULL_DUPLEX_STREAMED and GRPC)."""
+    answer = _pb.ProcessingResponse()
+    streamed = answer.response_body.response.body_mutation.streamed_response
+    streamed.body = chunk.body
+    if chunk.end_of_stream:
+        streamed.end_of_stream = True
+    if chunk.end_of_stream_without_message:
+        streamed.end_of_stream_without_message = True
+    if chunk.grpc_message_compressed:
+        streamed.grpc_message_compressed = True
+    return _serialized(answer)
+
+
+def immediate(
+    status: int, headers: Mapping[str, str], body: bytes, details: str, grpc_status: int | None = None
+) -> bytes:
+    """The answer that ends the HTTP request here. `details` stands in the proxy's access log."""
+    answer = _pb.ProcessingResponse()
+    response = answer.immediate_response
+    response.status.code = status
+    response.body = body
+    response.details = details
+    if headers:
+        _set_headers(response.headers.set_headers, headers)
+    if grpc_status is not None:
+        response.grpc_status.status = grpc_status
+    return _serialized(answer)
+
+
+def _mutated_headers(mutation: Mutation) -> bytes:
+    answer = _pb.ProcessingResponse()
+    _mutate(answer, answer.request_headers.response, mutation)
+    return _serialized(answer)
+
+
+def _mutated_body(mutation: Mutation, body: bytes | None = None) -> bytes:
+    answer = _pb.ProcessingResponse()
+    response = answer.request_body.response
+    _mutate(answer, response, mutation)
+    if body is not None:
+        response.body_mutation.body = body
+    return _serialized(answer)
+
+
+def _plain(make: Callable[[Mutation], bytes], mutation: Mutation) -> bytes:
+    """What `make` would make of a mutation that is nothing but a destination; empty for any other one."""
+    if mutation.set_headers or mutation.remove_headers:
+        return b""
+    destination = mutation.destination.encode()
+    key = make, len(destination)
+    pieces = _PIECES.get(key)
+    if pieces is None:
+        if not 0 < len(destination) <= _LONGEST:
+            return b""
+        pieces = _PIECES[key] = _pieces(make, len(destination))
+    return destination.join(pieces)
+
+
+_PIECES: dict[tuple[Callable[[Mutation], bytes], int], tuple[bytes, ...]] = {}
+
+
+def _pieces(make: Callable[[Mutation], bytes], length: int) -> tuple[bytes, ...]:
+    """What stands before, between and after the places of a destination of this length: header and metadata."""
+    blank = "\0" * length  # no tag and no length is zero
+    pieces = make(Mutation(destination=blank)).split(blank.encode())
+    return tuple(pieces) if len(pieces) == 3 else ()
+
+
+def _mutate(answer: Any, response: Any, mutation: Mutation) -> None:
+    response.clear_route_cache = True
+    headers = response.header_mutation
+    _set_headers(headers.set_headers, {names.DESTINATION: mutation.destination, **mutation.set_headers})
+    if mutation.remove_headers:
+        headers.remove_headers.extend(mutation.remove_headers)
+    _destination(answer, mutation.destination)
+
+
+def _set_headers(options: Any, headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        option = options.add(append_action=_OVERWRITE_IF_EXISTS_OR_ADD)
+        header = option.header
+        header.key = name
+        header.raw_value = value.encode()
+
+
+def _destination(answer: Any, destination: str) -> None:
+    metadata = answer.dynamic_metadata.fields[names.METADATA].struct_value
+    metadata.fields[names.DESTINATION].string_value = destination

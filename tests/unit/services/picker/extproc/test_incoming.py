@@ -1,0 +1,120 @@
+"""What a proxy says, read from bytes: the same whichever way it is read, and in whatever order its fields come."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.picker.extproc import incoming
+from services.picker.extproc.messages import BodyMode, BodyModes
+from tests.unit.services.picker.extproc.proxy import body, headers, pb, response_headers, trailers
+
+MODES = st.one_of(st.none(), st.tuples(st.sampled_from(BodyMode), st.sampled_from(BodyMode)))
+VALUES = st.one_of(st.sampled_from(["", "a" * 127, "b" * 128, "c" * 20_000]), st.text(max_size=9))
+PHASES = st.sampled_from(["request_headers", "response_headers"])
+
+
+@given(PHASES, st.lists(st.tuples(st.text(max_size=4), VALUES), max_size=4), st.booleans(), MODES, VALUES)
+def test_headers_and_what_comes_with_them_are_read_as_the_library_reads_them(
+    phase: str, shown: list[tuple[str, str]], end: bool, modes: tuple[BodyMode, BodyMode] | None, hint: str
+) -> None:
+    message = headers(shown, end=end, modes=modes, hint=hint, phase=phase)
+    read = incoming.read(message.SerializeToString())
+    expected = getattr(message, phase)
+    assert read.phase == phase
+    assert read.shown == expected
+    assert read.size == expected.ByteSize()
+    assert read.context.modes == (BodyModes(*modes) if modes else None)
+    assert read.context.subset == tuple(one for part in hint.split(",") if (one := part.strip()))
+
+
+@given(st.permutations(["modes", "phase", "hint"]))
+def test_the_order_of_a_messages_fields_doesnt_matter(order: list[str]) -> None:
+    parts: dict[str, Any] = {
+        "modes": headers(modes=(BodyMode.BUFFERED, BodyMode.NONE)),
+        "phase": headers({":path": "/"}),
+        "hint": headers(hint="10.0.0.1"),
+    }
+    parts["modes"].ClearField("request_headers")
+    parts["hint"].ClearField("request_headers")
+    read = incoming.read(b"".join(parts[name].SerializeToString() for name in order))
+    assert read.phase == "request_headers"
+    assert incoming.read_headers(read.shown).get(":path") == "/"
+    assert read.context == incoming.Context(BodyModes(BodyMode.BUFFERED, BodyMode.NONE), ("10.0.0.1",))
+
+
+def test_of_two_phases_in_one_message_the_last_one_counts() -> None:
+    text = headers({":path": "/"}).SerializeToString() + body(b"data").SerializeToString()
+    read = incoming.read(text)
+    assert (read.phase, read.shown.body) == ("request_body", b"data")
+
+
+def test_of_one_phase_that_comes_twice_all_headers_count() -> None:
+    text = headers({"a": "1"}).SerializeToString() + headers({"b": "2"}).SerializeToString()
+    assert list(incoming.read_headers(incoming.read(text).shown).items()) == [("a", "1"), ("b", "2")]
+
+
+def test_what_proxies_repeat_is_read_for_each_message_all_the_same() -> None:
+    for served in ("10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.1:8000"):
+        read = incoming.read(response_headers(served=served).SerializeToString())
+        assert read.context.served == served
+        assert incoming.read_status(read.shown) == 200
+
+
+def test_trailers_are_told_by_their_phase_with_and_without_content() -> None:
+    for phase in ("request_trailers", "response_trailers"):
+        empty, filled = trailers(phase), trailers(phase)
+        getattr(filled, phase).trailers.headers.add(key="a", raw_value=b"b")
+        assert incoming.read(empty.SerializeToString()).phase == phase
+        assert incoming.read(filled.SerializeToString()).phase == phase
+
+
+def test_a_phase_of_a_later_protocol_is_none_of_ours() -> None:
+    assert incoming.read(b"").phase is None
+    assert incoming.read(b"\xa2\x06\x00").phase is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x12",
+        b"\x12\x05\x0a",
+        b"\x12\xff",
+        b"\x12\xff\xff",
+        b"\x12\x02\x0a\x05",
+        b"\x12\x00\x12\x05",
+        b"\x12\x07\x0a\x05\x0a\x03\x0a\x01\xff",
+        b"\xff\xff\xff",
+    ],
+)
+def test_bytes_that_are_no_message_are_an_error(text: bytes) -> None:
+    with pytest.raises(DecodeError):
+        incoming.read(text)
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_message_to_us_exactly_where_they_are_one_to_the_library(text: bytes) -> None:
+    for data in (text, b"\x12" + bytes((len(text),)) + text, b"\x1a" + bytes((len(text) // 2,)) + text):
+        try:
+            expected = pb.ProcessingRequest.FromString(data)
+        except DecodeError:
+            with pytest.raises(DecodeError):
+                incoming.read(data)
+            continue
+        phase = expected.WhichOneof("request")
+        read = incoming.read(data)
+        assert read.phase == phase
+        if phase in ("request_headers", "response_headers", "request_body"):
+            assert read.shown == getattr(expected, phase)
+
+
+def test_what_is_remembered_of_proxies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "_CONTEXTS", {})
+    monkeypatch.setattr(incoming, "_REMEMBERED", 3)
+    for number in range(10):
+        incoming.read(response_headers(served=f"10.0.0.{number}:8000").SerializeToString())
+    incoming.read(headers(hint="x" * 2_000).SerializeToString())
+    assert len(incoming._CONTEXTS) <= 3
+    assert max(map(len, incoming._CONTEXTS)) < 1_000

@@ -1,0 +1,349 @@
+"""A client of the Kubernetes API for tests: whatever a test wants to do to a cluster, by documents.
+
+Where a kind is found is asked of the server, so a document's `apiVersion` and `kind` are enough. Documents are judged
+strictly: a field that a kind doesn't have is an error of the test, unless it says that this is what it wants.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import httpx
+import yaml
+from msgspec import Struct
+
+Object = dict[str, Any]
+Document = str | Mapping[str, Any]
+"""YAML of one document, or what it says."""
+Patch = Literal["merge", "strategic-merge", "json", "apply"]
+
+MANAGER = "tests"
+"""Whose fields those are that tests apply."""
+_CONTENT = {
+    "merge": "application/merge-patch+json",
+    "strategic-merge": "application/strategic-merge-patch+json",
+    "json": "application/json-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+_TIMEOUT = 20.0
+
+
+class ApiError(Exception):
+    """The server refused a request. `status` is HTTP's code, `reason` Kubernetes' word for it."""
+
+    def __init__(self, what: str, status: int, reason: str, message: str) -> None:
+        self.status = status
+        self.reason = reason
+        self.message = message
+        super().__init__(f"{what}: {status} {reason}: {message}")
+
+
+class Kind(Struct, frozen=True):
+    """A kind and where the server has it."""
+
+    version: str
+    name: str
+    plural: str
+    namespaced: bool
+
+    def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
+        root = "/apis" if "/" in self.version else "/api"
+        middle = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        end = "".join(f"/{part}" for part in (name, subresource) if part)
+        return f"{root}/{self.version}{middle}/{self.plural}{end}"
+
+
+class Api:
+    """The API with one token's rights. An async context manager; belongs to the event loop that it is used in.
+
+    Everywhere: `version` is an apiVersion (`v1`, `apps/v1`), an empty `namespace` the document's own, else `default`;
+    what is returned is the object as the server has it. Raises ApiError when it refuses, httpx.TransportError when it
+    isn't there.
+    """
+
+    def __init__(self, url: str, authority: Path, token: str) -> None:
+        self.url = url
+        context = ssl.create_default_context(cafile=str(authority))
+        self._client = httpx.AsyncClient(
+            base_url=url,
+            verify=context,
+            headers={"authorization": f"Bearer {token}"},
+            timeout=_TIMEOUT,
+            limits=httpx.Limits(max_connections=32),
+            trust_env=False,
+        )
+        self._kinds: dict[tuple[str, str], Kind] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    def __repr__(self) -> str:
+        return f"<Api {self.url} {len(self._kinds)} kinds known>"
+
+    # ---- objects
+
+    async def create(self, document: Document, namespace: str = "", *, strict: bool = True) -> Object:
+        value = read(document)
+        kind, namespace, _ = await self._place(value, namespace)
+        return await self._send("POST", kind.path(namespace), value, params=_validation(strict))
+
+    async def replace(self, document: Document, namespace: str = "", *, strict: bool = True) -> Object:
+        """Update it as a whole; with a `resourceVersion` only if it still has that one."""
+        value = read(document)
+        kind, namespace, name = await self._place(value, namespace)
+        return await self._send("PUT", kind.path(namespace, name), value, params=_validation(strict))
+
+    async def apply(
+        self,
+        document: Document,
+        namespace: str = "",
+        *,
+        manager: str = MANAGER,
+        force: bool = True,
+        dry_run: bool = False,
+        strict: bool = True,
+        subresource: str = "",
+    ) -> Object:
+        """Server-side apply: make it if it isn't there, and own the fields that the document names."""
+        value = read(document)
+        kind, namespace, name = await self._place(value, namespace)
+        params = {**_validation(strict), "fieldManager": manager, "force": str(force).lower()}
+        if dry_run:
+            params["dryRun"] = "All"
+        path = kind.path(namespace, name, subresource)
+        return await self._send("PATCH", path, value, params=params, content=_CONTENT["apply"])
+
+    async def apply_all(self, text: str, namespace: str = "", *, dry_run: bool = False) -> list[Object]:
+        """Every document of a YAML text, in its order."""
+        documents = [one for one in yaml.safe_load_all(text) if one is not None]
+        return [await self.apply(one, namespace, dry_run=dry_run) for one in documents]
+
+    async def patch(
+        self,
+        version: str,
+        kind: str,
+        name: str,
+        patch: Any,
+        namespace: str = "default",
+        *,
+        form: Patch = "merge",
+        subresource: str = "",
+        strict: bool = True,
+    ) -> Object:
+        place = await self.kind(version, kind)
+        path = place.path(namespace, name, subresource)
+        return await self._send("PATCH", path, patch, params=_validation(strict), content=_CONTENT[form])
+
+    async def patch_status(
+        self, version: str, kind: str, name: str, status: Mapping[str, Any], namespace: str = "default"
+    ) -> Object:
+        """Merge into its status."""
+        return await self.patch(version, kind, name, {"status": status}, namespace, subresource="status")
+
+    async def get(self, version: str, kind: str, name: str, namespace: str = "default") -> Object:
+        place = await self.kind(version, kind)
+        return await self._send("GET", place.path(namespace, name))
+
+    async def list(
+        self, version: str, kind: str, namespace: str = "default", *, selector: str = "", **params: str
+    ) -> Object:
+        """The whole list, with `metadata.resourceVersion` and `items`; of all namespaces where `namespace` is empty."""
+        place = await self.kind(version, kind)
+        if selector:
+            params["labelSelector"] = selector
+        return await self._send("GET", place.path(namespace), params=params)
+
+    async def delete(
+        self, version: str, kind: str, name: str, namespace: str = "default", *, grace_period: int | None = None
+    ) -> Object:
+        place = await self.kind(version, kind)
+        options = {} if grace_period is None else {"gracePeriodSeconds": grace_period}
+        return await self._send("DELETE", place.path(namespace, name), options)
+
+    async def watch(
+        self, version: str, kind: str, namespace: str = "default", *, resource_version: str = "", **params: str
+    ) -> AsyncGenerator[Object, None]:
+        """The events of one watch until the server ends it: `{type, object}`, also those of type ERROR.
+
+        Who leaves it earlier closes it (`contextlib.aclosing`).
+        """
+        place = await self.kind(version, kind)
+        query = {"watch": "true", "resourceVersion": resource_version, "timeoutSeconds": "15", **params}
+        async with self._client.stream("GET", place.path(namespace), params=query) as answer:
+            if answer.status_code != 200:
+                await answer.aread()
+                raise _error(f"watch {place.plural}", answer)
+            async for line in answer.aiter_lines():
+                event: Object = json.loads(line)
+                yield event
+
+    # ---- around objects
+
+    async def request(self, method: str, path: str, body: Any = None, **params: str) -> Object:
+        """Any request by its path."""
+        return await self._send(method, path, body, params=params)
+
+    async def kind(self, version: str, kind: str) -> Kind:
+        """Where a kind is. Raises ApiError(404) when it isn't served (yet)."""
+        if (known := self._kinds.get((version, kind))) is not None:
+            return known
+        root = "/apis" if "/" in version else "/api"
+        for one in (await self._send("GET", f"{root}/{version}"))["resources"]:
+            if "/" not in one["name"]:
+                self._kinds[version, one["kind"]] = Kind(version, one["kind"], one["name"], one["namespaced"])
+        if (version, kind) not in self._kinds:
+            raise ApiError(f"{version} {kind}", 404, "NotFound", "the server has no such kind")
+        return self._kinds[version, kind]
+
+    async def create_namespace(self, prefix: str = "test") -> str:
+        """A new one with a name of its own."""
+        made = await self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": f"{prefix}-"}})
+        name: str = made["metadata"]["name"]
+        return name
+
+    async def install(self, definitions: Sequence[Path], timeout: float = 10.0) -> None:
+        """Install CustomResourceDefinitions and wait until the server serves their kinds."""
+        documents = [read(path.read_text()) for path in definitions]
+        for document in documents:
+            await self.apply(document)
+        async with asyncio.timeout(timeout):
+            for document in documents:
+                await self._served(document)
+
+    async def _served(self, definition: Mapping[str, Any]) -> None:
+        """Established is said a little before it is true: only a list that is answered shows it."""
+        spec = definition["spec"]
+        for version in (f"{spec['group']}/{one['name']}" for one in spec["versions"] if one["served"]):
+            while True:
+                try:
+                    await self.list(version, spec["names"]["kind"], "")
+                except ApiError as error:
+                    if error.status not in (404, 503):
+                        raise
+                    await asyncio.sleep(0.05)
+                else:
+                    break
+
+    # ---- accounts
+
+    async def service_account(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        rules: Sequence[Mapping[str, Any]] = (),
+        cluster_rules: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        """A ServiceAccount with the rules of a Role and of a ClusterRole, bound to it and in force; its token."""
+        await self.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}, namespace)
+        if rules:
+            await self._bind("Role", name, name, namespace, rules)
+        if cluster_rules:
+            await self._bind("ClusterRole", name, f"{namespace}:{name}", namespace, cluster_rules)
+        return await self.token(name, namespace)
+
+    async def token(self, service_account: str, namespace: str, seconds: int = 3600) -> str:
+        """A token of a ServiceAccount, as the kubelet would mount it. Ten minutes are the least that is given."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token"
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": seconds},
+        }
+        token: str = (await self._send("POST", path, request))["status"]["token"]
+        return token
+
+    async def allowed(
+        self, service_account: str, namespace: str, rule: Mapping[str, Any], *, cluster: bool = False
+    ) -> bool:
+        """Whether the account may do the first thing that a rule allows, by the server's own word."""
+        resource, _, subresource = rule["resources"][0].partition("/")
+        attributes = {"group": rule["apiGroups"][0], "verb": rule["verbs"][0], "resource": resource}
+        for field, values in (("subresource", [subresource]), ("name", rule.get("resourceNames", []))):
+            if values and values[0]:
+                attributes[field] = values[0]
+        if not cluster:
+            attributes["namespace"] = namespace
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": f"system:serviceaccount:{namespace}:{service_account}",
+                "groups": ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"],
+                "resourceAttributes": attributes,
+            },
+        }
+        answer = await self._send("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+        return bool(answer["status"]["allowed"])
+
+    async def _bind(
+        self, kind: str, account: str, role: str, namespace: str, rules: Sequence[Mapping[str, Any]]
+    ) -> None:
+        group = "rbac.authorization.k8s.io"
+        common = {"apiVersion": f"{group}/v1", "metadata": {"name": role}}
+        await self.create({**common, "kind": kind, "rules": list(rules)}, namespace)
+        binding = {
+            **common,
+            "kind": f"{kind}Binding",
+            "roleRef": {"apiGroup": group, "kind": kind, "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        }
+        await self.create(binding, namespace)
+        # The server's own view of the roles follows by a watch.
+        async with asyncio.timeout(10.0):
+            while True:
+                if await self.allowed(account, namespace, rules[0], cluster=kind == "ClusterRole"):
+                    return
+                await asyncio.sleep(0.02)
+
+    # ---- HTTP
+
+    async def _place(self, value: Mapping[str, Any], namespace: str) -> tuple[Kind, str, str]:
+        kind = await self.kind(value["apiVersion"], value["kind"])
+        metadata = value.get("metadata", {})
+        return kind, namespace or metadata.get("namespace", "default"), metadata.get("name", "")
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        content: str = "application/json",
+    ) -> Object:
+        data = None if body is None else json.dumps(body).encode()
+        answer = await self._client.request(
+            method, path, content=data, params=params, headers={"content-type": content, "accept": "application/json"}
+        )
+        if answer.is_error:
+            raise _error(f"{method} {path}", answer)
+        value: Object = answer.json()
+        return value
+
+
+def read(document: Document) -> dict[str, Any]:
+    """A document as a value."""
+    value = yaml.safe_load(document) if isinstance(document, str) else document
+    return dict(value)
+
+
+def _validation(strict: bool) -> dict[str, str]:
+    return {"fieldValidation": "Strict" if strict else "Ignore"}
+
+
+def _error(what: str, answer: httpx.Response) -> ApiError:
+    try:
+        status = answer.json()
+        return ApiError(what, answer.status_code, status.get("reason", ""), status.get("message", ""))
+    except ValueError:
+        return ApiError(what, answer.status_code, answer.reason_phrase, answer.text.strip()[:500])

@@ -1,0 +1,99 @@
+"""The real kube-apiserver for the tests of this directory.
+
+kube-apiserver is built, where it has to be, between collection and the first test: that takes minutes, and no test's
+time-out allows for it.
+"""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.kubernetes.api import Api
+from tests.kubernetes.apiserver import CRDS, ApiServer
+from tests.kubernetes.peers import Peers, PeersMissing, find_or_build
+from tests.kubernetes.pods import Pods
+
+REQUIRE = "POINTSMAN_REQUIRE_KUBERNETES"
+"""Set to 1: tests that can't have a kube-apiserver fail, instead of being skipped."""
+
+_PEERS = pytest.StashKey[Peers | str]()
+"""The binaries, or why there are none."""
+
+OwnApiServer = Callable[..., Awaitable[ApiServer]]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.option.collectonly:
+        return
+    if any("kubernetes_peers" in getattr(item, "fixturenames", ()) for item in session.items):
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        try:
+            peers: Peers | str = find_or_build(reporter.write_line if reporter else lambda _: None)
+        except PeersMissing as error:
+            peers = str(error)
+        session.config.stash[_PEERS] = peers
+
+
+@pytest.fixture(scope="session")
+def kubernetes_peers(pytestconfig: pytest.Config) -> Peers:
+    """The binaries; without them the test is skipped, and told why."""
+    peers = pytestconfig.stash[_PEERS]
+    if isinstance(peers, Peers):
+        return peers
+    if os.environ.get(REQUIRE) == "1":
+        pytest.fail(f"{REQUIRE} is set, and there is no kube-apiserver: {peers}", pytrace=False)
+    pytest.skip(f"no kube-apiserver: {peers}")
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def apiserver(kubernetes_peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiServer]:
+    """One server for all tests that leave it alive, with every definition of `crds`."""
+    async with ApiServer(kubernetes_peers, tmp_path_factory.mktemp("apiserver")) as server:
+        async with server.client() as admin:
+            await admin.install(CRDS)
+        yield server
+
+
+@pytest.fixture
+async def admin(apiserver: ApiServer) -> AsyncIterator[Api]:
+    """A client of the shared server that may do everything."""
+    async with apiserver.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(admin: Api) -> str:
+    """A namespace of the shared server for this test alone."""
+    return await admin.create_namespace()
+
+
+@pytest.fixture
+def pods(admin: Api, namespace: str) -> Pods:
+    """The pods of this test's namespace."""
+    return Pods(admin, namespace)
+
+
+@pytest.fixture
+async def own_apiserver(kubernetes_peers: Peers, tmp_path: Path) -> AsyncIterator[OwnApiServer]:
+    """Starts the server of a test that kills, hangs or restarts it; at most one, since the shared one may be there too.
+
+    Takes what ApiServer takes beyond its directory, and `crds`, the definitions to install.
+    """
+    async with AsyncExitStack() as stack:
+        started: list[ApiServer] = []
+
+        async def start(
+            *, crds: tuple[Path, ...] = CRDS, users: dict[str, list[str]] | None = None, flags: tuple[str, ...] = ()
+        ) -> ApiServer:
+            assert not started, "one server of its own is what a test may have"
+            server = ApiServer(kubernetes_peers, tmp_path / "apiserver", users=users, flags=flags)
+            started.append(await stack.enter_async_context(server))
+            async with server.client() as admin:
+                await admin.install(crds)
+            return server
+
+        yield start

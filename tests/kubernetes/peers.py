@@ -1,0 +1,187 @@
+"""Where the real kube-apiserver and etcd come from.
+
+Debian has etcd, but nobody packages kube-apiserver. So it is built from the Go module `k8s.io/kubernetes`, once for
+each user and version: minutes the first time, nothing later. A folder with ready binaries, named by
+`KUBEBUILDER_ASSETS` as is the custom of controllers' tests, goes before that.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+VERSION = "1.36.3"
+"""Of Kubernetes."""
+MODULE = "k8s.io/kubernetes"
+BUILD_TIMEOUT = 1800.0
+"""Seconds that one Go command may take. The build needs four minutes on two cores."""
+
+ASSETS = "KUBEBUILDER_ASSETS"
+_ETCD_FOLDERS = ("/usr/local/bin", "/usr/bin")
+_GO_FOLDERS = ("/usr/local/go/bin", "/usr/lib/go/bin")
+
+Environment = Mapping[str, str]
+Report = Callable[[str], None]
+
+
+class Peers(Struct, frozen=True):
+    """The binaries of one Kubernetes control plane."""
+
+    kube_apiserver: Path
+    etcd: Path
+
+
+class PeersMissing(Exception):
+    """What isn't there, and how it is had."""
+
+
+def find_or_build(report: Report, environment: Environment | None = None) -> Peers:
+    """The binaries; kube-apiserver is built when it is neither given nor in the cache, and `report` is told before.
+
+    Raises PeersMissing.
+    """
+    environment = os.environ if environment is None else environment
+    etcd = _etcd(environment)  # first: without it nothing is worth building
+    return Peers(_kube_apiserver(report, environment), etcd)
+
+
+def cached(environment: Environment) -> Path:
+    """Where the kube-apiserver that was built is kept, in the user's cache folder."""
+    cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home(), ".cache")
+    return Path(cache, "pointsman", f"kube-apiserver-{VERSION}", "kube-apiserver")
+
+
+def _etcd(environment: Environment) -> Path:
+    assets = environment.get(ASSETS)
+    found = _which("etcd", environment, [*([assets] if assets else []), *_ETCD_FOLDERS], assets or "")
+    if found is None:
+        places = f"{assets} ({ASSETS}), PATH" if assets else "PATH"
+        raise PeersMissing(f"etcd is neither in {places} nor in /usr/bin: apt-get install etcd-server")
+    return found
+
+
+def _kube_apiserver(report: Report, environment: Environment) -> Path:
+    if assets := environment.get(ASSETS):
+        given = Path(assets, "kube-apiserver")
+        if not _executable(given):
+            raise PeersMissing(f"{ASSETS} is {assets}, where no kube-apiserver is; unset, one is built with Go")
+        return given
+    target = cached(environment)
+    if _executable(target):
+        return target
+    go = _which("go", environment, _GO_FOLDERS)
+    if go is None:
+        raise PeersMissing(
+            f"kube-apiserver {VERSION} isn't in {target.parent}, and Go, which would build it, is neither in PATH nor "
+            f"in {_GO_FOLDERS[0]}: install it from https://go.dev/dl, or name a folder with a ready kube-apiserver in "
+            f"{ASSETS}"
+        )
+    try:
+        return _built(target, go, report, environment)
+    except OSError as error:
+        raise PeersMissing(f"{target.parent.parent}, where the kube-apiserver is kept: {error}") from error
+
+
+def _which(name: str, environment: Environment, folders: Sequence[str], first: str = "") -> Path | None:
+    path = os.pathsep.join([*([first] if first else []), environment.get("PATH", os.defpath), *folders])
+    found = shutil.which(name, path=path)
+    return Path(found) if found else None
+
+
+def _executable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _built(target: Path, go: Path, report: Report, environment: Environment) -> Path:
+    """Build it beside its place and put it there by a rename: a half-written one is never seen."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _only_one(target.parent / "building", report):
+        if _executable(target):
+            return target
+        report(f"building kube-apiserver {VERSION} into {target.parent}: minutes, and only once")
+        with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent, ignore_cleanup_errors=True) as name:
+            directory = Path(name)
+            _compile(_Go(go, directory, environment), directory)
+            (directory / "kube-apiserver").replace(target)
+    return target
+
+
+@contextmanager
+def _only_one(path: Path, report: Report) -> Iterator[None]:
+    """Wait for a lock that ends with its process, however that ends."""
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("another process builds kube-apiserver: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class _Go:
+    """The go command, in the folder of a module."""
+
+    def __init__(self, binary: Path, directory: Path, environment: Environment) -> None:
+        self._binary = binary
+        self._directory = directory
+        # What users set for their own work mustn't reach this module: a workspace, a vendor mode.
+        self._environment = {**environment, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOWORK": "off"}
+
+    def __call__(self, *arguments: str) -> str:
+        """What the command wrote to stdout. Raises PeersMissing with the end of what it said."""
+        command = [str(self._binary), *arguments]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self._directory,
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=BUILD_TIMEOUT,
+                check=True,
+            )
+        except subprocess.CalledProcessError as error:
+            said = "\n".join([*error.stdout.splitlines()[-5:], *error.stderr.splitlines()[-10:]])
+            raise PeersMissing(f"kube-apiserver {VERSION} can't be built, {' '.join(command)} said:\n{said}") from error
+        except subprocess.TimeoutExpired as error:
+            raise PeersMissing(
+                f"kube-apiserver {VERSION} isn't built after {BUILD_TIMEOUT:g} s of {' '.join(command)}"
+            ) from error
+        return done.stdout
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        parsed: dict[str, Any] = json.loads(self(*arguments))
+        return parsed
+
+    def __repr__(self) -> str:
+        return f"<_Go {self._binary} in {self._directory}>"
+
+
+def _compile(go: _Go, directory: Path) -> None:
+    """Build `kube-apiserver` in the folder.
+
+    Inside its own repository the module takes a part of its packages from folders below `staging/`. To others they are
+    modules of their own, with the same version number below v0, and a module that depends on it has to say so.
+    """
+    module = go.json("mod", "download", "-json", f"{MODULE}@v{VERSION}")
+    its_file = go.json("mod", "edit", "-json", module["GoMod"])
+    staged = [one["Old"]["Path"] for one in its_file["Replace"] if one["New"]["Path"].startswith("./staging/")]
+    staging_version = "v0." + VERSION.partition(".")[2]
+    lines = [
+        "module pointsman.test/kube-apiserver",
+        f"go {its_file['Go']}",
+        f"require {MODULE} v{VERSION}",
+        *(f"replace {path} => {path} {staging_version}" for path in staged),
+    ]
+    (directory / "go.mod").write_text("\n".join(lines) + "\n")
+    # Without symbols, it is a third smaller. The version is what the server says of itself.
+    flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}"
+    go("build", "-trimpath", "-ldflags", flags, "-o", "kube-apiserver", f"{MODULE}/cmd/kube-apiserver")

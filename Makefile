@@ -19,7 +19,7 @@ install: $(VENV)/.dev ## everything into .venv: the services, the local parts, t
 demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECONDS=20 ends it by itself
 	$(BIN)/pointsman demo $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(VENV)/.dev ## all tests, against the real nats-server and Envoy
+test: $(VENV)/.dev ## all tests, against the real nats-server, Envoy and, where it can be had, kube-apiserver
 	$(BIN)/pytest
 
 unit: $(VENV)/.dev ## the unit tests alone

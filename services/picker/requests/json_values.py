@@ -67,7 +67,7 @@ def lacking(value: Any) -> str:
 
 def text_of(value: Raw) -> str | None:
     """A text; None for everything else, and for what isn't there. Raises `Unparsable` for one that isn't UTF-8."""
-    if not given(value):
+    if value is NOTHING or value == _NULL:
         return None
     try:
         return _decode_text(value)
@@ -80,7 +80,7 @@ def text_of(value: Raw) -> str | None:
 def count_of(*values: Raw) -> int | None:
     """The first of these that is a number of tokens or sequences: whole, from 0 to 2³¹-1; 16.0 is whole."""
     for value in values:
-        if not given(value):
+        if value is NOTHING or value == _NULL:
             continue
         try:
             number = _decode_number(value)

@@ -11,7 +11,7 @@ from msgspec import Raw, json
 from services.picker.requests import prompts
 from services.picker.requests.json_body import UNREAD, JsonBody
 from services.picker.requests.json_values import NOTHING, JsonParameters, count_of, given, lacking, read, text_of
-from services.picker.requests.parsers import Parser, claim
+from services.picker.requests.parsers import Parser, longest_first
 from services.picker.requests.prompts import Embeddable, Message, Prompt, TextOrIds
 from services.picker.requests.request import Content, Headers, Unparsable
 
@@ -166,7 +166,7 @@ _APIS: dict[str, type[JsonBody]] = {
     "/chat/completions/render": _RenderedChat,
     "/completions/render": _RenderedCompletions,
 }
-_DECODERS = {suffix: json.Decoder(kind).decode for suffix, kind in _APIS.items()}
+_DECODERS = longest_first({suffix: json.Decoder(kind).decode for suffix, kind in _APIS.items()})
 
 
 class OpenAIParser(Parser):
@@ -174,9 +174,9 @@ class OpenAIParser(Parser):
 
     TYPE = "openai-parser"
     Parameters = JsonParameters
-    SUFFIXES: ClassVar[tuple[str, ...]] = tuple(_DECODERS)
+    SUFFIXES: ClassVar[tuple[str, ...]] = tuple(_APIS)
     parameters: JsonParameters
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
-        decode = _DECODERS[claim(_DECODERS, path)]
+        decode = next(decode for suffix, decode in _DECODERS if path.endswith(suffix))
         return read(decode, body, self.parameters).content()

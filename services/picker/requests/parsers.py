@@ -4,17 +4,21 @@ A parser says no only where routing needs what is missing, or where the body's s
 else is for the model server to judge: a picker that knows less of an API than the server must not stand in its way.
 """
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, TypeVar
 
 from services.picker.requests.request import Content, Headers, Unparsable
 from shared.plugin import Plugin, Role
+
+T = TypeVar("T")
 
 DEFAULT_PATH = "/v1/completions"
 """What a request is taken for when the proxy shows no path (as the Go original does)."""
 _UNREAD = Content()
 _SHOWN = 256
 """Characters of a path that an error shows."""
+_REMEMBERED = 256
+"""Paths whose parser is remembered: clients ask for a few."""
 
 
 class Parser(Plugin):
@@ -48,20 +52,20 @@ class ParserChain:
         for parser in self._parsers:
             for suffix in parser.SUFFIXES:
                 self._by_suffix.setdefault(suffix, parser)
-        self._longest_first = sorted(self._by_suffix.items(), key=lambda item: len(item[0]), reverse=True)
+        self._longest_first = longest_first(self._by_suffix)
+        self._known: dict[str, tuple[str, Parser]] = {}
+        """Of paths that were claimed: bare, and by whom."""
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
         """What the body says, as its parser reads it. Raises `Unparsable`, also when no parser reads this path.
 
         Only what is posted is read: none of the APIs has another method with a body, so the server says what is wrong.
         """
-        path = bare_path(path)
-        parser = self.find(path, headers)
-        if parser is None:
-            raise Unparsable(
-                f"no parser registered matching path suffix for: {_shown(path)} "
-                f"(known: {', '.join(self._by_suffix) or 'none'})"
-            )
+        known = self._known.get(path)
+        if known is not None:
+            path, parser = known
+        else:
+            path, parser = self._find(path, headers)
         if headers.get(":method", "POST") != "POST":
             return _UNREAD
         return parser.parse(path, headers, body)
@@ -72,6 +76,21 @@ class ParserChain:
             if path.endswith(suffix):
                 return parser
         return next((parser for parser in self._parsers if parser.takes(headers)), None)
+
+    def _find(self, asked: str, headers: Headers) -> tuple[str, Parser]:
+        """(bare path, parser), remembered where the path alone decides."""
+        path = bare_path(asked)
+        parser = self.find(path, headers)
+        if parser is None:
+            raise Unparsable(
+                f"no parser registered matching path suffix for: {_shown(path)} "
+                f"(known: {', '.join(self._by_suffix) or 'none'})"
+            )
+        if len(asked) <= _SHOWN and path.endswith(parser.SUFFIXES) and parser.SUFFIXES:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[asked] = path, parser
+        return path, parser
 
     def __repr__(self) -> str:
         claims = [f"{suffix} → {parser.name}" for suffix, parser in self._by_suffix.items()]
@@ -84,9 +103,9 @@ class ParserChain:
         return f"<ParserChain {', '.join(claims) or 'empty'}>"
 
 
-def claim(suffixes: Iterable[str], path: str) -> str:
-    """The longest of a parser's suffixes that the path has."""
-    return max((suffix for suffix in suffixes if path.endswith(suffix)), key=len)
+def longest_first(by_suffix: Mapping[str, T]) -> list[tuple[str, T]]:
+    """In the order in which a path is to be compared with suffixes."""
+    return sorted(by_suffix.items(), key=lambda item: len(item[0]), reverse=True)
 
 
 def bare_path(path: str) -> str:

@@ -34,9 +34,10 @@ class Headers:
 
     def first_of(self, *names: str) -> str:
         """The value of the first of these headers that is there and not empty."""
+        values = self._values
         for name in names:
-            if value := self.get(name):
-                return value
+            if (found := values.get(name)) and found[-1]:
+                return found[-1]
         return ""
 
     def all(self, name: str) -> tuple[str, ...]:

@@ -48,7 +48,9 @@ class PrefixIndex:
         self._free: list[int] = []
         self._retired: list[int] = []
         self._layout = Layout()
-        self._row_of_slot: Rows = np.zeros(0, np.intp)
+        self._row_of_slot: list[int] = []
+        self._rows: Rows | None = None
+        """The same as an array, made when many are looked up at once."""
         self._live = 0
         """The bits of the layout's endpoints."""
 
@@ -59,6 +61,7 @@ class PrefixIndex:
         for name in [one for one in self._slots if one not in stayed]:
             self._retired.append(self._slots.pop(name))
         self._layout = layout
+        self._rows = None
         self._live = 0
         for name, slot in self._slots.items():
             self._row_of_slot[slot] = layout.index[name]
@@ -74,13 +77,13 @@ class PrefixIndex:
             still = alive & holders(block, 0)
             if still != alive:
                 if depth:
-                    counts[self._rows(alive ^ still)] = depth
+                    self._fill(counts, alive ^ still, depth)
                 alive = still
                 if not alive:
                     return counts
             depth += 1
         if depth:
-            counts[self._rows(alive)] = depth
+            self._fill(counts, alive, depth)
         return counts
 
     def add(self, endpoint_id: str, hashes: Sequence[int], capacity: int) -> None:
@@ -135,9 +138,10 @@ class PrefixIndex:
             else:
                 slot = len(self._blocks)
                 self._blocks.append({})
-                self._row_of_slot = np.append(self._row_of_slot, 0)
+                self._row_of_slot.append(0)
             self._slots[endpoint_id] = slot
             self._row_of_slot[slot] = row
+            self._rows = None
             self._live |= 1 << slot
         return slot
 
@@ -151,19 +155,19 @@ class PrefixIndex:
             else:
                 del holders[block]
 
-    def _rows(self, bits: int) -> Rows | list[int]:
-        """The rows of the slots whose bits are set."""
+    def _fill(self, counts: Floats, bits: int, depth: int) -> None:
+        """Put the depth where the slots whose bits are set have their rows."""
         if bits.bit_count() <= FEW:
-            rows: list[int] = []
             while bits:
                 low = bits & -bits
-                rows.append(int(self._row_of_slot[low.bit_length() - 1]))
+                counts[self._row_of_slot[low.bit_length() - 1]] = depth
                 bits ^= low
-            return rows
-        packed = np.frombuffer(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), np.uint8)
-        slots = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
-        found: Rows = self._row_of_slot[slots]
-        return found
+        else:
+            packed = np.frombuffer(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), np.uint8)
+            slots = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
+            if self._rows is None:
+                self._rows = np.array(self._row_of_slot, np.intp)
+            counts[self._rows[slots]] = depth
 
     def __repr__(self) -> str:
         return f"<PrefixIndex {len(self._holders)} blocks, {len(self._slots)} endpoints>"

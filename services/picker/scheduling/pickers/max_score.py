@@ -23,11 +23,13 @@ class MaxScorePicker(Picker):
         if wanted > FEW:
             order = np.lexsort((cycle.random.random(len(rows)), -totals))
             return [int(row) for row in rows[order[:wanted]]]
-        left = totals.copy()
+        left = totals
         picked: list[int] = []
         for _ in range(wanted):
+            if picked:
+                left = left.copy() if left is totals else left
+                left[at] = -np.inf
             best = (left == np.maximum.reduce(left)).nonzero()[0]
             at = best[int(cycle.random.random() * len(best))] if len(best) > 1 else best[0]
             picked.append(int(rows[at]))
-            left[at] = -np.inf
         return picked

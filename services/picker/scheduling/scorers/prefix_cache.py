@@ -74,7 +74,7 @@ class PrefixCacheScorer(Scorer):
         match = cycle.get(PREFIX_MATCH)
         if match is None or not match.total:
             return np.zeros(len(rows))
-        matched = match.matched.take(rows)
+        matched = match.matched if rows is cycle.layout.all_rows else match.matched.take(rows)
         cycle.note(PREFIX_MATCH.wire, rows, matched)
         share: Floats = matched / match.total
         weight = self.parameters.match_length_weight

@@ -1,0 +1,344 @@
+{{/* What object names begin with; the longest of them ends with "-nats-cluster". */}}
+{{- define "pointsman.fullname" -}}
+{{- default .Release.Name .Values.nameOverride | trunc 45 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* Labels that select: (list root component). NATS has another name, so that selectors of our own don't hit it. */}}
+{{- define "pointsman.selector" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+app.kubernetes.io/name: {{ ternary "nats" "pointsman" (eq $component "nats") }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+{{- if and $component (ne $component "nats") }}
+app.kubernetes.io/component: {{ $component }}
+{{- end }}
+{{- end }}
+
+{{/* Labels of a pod: (list root component). */}}
+{{- define "pointsman.podLabels" -}}
+{{ include "pointsman.selector" . }}
+{{- if eq (index . 1) "nats" }}
+app.kubernetes.io/component: nats
+{{- end }}
+app.kubernetes.io/part-of: pointsman
+{{- end }}
+
+{{/* Labels of an object: (list root component). */}}
+{{- define "pointsman.labels" -}}
+{{ include "pointsman.podLabels" . }}
+app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
+helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
+{{- end }}
+
+{{/* Where nats-server is. */}}
+{{- define "pointsman.natsUrl" -}}
+{{- if .Values.nats.enabled -}}
+nats://{{ include "pointsman.fullname" . }}-nats:4222
+{{- else -}}
+{{ required "nats.url: required when nats.enabled is false" .Values.nats.url }}
+{{- end -}}
+{{- end }}
+
+{{/* What every pod has in common: (list root component). */}}
+{{- define "pointsman.podSpec" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+serviceAccountName: {{ include "pointsman.fullname" $root }}-{{ $component }}
+enableServiceLinks: false
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $root.Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $root.Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $root.Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  {{- if eq $component "nats" }}
+  fsGroup: 65532
+  {{- end }}
+  seccompProfile:
+    type: RuntimeDefault
+topologySpreadConstraints:
+{{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+- maxSkew: 1
+  topologyKey: {{ . }}
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "pointsman.selector" (list $root $component) | nindent 6 }}
+{{- end }}
+{{- end }}
+
+{{/* What every container has in common. */}}
+{{- define "pointsman.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* A tier's own pod: (list root component values flags). */}}
+{{- define "pointsman.tier" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $values := index . 2 -}}
+{{- $flags := index . 3 -}}
+{{- $nats := $root.Values.nats -}}
+{{- $certificate := and (eq $component "picker") $values.certificateSecret -}}
+{{- $ca := and (not $nats.enabled) $nats.caSecret -}}
+metadata:
+  labels:
+    {{- include "pointsman.podLabels" (list $root $component) | nindent 4 }}
+  {{- with $root.Values.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- include "pointsman.podSpec" (list $root $component) | nindent 2 }}
+  automountServiceAccountToken: {{ eq $component "watcher" }}
+  terminationGracePeriodSeconds: {{ eq $component "picker" | ternary (add ($values.preStopSleep | default 0) ($values.drainTimeout | default 0) 20) 45 }}
+  containers:
+  - name: {{ $component }}
+    image: {{ $root.Values.image.repository }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}
+    imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+    args:
+    - {{ $component }}
+    - --nats-url={{ include "pointsman.natsUrl" $root }}
+    {{- if ne $nats.prefix "pointsman" }}
+    - --nats-prefix={{ $nats.prefix }}
+    {{- end }}
+    {{- if $ca }}
+    - --nats-ca=/etc/pointsman/nats/ca.crt
+    {{- end }}
+    - --pool-name={{ $root.Values.pool.name }}
+    {{- range concat $flags $values.extraArgs }}
+    - {{ . | quote }}
+    {{- end }}
+    env:
+    - name: POINTSMAN_POOL_NAMESPACE
+      valueFrom:
+        fieldRef:
+          fieldPath: metadata.namespace
+    {{- if $nats.authSecret }}
+    - name: POINTSMAN_NATS_USER
+      valueFrom:
+        secretKeyRef:
+          name: {{ $nats.authSecret }}
+          key: user
+    - name: POINTSMAN_NATS_PASSWORD
+      valueFrom:
+        secretKeyRef:
+          name: {{ $nats.authSecret }}
+          key: password
+    {{- end }}
+    {{- with $values.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    ports:
+    {{- if eq $component "picker" }}
+    - name: ext-proc
+      containerPort: 9002
+    - name: grpc-health
+      containerPort: 9003
+    {{- end }}
+    - name: admin
+      containerPort: 9090
+    livenessProbe:
+      httpGet:
+        path: /healthz
+        port: admin
+      periodSeconds: 10
+      timeoutSeconds: 5
+    readinessProbe:
+      httpGet:
+        path: /readyz
+        port: admin
+      periodSeconds: 2
+      timeoutSeconds: 2
+    {{- if and (eq $component "picker") $values.preStopSleep }}
+    lifecycle:
+      preStop:
+        sleep:
+          seconds: {{ $values.preStopSleep }}
+    {{- end }}
+    resources:
+      {{- toYaml $values.resources | nindent 6 }}
+    securityContext:
+      {{- include "pointsman.securityContext" . | nindent 6 }}
+    {{- if or $certificate $ca }}
+    volumeMounts:
+    {{- if $certificate }}
+    - name: certificate
+      mountPath: /etc/pointsman/certificate
+      readOnly: true
+    {{- end }}
+    {{- if $ca }}
+    - name: nats-ca
+      mountPath: /etc/pointsman/nats
+      readOnly: true
+    {{- end }}
+    {{- end }}
+  {{- if or $certificate $ca }}
+  volumes:
+  {{- if $certificate }}
+  - name: certificate
+    secret:
+      secretName: {{ $values.certificateSecret }}
+  {{- end }}
+  {{- if $ca }}
+  - name: nats-ca
+    secret:
+      secretName: {{ $nats.caSecret }}
+      items:
+      - key: ca.crt
+        path: ca.crt
+  {{- end }}
+  {{- end }}
+{{- end }}
+
+{{/* ServiceAccount and PodDisruptionBudget: (list root component). */}}
+{{- define "pointsman.around" -}}
+{{- $name := printf "%s-%s" (include "pointsman.fullname" (index . 0)) (index . 1) -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "pointsman.labels" . | nindent 4 }}
+automountServiceAccountToken: false
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "pointsman.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "pointsman.selector" . | nindent 6 }}
+{{- end }}
+
+{{/* Deployment of a tier: (list root component values flags). */}}
+{{- define "pointsman.deployment" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $values := index . 2 -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ include "pointsman.fullname" $root }}-{{ $component }}
+  labels:
+    {{- include "pointsman.labels" (list $root $component) | nindent 4 }}
+spec:
+  {{- if not (and (hasKey $values "autoscaling") ($values.autoscaling | default dict).enabled) }}
+  replicas: {{ $values.replicas }}
+  {{- end }}
+  strategy:
+    rollingUpdate:
+      maxSurge: 1
+      maxUnavailable: 0
+  selector:
+    matchLabels:
+      {{- include "pointsman.selector" (list $root $component) | nindent 6 }}
+  template:
+    {{- include "pointsman.tier" . | nindent 4 }}
+{{- end }}
+
+{{/* HorizontalPodAutoscaler of a tier: (list root component autoscaling metric target). */}}
+{{- define "pointsman.autoscaler" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $scaling := index . 2 -}}
+{{- $metric := index . 3 -}}
+{{- $target := index . 4 -}}
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata:
+  name: {{ include "pointsman.fullname" $root }}-{{ $component }}
+  labels:
+    {{- include "pointsman.labels" (list $root $component) | nindent 4 }}
+spec:
+  scaleTargetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: {{ include "pointsman.fullname" $root }}-{{ $component }}
+  minReplicas: {{ $scaling.minReplicas }}
+  maxReplicas: {{ $scaling.maxReplicas }}
+  metrics:
+  - type: Resource
+    resource:
+      name: cpu
+      target:
+        type: Utilization
+        averageUtilization: {{ $scaling.cpu }}
+  {{- if $target }}
+  - type: Pods
+    pods:
+      metric:
+        name: {{ $metric }}
+      target:
+        type: AverageValue
+        averageValue: {{ $target | quote }}
+  {{- end }}
+  behavior:
+    scaleDown:
+      stabilizationWindowSeconds: 300
+{{- end }}
+
+{{/* What nats-server is told. */}}
+{{- define "pointsman.natsConf" -}}
+{{- $name := printf "%s-nats" (include "pointsman.fullname" .) -}}
+server_name: $POD_NAME
+port: 4222
+http_port: 8222
+pid_file: "/run/nats/nats.pid"
+# A server that is to stop says so, and lets its clients go one after the other.
+lame_duck_grace_period: 5s
+lame_duck_duration: 30s
+{{- if .Values.nats.authSecret }}
+authorization {
+  user: $NATS_USER
+  password: $NATS_PASSWORD
+}
+{{- end }}
+jetstream {
+  store_dir: "/data"
+  # Attributes and leases are kept in memory, the facts in files.
+  max_memory_store: {{ .Values.nats.memoryStore }}
+  max_file_store: {{ .Values.nats.fileStore }}
+}
+{{- if gt (int .Values.nats.replicas) 1 }}
+cluster {
+  name: {{ $name }}
+  port: 6222
+  routes: [
+    {{- range until (int .Values.nats.replicas) }}
+    "nats://{{ $name }}-{{ . }}.{{ $name }}-cluster:6222"
+    {{- end }}
+  ]
+}
+{{- end }}
+{{- end }}
+
+{{/* DNS, wherever it is: in a pod, or on the node. */}}
+{{- define "pointsman.dns" -}}
+- ports:
+  - protocol: UDP
+    port: 53
+  - protocol: TCP
+    port: 53
+{{- end }}

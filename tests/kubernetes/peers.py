@@ -54,14 +54,19 @@ def find_or_build(report: Report, environment: Environment | None = None) -> Pee
 
 
 def cached(environment: Environment) -> Path:
-    """Where the kube-apiserver that was built is kept, in the user's cache folder."""
+    """Where the kube-apiserver that was built is kept."""
+    return kept(f"kube-apiserver-{VERSION}", environment) / "kube-apiserver"
+
+
+def kept(name: str, environment: Environment) -> Path:
+    """Our folder of that name in the user's cache folder."""
     cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home(), ".cache")
-    return Path(cache, "pointsman", f"kube-apiserver-{VERSION}", "kube-apiserver")
+    return Path(cache, "pointsman", name)
 
 
 def _etcd(environment: Environment) -> Path:
     assets = environment.get(ASSETS)
-    found = _which("etcd", environment, [*([assets] if assets else []), *_ETCD_FOLDERS], assets or "")
+    found = which("etcd", environment, [*([assets] if assets else []), *_ETCD_FOLDERS], assets or "")
     if found is None:
         places = f"{assets} ({ASSETS}), PATH" if assets else "PATH"
         raise PeersMissing(f"etcd is neither in {places} nor in /usr/bin: apt-get install etcd-server")
@@ -71,13 +76,13 @@ def _etcd(environment: Environment) -> Path:
 def _kube_apiserver(report: Report, environment: Environment) -> Path:
     if assets := environment.get(ASSETS):
         given = Path(assets, "kube-apiserver")
-        if not _executable(given):
+        if not executable(given):
             raise PeersMissing(f"{ASSETS} is {assets}, where no kube-apiserver is; unset, one is built with Go")
         return given
     target = cached(environment)
-    if _executable(target):
+    if executable(target):
         return target
-    go = _which("go", environment, _GO_FOLDERS)
+    go = find_go(environment)
     if go is None:
         raise PeersMissing(
             f"kube-apiserver {VERSION} isn't in {target.parent}, and Go, which would build it, is neither in PATH nor "
@@ -90,48 +95,55 @@ def _kube_apiserver(report: Report, environment: Environment) -> Path:
         raise PeersMissing(f"{target.parent.parent}, where the kube-apiserver is kept: {error}") from error
 
 
-def _which(name: str, environment: Environment, folders: Sequence[str], first: str = "") -> Path | None:
+def find_go(environment: Environment) -> Path | None:
+    """The go command of PATH, or of where its packages put it."""
+    return which("go", environment, _GO_FOLDERS)
+
+
+def which(name: str, environment: Environment, folders: Sequence[str] = (), first: str = "") -> Path | None:
+    """The program of that name in the folder `first`, in PATH, or in `folders`."""
     path = os.pathsep.join([*([first] if first else []), environment.get("PATH", os.defpath), *folders])
     found = shutil.which(name, path=path)
     return Path(found) if found else None
 
 
-def _executable(path: Path) -> bool:
+def executable(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
 def _built(target: Path, go: Path, report: Report, environment: Environment) -> Path:
     """Build it beside its place and put it there by a rename: a half-written one is never seen."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(target.parent / "building", report):
-        if _executable(target):
+    with only_one(target.parent / "building", "kube-apiserver", report):
+        if executable(target):
             return target
         report(f"building kube-apiserver {VERSION} into {target.parent}: minutes, and only once")
         with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent, ignore_cleanup_errors=True) as name:
             directory = Path(name)
-            _compile(_Go(go, directory, environment), directory)
+            _compile(Go(go, directory, environment, f"kube-apiserver {VERSION}"), directory)
             (directory / "kube-apiserver").replace(target)
     return target
 
 
 @contextmanager
-def _only_one(path: Path, report: Report) -> Iterator[None]:
+def only_one(path: Path, what: str, report: Report) -> Iterator[None]:
     """Wait for a lock that ends with its process, however that ends."""
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            report("another process builds kube-apiserver: waiting for it")
+            report(f"another process builds {what}: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-class _Go:
-    """The go command, in the folder of a module."""
+class Go:
+    """The go command, in the folder of a module, to build `what`."""
 
-    def __init__(self, binary: Path, directory: Path, environment: Environment) -> None:
+    def __init__(self, binary: Path, directory: Path, environment: Environment, what: str) -> None:
         self._binary = binary
         self._directory = directory
+        self._what = what
         # What users set for their own work mustn't reach this module: a workspace, a vendor mode.
         self._environment = {**environment, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOWORK": "off"}
 
@@ -150,11 +162,9 @@ class _Go:
             )
         except subprocess.CalledProcessError as error:
             said = "\n".join([*error.stdout.splitlines()[-5:], *error.stderr.splitlines()[-10:]])
-            raise PeersMissing(f"kube-apiserver {VERSION} can't be built, {' '.join(command)} said:\n{said}") from error
+            raise PeersMissing(f"{self._what} can't be built, {' '.join(command)} said:\n{said}") from error
         except subprocess.TimeoutExpired as error:
-            raise PeersMissing(
-                f"kube-apiserver {VERSION} isn't built after {BUILD_TIMEOUT:g} s of {' '.join(command)}"
-            ) from error
+            raise PeersMissing(f"{self._what} isn't built after {BUILD_TIMEOUT:g} s of {' '.join(command)}") from error
         return done.stdout
 
     def json(self, *arguments: str) -> dict[str, Any]:
@@ -162,10 +172,10 @@ class _Go:
         return parsed
 
     def __repr__(self) -> str:
-        return f"<_Go {self._binary} in {self._directory}>"
+        return f"<Go {self._binary} in {self._directory} for {self._what}>"
 
 
-def _compile(go: _Go, directory: Path) -> None:
+def _compile(go: Go, directory: Path) -> None:
     """Build `kube-apiserver` in the folder.
 
     Inside its own repository the module takes a part of its packages from folders below `staging/`. To others they are

@@ -104,9 +104,11 @@ def _is_to_be_read(head: RequestHead) -> bool:
     return head.has_body or head.method in BODY_METHODS
 
 
-def _reader(route: Route) -> ResponseReader | None:
-    """What reads the response of a request that named a model: the tokens that it took, and the name to put back."""
-    return ResponseReader(route.model or "", route.client_model) if route.client_model else None
+def _reader(route: Route, *, shown: bool) -> ResponseReader | None:
+    """What reads the response of a request that named a model: the tokens that it took, where the proxy shows bodies,
+    and the name to put back."""
+    wanted = route.client_model and (shown or route.model is not None)
+    return ResponseReader(route.model or "", route.client_model) if wanted else None
 
 
 class Exchange:
@@ -134,7 +136,8 @@ class Exchange:
         if relayed is not None:
             return relayed
         now = self._desk.clock()
-        self._handle(conversation.receive(data, now), now)
+        if events := conversation.receive(data, now):
+            self._handle(events, now)
         return conversation.responses()
 
     def end(self) -> None:
@@ -144,17 +147,16 @@ class Exchange:
 
     def _handle(self, events: Sequence[Event], now: float) -> None:
         for event in events:
-            match event:
-                case RequestReady():
-                    self._decide(event, now)
-                case Refused(refusal=refusal):
-                    self._desk.metrics.refused(refusal.status, self._desk.clock() - now)
-                case ResponseStarted():
-                    self._on_response(event)
-                case ResponseBodyStarted():
-                    self._on_response_body(now)
-                case Completed():
-                    self._complete(now)
+            if isinstance(event, RequestReady):
+                self._decide(event, now)
+            elif isinstance(event, ResponseStarted):
+                self._on_response(event)
+            elif isinstance(event, Completed):
+                self._complete(now)
+            elif isinstance(event, ResponseBodyStarted):
+                self._on_response_body(now)
+            elif isinstance(event, Refused):
+                self._desk.metrics.refused(event.refusal.status, self._desk.clock() - now)
 
     def _decide(self, ready: RequestReady, now: float) -> None:
         desk = self._desk
@@ -163,7 +165,7 @@ class Exchange:
             endpoint = decision.layout.endpoints[decision.picked[0]]
             self._charge = desk.view.in_flight.charge(endpoint.id, decision.tokens)
             self._decision = decision
-            self._reader = _reader(decision.outcome)
+            self._reader = _reader(decision.outcome, shown=self._conversation.shows_responses)
             self._conversation.route(decision.outcome, self._reader)
         else:
             self._conversation.refuse(decision.outcome)
@@ -176,14 +178,14 @@ class Exchange:
         if self._counted is not None:
             self._counted.status = event.status
         assert isinstance(self._decision.outcome, Route)
-        first, *fallbacks = self._decision.outcome.destinations
+        destinations = self._decision.outcome.destinations
         served = event.served
-        if served is None:
-            self._desk.metrics.served("unknown")
-        elif served == first:
+        if served == destinations[0]:
             self._desk.metrics.served("first choice")
+        elif served is None:
+            self._desk.metrics.served("unknown")
         else:
-            self._desk.metrics.served("fallback" if served in fallbacks else "other")
+            self._desk.metrics.served("fallback" if served in destinations else "other")
             # the endpoint may have gone since the pick; a name that neither layout knows is a proxy's on the way
             for layout in (self._desk.view.layout, self._decision.layout):
                 row = layout.row_of_authority(served)

@@ -1,4 +1,4 @@
-"""What one ext_proc conversation costs on one core, without a network: alone, and with the decision in it.
+"""What one ext_proc conversation costs on one core, without a network: alone, with the decision, and in a picker.
 
     .venv/bin/python -m tests.benchmarks.bench_conversation
 
@@ -19,7 +19,7 @@ from services.picker.extproc.events import Limits, RequestReady
 from services.picker.extproc.messages import BodyMode, ProcessingRequest
 from services.picker.requests.openai import OpenAIParser
 from services.picker.requests.parsers import ParserChain
-from services.picker.requests.request import Route
+from services.picker.requests.request import Request, Route
 from services.picker.responses.reader import ResponseReader
 from tests.benchmarks.bench_decide import FRAME_EVERY, NOW, world
 from tests.unit.services.picker.extproc.proxy import (
@@ -120,9 +120,8 @@ def converse(
     return run
 
 
-def whole(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
-    """One conversation with all that belongs to it: parsing, the decision by the built-in default configuration, the
-    charge, the metrics. Every tenth time the scores are made anew, as if a frame had come."""
+def _desk(endpoints: int) -> tuple[Desk, dict[str, bytes], Callable[[], None]]:
+    """A desk with the built-in default configuration, the response headers by who serves, and what ends the scores."""
     view, metrics, pipeline, frame_comes = world(endpoints, np.random.default_rng(7))
     desk = Desk(
         view,
@@ -133,6 +132,55 @@ def whole(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
         make_id=lambda: "made",
         clock=lambda: NOW + 0.1,
     )
+    served = {one: response_headers(served=one).SerializeToString() for one in view.layout.authorities}
+    return desk, served, frame_comes
+
+
+def decided(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
+    """One conversation with the decision on it: parsing, the built-in default configuration, the answers. Every tenth
+    time the scores are made anew, as if a frame had come."""
+    desk, served, frame_comes = _desk(endpoints)
+    limits, director, parsers = Limits(), desk.pipeline.director, desk.pipeline.parsers
+    first, ready, _, last = messages
+    turn = 0
+
+    def run() -> None:
+        nonlocal turn
+        turn += 1
+        if turn % FRAME_EVERY == 0:
+            frame_comes()
+        conversation = Conversation(limits, lambda: "made")
+        conversation.receive(first, NOW)
+        conversation.responses()
+        (event,) = conversation.receive(ready, NOW)
+        assert isinstance(event, RequestReady)
+        head = event.head
+        request = Request(
+            id=head.request_id,
+            headers=head.headers,
+            path=head.path,
+            content=parsers.parse(head.path, head.headers, event.body),
+            body_size=len(event.body),
+            subset=head.subset,
+            received_at=NOW,
+        )
+        decision = director.decide(request, desk.view, NOW + 0.1)
+        assert isinstance(decision.outcome, Route)
+        conversation.route(decision.outcome)
+        conversation.responses()
+        conversation.receive(served[decision.outcome.destinations[0]], NOW)
+        conversation.responses()
+        conversation.receive(last, NOW)
+        conversation.responses()
+        conversation.end(NOW)
+
+    return run
+
+
+def whole(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
+    """The same with all that a picker keeps of it: the load in flight, the metrics, the decision itself."""
+    desk, served, frame_comes = _desk(endpoints)
+    first, ready, _, last = messages
     turn = 0
 
     def run() -> None:
@@ -141,8 +189,12 @@ def whole(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
         if turn % FRAME_EVERY == 0:
             frame_comes()
         exchange = desk.exchange()
-        for message in messages:
-            exchange.receive(message)
+        exchange.receive(first)
+        exchange.receive(ready)
+        (decision,) = desk.ring.newest(1)
+        assert isinstance(decision.outcome, Route)
+        exchange.receive(served[decision.outcome.destinations[0]])
+        exchange.receive(last)
         exchange.end()
 
     return run
@@ -179,8 +231,11 @@ def main() -> None:
         "200 response chunks, usage and name": converse(full_duplex(1_000, 200, USAGE), None, "base-v2", "base"),
     }
     for endpoints in (8, 100, 1000):
-        cases[f"4 messages, 1 kB, lean, {endpoints} endpoints"] = whole(lean(1_000), endpoints)
-    cases["4 messages, 220 kB, lean, 100 endpoints"] = whole(lean(220_000), 100)
+        cases[f"4 messages, 1 kB, decided, {endpoints} endpoints"] = decided(lean(1_000), endpoints)
+    cases["4 messages, 220 kB, decided, 100 endpoints"] = decided(lean(220_000), 100)
+    for endpoints in (8, 100, 1000):
+        cases[f"4 messages, 1 kB, picker, {endpoints} endpoints"] = whole(lean(1_000), endpoints)
+    cases["4 messages, 220 kB, picker, 100 endpoints"] = whole(lean(220_000), 100)
     print(f"{'conversation':42}{'µs':>10}{'a second':>12}{'reference loops':>18}")
     for name, run in cases.items():
         best, loop = float("inf"), float("inf")

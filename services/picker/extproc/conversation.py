@@ -100,6 +100,11 @@ class Conversation:
         """Whether nothing more will be said: the request was refused, or the stream has ended."""
         return self._state is _REFUSED or self._state is _ENDED
 
+    @property
+    def shows_responses(self) -> bool:
+        """Whether the proxy shows response bodies without being asked."""
+        return self._modes.response is not BodyMode.NONE
+
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Take a message in: a serialized `ProcessingRequest`. `now` is monotonic seconds.
 

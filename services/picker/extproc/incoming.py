@@ -25,6 +25,7 @@ _HEADERS: dict[bytes, Phase] = {
     wire.tag("ProcessingRequest", "request_headers"): "request_headers",
     wire.tag("ProcessingRequest", "response_headers"): "response_headers",
 }
+_WITH_SIZE = frozenset(_HEADERS.values())
 _LONGEST = 1024
 _REMEMBERED = 4096
 
@@ -75,8 +76,7 @@ def read(data: bytes) -> Message:
     if phase is None:
         return Message(None, None, 0, _NOTHING)
     shown = getattr(message, phase)
-    size = shown.ByteSize() if phase in _HEADERS.values() else 0
-    return Message(phase, shown, size, _context(message))
+    return Message(phase, shown, shown.ByteSize() if phase in _WITH_SIZE else 0, _context(message))
 
 
 def _learn(tail: bytes) -> Context | None:
@@ -96,12 +96,16 @@ def _learn(tail: bytes) -> Context | None:
 
 
 def _context(message: ProcessingRequest) -> Context:
+    announced, told, answered = message.HasField("protocol_config"), message.HasField("metadata_context"), None
+    if message.attributes or told:
+        answered = _served(message)
+    elif not announced:
+        return _NOTHING
     modes = None
-    if message.HasField("protocol_config"):
+    if announced:
         config = message.protocol_config
         modes = _MODES.get((config.request_body_mode, config.response_body_mode))
-    subset = _subset(message) if message.HasField("metadata_context") else None
-    return Context(modes, subset, _served(message))
+    return Context(modes, _subset(message) if told else None, answered)
 
 
 def read_headers(headers: HttpHeaders) -> Headers:

@@ -47,8 +47,9 @@ class _Scoring:
         last = self._last
         if last is not None and last.given is given:
             return last
-        # fmax takes NaN for 0, which no comparison does
-        scores = np.fmin(np.fmax(given, 0.0), 1.0)
+        scores = given
+        if not (given[given.argmin()] >= 0.0 and given[given.argmax()] <= 1.0):  # NaN is the least and the most
+            scores = np.fmin(np.fmax(given, 0.0), 1.0)  # fmax takes NaN for 0, which no comparison does
         weighed = _Weighed(given, ScoreStep(self.scorer.name, self.weight, scores), self.weight * scores)
         if not given.flags.writeable:
             self._last = weighed

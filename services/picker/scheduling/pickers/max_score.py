@@ -23,13 +23,19 @@ class MaxScorePicker(Picker):
         if wanted > FEW:
             order = np.lexsort((cycle.random.random(len(rows)), -totals))
             return [int(row) for row in rows[order[:wanted]]]
-        left = totals
-        picked: list[int] = []
-        for _ in range(wanted):
-            if picked:
-                left = left.copy() if left is totals else left
-                left[at] = -np.inf
-            best = (left == np.maximum.reduce(left)).nonzero()[0]
-            at = best[int(cycle.random.random() * len(best))] if len(best) > 1 else best[0]
-            picked.append(int(rows[at]))
-        return picked
+        picked = [self._best(cycle, totals)]
+        if wanted > 1:
+            totals = totals.copy()
+            while len(picked) < wanted:
+                totals[picked[-1]] = -np.inf
+                picked.append(self._best(cycle, totals))
+        return [int(rows[at]) for at in picked]
+
+    def _best(self, cycle: Cycle, totals: Floats) -> int:
+        """The place of the highest total."""
+        at = int(totals.argmax())  # with a comparison, a third of what maximum.reduce costs
+        alike = totals == totals[at]
+        if np.count_nonzero(alike) == 1:
+            return at
+        best = alike.nonzero()[0]
+        return int(best[int(cycle.random.random() * len(best))])

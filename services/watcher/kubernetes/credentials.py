@@ -1,0 +1,108 @@
+"""Where the API server is and who we are for it, as kubernetes-asyncio finds it out: service account or kubeconfig.
+
+Importing kubernetes-asyncio takes more than half a second and 40 MB: it has a class for every type of the API. Only
+`services.watcher.kubernetes.client.connect` imports this module, when it is called: a watcher that reads files doesn't
+pay. Of the library nothing else is used: its watch ends without a word in cases in which we have to list again, and its
+models cost far more than the objects.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from kubernetes_asyncio.client.configuration import Configuration
+from kubernetes_asyncio.client.rest import RESTClientObject
+from kubernetes_asyncio.config.config_exception import ConfigException
+from kubernetes_asyncio.config.incluster_config import SERVICE_HOST_ENV_NAME, InClusterConfigLoader
+from kubernetes_asyncio.config.kube_config import ENV_KUBECONFIG_PATH_SEPARATOR, load_kube_config
+
+from services.watcher.kubernetes.errors import ConfigurationError
+from services.watcher.kubernetes.pool import Access
+from services.watcher.kubernetes.settings import KubernetesSettings
+from shared.quantities import format_duration
+
+
+class Credentials:
+    """The API server's address and TLS, and the token for it. `load` again whenever they may have changed."""
+
+    def __init__(self, settings: KubernetesSettings, environ: Mapping[str, str], service_account: Path) -> None:
+        self._settings = settings
+        self._environ = dict(environ)
+        self._service_account = service_account
+
+    @property
+    def origin(self) -> str:
+        """What they come from, for people."""
+        if not self._kubeconfig and SERVICE_HOST_ENV_NAME in self._environ:
+            return f"service account in {self._service_account}"
+        context = f", context {self._settings.context}" if self._settings.context else ""
+        return f"kubeconfig {self._paths}{context}"
+
+    async def load(self) -> Access:
+        """Read the files anew, run the exec plugin anew. Raises ConfigurationError."""
+        configuration = await self._configuration()
+        try:
+            rest = RESTClientObject(configuration)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            files = [one for one in (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file) if one]
+            raise ConfigurationError(f"{self.origin}: bad certificates in {', '.join(files)}: {error}") from error
+
+        async def authorization() -> str:
+            try:
+                return (await configuration.get_api_key_with_prefix("BearerToken") or "").strip()
+            except (ConfigException, OSError) as error:
+                raise ConfigurationError(f"{self.origin}: the token can't be read: {error}") from error
+
+        return Access(host=configuration.host or "", send=rest.request, authorization=authorization, close=rest.close)
+
+    async def _configuration(self) -> Configuration:
+        configuration = Configuration()
+        # A request mustn't wait for a watch to end: the number of watches is ours to keep small.
+        configuration.connection_pool_maxsize = 0
+        # Python 3.13 asks of certificates what Kubernetes' own clients don't, key identifiers that kubeadm's leave out.
+        configuration.disable_strict_ssl_verification = True
+        try:
+            async with asyncio.timeout(self._settings.credentials_timeout):
+                if not self._kubeconfig and SERVICE_HOST_ENV_NAME in self._environ:
+                    self._load_service_account(configuration)
+                else:
+                    await self._load_kubeconfig(configuration)
+        except TimeoutError as error:
+            limit = format_duration(self._settings.credentials_timeout)
+            raise ConfigurationError(f"{self.origin} gave no credentials within {limit}") from error
+        except yaml.YAMLError as error:
+            raise ConfigurationError(f"{self.origin} isn't YAML: {error}") from error
+        except (ConfigException, OSError, ValueError) as error:
+            raise ConfigurationError(f"{self.origin} can't be used: {error}") from error
+        except (AssertionError, AttributeError, KeyError, TypeError) as error:
+            # How the library answers a document of another shape.
+            raise ConfigurationError(f"{self.origin} isn't a kubeconfig: {error!r}") from error
+        return configuration
+
+    @property
+    def _kubeconfig(self) -> str:
+        return self._settings.kubeconfig
+
+    @property
+    def _paths(self) -> str:
+        home = Path(self._environ.get("HOME", "~")).expanduser()
+        return self._kubeconfig or self._environ.get("KUBECONFIG") or str(home / ".kube" / "config")
+
+    def _load_service_account(self, configuration: Configuration) -> None:
+        token, authority = self._service_account / "token", self._service_account / "ca.crt"
+        InClusterConfigLoader(str(token), str(authority), environ=self._environ).load_and_set(configuration)
+
+    async def _load_kubeconfig(self, configuration: Configuration) -> None:
+        if not any(map(os.path.isfile, map(os.path.expanduser, self._paths.split(ENV_KUBECONFIG_PATH_SEPARATOR)))):
+            raise ConfigurationError(f"there is no file {self._paths}, and this isn't a pod with a service account")
+        await load_kube_config(
+            config_file=self._paths,
+            context=self._settings.context or None,
+            client_configuration=configuration,
+            persist_config=False,  # the file is somebody else's
+        )
+
+    def __repr__(self) -> str:
+        return f"<Credentials of the {self.origin}>"

@@ -1,0 +1,81 @@
+"""What can be asked for: a resource that the API serves, and a selection of its objects. Pure: names and paths."""
+
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from shared.datalayer.objects import ObjectKind
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A Kubernetes object as JSON has it, without `metadata.managedFields`."""
+
+
+class Resource(Struct, frozen=True):
+    """A kind as the API serves it; discovery says which there are."""
+
+    kind: ObjectKind
+    plural: str
+    """As in paths: `pods`."""
+    namespaced: bool
+    verbs: frozenset[str] = frozenset()
+    """What the server offers (`list`, `watch`, `patch` …); what we may do is RBAC's matter."""
+    subresources: frozenset[str] = frozenset()
+    """`status` and others."""
+
+    @property
+    def name(self) -> str:
+        """As RBAC errors and `kubectl api-resources` have it: `pods`, `inferencepools.inference.networking.k8s.io`."""
+        return f"{self.plural}.{self.kind.group}" if self.kind.group else self.plural
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The path of an object, of a namespace's objects, or of all objects."""
+        parts = ["apis", self.kind.group] if self.kind.group else ["api"]
+        parts.append(self.kind.version)
+        if namespace and self.namespaced:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part]
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Selection(Struct, frozen=True):
+    """Objects of a resource that are to be listed and watched. The API server selects."""
+
+    resource: Resource
+    namespace: str = ""
+    """Empty for all namespaces, and for resources without."""
+    labels: str = ""
+    """A label selector, such as `app=vllm,tier in (a, b)`."""
+    fields: str = ""
+    """A field selector, such as `status.phase!=Failed`."""
+    metadata_only: bool = False
+    """Whether `apiVersion`, `kind` and `metadata` are enough (PartialObjectMetadata)."""
+
+    @property
+    def path(self) -> str:
+        return self.resource.path(self.namespace)
+
+    @property
+    def parameters(self) -> tuple[tuple[str, str], ...]:
+        """The query parameters that select."""
+        chosen = (("labelSelector", self.labels), ("fieldSelector", self.fields))
+        return tuple((name, value) for name, value in chosen if value)
+
+    def __str__(self) -> str:
+        """`pods in namespace default with app=vllm`."""
+        place = f" in namespace {self.namespace}" if self.namespace and self.resource.namespaced else ""
+        chosen = " and ".join(value for _, value in self.parameters)
+        return f"{self.resource}{place}{f' with {chosen}' if chosen else ''}"
+
+
+def tidy(item: JsonObject, resource: Resource) -> JsonObject:
+    """The object in the one form that all have here, in place: `managedFields` dropped (of a pod often a third of it),
+    `apiVersion` and `kind` its own, which lists leave out and answers of metadata alone replace."""
+    item["metadata"].pop("managedFields", None)
+    item["apiVersion"] = resource.kind.api_version
+    item["kind"] = resource.kind.kind
+    return item

@@ -1,0 +1,286 @@
+"""What there is of a resource and what becomes of it, for as long as anybody asks: three generators, one in the other.
+
+`watch_once` is one HTTP call. `follow` lists, then watches, call after call, and fails at the first thing that it can't
+go on from. `Watch.forever` begins `follow` again after any failure. Who reads it keeps a set: `Listed` replaces all of
+it, `Changed` and `Gone` concern one object. So nothing that was deleted while nobody looked stays: no ghosts.
+
+A watch goes on from the last resource version after an end that is ordinary (the server's time-out, a connection that
+broke off or fell silent). When the server couldn't be reached in between, everything is listed again: a server that
+comes back may be one that was restored from a backup, whose versions have another history.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TypeAlias
+
+import structlog
+from msgspec import Struct
+
+from services.watcher.kubernetes.backoff import Backoff, Timing
+from services.watcher.kubernetes.client import Api
+from services.watcher.kubernetes.errors import ConnectionFailed, Expired, Kind, KubernetesError, error_of_status
+from services.watcher.kubernetes.lines import (
+    DELETED,
+    Lines,
+    WatchEvent,
+    check_object,
+    parse_event,
+)
+from services.watcher.kubernetes.listing import list_all
+from services.watcher.kubernetes.resource import JsonObject, Resource, Selection, tidy
+from services.watcher.kubernetes.settings import KubernetesSettings
+
+log = structlog.get_logger(__name__)
+
+SHORTEST_WATCH = 1.0
+"""Seconds. A watch that ends sooner without an event is a failure: begun again at once, it would never stop ending."""
+SLOW = frozenset({Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.REFUSED})
+"""What time doesn't heal, but somebody may: tried again slowly."""
+
+
+class Opened(Struct, frozen=True):
+    """The server has begun to answer a watch."""
+
+
+class Bookmark(Struct, frozen=True):
+    """Nothing is missing up to this version."""
+
+    resource_version: str
+
+
+class Listed(Struct, frozen=True):
+    """All objects that there are. What was reported before and isn't among them is gone."""
+
+    items: list[JsonObject]
+    resource_version: str
+    asked_at: float
+    """Seconds of the clock: they were so then, or later."""
+
+
+class Changed(Struct, frozen=True):
+    """An object is new, or as it is now."""
+
+    object: JsonObject
+    resource_version: str
+
+
+class Gone(Struct, frozen=True):
+    """An object was deleted, or isn't selected any more; as it was last."""
+
+    object: JsonObject
+    resource_version: str
+
+
+class Problem(Struct, frozen=True):
+    """Why the state of things isn't known now."""
+
+    kind: Kind
+    text: str
+    since: float
+    """Seconds of the clock: since when it doesn't go well, be it that other problems were before this one."""
+
+
+class Troubled(Struct, frozen=True):
+    """There is a problem, another one than before: what was reported last is all that is known. `Listed` ends it."""
+
+    problem: Problem
+
+
+Happening: TypeAlias = Listed | Changed | Gone
+Report: TypeAlias = Happening | Troubled
+
+
+async def watch_once(
+    api: Api, selection: Selection, resource_version: str, settings: KubernetesSettings, timing: Timing
+) -> AsyncGenerator[Opened | WatchEvent, None]:
+    """One call: `Opened`, then its events as the server sends them, until it ends. Raises KubernetesError."""
+    seconds = timing.spread(settings.watch_timeout)
+    async with api.stream(selection, resource_version, seconds) as chunks:
+        yield Opened()
+        lines = Lines(settings.line_limit)
+        async for chunk in chunks:
+            for line in lines.feed(chunk):
+                yield parse_event(line)
+        if lines.pending:
+            # Not the whole event: it comes again after the last version.
+            log.debug("kubernetes.watch.cut", selection=str(selection), pending=lines.pending)
+
+
+async def follow(
+    api: Api,
+    selection: Selection,
+    settings: KubernetesSettings,
+    timing: Timing,
+    arrive: Callable[[JsonObject, Resource], JsonObject] = tidy,
+) -> AsyncGenerator[Happening | Opened | Bookmark, None]:
+    """`Listed`, then what changes, as long as the server lets itself be watched. Raises KubernetesError for all from
+    which only a new list leads on: Expired (410, at the beginning of a watch or as its ERROR event), other ERROR
+    events, lines that aren't events, no connection."""
+    asked_at = timing.clock()
+    snapshot = await list_all(api, selection, settings.page_size, arrive)
+    version = snapshot.resource_version
+    listed = Listed(snapshot.items, version, asked_at)
+    del snapshot
+    yield listed
+    del listed  # the reader may forget objects that it doesn't need: so have we
+    while True:
+        began = timing.clock()
+        opened = useful = False
+        try:
+            async with aclosing(watch_once(api, selection, version, settings, timing)) as events:
+                async for event in events:
+                    if isinstance(event, Opened):
+                        opened = True
+                        yield event
+                        continue
+                    happening = _read(event, selection, arrive)
+                    if happening is not None:
+                        useful = True
+                        version = happening.resource_version
+                        yield happening
+        except ConnectionFailed as error:
+            if not opened:
+                raise
+            log.info("kubernetes.watch.broken", selection=str(selection), reason=str(error), resource_version=version)
+        if not useful and timing.clock() - began < SHORTEST_WATCH:
+            raise ConnectionFailed(f"a watch of {selection} ended as soon as it had begun, without an event")
+
+
+def _read(
+    event: WatchEvent, selection: Selection, arrive: Callable[[JsonObject, Resource], JsonObject]
+) -> Changed | Gone | Bookmark | None:
+    """What an event means; None for one of a type that isn't known. Raises KubernetesError."""
+    match event.type:
+        case "ADDED" | "MODIFIED" | "DELETED":
+            check_object(event.object)
+            version = event.resource_version
+            item = arrive(event.object, selection.resource)
+            return Gone(item, version) if event.type == DELETED else Changed(item, version)
+        case "BOOKMARK":
+            return Bookmark(event.resource_version)
+        case "ERROR":
+            raise error_of_status(f"watch {selection}", event.object)
+        case _:
+            log.warning("kubernetes.watch.unknown_event", selection=str(selection), type=event.type)
+            return None
+
+
+class Watch:
+    """Follows a selection for ever, and knows how well that goes. The API's failures are told, never raised."""
+
+    def __init__(
+        self,
+        api: Api,
+        selection: Selection,
+        settings: KubernetesSettings,
+        timing: Timing | None = None,
+        arrive: Callable[[JsonObject, Resource], JsonObject] = tidy,
+    ) -> None:
+        """`arrive` takes each object when it comes; a function that keeps only what is needed saves most of the memory
+        of a long list. It has to call `tidy` itself if it wants that."""
+        self.selection = selection
+        self._api = api
+        self._settings = settings
+        self._timing = timing or Timing()
+        self._arrive = arrive
+        self._backoff = Backoff(settings.first_backoff, settings.longest_backoff, self._timing)
+        self.listed = False
+        """Whether there was a complete list, ever."""
+        self.in_touch = False
+        """Whether a watch is open now."""
+        self.confirmed_at: float | None = None
+        """When the server last confirmed that what was reported holds: by a list (the time of asking), an event or a
+        bookmark, of which there is one a minute. Seconds of the clock; None before the first list."""
+        self.problem: Problem | None = None
+        """None while listing and watching go well."""
+        self.resource_version = ""
+        """The last one that is known."""
+        self.lists = 0
+        self.events = 0
+        """Changes and deletions that watches brought."""
+        self.bookmarks = 0
+        self.failures = 0
+        """All that there were; `consecutive_failures` those since it last went well."""
+        self._opened = False
+        """Whether a watch has been open since the last list."""
+
+    @property
+    def consecutive_failures(self) -> int:
+        """Since the last event, bookmark or watch of full length."""
+        return self._backoff.failures
+
+    async def forever(self) -> AsyncGenerator[Report, None]:
+        """`Listed`, `Changed`, `Gone`, and `Troubled` whenever another problem arises. Never ends, never raises but by
+        being closed or cancelled, or for a defect."""
+        while True:
+            try:
+                happenings = follow(self._api, self.selection, self._settings, self._timing, self._arrive)
+                async with aclosing(happenings):
+                    async for happening in happenings:
+                        self._note(happening)
+                        if isinstance(happening, Listed | Changed | Gone):
+                            yield happening
+                        del happening  # not to be held until the next one comes
+            except KubernetesError as error:
+                report, pause = self._fail(error)
+            finally:
+                self.in_touch = False
+            if report is not None:
+                yield report
+            await self._timing.sleep(pause)
+
+    def _note(self, happening: Happening | Opened | Bookmark) -> None:
+        """Keep what it says about how well things go."""
+        if isinstance(happening, Opened):
+            if self._opened:
+                self._backoff.reset()  # the watch before this one came to an ordinary end
+            self._opened = self.in_touch = True
+            if self.problem is not None:
+                away = round(self._timing.clock() - self.problem.since, 3)
+                log.info("kubernetes.watch.recovered", selection=str(self.selection), after=away)
+                self.problem = None
+            return
+        self.resource_version = happening.resource_version
+        if isinstance(happening, Listed):
+            self.listed = True
+            self._opened = False
+            self.lists += 1
+            self.confirmed_at = happening.asked_at
+            return
+        if isinstance(happening, Bookmark):
+            self.bookmarks += 1
+        else:
+            self.events += 1
+        self._backoff.reset()
+        self.confirmed_at = self._timing.clock()
+
+    def _fail(self, error: KubernetesError) -> tuple[Troubled | None, float]:
+        """Count a failure. What is to be told of it, and the seconds to wait until the next try."""
+        self.failures += 1
+        first = not self._backoff.failures
+        pause = self._backoff.next()
+        if isinstance(error, Expired) and first:
+            # Ordinary after a long pause, or when nothing changed for long and bookmarks were lost.
+            log.info("kubernetes.watch.expired", selection=str(self.selection), reason=str(error))
+            return None, 0.0
+        if error.kind in SLOW:
+            pause = self._timing.spread(self._settings.refused_interval)
+        if error.retry_after is not None:
+            pause = max(pause, min(error.retry_after, self._settings.longest_retry_after))
+        before, text = self.problem, str(error)
+        self.problem = Problem(error.kind, text, self._timing.clock() if before is None else before.since)
+        if before is not None and (before.kind, before.text) == (error.kind, text):
+            return None, pause
+        log.warning(
+            "kubernetes.watch.failed",
+            selection=str(self.selection),
+            kind=error.kind.value,
+            reason=text,
+            retry_in=round(pause, 3),
+        )
+        return Troubled(self.problem), pause
+
+    def __repr__(self) -> str:
+        state = "in touch" if self.in_touch else self.problem.text if self.problem else "not in touch"
+        known = f"at {self.resource_version}" if self.listed else "never listed"
+        return f"<Watch {self.selection}: {state}, {known}, {self.lists} lists, {self.events} events>"

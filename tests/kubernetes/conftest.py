@@ -31,10 +31,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if any("kubernetes_peers" in getattr(item, "fixturenames", ()) for item in session.items):
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        report = reporter.write_line if reporter else lambda _: None
         try:
-            peers: Peers | str = find_or_build(reporter.write_line if reporter else lambda _: None)
+            peers: Peers | str = find_or_build(report)
         except PeersMissing as error:
-            peers = str(error)
+            report(str(error))
+            peers = str(error).partition("\n")[0]
         session.config.stash[_PEERS] = peers
 
 

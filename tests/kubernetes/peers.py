@@ -40,7 +40,7 @@ class Peers(Struct, frozen=True):
 
 
 class PeersMissing(Exception):
-    """What isn't there, and how it is had."""
+    """What isn't there, and how it is had. Where a program has said more, that stands from the second line on."""
 
 
 def find_or_build(report: Report, environment: Environment | None = None) -> Peers:
@@ -85,9 +85,8 @@ def _kube_apiserver(report: Report, environment: Environment) -> Path:
     go = find_go(environment)
     if go is None:
         raise PeersMissing(
-            f"kube-apiserver {VERSION} isn't in {target.parent}, and Go, which would build it, is neither in PATH nor "
-            f"in {_GO_FOLDERS[0]}: install it from https://go.dev/dl, or name a folder with a ready kube-apiserver in "
-            f"{ASSETS}"
+            f"kube-apiserver {VERSION} isn't built yet, and there is no Go to build it: install Go from "
+            f"https://go.dev/dl, or name a folder with a ready one in {ASSETS}"
         )
     try:
         return _built(target, go, report, environment)
@@ -117,6 +116,8 @@ def _built(target: Path, go: Path, report: Report, environment: Environment) -> 
     with only_one(target.parent / "building", "kube-apiserver", report):
         if executable(target):
             return target
+        for interrupted in target.parent.glob("build-*"):
+            shutil.rmtree(interrupted, ignore_errors=True)
         report(f"building kube-apiserver {VERSION} into {target.parent}: minutes, and only once")
         with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent, ignore_cleanup_errors=True) as name:
             directory = Path(name)

@@ -109,7 +109,7 @@ def test_without_etcd_nothing_is_built(machine: Machine) -> None:
 def test_without_go_the_reason_names_what_would_do(machine: Machine) -> None:
     machine.install("etcd")
 
-    with pytest.raises(PeersMissing, match=f"Go, which would build it, .*https://go.dev/dl.*{ASSETS}"):
+    with pytest.raises(PeersMissing, match=f"no Go to build it: install Go from https://go.dev/dl, or .* in {ASSETS}"):
         machine.find()
 
 
@@ -147,6 +147,17 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(machine: Machine) -> Non
         machine.find()
 
     assert os.listdir(cached(machine.environment).parent) == ["building"]
+
+
+def test_what_an_interrupted_build_left_is_removed(machine: Machine) -> None:
+    machine.install("etcd")
+    machine.install("go", GO)
+    folder = cached(machine.environment).parent
+    machine.install("kube-apiserver", folder=folder / "build-abc")
+
+    machine.find()
+
+    assert sorted(os.listdir(folder)) == ["building", "kube-apiserver"]
 
 
 def test_a_cache_that_cannot_be_written_is_named(machine: Machine) -> None:

@@ -1,0 +1,82 @@
+"""Lines out of pieces, events out of lines."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.watcher.kubernetes.errors import BadAnswer
+from services.watcher.kubernetes.lines import Lines, WatchEvent, check_object, parse_event
+
+
+@given(
+    lines=st.lists(st.binary(min_size=1, max_size=40).filter(lambda one: b"\n" not in one and not one.isspace())),
+    cuts=st.lists(st.integers(0, 2000)),
+)
+def test_lines_are_the_same_however_the_bytes_are_cut(lines: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(one + b"\n" for one in lines)
+    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    reader = Lines(100)
+    found = [line for start, end in itertools.pairwise(places) for line in reader.feed(data[start:end])]
+    assert found == lines
+    assert reader.pending == 0
+
+
+def test_a_line_that_has_not_ended_is_pending() -> None:
+    reader = Lines(100)
+    assert list(reader.feed(b"one\ntw")) == [b"one"]
+    assert reader.pending == 2
+    assert repr(reader) == "<Lines 2 bytes pending>"
+    assert list(reader.feed(b"o\n")) == [b"two"]
+
+
+def test_empty_lines_are_left_out() -> None:
+    assert list(Lines(100).feed(b"\n \r\none\n\n")) == [b"one"]
+
+
+def test_a_line_of_the_limit_is_taken_and_a_longer_one_is_refused() -> None:
+    assert list(Lines(5).feed(b"12345\n")) == [b"12345"]
+    with pytest.raises(BadAnswer, match="longer than the limit of 5 bytes"):
+        list(Lines(5).feed(b"123456\n"))
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
+    reader = Lines(1000)
+    for _ in range(1000):
+        assert list(reader.feed(b"x")) == []
+    with pytest.raises(BadAnswer):
+        list(reader.feed(b"x"))
+
+
+def test_an_event() -> None:
+    event = parse_event(b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"7"}},"more":1}')
+    assert event == WatchEvent("ADDED", {"metadata": {"name": "a", "resourceVersion": "7"}})
+    assert event.resource_version == "7"
+
+
+@pytest.mark.parametrize(
+    "line", [b"no", b"[]", b"{}", b'{"type":1,"object":{}}', b'{"type":"ADDED","object":{}', b"\xff"]
+)
+def test_a_line_that_is_no_event_is_refused_and_shown(line: bytes) -> None:
+    with pytest.raises(BadAnswer, match="isn't an event") as caught:
+        parse_event(line)
+    assert line.decode(errors="replace") in str(caught.value)
+
+
+def test_a_long_line_that_is_no_event_is_shown_in_part() -> None:
+    with pytest.raises(BadAnswer) as caught:
+        parse_event(b"x" * 100_000)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("item", [None, [], {}, {"metadata": None}, {"metadata": {"resourceVersion": ""}}])
+def test_an_object_without_a_version_is_refused(item: object) -> None:
+    with pytest.raises(BadAnswer, match=r"metadata\.resourceVersion"):
+        check_object(item)
+
+
+@pytest.mark.parametrize("name", [None, "", 7])
+def test_an_object_without_a_name_is_refused(name: object) -> None:
+    with pytest.raises(BadAnswer, match=r"metadata\.name is"):
+        check_object({"metadata": {"resourceVersion": "7", "name": name}})

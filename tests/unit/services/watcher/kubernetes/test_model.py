@@ -1,0 +1,156 @@
+"""Whatever happens to a cluster and to the connection to it, the set that follows from the reports is the server's."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.watcher.kubernetes.errors import ConnectionFailed, Expired, Forbidden, TimedOut, Unavailable
+from services.watcher.kubernetes.resource import Selection
+from services.watcher.kubernetes.settings import KubernetesSettings
+from services.watcher.kubernetes.watching import Watch
+from tests.fake_kubernetes.api import FakeApi
+from tests.fake_kubernetes.cluster import PODS, Cluster, line, status
+from tests.fake_kubernetes.reader import reading
+from tests.fake_kubernetes.timing import FakeTime
+
+NAMES = st.sampled_from("abcdef")
+Action: TypeAlias = Callable[[Cluster, FakeApi, FakeTime], None]
+
+
+def put(name: str, app: str) -> Action:
+    return lambda cluster, api, time: cluster.put(name, labels={"app": app})
+
+
+def delete(name: str) -> Action:
+    def act(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+        if ("default", name) in cluster.objects:
+            cluster.delete(name)
+
+    return act
+
+
+def end(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    api.end()
+
+
+def end_in_time(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    time.now += 300
+    api.end()
+
+
+def cut(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    api.fail()
+
+
+def freeze(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    time.now += 150
+    api.fail(TimedOut("nothing came"))
+
+
+def half_an_event(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    api.send(b'{"type":"DELETED","object":{"metadata":{"name":"a"')
+    api.fail()
+
+
+def down(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    """The connection breaks and the server isn't back at once."""
+    api.watch_failures.append(ConnectionFailed("Connection refused"))
+    api.list_failures += [ConnectionFailed("Connection refused"), Unavailable("list", 503), Forbidden("list", 403)]
+    api.fail()
+
+
+def expire(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    cluster.compact()
+
+
+def expire_pages(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    """The next list takes too long for its pages."""
+    seen = len(api.pages)
+
+    def compact_once() -> None:
+        if len(api.pages) == seen + 2:
+            cluster.compact()
+
+    api.before_page = compact_once
+
+
+def relist(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    api.watch_failures.append(Expired("watch", 410))
+    api.fail()
+
+
+def expired_event(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    api.send(line("ERROR", status(410, "Expired")))
+
+
+def error_event(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    api.send(line("ERROR", status(500, "InternalError")))
+
+
+def garbage(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    api.send(b"garbage\n")
+
+
+def unknown(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    api.send(line("SOMETHING", {}))
+
+
+def mark(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+    """Other resources changed, and a bookmark says so."""
+    cluster.skip(3)
+    api.send_bookmark()
+
+
+FAULTS = [
+    end,
+    end_in_time,
+    cut,
+    freeze,
+    half_an_event,
+    down,
+    expire,
+    expire_pages,
+    relist,
+    expired_event,
+    error_event,
+    garbage,
+    unknown,
+    mark,
+]
+ACTIONS: st.SearchStrategy[Action] = st.one_of(
+    st.builds(put, NAMES, st.sampled_from(["vllm", "other"])), st.builds(delete, NAMES), st.sampled_from(FAULTS)
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    steps=st.lists(st.tuples(ACTIONS, st.integers(0, 6)), max_size=40),
+    labels=st.sampled_from(["", "app=vllm"]),
+    page_size=st.integers(1, 8),
+    piece=st.sampled_from([0, 1, 13, 100]),
+)
+def test_the_set_equals_the_servers_after_any_sequence_of_changes_cuts_and_expiries(
+    steps: list[tuple[Action, int]], labels: str, page_size: int, piece: int
+) -> None:
+    """At every list (the reader checks that itself) and in the end. Between two steps the reader gets a few turns of
+    the event loop, so that steps meet it in all phases of listing and watching."""
+
+    async def run() -> None:
+        cluster, time = Cluster(), FakeTime()
+        cluster.put("a", labels={"app": "vllm"})
+        api = FakeApi(cluster)
+        api.piece = piece
+        watch = Watch(api, Selection(PODS, "default", labels), KubernetesSettings(page_size=page_size), time.timing)
+        async with reading(watch, cluster) as reader:
+            for act, turns in steps:
+                act(cluster, api, time)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            await api.idle()
+            assert reader.objects == reader.expected()
+            assert watch.problem is None
+
+    asyncio.run(run())

@@ -1,0 +1,601 @@
+"""Following a resource through everything that an API server, and what is between, can do to a watch."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from services.watcher.kubernetes.errors import (
+    ConnectionFailed,
+    Expired,
+    Forbidden,
+    Kind,
+    NotFound,
+    TimedOut,
+    Unavailable,
+    error_of_answer,
+)
+from services.watcher.kubernetes.resource import JsonObject, Selection
+from services.watcher.kubernetes.settings import KubernetesSettings
+from services.watcher.kubernetes.watching import Bookmark, Changed, Listed, Opened, Watch, follow
+from tests.fake_kubernetes.api import FakeApi
+from tests.fake_kubernetes.cluster import PODS, Cluster, bookmark, line, status
+from tests.fake_kubernetes.reader import Reader, reading
+from tests.fake_kubernetes.timing import FakeTime, until
+
+ALL_PODS = Selection(PODS, "default")
+SETTINGS = KubernetesSettings()
+
+
+class Peer:
+    """A cluster with two pods, its API, and somebody who follows the pods."""
+
+    def __init__(self, selection: Selection = ALL_PODS, settings: KubernetesSettings = SETTINGS) -> None:
+        self.cluster = Cluster()
+        self.cluster.put("a", labels={"app": "vllm"})
+        self.cluster.put("b", labels={"app": "vllm"})
+        self.time = FakeTime()
+        self.api = FakeApi(self.cluster)
+        self.watch = Watch(self.api, selection, settings, self.time.timing)
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator[Reader]:
+        """From the moment at which the reader has caught up, to one at which it has again."""
+        async with reading(self.watch, self.cluster) as reader:
+            await self.api.idle()
+            yield reader
+            await self.api.idle()
+            assert reader.right
+
+
+async def test_a_list_and_then_what_changes() -> None:
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.cluster.put("c")
+        await peer.api.idle()
+        peer.cluster.put("a", image="new")
+        peer.cluster.delete("b")
+    assert reader.reports == ["listed a b", "changed c", "changed a", "gone b"]
+    assert reader.names == ["a", "c"]
+
+
+async def test_objects_arrive_without_managed_fields_and_with_their_kind() -> None:
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.cluster.put("c")
+    for item in reader.objects.values():
+        assert "managedFields" not in item["metadata"]
+        assert (item["apiVersion"], item["kind"]) == ("v1", "Pod")
+
+
+async def test_the_server_selects() -> None:
+    peer = Peer(Selection(PODS, "default", labels="app=vllm"))
+    async with peer.followed() as reader:
+        peer.cluster.put("a", labels={"app": "other"})  # leaves the selection: to be reported as gone
+        peer.cluster.put("elsewhere", namespace="other", labels={"app": "vllm"})
+        peer.cluster.put("c", labels={"app": "vllm"})
+    assert reader.reports == ["listed a b", "gone a", "changed c"]
+
+
+async def test_a_list_in_pages_is_one_list() -> None:
+    peer = Peer(settings=KubernetesSettings(page_size=2))
+    for name in "cdefg":
+        peer.cluster.put(name)
+    async with peer.followed() as reader:
+        pass
+    assert reader.reports == ["listed a b c d e f g"]
+    assert [limit for limit, _ in peer.api.pages] == [2, 2, 2, 2]
+
+
+async def test_page_expiry_during_a_list_starts_the_list_over_in_one_piece() -> None:
+    peer = Peer(settings=KubernetesSettings(page_size=1))
+
+    def compact_before_the_second_page() -> None:
+        if len(peer.api.pages) == 2:
+            peer.cluster.delete("a")
+            peer.cluster.compact()
+
+    peer.api.before_page = compact_before_the_second_page
+    async with peer.followed() as reader:
+        pass
+    assert reader.reports == ["listed b"]
+    assert [limit for limit, _ in peer.api.pages] == [1, 1, None]
+    assert reader.watch.problem is None
+
+
+async def test_changes_between_the_pages_of_a_list_follow_it() -> None:
+    peer = Peer(settings=KubernetesSettings(page_size=1))
+
+    def change_before_the_second_page() -> None:
+        if len(peer.api.pages) == 2:
+            peer.cluster.delete("b")
+
+    peer.api.before_page = change_before_the_second_page
+    async with peer.followed() as reader:
+        pass
+    assert reader.reports == ["listed a b", "gone b"]
+
+
+async def test_watching_goes_on_without_a_list_after_an_ordinary_end() -> None:
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.time.now += 300
+        peer.api.end()
+        await asyncio.sleep(0)
+        peer.cluster.put("c")
+        await peer.api.idle()
+        peer.api.end()
+        await peer.api.idle()
+        peer.cluster.delete("c")
+    assert reader.reports == ["listed a b", "changed c", "gone c"]
+    assert peer.api.watches == ["102", "102", "103"]
+    assert peer.time.sleeps == []
+
+
+async def test_watching_410_at_connect_lists_again() -> None:
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.time.now += 300
+        peer.cluster.skip(5)
+        peer.cluster.compact()
+        peer.cluster.states[peer.cluster.version] = {("default", "b"): peer.cluster.objects["default", "b"]}
+        peer.api.end()
+    assert reader.reports == ["listed a b", "listed b"]
+    assert peer.time.sleeps == [0.0]  # at once
+    assert peer.watch.problem is None
+
+
+async def test_watching_410_mid_stream_lists_again() -> None:
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.cluster.put("c")
+        await peer.api.idle()
+        peer.api.send(line("ERROR", status(410, "Expired", "too old resource version: 1 (2)")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert reader.reports == ["listed a b", "changed c", "listed a b c"]
+    assert peer.time.sleeps == [0.0]
+
+
+async def test_watching_410_again_and_again_is_a_problem_and_backs_off() -> None:
+    """An API server that answers every watch with 410 isn't listed from in a tight loop."""
+    peer = Peer()
+    peer.api.watch_failures.extend(Expired("watch pods", 410, "Expired") for _ in range(5))
+    async with peer.followed() as reader:
+        assert reader.reports == ["listed a b", "listed a b", "troubled expired", *["listed a b"] * 4]
+    assert peer.time.sleeps[0] == 0.0
+    assert all(pause > 0.4 for pause in peer.time.sleeps[1:])
+    assert sorted(peer.time.sleeps) == peer.time.sleeps
+
+
+async def test_watching_other_error_events_list_again_after_a_pause() -> None:
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.api.send(line("ERROR", status(500, "InternalError", "etcd event received with PrevKv=nil")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert reader.reports == ["listed a b", "troubled unavailable", "listed a b"]
+    assert "etcd event received with PrevKv=nil" in reader.problems[0].text
+    assert len(peer.time.sleeps) == 1
+    assert 0.25 <= peer.time.sleeps[0] <= 0.5
+
+
+async def test_watching_an_error_event_that_is_no_status_lists_again() -> None:
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.api.send(line("ERROR", {"code": "four hundred"}))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert reader.reports == ["listed a b", "troubled unavailable", "listed a b"]
+    assert "Status object is expected" in reader.problems[0].text
+
+
+async def test_watching_bookmarks_move_the_resource_version() -> None:
+    """Without them a resource that is quiet for long would have to be listed again."""
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.cluster.skip(40)
+        peer.api.send_bookmark()
+        await peer.api.idle()
+        peer.cluster.compact()
+        peer.time.now += 300
+        peer.api.end()
+    assert reader.reports == ["listed a b"]
+    assert peer.api.watches == ["102", "142"]
+    assert peer.watch.resource_version == "142"
+    assert peer.watch.bookmarks == 1
+
+
+async def test_watching_unknown_event_types_are_logged_and_skipped() -> None:
+    peer = Peer()
+    async with peer.followed() as reader:
+        with capture_logs() as logs:
+            peer.api.send(line("RENAMED", peer.cluster.objects["default", "a"]))
+            await peer.api.idle()
+        peer.cluster.put("c")
+    assert reader.reports == ["listed a b", "changed c"]
+    assert [entry["type"] for entry in logs if entry["event"] == "kubernetes.watch.unknown_event"] == ["RENAMED"]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"<html>\n",
+        b'{"type": "ADDED"}\n',
+        b'{"type": "ADDED", "object": []}\n',
+        b'{"type": "ADDED", "object": {"metadata": {"name": "x"}}}\n',
+        b'{"type": "ADDED", "object": {"metadata": {"resourceVersion": "9"}}}\n',
+        b'{"type": "ADDED", "object": {"metadata": null}}\n',
+        b'{"type": "BOOKMARK", "object": {"metadata": {}}}\n',
+        b'{"type": "DELETED", "object": {"metadata": {"name": "a", "resourceVersion": 9}}}\n',
+        b"\xff\xfe\n",
+        b"[" * 100_000 + b"\n",
+        b'{"type": "ADDED", "object": ' + b'{"a":' * 100_000 + b"\n",
+    ],
+    ids=lambda data: data[:40].decode(errors="replace").strip(),
+)
+async def test_watching_garbage_lines_list_again(garbage: bytes) -> None:
+    """What it should have said is lost, and only a list brings it."""
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.api.send(garbage)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert reader.reports == ["listed a b", "troubled bad_answer", "listed a b"]
+    assert len(reader.problems[0].text) < 400
+
+
+async def test_watching_a_line_without_end_lists_again_when_the_limit_is_reached() -> None:
+    peer = Peer(settings=KubernetesSettings(line_limit=1000))
+    async with peer.followed() as reader:
+        for _ in range(11):
+            peer.api.send(b"x" * 100)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert reader.reports == ["listed a b", "troubled bad_answer", "listed a b"]
+    assert "longer than the limit of 1000 bytes" in reader.problems[0].text
+
+
+@pytest.mark.parametrize("piece", [1, 2, 7, 64])
+async def test_watching_lines_are_whole_however_they_are_cut(piece: int) -> None:
+    peer = Peer()
+    peer.api.piece = piece
+    async with peer.followed() as reader:
+        peer.cluster.put("c", comment="Zürich\n\u2028")
+        peer.cluster.delete("a")
+    assert reader.reports == ["listed a b", "changed c", "gone a"]
+
+
+async def test_watching_a_broken_connection_goes_on_from_the_last_event() -> None:
+    """Half an event that came before the break comes again, whole."""
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.cluster.put("c")
+        await peer.api.idle()
+        peer.api.send(line("ADDED", peer.cluster.objects["default", "a"])[:-20])
+        peer.api.fail()
+        await peer.api.idle()
+        peer.cluster.put("d")
+        peer.cluster.delete("a")
+    assert reader.reports == ["listed a b", "changed c", "changed d", "gone a"]
+    assert peer.api.watches == ["102", "103"]
+    assert peer.watch.problem is None
+    assert peer.time.sleeps == []
+
+
+async def test_watching_inactivity_begins_the_watch_anew() -> None:
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.time.now += 150
+        peer.api.fail(TimedOut("nothing came for 150s"))
+        await asyncio.sleep(0)
+        peer.cluster.put("c")
+    assert reader.reports == ["listed a b", "changed c"]
+    assert peer.api.watches == ["102", "102"]
+
+
+async def test_watching_a_delete_that_was_missed_while_disconnected_shows_in_the_next_list() -> None:
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.api.watch_failures.append(ConnectionFailed("connection refused"))
+        peer.time.now += 10
+        peer.api.fail()
+        peer.cluster.delete("a")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert reader.reports == ["listed a b", "troubled unreachable", "listed b"]
+
+
+async def test_watching_deleted_and_made_again_while_disconnected_is_the_new_object() -> None:
+    """The same name, and perhaps the same address, is another pod."""
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.api.watch_failures.append(ConnectionFailed("connection refused"))
+        peer.time.now += 10
+        peer.api.fail()
+        peer.cluster.delete("a")
+        peer.cluster.put("a", node="another")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert reader.objects["default", "a"]["spec"] == {"node": "another"}
+
+
+async def test_watching_a_server_restored_from_a_backup_leaves_no_ghost() -> None:
+    """Its versions begin again further back: a watch from the old version would be silent, so everything is listed."""
+    peer = Peer()
+    async with peer.followed() as reader:
+        for name in "cdefg":
+            peer.cluster.put(name)
+        await peer.api.idle()
+        peer.time.now += 10
+        peer.api.watch_failures.append(ConnectionFailed("connection refused"))
+        peer.api.fail()
+        peer.cluster.restore(102)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert reader.reports[-1] == "listed a b"
+
+
+async def test_watching_that_ends_as_soon_as_it_begins_backs_off() -> None:
+    """A server, or a proxy, that closes every watch at once isn't asked in a tight loop."""
+    peer = Peer()
+    reader = Reader(peer.watch, peer.cluster)
+    task = asyncio.create_task(reader.run())
+    try:
+        for _ in range(400):
+            if len(peer.time.sleeps) >= 8:
+                break
+            await asyncio.sleep(0)
+            peer.api.end()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert len(peer.time.sleeps) >= 8
+    assert peer.time.sleeps[7] > 10
+    assert "ended as soon as it had begun" in reader.problems[0].text
+
+
+async def test_five_minutes_without_an_api_server() -> None:
+    """Nothing is forgotten meanwhile, pauses stay within their bounds, and the first answer brings the truth."""
+    peer = Peer()
+    async with peer.followed() as reader:
+        down_until = peer.time.now + 300
+        refused = ConnectionFailed("no connection to https://10.96.0.1:443: Connection refused")
+        peer.api.down = lambda: refused if peer.time.now < down_until else None
+        confirmed = peer.watch.confirmed_at
+        peer.api.fail()
+        peer.time.now += 2
+        await until(lambda: peer.watch.consecutive_failures > 2)
+        assert reader.names == ["a", "b"]
+        assert not reader.watch.in_touch
+        assert peer.watch.confirmed_at == confirmed
+        assert [problem.kind for problem in reader.problems] == [Kind.UNREACHABLE]
+        peer.cluster.delete("a")
+        peer.cluster.compact()
+    assert reader.reports == ["listed a b", "troubled unreachable", "listed b"]
+    assert all(0.25 <= pause <= 30 for pause in peer.time.sleeps)
+    assert max(peer.time.sleeps) >= 15
+    assert 10 <= len(peer.time.sleeps) <= 30
+    assert peer.watch.problem is None
+    assert peer.watch.in_touch is False
+
+
+async def test_a_problem_is_told_and_logged_once() -> None:
+    peer = Peer()
+    with capture_logs() as logs:
+        down_until = peer.time.now + 120
+        peer.api.down = lambda: ConnectionFailed("Connection refused") if peer.time.now < down_until else None
+        async with peer.followed() as reader:
+            pass
+    assert reader.reports == ["troubled unreachable", "listed a b"]
+    events = [entry["event"] for entry in logs]
+    assert events.count("kubernetes.watch.failed") == 1
+    assert events.count("kubernetes.watch.recovered") == 1
+
+
+async def test_another_problem_is_told_too_and_since_is_when_the_trouble_began() -> None:
+    peer = Peer()
+    peer.api.list_failures.extend(
+        [
+            ConnectionFailed("Connection refused"),
+            ConnectionFailed("Connection refused"),
+            Unavailable("list pods", 503, "ServiceUnavailable", "starting"),
+            TimedOut("no answer"),
+        ]
+    )
+    async with peer.followed() as reader:
+        pass
+    assert [problem.kind for problem in reader.problems] == [Kind.UNREACHABLE, Kind.UNAVAILABLE, Kind.TIMEOUT]
+    assert {problem.since for problem in reader.problems} == {1000.0}
+
+
+async def test_backing_off_begins_anew_after_things_went_well() -> None:
+    peer = Peer()
+    peer.api.list_failures.extend(ConnectionFailed("refused") for _ in range(6))
+    async with peer.followed():
+        assert peer.watch.consecutive_failures == 6
+        peer.cluster.put("c")
+        await peer.api.idle()
+        assert peer.watch.consecutive_failures == 0
+        before = len(peer.time.sleeps)
+        peer.api.send(b"garbage\n")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert peer.time.sleeps[before] <= 0.5
+
+
+async def test_retry_after_is_honoured_within_its_limit() -> None:
+    peer = Peer()
+    peer.api.list_failures.extend(
+        [
+            Unavailable("list pods", 429, "TooManyRequests", "slow down", retry_after=7.0),
+            Unavailable("list pods", 503, "ServiceUnavailable", "starting", retry_after=86_400.0),
+        ]
+    )
+    async with peer.followed():
+        pass
+    assert peer.time.sleeps == [7.0, 120.0]
+
+
+async def test_a_forbidden_list_is_a_state_that_is_tried_again_slowly() -> None:
+    peer = Peer()
+    said = 'pods is forbidden: User "system:serviceaccount:x:watcher" cannot list resource "pods" in API group ""'
+    granted_at = peer.time.now + 120
+    forbidden = Forbidden("list pods in namespace default", 403, "Forbidden", said)
+    peer.api.down = lambda: forbidden if peer.time.now < granted_at else None
+    async with peer.followed() as reader:
+        pass
+    assert reader.reports == ["troubled forbidden", "listed a b"]
+    assert reader.problems[0].text == f"not allowed to list pods in namespace default (403 Forbidden): {said}"
+    assert 4 <= len(peer.time.sleeps) <= 6
+    assert all(24 <= pause <= 36 for pause in peer.time.sleeps)
+
+
+async def test_a_forbidden_watch_after_an_allowed_list_is_told_as_such() -> None:
+    peer = Peer()
+    peer.api.watch_failures.extend(Forbidden("watch pods", 403, "Forbidden", "no") for _ in range(3))
+    async with peer.followed() as reader:
+        pass
+    assert reader.reports == ["listed a b", "troubled forbidden", "listed a b", "listed a b", "listed a b"]
+    assert all(24 <= pause <= 36 for pause in peer.time.sleeps)
+
+
+async def test_a_resource_that_is_not_installed_is_found_when_it_is() -> None:
+    peer = Peer()
+    peer.api.list_failures.extend(NotFound("list inferencepools", 404, "NotFound") for _ in range(2))
+    async with peer.followed() as reader:
+        pass
+    assert reader.reports == ["troubled not_found", "listed a b"]
+    assert all(24 <= pause <= 36 for pause in peer.time.sleeps)
+
+
+async def test_a_bad_request_is_tried_again_slowly() -> None:
+    peer = Peer()
+    body = msgspec.json.encode(status(400, "BadRequest", 'unable to parse requirement: "tier in"'))
+    peer.api.list_failures.append(error_of_answer("list pods", 400, "Bad Request", "", body))
+    async with peer.followed() as reader:
+        pass
+    assert reader.problems[0].kind is Kind.REFUSED
+    assert "unable to parse requirement" in reader.problems[0].text
+    assert 24 <= peer.time.sleeps[0] <= 36
+
+
+async def test_confirmed_at_moves_with_lists_events_and_bookmarks_and_with_nothing_else() -> None:
+    peer = Peer()
+    seen = [peer.watch.confirmed_at]
+    async with peer.followed():
+        seen.append(peer.watch.confirmed_at)
+        peer.time.now = 1010.0
+        peer.cluster.put("c")
+        await peer.api.idle()
+        seen.append(peer.watch.confirmed_at)
+        peer.time.now = 1020.0
+        peer.api.send_bookmark()
+        await peer.api.idle()
+        seen.append(peer.watch.confirmed_at)
+        peer.time.now = 1030.0
+        peer.api.send(line("RENAMED", peer.cluster.objects["default", "a"]))
+        await peer.api.idle()
+        peer.api.end()
+        await peer.api.idle()
+        seen.append(peer.watch.confirmed_at)
+    assert seen == [None, 1000.0, 1010.0, 1020.0, 1020.0]
+
+
+async def test_a_list_confirms_the_moment_of_asking() -> None:
+    peer = Peer()
+
+    def slow() -> None:
+        peer.time.now += 25
+
+    peer.api.before_page = slow
+    async with peer.followed():
+        assert peer.time.now == 1025.0
+        assert peer.watch.confirmed_at == 1000.0
+
+
+async def test_watches_are_asked_for_times_that_differ() -> None:
+    """So that watches that began together don't all end together."""
+    peer = Peer()
+    async with peer.followed():
+        for _ in range(20):
+            peer.time.now += 300
+            peer.api.end()
+            await peer.api.idle()
+    assert all(240 <= timeout <= 360 for timeout in peer.api.timeouts)
+    assert len(set(peer.api.timeouts)) == len(peer.api.timeouts)
+
+
+async def test_listed_objects_are_not_held_after_they_were_taken() -> None:
+    """5 000 pods that the reader has boiled down to endpoints don't stay in memory until the next change."""
+
+    class Item(dict[str, Any]):
+        """A dict that can be referred to weakly."""
+
+    peer = Peer()
+    references: list[weakref.ref[Item]] = []
+
+    def arrive(item: JsonObject, _: object) -> JsonObject:
+        made = Item(item)
+        references.append(weakref.ref(made))
+        return made
+
+    watch = Watch(peer.api, ALL_PODS, SETTINGS, peer.time.timing, arrive)
+
+    async def read() -> None:
+        async for report in watch.forever():
+            del report
+
+    task = asyncio.create_task(read())
+    try:
+        await peer.api.idle()
+        gc.collect()
+        assert [reference() for reference in references] == [None, None]
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_follow_marks_the_list_the_open_watch_and_bookmarks() -> None:
+    peer = Peer()
+    async with aclosing(follow(peer.api, ALL_PODS, SETTINGS, peer.time.timing)) as happenings:
+        listed = await anext(happenings)
+        assert isinstance(listed, Listed)
+        assert listed.resource_version == "102"
+        assert isinstance(await anext(happenings), Opened)
+        peer.cluster.put("c")
+        changed = await anext(happenings)
+        assert isinstance(changed, Changed)
+        assert changed.resource_version == "103"
+        peer.api.send(bookmark("110"))
+        assert await anext(happenings) == Bookmark("110")
+
+
+async def test_leaving_closes_the_watch() -> None:
+    peer = Peer()
+    async with peer.followed():
+        assert peer.api.open == 1
+    assert peer.api.open == 0
+
+
+async def test_repr_tells_how_it_goes() -> None:
+    peer = Peer()
+    assert repr(peer.watch) == "<Watch pods in namespace default: not in touch, never listed, 0 lists, 0 events>"
+    async with peer.followed():
+        peer.cluster.put("c")
+        await peer.api.idle()
+        assert repr(peer.watch) == "<Watch pods in namespace default: in touch, at 103, 1 lists, 1 events>"
+        down_until = peer.time.now + 60
+        peer.api.down = lambda: ConnectionFailed("Connection refused") if peer.time.now < down_until else None
+        peer.time.now += 1
+        peer.api.fail()
+        for _ in range(8):
+            await asyncio.sleep(0)
+        expected = "<Watch pods in namespace default: Connection refused, at 103, 1 lists, 1 events>"
+        assert repr(peer.watch) == expected

@@ -7,9 +7,9 @@ honoured with its ports, also for requests without a body.
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from services.picker.admission.detector import SaturationDetector
 from services.picker.decision import Asked, Decision
@@ -26,12 +26,12 @@ RETRY_AFTER = 1
 """Seconds: an empty or full pool is a matter of scrapes and scaling, worth asking again soon."""
 
 
-class _Course(NamedTuple):
+class _Course(Struct, frozen=True):
     """What became of a request, as far as it got."""
 
     outcome: Route | Refusal
     saturation: float | None = None
-    runs: dict[str, ProfileRun] = {}  # noqa: RUF012 - nobody changes it
+    runs: dict[str, ProfileRun] = {}
     primary: str = ""
     tokens: int = 0
 

@@ -6,7 +6,7 @@ is what proxies repeat: its bytes are read once and remembered.
 
 import re
 from collections.abc import Callable, Container
-from typing import Any, NamedTuple
+from typing import Any
 
 from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
@@ -18,14 +18,15 @@ from services.picker.requests.request import Headers
 from shared.model import is_ip, join_host_port
 
 _pb: Any = external_processor_pb2
-_decode_headers: Callable[[bytes], HttpHeaders] = _pb.HttpHeaders.FromString
 _MODES = {(int(a), int(b)): BodyModes(a, b) for a in BodyMode for b in BodyMode}
 _PORT = re.compile("[0-9]{1,5}")
-_HEADERS: dict[bytes, Phase] = {
-    wire.tag("ProcessingRequest", "request_headers"): "request_headers",
-    wire.tag("ProcessingRequest", "response_headers"): "response_headers",
+_SHORT: dict[bytes, tuple[Phase, Callable[[bytes], Any]]] = {
+    wire.tag("ProcessingRequest", "request_headers"): ("request_headers", _pb.HttpHeaders.FromString),
+    wire.tag("ProcessingRequest", "response_headers"): ("response_headers", _pb.HttpHeaders.FromString),
+    wire.tag("ProcessingRequest", "request_body"): ("request_body", _pb.HttpBody.FromString),
 }
-_WITH_SIZE = frozenset(_HEADERS.values())
+"""Phases whose own message is read apart from what follows it, by the byte that they begin with."""
+_HEADERS = ("request_headers", "response_headers")
 _LONGEST = 1024
 _REMEMBERED = 4096
 
@@ -41,7 +42,7 @@ class Context(Struct, frozen=True):
     """`address:port` of the endpoint that answered."""
 
 
-class Message(NamedTuple):
+class Message(Struct, frozen=True):
     """One `ProcessingRequest`."""
 
     phase: Phase | None
@@ -49,11 +50,12 @@ class Message(NamedTuple):
     shown: Any
     """`HttpHeaders`, `HttpBody` or `HttpTrailers`."""
     size: int
-    """Bytes of the headers on the wire; 0 for other phases."""
+    """Bytes of headers on the wire."""
     context: Context
 
 
 _NOTHING = Context()
+_EMPTY = ("",)
 _CONTEXTS: dict[bytes, Context] = {b"": _NOTHING}
 _BARE = {
     wire.tag("ProcessingRequest", phase) + b"\x00": Message(phase, None, 0, _NOTHING)
@@ -65,18 +67,18 @@ def read(data: bytes) -> Message:
     """A serialized `ProcessingRequest`. Raises DecodeError for bytes that are none."""
     if len(data) == 2 and (bare := _BARE.get(data)) is not None:
         return bare
-    phase = _HEADERS.get(data[:1])
-    if phase is not None and (span := wire.span(data)) is not None:
+    short = _SHORT.get(data[:1])
+    if short is not None and (span := wire.span(data)) is not None:
         start, end = span
         context = _CONTEXTS.get(data[end:]) or _learn(data[end:])
         if context is not None:
-            return Message(phase, _decode_headers(data[start:end]), end - start, context)
+            return Message(short[0], short[1](data[start:end]), end - start, context)
     message = ProcessingRequest.FromString(data)
     phase = message.WhichOneof("request")
     if phase is None:
         return Message(None, None, 0, _NOTHING)
     shown = getattr(message, phase)
-    return Message(phase, shown, shown.ByteSize() if phase in _WITH_SIZE else 0, _context(message))
+    return Message(phase, shown, shown.ByteSize() if phase in _HEADERS else 0, _context(message))
 
 
 def _learn(tail: bytes) -> Context | None:
@@ -110,8 +112,21 @@ def _context(message: ProcessingRequest) -> Context:
 
 def read_headers(headers: HttpHeaders) -> Headers:
     """All headers. `raw_value` goes before `value`; bytes that aren't UTF-8 become U+FFFD."""
+    shown = headers.headers.headers
+    # As proxies send them: names in lower case, each once, with a raw value. One look at all of them tells.
+    try:
+        values: dict[str, tuple[str, ...]] = {header.key: (header.raw_value.decode(),) for header in shown}
+    except UnicodeDecodeError:
+        values = {}
+    names_of_all = "".join(values)
+    if len(values) == len(shown) and names_of_all == names_of_all.lower() and _EMPTY not in values.values():
+        return Headers.of(values)
+    return _read_any(shown)
+
+
+def _read_any(shown: Any) -> Headers:
     values: dict[str, tuple[str, ...]] = {}
-    for header in headers.headers.headers:
+    for header in shown:
         name = header.key.lower()
         raw = header.raw_value
         value = raw.decode("utf-8", "replace") if raw else header.value

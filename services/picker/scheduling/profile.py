@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter, Picker, Scorer
@@ -20,7 +20,7 @@ def nothing(_point: str, _kind: str, _name: str) -> Callable[[float], None]:
     return lambda _seconds: None
 
 
-class _Weighed(NamedTuple):
+class _Weighed(Struct, frozen=True):
     """A scorer's scores, brought between 0 and 1, and as they count."""
 
     given: Floats

@@ -67,6 +67,8 @@ class ApproxPrefixProducer(Producer):
 
     def __init__(self, name: str, parameters: ApproxPrefixParameters | None = None) -> None:
         super().__init__(name, parameters)
+        self._auto_tune = self.parameters.auto_tune
+        self._block = self.parameters.tokens
         self.lookups = 0
         self.blocks = 0
         self.hits = 0
@@ -99,10 +101,10 @@ class ApproxPrefixProducer(Producer):
         return {"lookups": self.lookups, "blocks": self.blocks, "hits": self.hits}
 
     def _block_tokens(self, cycle: Cycle) -> int:
-        block = self.parameters.tokens
-        if self.parameters.auto_tune:
-            block = int(cycle.view.columns.numbers(CACHE_BLOCK_SIZE.wire).largest) or block
-        return max(block, SMALLEST_BLOCK)
+        block = 0
+        if self._auto_tune:
+            block = int(cycle.view.columns.numbers(CACHE_BLOCK_SIZE.wire).largest)
+        return max(block or self._block, SMALLEST_BLOCK)
 
     def _most_blocks(self, block: int) -> int:
         tokens = self.parameters.max_prefix_tokens_to_match

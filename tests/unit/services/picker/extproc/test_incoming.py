@@ -56,6 +56,27 @@ def test_of_one_phase_that_comes_twice_all_headers_count() -> None:
     assert list(incoming.read_headers(incoming.read(text).shown).items()) == [("a", "1"), ("b", "2")]
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "A", ":path", "x-b", ""]),
+            st.sampled_from([b"", b"1", b"2", "\u00e4".encode(), b"\xff"]),
+            st.sampled_from(["", "v"]),
+        ),
+        max_size=5,
+    )
+)
+def test_every_header_keeps_its_values_in_order_whatever_the_proxy_sends(shown: list[tuple[str, bytes, str]]) -> None:
+    message = headers()
+    expected: dict[str, tuple[str, ...]] = {}
+    for name, raw, value in shown:
+        message.request_headers.headers.headers.add(key=name, raw_value=raw, value=value)
+        text = raw.decode("utf-8", "replace") or value
+        expected[name.lower()] = (*expected.get(name.lower(), ()), text)
+    found = incoming.read_headers(incoming.read(message.SerializeToString()).shown)
+    assert {name: found.all(name) for name in found.names()} == expected
+
+
 def test_what_proxies_repeat_is_read_for_each_message_all_the_same() -> None:
     for served in ("10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.1:8000"):
         read = incoming.read(response_headers(served=served).SerializeToString())

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from services.watcher.kubernetes.errors import BadAnswer, TlsFailed, error_of_answer
+from services.watcher.kubernetes.errors import BadAnswer, ConnectionFailed, TlsFailed, error_of_answer
 from services.watcher.kubernetes.lines import check_object, resource_version
 from services.watcher.kubernetes.pool import Access, Answer, Pool, Request
 from services.watcher.kubernetes.resource import JsonObject, Resource, Selection
@@ -184,7 +184,8 @@ class Client:
 
     @property
     def _current(self) -> Pool:
-        assert self._pool is not None, "open, and not closed"
+        if self._pool is None:
+            raise ConnectionFailed("the client is closed")
         return self._pool
 
     @property

@@ -4,7 +4,9 @@ TLS settings belong to the pool: a new certificate needs a new one. Requests and
 which closes itself after the last of them. What aiohttp raises becomes an error of ours here.
 """
 
+import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -125,6 +127,7 @@ class Pool:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._used = 0
+        self._answers: set[Answer] = set()
         self._retired = False
         self._closed = False
 
@@ -157,9 +160,11 @@ class Pool:
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 raise failed(error) from error
             answer = Answer(response, failed)
+            self._answers.add(answer)
             try:
                 yield answer
             finally:
+                self._answers.discard(answer)
                 answer.close()
         finally:
             self._used -= 1
@@ -173,6 +178,8 @@ class Pool:
     async def close(self) -> None:
         """Close now, with whatever is under way."""
         self._retired = self._closed = True
+        for answer in self._answers:
+            answer.close()  # wakes its reader, which closing the session doesn't
         await self._access.close()
 
     async def _close_unused(self) -> None:
@@ -211,6 +218,8 @@ def translate(error: BaseException, host: str, timeout: aiohttp.ClientTimeout) -
 def _cause(error: BaseException) -> str:
     """What the system said, without what aiohttp puts around it."""
     inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
+    if isinstance(inner, OSError) and not isinstance(inner, (ssl.SSLError, socket.gaierror)) and inner.errno:
+        return os.strerror(inner.errno)  # asyncio has put the address there, which the text has already
     return getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
 
 

@@ -33,7 +33,7 @@ from services.watcher.kubernetes.settings import KubernetesSettings
 log = structlog.get_logger(__name__)
 
 SHORTEST_WATCH = 1.0
-"""Seconds. A watch that ends sooner without an event is a failure: begun again at once, it would never stop ending."""
+"""Seconds. A second watch in a row that ends sooner, without an event, is a failure: else there would be no pause."""
 SLOW = frozenset({Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.REFUSED})
 """What time doesn't heal, but somebody may: tried again slowly."""
 
@@ -123,6 +123,7 @@ async def follow(
     del snapshot
     yield listed
     del listed  # the reader may forget objects that it doesn't need: so have we
+    hasty = 0
     while True:
         began = timing.clock()
         opened = useful = False
@@ -142,8 +143,9 @@ async def follow(
             if not opened:
                 raise
             log.info("kubernetes.watch.broken", selection=str(selection), reason=str(error), resource_version=version)
-        if not useful and timing.clock() - began < SHORTEST_WATCH:
-            raise ConnectionFailed(f"a watch of {selection} ended as soon as it had begun, without an event")
+        hasty = hasty + 1 if not useful and timing.clock() - began < SHORTEST_WATCH else 0
+        if hasty > 1:
+            raise ConnectionFailed(f"each watch of {selection} ends as soon as it has begun, without an event")
 
 
 def _read(
@@ -192,7 +194,8 @@ class Watch:
         """When the server last confirmed that what was reported holds: by a list (the time of asking), an event or a
         bookmark, of which there is one a minute. Seconds of the clock; None before the first list."""
         self.problem: Problem | None = None
-        """None while listing and watching go well."""
+        """None while listing and watching go well. One that arose within a watch ends when a watch has brought
+        something or lasted, others when a watch begins."""
         self.resource_version = ""
         """The last one that is known."""
         self.lists = 0
@@ -201,8 +204,10 @@ class Watch:
         self.bookmarks = 0
         self.failures = 0
         """All that there were; `consecutive_failures` those since it last went well."""
-        self._opened = False
-        """Whether a watch has been open since the last list."""
+        self._opened_at: float | None = None
+        """When the last watch since the last list began."""
+        self._doubted = False
+        """Whether things went wrong after a watch had begun: then that one begins proves nothing."""
 
     @property
     def consecutive_failures(self) -> int:
@@ -231,19 +236,19 @@ class Watch:
 
     def _note(self, happening: Happening | Opened | Bookmark) -> None:
         """Keep what it says about how well things go."""
+        now = self._timing.clock()
         if isinstance(happening, Opened):
-            if self._opened:
-                self._backoff.reset()  # the watch before this one came to an ordinary end
-            self._opened = self.in_touch = True
-            if self.problem is not None:
-                away = round(self._timing.clock() - self.problem.since, 3)
-                log.info("kubernetes.watch.recovered", selection=str(self.selection), after=away)
-                self.problem = None
+            if self._opened_at is not None and now - self._opened_at >= SHORTEST_WATCH:
+                self._proven()  # the watch before this one came to an ordinary end
+            self._opened_at = now
+            self.in_touch = True
+            if not self._doubted:
+                self._recovered()
             return
         self.resource_version = happening.resource_version
         if isinstance(happening, Listed):
             self.listed = True
-            self._opened = False
+            self._opened_at = None
             self.lists += 1
             self.confirmed_at = happening.asked_at
             return
@@ -251,12 +256,26 @@ class Watch:
             self.bookmarks += 1
         else:
             self.events += 1
+        self.confirmed_at = now
+        self._proven()
+
+    def _proven(self) -> None:
+        """Watching works, beyond doubt."""
         self._backoff.reset()
-        self.confirmed_at = self._timing.clock()
+        self._doubted = False
+        self._recovered()
+
+    def _recovered(self) -> None:
+        if self.problem is not None:
+            away = round(self._timing.clock() - self.problem.since, 3)
+            log.info("kubernetes.watch.recovered", selection=str(self.selection), after=away)
+            self.problem = None
 
     def _fail(self, error: KubernetesError) -> tuple[Troubled | None, float]:
         """Count a failure. What is to be told of it, and the seconds to wait until the next try."""
         self.failures += 1
+        self._doubted = self._opened_at is not None
+        self._opened_at = None
         first = not self._backoff.failures
         pause = self._backoff.next()
         if isinstance(error, Expired) and first:

@@ -151,6 +151,8 @@ def test_the_set_equals_the_servers_after_any_sequence_of_changes_cuts_and_expir
                     await asyncio.sleep(0)
             await api.idle()
             assert reader.objects == reader.expected()
+            api.send_bookmark()
+            await api.idle()
             assert watch.problem is None
 
     asyncio.run(run())

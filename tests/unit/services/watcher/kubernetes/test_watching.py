@@ -358,7 +358,45 @@ async def test_watching_that_ends_as_soon_as_it_begins_backs_off() -> None:
         await asyncio.gather(task, return_exceptions=True)
     assert len(peer.time.sleeps) >= 8
     assert peer.time.sleeps[7] > 10
-    assert "ended as soon as it had begun" in reader.problems[0].text
+    assert ["ends as soon as it has begun" in problem.text for problem in reader.problems] == [True]
+
+
+async def test_a_watch_that_went_wrong_once_it_had_begun_is_trusted_again_when_it_has_brought_something() -> None:
+    """That it begins isn't enough: the one before had begun too."""
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.api.send(b"garbage\n")
+        await peer.api.idle()
+        assert (peer.watch.in_touch, peer.watch.problem) == (True, reader.problems[0])
+        peer.api.send(b"garbage\n")
+        await peer.api.idle()
+        assert reader.reports == ["listed a b", "troubled bad_answer", "listed a b", "listed a b"]
+        assert peer.watch.consecutive_failures == 2
+        peer.api.send_bookmark()
+        await peer.api.idle()
+        assert (peer.watch.problem, peer.watch.consecutive_failures) == (None, 0)
+
+
+async def test_one_short_watch_is_nothing() -> None:
+    """An API server that is restarted just after a watch has begun."""
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.api.end()
+        await peer.api.idle()
+        peer.cluster.put("c")
+    assert reader.reports == ["listed a b", "changed c"]
+    assert peer.time.sleeps == []
+
+
+async def test_a_watch_of_full_length_without_an_event_is_a_success() -> None:
+    peer = Peer()
+    peer.api.list_failures.extend(ConnectionFailed("refused") for _ in range(3))
+    async with peer.followed():
+        assert peer.watch.consecutive_failures == 3
+        peer.time.now += 300
+        peer.api.end()
+        await peer.api.idle()
+        assert peer.watch.consecutive_failures == 0
 
 
 async def test_five_minutes_without_an_api_server() -> None:

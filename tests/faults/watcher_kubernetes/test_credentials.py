@@ -1,0 +1,285 @@
+"""Who the watcher is for the API server, and what happens when that changes while it runs."""
+
+import asyncio
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from services.watcher.kubernetes.client import Client, connect
+from services.watcher.kubernetes.errors import ConfigurationError, TlsFailed, Unauthorized
+from services.watcher.kubernetes.resource import Selection
+from services.watcher.kubernetes.settings import KubernetesSettings
+from tests.fake_kubernetes.cluster import PODS
+from tests.fake_kubernetes.server import ApiServer
+from tests.faults.watcher_kubernetes.conftest import Connect
+from tests.protocol.collector.certificates import Authority
+
+ALL_PODS = Selection(PODS, "default")
+
+
+async def works(client: Client) -> bool:
+    return len((await client.page(ALL_PODS, 500)).items) == 2
+
+
+class ServiceAccount:
+    """The files that the kubelet puts into a pod, for a server with TLS."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "serviceaccount"
+        self.directory.mkdir()
+        self.authority = Authority(directory, "authority")
+        self.write("first", self.authority)
+
+    def write(self, token: str, authority: Authority) -> None:
+        (self.directory / "token").write_text(token)
+        (self.directory / "ca.crt").write_bytes(authority.ca.read_bytes())
+
+    async def connect(self, server: ApiServer) -> Client:
+        environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.port)}
+        return await connect(KubernetesSettings(), environ, self.directory)
+
+
+@pytest.fixture
+async def account(server: ApiServer, tmp_path: Path) -> ServiceAccount:
+    made = ServiceAccount(tmp_path)
+    await server.stop()
+    await server.start(tls=made.authority.server())
+    server.tokens = {"first"}
+    return made
+
+
+async def test_a_pod_uses_its_service_account(server: ApiServer, account: ServiceAccount) -> None:
+    client = await account.connect(server)
+    assert await works(client)
+    assert client.host == server.url
+    assert server.seen[0].headers["Authorization"] == "Bearer first"
+    await client.close()
+
+
+async def test_401_with_a_rotated_token_is_healed_without_anybody_noticing(
+    server: ApiServer, account: ServiceAccount
+) -> None:
+    client = await account.connect(server)
+    assert await works(client)
+    account.write("second\n", account.authority)
+    server.tokens = {"second"}
+    assert await works(client)
+    assert [seen.headers["Authorization"] for seen in server.seen] == ["Bearer first", "Bearer first", "Bearer second"]
+    assert client.renewals == 1
+    await client.close()
+
+
+async def test_401_of_many_requests_at_once_loads_the_credentials_once(
+    server: ApiServer, account: ServiceAccount
+) -> None:
+    client = await account.connect(server)
+    account.write("second", account.authority)
+    server.tokens = {"second"}
+    assert await asyncio.gather(*(works(client) for _ in range(10))) == [True] * 10
+    assert client.renewals == 1
+    await client.close()
+
+
+async def test_401_with_the_newest_token_is_told(server: ApiServer, account: ServiceAccount) -> None:
+    server.tokens = set()
+    client = await account.connect(server)
+    with pytest.raises(Unauthorized, match="can't list pods in namespace default: 401 Unauthorized"):
+        await client.page(ALL_PODS, 500)
+    assert len(server.seen) == 2
+    await client.close()
+
+
+async def test_a_watch_goes_on_while_credentials_are_loaded_anew(server: ApiServer, account: ServiceAccount) -> None:
+    client = await account.connect(server)
+    async with client.stream(ALL_PODS, "102", 30.0) as chunks:
+        account.write("second", account.authority)
+        server.tokens = {"second"}
+        assert await works(client)
+        assert client.renewals == 1
+        server.cluster.put("c")
+        assert b'"ADDED"' in await asyncio.wait_for(anext(chunks), 5)
+    assert server.watches == 1
+    await client.close()
+
+
+async def test_a_replaced_authority_is_trusted_when_its_file_is_there(
+    server: ApiServer, account: ServiceAccount, tmp_path: Path
+) -> None:
+    client = await account.connect(server)
+    assert await works(client)
+    other = Authority(tmp_path, "other")
+    await server.stop()
+    await server.start(tls=other.server())
+    with pytest.raises(TlsFailed, match=r"no TLS with https://127\.0\.0\.1"):
+        await client.page(ALL_PODS, 500)
+    account.write("first", other)
+    assert await works(client)
+    await client.close()
+
+
+async def test_an_expired_certificate_is_told(server: ApiServer, account: ServiceAccount) -> None:
+    await server.stop()
+    await server.start(tls=account.authority.server(expired=True))
+    client = await account.connect(server)
+    with pytest.raises(TlsFailed, match="expired"):
+        await client.page(ALL_PODS, 500)
+    await client.close()
+
+
+async def test_a_service_account_without_its_files_is_told(server: ApiServer, account: ServiceAccount) -> None:
+    (account.directory / "token").unlink()
+    with pytest.raises(ConfigurationError, match=r"service account in .*serviceaccount can't be used"):
+        await account.connect(server)
+
+
+async def test_a_token_file_that_vanishes_while_running_is_told(server: ApiServer, account: ServiceAccount) -> None:
+    client = await account.connect(server)
+    (account.directory / "token").unlink()
+    server.tokens = set()
+    with pytest.raises(ConfigurationError, match="service account in"):
+        await client.page(ALL_PODS, 500)
+    await client.close()
+
+
+def plugin(directory: Path, server: ApiServer) -> dict[str, object]:
+    """An exec plugin that gives the token that is in a file, and notes each call."""
+    script = directory / "plugin.py"
+    script.write_text(
+        "import json, pathlib, sys\n"
+        f"directory = pathlib.Path({str(directory)!r})\n"
+        "(directory / 'calls').open('a').write('x')\n"
+        "token = (directory / 'token').read_text()\n"
+        "status = {'token': token, 'expirationTimestamp': '2099-01-01T00:00:00Z'}\n"
+        "version = 'client.authentication.k8s.io/v1'\n"
+        "json.dump({'apiVersion': version, 'kind': 'ExecCredential', 'status': status}, sys.stdout)\n"
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    (directory / "token").write_text("first")
+    server.tokens = {"first"}
+    command = {"command": sys.executable, "args": [str(script)]}
+    return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", **command}}
+
+
+async def test_an_exec_plugin_is_run_and_run_again_after_401(
+    server: ApiServer, connected: Connect, tmp_path: Path
+) -> None:
+    """Also when it said that its token would live longer."""
+    client = await connected(plugin(tmp_path, server))
+    assert await works(client)
+    assert await works(client)
+    assert (tmp_path / "calls").read_text() == "x"
+    (tmp_path / "token").write_text("second")
+    server.tokens = {"second"}
+    assert await works(client)
+    assert (tmp_path / "calls").read_text() == "xx"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; sys.exit('no session')", "no session"),
+        ("print('no JSON')", "failed to decode process output"),
+        ("print('{}')", "missing key"),
+        ("import time; time.sleep(60)", "gave no credentials within 300ms"),
+    ],
+)
+async def test_an_exec_plugin_that_fails_is_told(connected: Connect, code: str, said: str) -> None:
+    user = {"exec": {"apiVersion": "v1", "command": sys.executable, "args": ["-c", code]}}
+    timeout = 0.3 if "sleep" in code else 30.0
+    with pytest.raises(ConfigurationError, match=said):
+        await connected(user, credentials_timeout=timeout)
+
+
+async def test_a_kubeconfigs_token_file_is_read_again_after_401(
+    server: ApiServer, connected: Connect, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("first")
+    server.tokens = {"first"}
+    client = await connected({"tokenFile": str(tmp_path / "token")})
+    assert await works(client)
+    (tmp_path / "token").write_text("second")
+    server.tokens = {"second"}
+    assert await works(client)
+
+
+def add_context(path: Path, name: str, token: str) -> None:
+    document = yaml.safe_load(path.read_text())
+    document["contexts"].append({"name": name, "context": {"cluster": "fake", "user": name}})
+    document["users"].append({"name": name, "user": {"token": token}})
+    path.write_text(yaml.safe_dump(document))
+
+
+async def test_a_context_is_chosen(server: ApiServer, connected: Connect, tmp_path: Path) -> None:
+    path = server.kubeconfig(tmp_path / "contexts", {"token": "secret"})
+    add_context(Path(path), "other", "other-token")
+    assert await works(await connected(kubeconfig=path, context="other"))
+    assert server.seen[0].headers["Authorization"] == "Bearer other-token"
+    with pytest.raises(ConfigurationError, match="context nobody"):
+        await connected(kubeconfig=path, context="nobody")
+
+
+async def test_outside_of_pods_it_is_what_kubectl_reads(server: ApiServer, tmp_path: Path) -> None:
+    home = tmp_path / ".kube"
+    home.mkdir()
+    server.kubeconfig(home / "config", {"token": "home"})
+    named = server.kubeconfig(tmp_path / "named", {"token": "named"})
+    for environ in ({"HOME": str(tmp_path)}, {"HOME": str(tmp_path), "KUBECONFIG": named}):
+        client = await connect(KubernetesSettings(), environ)
+        assert await works(client)
+        await client.close()
+    assert [seen.headers["Authorization"] for seen in server.seen] == ["Bearer home", "Bearer named"]
+
+
+async def test_a_kubeconfig_goes_before_the_service_account(
+    server: ApiServer, account: ServiceAccount, tmp_path: Path
+) -> None:
+    path = server.kubeconfig(tmp_path / "kubeconfig", {"token": "first"}, **{"insecure-skip-tls-verify": True})
+    environ = {"KUBERNETES_SERVICE_HOST": "192.0.2.1", "KUBERNETES_SERVICE_PORT": "1"}
+    client = await connect(KubernetesSettings(kubeconfig=path), environ, account.directory)
+    assert await works(client)
+    await client.close()
+
+
+async def test_no_kubeconfig_and_no_pod_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no file .*/\.kube/config, and this isn't a pod"):
+        await connect(KubernetesSettings(), {"HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "a: [",
+        "just text",
+        "apiVersion: v1\nkind: Config\n",
+        json.dumps({"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "b"}}], "clusters": []}),
+        json.dumps({"current-context": "a", "contexts": {}, "clusters": {}, "users": {}}),
+        json.dumps(
+            {
+                "current-context": "a",
+                "contexts": [{"name": "a", "context": {"cluster": "b", "user": "c"}}],
+                "clusters": [{"name": "b", "cluster": {"server": "https://x", "certificate-authority": "/no/file"}}],
+                "users": [],
+            }
+        ),
+        json.dumps(
+            {
+                "current-context": "a",
+                "contexts": [{"name": "a", "context": {"cluster": "b", "user": "c"}}],
+                "clusters": [{"name": "b", "cluster": {"server": "https://x", "certificate-authority-data": "bm8="}}],
+                "users": [],
+            }
+        ),
+    ],
+    ids=["empty", "a list", "no YAML", "text", "no context", "no cluster", "mappings", "no authority", "bad authority"],
+)
+async def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "broken"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=f"kubeconfig {path}"):
+        await connect(KubernetesSettings(kubeconfig=str(path)), {})

@@ -1,0 +1,280 @@
+"""Requests as the API server gets them, and answers that aren't what they should be."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from services.watcher.kubernetes.client import USER_AGENT
+from services.watcher.kubernetes.errors import (
+    BadAnswer,
+    Conflict,
+    ConnectionFailed,
+    Forbidden,
+    NotFound,
+    TimedOut,
+    TlsFailed,
+    Unavailable,
+)
+from services.watcher.kubernetes.listing import list_all
+from services.watcher.kubernetes.resource import Resource, Selection, tidy
+from shared.datalayer.objects import ObjectKind
+from tests.fake_kubernetes.cluster import PODS
+from tests.fake_kubernetes.server import ApiServer, answer, refusal
+from tests.faults.watcher_kubernetes.conftest import Connect
+
+ALL_PODS = Selection(PODS, "default")
+POOLS = Resource(ObjectKind("inference.networking.k8s.io", "v1", "InferencePool"), "inferencepools", True)
+EVENTS = Resource(ObjectKind("events.k8s.io", "v1", "Event"), "events", True)
+
+
+async def test_a_list_asks_for_pages_of_what_is_selected(server: ApiServer, connected: Connect) -> None:
+    server.cluster.put("c", labels={"app": "vllm"})
+    server.cluster.put("d", labels={"app": "other"})
+    client = await connected()
+    found = await list_all(client, Selection(PODS, "default", "app=vllm", "status.phase!=Failed"), 2, tidy)
+    assert [item["metadata"]["name"] for item in found.items] == ["a", "b", "c"]
+    assert found.resource_version == "104"
+    first, second = server.seen
+    chosen = {"labelSelector": "app=vllm", "fieldSelector": "status.phase!=Failed", "limit": "2"}
+    assert (first.path, first.query) == ("/api/v1/namespaces/default/pods", chosen)
+    assert second.query == {**chosen, "continue": "104@2"}
+    assert first.headers["User-Agent"] == USER_AGENT
+    assert first.headers["Accept"] == "application/json"
+    assert first.headers["Accept-Encoding"] == "identity"
+    assert first.headers["Authorization"] == "Bearer secret"
+
+
+async def test_metadata_alone_is_asked_for_by_the_accept_header(server: ApiServer, connected: Connect) -> None:
+    client = await connected()
+    selection = Selection(PODS, "default", metadata_only=True)
+    await client.page(selection, 500)
+    async with client.stream(selection, "102", 30.0):
+        pass
+    accepted = [seen.headers["Accept"] for seen in server.seen]
+    assert accepted == [
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+    ]
+
+
+async def test_a_watch_asks_for_bookmarks_and_for_its_time(server: ApiServer, connected: Connect) -> None:
+    client = await connected()
+    async with client.stream(Selection(PODS, "default", "app=vllm"), "102", 287.3) as chunks:
+        server.cluster.put("c", labels={"app": "vllm"})
+        assert b'"ADDED"' in await anext(chunks)
+    assert server.seen[0].query == {
+        "labelSelector": "app=vllm",
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "102",
+        "timeoutSeconds": "287",
+    }
+
+
+async def test_an_object_is_got(server: ApiServer, connected: Connect) -> None:
+    path = POOLS.path("x", "p")
+    server.paths[path] = answer(200, {"kind": "InferencePool", "metadata": {"name": "p"}})
+    assert (await (await connected()).get(POOLS, "p", "x"))["metadata"] == {"name": "p"}
+
+
+async def test_server_side_apply_names_the_field_manager(server: ApiServer, connected: Connect) -> None:
+    server.next.append(answer(200, {"kind": "InferencePool", "metadata": {"name": "p"}}))
+    body = {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": "p"}}
+    client = await connected()
+    await client.apply(POOLS, "p", body, namespace="x", field_manager="pointsman", subresource="status")
+    seen = server.seen[0]
+    assert (seen.method, seen.path, seen.body) == ("PATCH", POOLS.path("x", "p", "status"), body)
+    assert seen.query == {"fieldManager": "pointsman", "force": "false"}
+    assert seen.headers["Content-Type"] == "application/apply-patch+yaml"
+    server.next.append(answer(200, {}))
+    await client.apply(POOLS, "p", body, namespace="x", field_manager="pointsman", force=True)
+    assert server.seen[1].query["force"] == "true"
+
+
+async def test_a_conflict_with_another_field_manager_is_told_as_such(server: ApiServer, connected: Connect) -> None:
+    server.next.append(refusal(409, "Conflict", 'conflict with "gateway": .status.parents'))
+    client = await connected()
+    with pytest.raises(Conflict, match=r'can\'t patch inferencepools.*/status x/p: .*conflict with "gateway"'):
+        await client.apply(POOLS, "p", {}, namespace="x", field_manager="pointsman", subresource="status")
+
+
+async def test_an_object_is_created(server: ApiServer, connected: Connect) -> None:
+    server.next.append(answer(201, {"kind": "Event", "metadata": {"name": "e"}}))
+    made = await (await connected()).create(EVENTS, {"metadata": {"generateName": "p."}}, namespace="x")
+    seen = server.seen[0]
+    assert (seen.method, seen.path) == ("POST", "/apis/events.k8s.io/v1/namespaces/x/events")
+    assert seen.body == {"metadata": {"generateName": "p."}}
+    assert made["metadata"] == {"name": "e"}
+
+
+async def test_a_document_is_not_sent_again_while_its_tag_is_the_same(server: ApiServer, connected: Connect) -> None:
+    async def tagged(request: web.Request) -> web.StreamResponse:
+        if request.headers.get("If-None-Match") == '"1"':
+            return web.Response(status=304)
+        return web.json_response({"items": []}, headers={"ETag": '"1"'})
+
+    server.paths["/apis"] = tagged
+    client = await connected()
+    first = await client.document("/apis")
+    assert (first.content, first.etag) == ({"items": []}, '"1"')
+    assert (await client.document("/apis", etag='"1"')).content is None
+
+
+async def test_a_missing_resource_is_not_found(connected: Connect) -> None:
+    with pytest.raises(
+        NotFound, match=r"can't list inferencepools\.inference\.networking\.k8s\.io in namespace x: 404"
+    ):
+        await (await connected()).page(Selection(POOLS, "x"), 500)
+
+
+async def test_what_rbac_lacks_is_named(server: ApiServer, connected: Connect) -> None:
+    said = 'pods is forbidden: User "x" cannot watch resource "pods" in API group "" in the namespace "default"'
+    server.next.append(refusal(403, "Forbidden", said))
+    client = await connected()
+    with pytest.raises(Forbidden, match=r"not allowed to watch pods in namespace default.*cannot watch resource"):
+        async with client.stream(ALL_PODS, "102", 30.0):
+            pass
+
+
+async def test_retry_after_comes_with_the_error(server: ApiServer, connected: Connect) -> None:
+    server.next.append(refusal(429, "TooManyRequests", Retry_After="3"))
+    with pytest.raises(Unavailable) as caught:
+        await (await connected()).page(ALL_PODS, 500)
+    assert caught.value.retry_after == 3.0
+
+
+async def test_an_apiserver_that_is_down_refuses_connections(server: ApiServer, connected: Connect) -> None:
+    client = await connected()
+    await server.stop()
+    with pytest.raises(ConnectionFailed, match=rf"no connection to {server.url}: .*refused") as caught:
+        await client.page(ALL_PODS, 500)
+    assert caught.value.__cause__ is not None
+
+
+async def test_a_name_that_nobody_knows(connected: Connect, server: ApiServer, tmp_path: Path) -> None:
+    client = await connected(kubeconfig=server.kubeconfig(tmp_path / "other", server="http://apiserver.invalid:6443"))
+    with pytest.raises(ConnectionFailed, match=r"the name in http://apiserver\.invalid:6443 can't be looked up"):
+        await client.page(ALL_PODS, 500)
+
+
+async def test_a_server_that_is_no_tls_server(connected: Connect, server: ApiServer, tmp_path: Path) -> None:
+    url = server.url.replace("http:", "https:")
+    client = await connected(kubeconfig=server.kubeconfig(tmp_path / "other", server=url))
+    with pytest.raises(TlsFailed, match=f"no TLS with {url}"):
+        await client.page(ALL_PODS, 500)
+
+
+async def test_an_answer_that_does_not_come(server: ApiServer, connected: Connect) -> None:
+    server.pause(held := asyncio.Event())
+    with pytest.raises(TimedOut, match="didn't answer completely within 200ms"):
+        await (await connected(request_timeout=0.2)).page(ALL_PODS, 500)
+    held.set()
+
+
+async def test_an_answer_that_trickles(server: ApiServer, connected: Connect) -> None:
+    async def trickle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        for _ in range(100):
+            await response.write(b" ")
+            await asyncio.sleep(0.02)
+        return response
+
+    server.next.append(trickle)
+    with pytest.raises(TimedOut):
+        await (await connected(request_timeout=0.2)).page(ALL_PODS, 500)
+
+
+async def test_an_answer_that_is_too_large(server: ApiServer, connected: Connect) -> None:
+    with pytest.raises(BadAnswer, match=r"can't list pods in namespace default: .*larger than the limit of 100 bytes"):
+        await (await connected(answer_limit=100)).page(ALL_PODS, 500)
+
+
+async def test_an_answer_that_breaks_off(server: ApiServer, connected: Connect) -> None:
+    async def broken(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b'{"items":[')
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    server.next.append(broken)
+    with pytest.raises(ConnectionFailed, match="broke off"):
+        await (await connected()).page(ALL_PODS, 500)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"\xff",
+        b'{"items":[]}',
+        b'{"metadata":{"resourceVersion":"1"},"items":{"a":1}}',
+        b'{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{}}]}',
+        b'{"metadata":{"resourceVersion":"1"},"items":' + b"[" * 100_000,
+    ],
+    ids=lambda body: body[:30].decode(errors="replace"),
+)
+async def test_an_answer_that_is_no_list(server: ApiServer, connected: Connect, body: bytes) -> None:
+    async def wrong(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, content_type="application/json")
+
+    server.next.append(wrong)
+    with pytest.raises(BadAnswer):
+        await (await connected()).page(ALL_PODS, 500)
+
+
+async def test_a_list_of_nothing_may_have_null_for_items(server: ApiServer, connected: Connect) -> None:
+    server.next.append(answer(200, {"metadata": {"resourceVersion": "1"}, "items": None}))
+    assert (await (await connected()).page(ALL_PODS, 500)).items == []
+
+
+async def test_somebodys_login_page(server: ApiServer, connected: Connect) -> None:
+    async def page(_: web.Request) -> web.StreamResponse:
+        return web.Response(text="<html>Please log in", content_type="text/html")
+
+    server.next.extend([page, page])
+    client = await connected()
+    with pytest.raises(BadAnswer, match="can't list pods in namespace default: 200 with text/html"):
+        await client.page(ALL_PODS, 500)
+    with pytest.raises(BadAnswer, match="can't watch pods in namespace default: 200 with text/html"):
+        async with client.stream(ALL_PODS, "1", 30.0):
+            pass
+
+
+async def test_a_server_that_does_not_speak_http(connected: Connect, server: ApiServer, tmp_path: Path) -> None:
+    async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+        await writer.drain()
+        writer.close()
+
+    other = await asyncio.start_server(speak, "127.0.0.1", 0)
+    try:
+        url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+        client = await connected(kubeconfig=server.kubeconfig(tmp_path / "other", server=url))
+        with pytest.raises(BadAnswer, match=f"{url} doesn't speak HTTP as expected"):
+            await client.page(ALL_PODS, 500)
+    finally:
+        other.close()
+        await other.wait_closed()
+
+
+async def test_one_pool_of_connections_serves_all_requests(server: ApiServer, connected: Connect) -> None:
+    ports = set()
+
+    async def note(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        ports.add(request.transport.get_extra_info("peername")[1])
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+
+    server.paths["/api"] = note
+    client = await connected()
+    for _ in range(5):
+        await client.page(ALL_PODS, 500)
+    assert len(ports) == 1
+    assert repr(client) == f"<Client <Pool {server.url} open, 0 in use>, 5 requests, 0 renewals>"

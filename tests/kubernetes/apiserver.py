@@ -237,8 +237,8 @@ class ApiServer:
     async def compact(self) -> int:
         """Make etcd forget every revision but the newest, which is returned.
 
-        kube-apiserver's watch cache still knows what it has seen: clients notice what was forgotten (410) after its
-        restart, or at once where the server was started with `--watch-cache=false`.
+        kube-apiserver's watch cache still knows what it has seen: clients that watch or page through a list notice
+        what was forgotten (410) after its restart, or at once where it was started with `--watch-cache=false`.
         """
         async with httpx.AsyncClient(base_url=self._etcd_url, trust_env=False) as client:
             status = await client.post("/v3/maintenance/status", json={})

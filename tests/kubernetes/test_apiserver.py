@@ -339,7 +339,9 @@ async def test_a_paused_server_answers_when_it_goes_on(own_apiserver: OwnApiServ
 
 
 @pytest.mark.parametrize("cache", [True, False], ids=["watch-cache", "no-watch-cache"])
-async def test_a_watch_from_before_a_compaction_ends_with_410(cache: bool, own_apiserver: OwnApiServer) -> None:
+async def test_watches_and_pages_from_before_a_compaction_end_with_410(
+    cache: bool, own_apiserver: OwnApiServer
+) -> None:
     """What was in the watch cache is forgotten by a restart."""
     server = await own_apiserver(crds=(), flags=() if cache else ("--watch-cache=false",))
     async with server.client() as admin:
@@ -347,6 +349,8 @@ async def test_a_watch_from_before_a_compaction_ends_with_410(cache: bool, own_a
         old = (await admin.list("v1", "Pod"))["metadata"]["resourceVersion"]
         for number in range(3):
             await pods.create(f"pod-{number}")
+        page = (await admin.list("v1", "Pod", limit="1"))["metadata"]
+        await pods.report("pod-0", "10.1.0.1")
         async with aclosing(admin.watch("v1", "Pod", resource_version=old)) as events:
             assert (await anext(events))["object"]["metadata"]["name"] == "pod-0"
 
@@ -358,6 +362,9 @@ async def test_a_watch_from_before_a_compaction_ends_with_410(cache: bool, own_a
         (event,) = [event async for event in admin.watch("v1", "Pod", resource_version=old)]
         assert event["type"] == "ERROR"
         assert (event["object"]["code"], event["object"]["reason"]) == (410, "Expired")
+        with pytest.raises(ApiError) as expired:
+            await admin.list("v1", "Pod", limit="1", **{"continue": page["continue"]})
+        assert (expired.value.status, expired.value.reason) == (410, "Expired")
         assert await pods.names() == ["pod-0", "pod-1", "pod-2"]
 
 

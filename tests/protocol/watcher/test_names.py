@@ -60,7 +60,7 @@ async def test_a_name_that_stops_resolving_keeps_its_address(nats: NatsServer, t
     ):
         await seen.sees("a", "fixed")
         dns.answers.clear()
-        await eventually(lambda: service.names.names["a.example"].failures > 2, "failures")
+        await eventually(lambda: service.keepers[0].names.names["a.example"].failures > 2, "failures")
         assert address(seen) == "10.0.0.1"
         assert "not known" in str(service.state()["names"]["a.example"]["error"])
 
@@ -106,4 +106,4 @@ async def test_a_first_watcher_does_not_wait_for_names_for_ever(nats: NatsServer
         assert addresses(eds) == ["10.9.9.9"]
         await seen.sees("fixed", timeout=10.0)
         await eventually(lambda: service.readiness.ready, "ready")
-        assert service.names.unresolved == ["a.example"]
+        assert service.keepers[0].names.unresolved == ["a.example"]

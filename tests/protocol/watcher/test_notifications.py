@@ -178,7 +178,7 @@ async def test_values_follow_labels_nodes_and_endpoints(nats: NatsServer, files:
 async def test_a_text_that_is_no_number_is_an_absent_attribute(nats: NatsServer, files: Path) -> None:
     (files / "nodes.yaml").write_text(node("n1", "NVIDIA-T4", memory="lots"))
     async with watcher(nats.url, endpoints_file=str(files)) as service, picker(nats.url) as seen:
-        await eventually(lambda: service.sender.frames > 3 and "Topology" in attributes(seen, "a"), "frames")
+        await eventually(lambda: service.keepers[0].sender.frames > 3 and "Topology" in attributes(seen, "a"), "frames")
         assert numbers(seen, "a") == {}
         assert service.state()["notifications"]["extractors"]["node-labels-extractor"]["unread"] == {
             "n1": {"nvidia.com/gpu.product": "NVIDIA-T4", "nvidia.com/gpu.memory": "lots"}

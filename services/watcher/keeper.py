@@ -1,0 +1,236 @@
+"""One pool: what its sources say, merged, with addresses, and what follows from it for others.
+
+What is bound together here is pure elsewhere: events from the sources go through `State`, host names through `Names`,
+objects through `Notifications`. What comes out is the pool's facts, Envoy's file, and frames of attributes.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from services.watcher.eds_keeper import EdsKeeper
+from services.watcher.lookup import Lookup, Resolver
+from services.watcher.metrics import WatcherMetrics
+from services.watcher.notifications.board import Described
+from services.watcher.notifications.notifications import Notifications
+from services.watcher.resolve import Names
+from services.watcher.resources import PoolId
+from services.watcher.sources import Event, Source
+from services.watcher.state import Merged, State, collect
+from shared.bus import FramePublisher
+from shared.bus.frame_sender import FrameSender
+from shared.bus.subjects import fact_key, pool_token
+from shared.datalayer.events import Tally
+from shared.model import Endpoint, Fact
+
+log = structlog.get_logger(__name__)
+
+GATHER = 0.005
+"""Seconds that a changed attribute waits for others to join it in a frame."""
+CONFIRM = 0.5
+"""Seconds between two frames that say every attribute again."""
+NAMED = 10
+"""Endpoints that a log line names at most."""
+
+
+class PoolKeeper:
+    """Begins with `accept` when the sources have said all; from then on `take` what they say."""
+
+    def __init__(
+        self,
+        pool: PoolId,
+        sources: Sequence[Source],
+        *,
+        preferred: str,
+        lookup: Lookup,
+        resolve_interval: float,
+        frames: FramePublisher,
+        leads: Callable[[], bool],
+        eds: EdsKeeper | None,
+        tally: Tally,
+        metrics: WatcherMetrics,
+        on_accepted: Callable[["PoolKeeper"], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        """`preferred` is the origin whose configuration goes before others'. `on_accepted` hears of each set that holds
+        from now on, `on_change` of facts that are to be published."""
+        self.pool = pool
+        self.token = pool_token(pool.namespace, pool.name)
+        self.sources = tuple(sources)
+        self.holding = State(preferred=preferred)
+        self.notifications = Notifications(tally)
+        self.names = Names(resolve_interval)
+        self.resolver = Resolver(self.names, lookup, self.refresh, metrics)
+        self.eds = eds
+        self.frames = frames
+        self.sender = FrameSender(frames, self._attributes, gather=GATHER, refresh=CONFIRM, heartbeat=CONFIRM)
+        self.publishes = False
+        """Whether what holds is ready to be published."""
+        self.facts: Mapping[str, Fact] = {}
+        """By key on the bus."""
+        self.endpoints: tuple[Endpoint, ...] = ()
+        """Those that have an address."""
+        self._leads = leads
+        self._metrics = metrics
+        self._on_accepted = on_accepted
+        self._on_change = on_change
+        self._makes_attributes = asyncio.Event()
+        self._frames_started = False
+        self._asides: set[tuple[str, str, str]] = set()
+
+    # What comes in
+
+    def apply(self, events: Iterable[Event]) -> bool:
+        """Merge events without telling anybody; whether another set holds."""
+        return self.holding.apply(events, time.monotonic())
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Events from a source: merge them, and pass on what changed."""
+        before, problems = self.holding.merged or Merged(), self.holding.problems()
+        changed = self.apply(events)
+        self._compare(problems, self.holding.problems())
+        self.say_asides()
+        if changed:
+            self.accept(before)
+            self.refresh()
+
+    def accept(self, before: Merged) -> None:
+        """Another set holds."""
+        merged = self.holding.merged
+        assert merged is not None
+        self._metrics.changes.inc()
+        old, new = ({one.id: one for one in merged.endpoints} for merged in (before, merged))
+        log.info(
+            "facts.changed",
+            pool=str(self.pool),
+            endpoints=len(new),
+            added=_some(new.keys() - old.keys()),
+            removed=_some(old.keys() - new.keys()),
+            changed=_some(id for id in new.keys() & old.keys() if new[id] != old[id]),
+            resources=len(merged.resources),
+            objects=len(merged.objects),
+            configuration=merged.configuration.origin if merged.configuration else None,
+        )
+        self.resolver.follow(merged.endpoints)
+        self._on_accepted(self)
+        self.want()
+        self.notifications.tell(merged.objects)
+        if self.notifications.makes:
+            self._makes_attributes.set()
+
+    def want(self) -> bool:
+        """Have the sources report the objects that the configuration's extractors hear of; whether they have to report
+        something again for it."""
+        merged = self.holding.merged
+        self.notifications.use(merged.loaded if merged else None)
+        again = [source.want(self.notifications.kinds) for source in self.sources]
+        return any(again)
+
+    def say_asides(self) -> None:
+        """Say, once, what is odd without being wrong, and what was left out."""
+        asides = {("warning", file, str(one)) for file, found in self.holding.warnings().items() for one in found}
+        asides |= {("debug", file, one) for file, found in self.holding.ignored().items() for one in found}
+        for level, file, text in sorted(asides - self._asides):
+            if level == "warning":
+                log.warning("file.warning", file=file, problem=text)
+            else:
+                log.debug("document.ignored", file=file, document=text)
+        self._asides = asides
+
+    def _compare(self, before: Mapping[str, list[Any]], after: Mapping[str, list[Any]]) -> None:
+        """Say what became bad and what is good again."""
+        for origin, problems in after.items():
+            if problems != before.get(origin):
+                self._metrics.rejections.inc()
+                log.error("file.rejected", file=origin, kept="last good", problems=[str(one) for one in problems])
+        for origin in before.keys() - after.keys():
+            log.info("file.accepted", file=origin)
+
+    # What comes out
+
+    def refresh(self) -> None:
+        """Work out what holds now; write and publish it where it is another set."""
+        merged = self.holding.merged
+        assert merged is not None
+        self.endpoints = self.names.apply(merged.endpoints)
+        self.facts = {fact_key(self.token, one): one for one in merged.facts(self.endpoints, self.pool)}
+        if self.eds is not None:
+            self.eds.update(self.endpoints)
+        self._on_change()
+        for id in self.notifications.follow(self.endpoints):
+            self.sender.note(id, True)
+
+    async def send_attributes(self) -> None:
+        """While this watcher leads: send what extractors say of endpoints, if there is one that makes attributes."""
+        await self._makes_attributes.wait()
+        if not self._frames_started:
+            self._frames_started = True
+            await self.frames.start()
+        await self.sender.run()
+
+    def confirmed(self, now: float) -> float:
+        """When all sources last knew that what they said still holds. Seconds of the monotonic clock."""
+        return min(source.confirmed(now) for source in self.sources)
+
+    def _attributes(self) -> Mapping[str, Described]:
+        """What is to be sent: nothing without the lease, which may be lost before that is noticed."""
+        return self.notifications.described(self.confirmed(time.monotonic())) if self._leads() else {}
+
+    # What it says of itself
+
+    def last_good_age(self) -> float:
+        """Seconds since what holds stopped being what the origins say; 0 while it is."""
+        since = self.holding.since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def state(self) -> dict[str, Any]:
+        """For `/debug/state`."""
+        merged = self.holding.merged or Merged()
+        addresses = {one.id: one.authority for one in self.endpoints}
+        return {
+            "pool": str(self.pool),
+            "files": self.holding.origins,
+            "problems": {file: [str(one) for one in found] for file, found in self.holding.problems().items()},
+            "last_good_age": round(self.last_good_age(), 3),
+            "warnings": {file: [str(one) for one in found] for file, found in self.holding.warnings().items()},
+            "ignored": self.holding.ignored(),
+            "endpoints": [
+                {
+                    "id": one.id,
+                    "address": addresses.get(one.id),
+                    "host": one.host or None,
+                    "node": one.node or None,
+                    "labels": one.labels,
+                    "attributes": self.notifications.of(one.id),
+                }
+                for one in merged.endpoints
+            ],
+            "resources": [f"{type(one).__name__} {one.name}" for one in merged.resources],
+            "configuration": merged.configuration.origin if merged.configuration else None,
+            "names": {
+                host: {"addresses": name.addresses, "error": name.error or None, "failures": name.failures}
+                for host, name in self.names.names.items()
+            },
+            "notifications": self.notifications.state(),
+            "frames": {"sent": self.sender.frames, "dropped": self.sender.dropped},
+            "eds": self.eds.state() if self.eds else None,
+        }
+
+    def amiss(self) -> str | None:
+        """What is wrong with the origins, whose last good content holds."""
+        lines = [str(problem) for problem in collect(self.holding.problems()).errors]
+        more = len(lines) - NAMED
+        return "; ".join([*lines[:NAMED], *([f"… and {more} more"] if more > 0 else [])]) or None
+
+    def __repr__(self) -> str:
+        return f"<PoolKeeper {self.pool}: {self.holding!r}>"
+
+
+def _some(ids: Iterable[str]) -> list[str]:
+    """A few of them, and how many more there are."""
+    ordered = sorted(ids)
+    more = len(ordered) - NAMED
+    return ordered if more <= 0 else [*ordered[:NAMED], f"… and {more} more"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from pointsman.chart_page import chart_page
 from pointsman.metrics_page import metrics_page
 from services.collector.settings import CollectorSettings
 from services.picker.settings import PickerSettings
@@ -45,7 +46,11 @@ def _section(title: str, rows: list[tuple[str, str, str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page, "metrics.md": metrics_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "metrics.md": metrics_page,
+    "chart-values.md": chart_page,
+}
 """File in docs/ → what it says."""
 
 

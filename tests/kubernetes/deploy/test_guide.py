@@ -1,0 +1,103 @@
+"""docs/kubernetes.md can be followed literally: its commands render, its examples are what the API server takes."""
+
+import re
+import shlex
+from pathlib import Path
+
+import yaml
+
+from pointsman.docs import DOCS
+from tests.kubernetes.api import Api
+from tests.kubernetes.deploy.render import COMPONENTS, DEPLOY, NAMESPACE, OVERLAYS, Objects, Renderer, by_name
+from tests.kubernetes.deploy.test_apiserver import cluster, refusals
+from tests.kubernetes.deploy.test_rbac import ALWAYS, NODES, POOL, SLICES, Permission
+
+__all__ = ["cluster"]
+
+ROOT = DEPLOY.parents[1]
+PAGE = (DOCS / "kubernetes.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[list[str]]:
+    """Every command of the page, word by word."""
+    blocks = re.findall(r"^ *```(\w*)\n(.*?)^ *```$", PAGE, re.DOTALL | re.MULTILINE)
+    lines = [line for language, block in blocks if not language for line in block.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line.rstrip("& ")) for line in lines if line.strip()]
+
+
+def options(words: list[str], name: str) -> list[str]:
+    return [words[index + 1] for index, word in enumerate(words) if word == name]
+
+
+def of_the_chart() -> list[list[str]]:
+    return [words for words in commands() if "deploy/kubernetes/chart" in words]
+
+
+def render(renderer: Renderer, words: list[str]) -> Objects:
+    flags = [part for name in ("--set", "--values") for one in options(words, name) for part in (name, one)]
+    return renderer.chart_with(flags, cwd=ROOT)
+
+
+def test_every_file_that_a_command_names_is_there() -> None:
+    named = {word for words in commands() for word in words if word.startswith("deploy/")}
+    assert len(named) >= 4
+    assert not [one for one in named if not (ROOT / one).exists()]
+
+
+def test_every_helm_command_renders_for_the_pages_namespace(renderer: Renderer) -> None:
+    found = of_the_chart()
+    assert [words[1] for words in found] == ["install", "upgrade", "upgrade"]
+    for words in found:
+        assert words[2] == "pointsman"
+        assert options(words, "--namespace") == [NAMESPACE]
+        assert render(renderer, words)
+
+
+def test_the_first_command_installs_for_the_pods_that_it_names(renderer: Renderer) -> None:
+    pool = render(renderer, of_the_chart()[0])["InferencePool", "llama"]
+    assert pool["spec"]["selector"] == {"matchLabels": {"model": "llama"}}
+    assert pool["spec"]["targetPorts"] == [{"number": 8000}]
+
+
+async def test_the_example_of_a_kustomization_is_taken(renderer: Renderer, cluster: Api, tmp_path: Path) -> None:
+    (text,) = [one for one in EXAMPLES if "kind: Kustomization" in one]
+    (tmp_path / "pointsman").symlink_to(ROOT)
+    folder = tmp_path / "inference"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(text)
+    objects = renderer.kustomization(folder)
+    assert await refusals(cluster, objects.values()) == {}
+    assert objects["InferencePool", "model-servers"]["spec"]["selector"] == {"matchLabels": {"model": "llama"}}
+    (image,) = {
+        container["image"]
+        for (kind, _), one in objects.items()
+        if kind == "Deployment"
+        for container in one["spec"]["template"]["spec"]["containers"]
+    }
+    assert image == "registry.example.com/pointsman:0.1.0"
+
+
+async def test_the_pool_of_the_page_is_the_bases(cluster: Api, base: Objects) -> None:
+    (text,) = [one for one in EXAMPLES if "kind: InferencePool\nmetadata" in one]
+    pool = await cluster.apply(yaml.safe_load(text), NAMESPACE, dry_run=True)
+    ours = await cluster.apply(base["InferencePool", "model-servers"], NAMESPACE, dry_run=True)
+    assert pool["spec"] == ours["spec"]
+    assert by_name(text)
+
+
+def test_the_tables_have_every_overlay_and_component() -> None:
+    first = re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE)
+    assert {*OVERLAYS, *COMPONENTS} - {*first} == set()
+    assert all(f"`{one}`" in PAGE for one in OVERLAYS)
+
+
+def test_the_table_of_rights_is_the_roles() -> None:
+    rows = PAGE.partition("## Rights")[2].partition("##")[0]
+    found: set[Permission] = set()
+    for row in re.findall(r"^\| (–|`[^`]+`) \| (.+?) \| ([a-z, ]+) \|", rows, re.MULTILINE):
+        group = row[0].strip("`–")
+        resources, _, names = row[1].partition(", only ")
+        for resource in re.findall(r"`([^`]+)`", resources):
+            found |= {(verb, group, resource, tuple(re.findall(r"`(.+?)`", names))) for verb in row[2].split(", ")}
+    assert found == ALWAYS | POOL | SLICES | NODES

@@ -1,0 +1,152 @@
+"""Who may speak with whom, worked out from the policies as a network plug-in would."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from tests.kubernetes.deploy.render import NAMESPACE, Objects, Renderer, workloads
+from tests.kubernetes.deploy.test_same import VALUES
+
+
+class Pod(Struct, frozen=True):
+    """As policies see one."""
+
+    namespace: str
+    labels: dict[str, str]
+
+
+GATEWAY = Pod("gateways", {"app": "envoy"})
+PROMETHEUS = Pod("monitoring", {"app": "prometheus"})
+SERVER = Pod(NAMESPACE, {"app": "model-server"})
+STRANGER = Pod(NAMESPACE, {"app": "something"})
+API = Pod("default", {"component": "apiserver"})
+"""It is no pod; rules without peers hold for any address."""
+
+
+def pods(objects: Objects) -> dict[str, Pod]:
+    ours = {
+        one["metadata"]["name"].removeprefix("pointsman-"): Pod(
+            NAMESPACE, one["spec"]["template"]["metadata"]["labels"]
+        )
+        for one in workloads(objects)
+    }
+    others = {"gateway": GATEWAY, "prometheus": PROMETHEUS, "server": SERVER, "stranger": STRANGER, "api": API}
+    return {**ours, **others}
+
+
+def may(objects: Objects, sender: Pod, receiver: Pod, port: int, protocol: str = "TCP") -> bool:
+    """Whether the sender's policies let it out, and the receiver's let it in."""
+    return _lets(objects, sender, receiver, "Egress", port, protocol) and _lets(
+        objects, receiver, sender, "Ingress", port, protocol
+    )
+
+
+def _lets(objects: Objects, subject: Pod, peer: Pod, way: str, port: int, protocol: str) -> bool:
+    policies = [
+        one["spec"]
+        for (kind, _), one in objects.items()
+        if kind == "NetworkPolicy"
+        and subject.namespace == NAMESPACE
+        and _matches(one["spec"]["podSelector"], subject.labels)
+        and way in one["spec"]["policyTypes"]
+    ]
+    rules = [rule for one in policies for rule in one.get(way.lower(), [])]
+    side = {"Ingress": "from", "Egress": "to"}[way]
+    return not policies or any(_meets(rule, side, peer, port, protocol) for rule in rules)
+
+
+def _meets(rule: Mapping[str, Any], side: str, peer: Pod, port: int, protocol: str) -> bool:
+    ports, peers = rule.get("ports", []), rule.get(side, [])
+    return (not ports or {"port": port, "protocol": protocol} in ports) and (
+        not peers or any(_is(one, peer) for one in peers)
+    )
+
+
+def _is(selector: Mapping[str, Any], peer: Pod) -> bool:
+    assert selector.keys() <= {"podSelector", "namespaceSelector"}
+    if "namespaceSelector" in selector:
+        there = _matches(selector["namespaceSelector"], {"kubernetes.io/metadata.name": peer.namespace})
+    else:
+        there = peer.namespace == NAMESPACE
+    return there and _matches(selector.get("podSelector", {}), peer.labels)
+
+
+def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    assert selector.keys() <= {"matchLabels"}
+    return bool(selector.get("matchLabels", {}).items() <= labels.items())
+
+
+EVERY_PORT = (443, 4222, 6222, 6443, 8000, 8222, 9002, 9003, 9090)
+WAYS = {
+    *((tier, "nats", 4222) for tier in ("watcher", "collector", "picker")),
+    ("nats", "nats", 6222),
+    *(("watcher", "api", port) for port in (443, 6443)),
+    *(
+        (sender, "picker", port)
+        for sender in ("gateway", "prometheus", "server", "stranger", "collector")
+        for port in (9002, 9003)
+    ),
+    *(("collector", server, port) for server in ("server", "stranger") for port in EVERY_PORT),
+}
+"""Every way between our pods, or to and from others, that is open: who begins, whom, on which port."""
+SCRAPES = {("prometheus", tier, 9090) for tier in ("watcher", "collector", "picker")}
+OURS = ("watcher", "collector", "picker", "nats")
+
+
+def ways(objects: Objects) -> set[tuple[str, str, int]]:
+    everyone = pods(objects)
+    return {
+        (sender, receiver, port)
+        for sender in everyone.keys() - {"api"}
+        for receiver in everyone
+        for port in EVERY_PORT
+        if (sender in OURS or receiver in OURS)
+        and may(objects, everyone[sender], everyone[receiver], port)
+        # what the watcher may for the API's sake goes to any address that lets it in
+        and not (sender == "watcher" and port in (443, 6443) and receiver != "api")
+    }
+
+
+@pytest.mark.parametrize("how", ["base", "chart"])
+def test_these_ways_are_open_and_no_others(request: pytest.FixtureRequest, how: str) -> None:
+    assert ways(request.getfixturevalue(how)) == WAYS
+
+
+def test_prometheus_reads_the_admin_ports_where_it_is_asked_to(renderer: Renderer) -> None:
+    assert ways(renderer.base("monitoring")) == WAYS | SCRAPES
+    assert ways(renderer.chart(VALUES["monitoring"])) == WAYS | SCRAPES
+
+
+def test_everyone_of_ours_can_look_up_names(base: Objects) -> None:
+    everyone = pods(base)
+    assert all(may(base, everyone[one], API, 53, protocol) for one in OURS for protocol in ("UDP", "TCP"))
+
+
+def test_gateways_can_be_named(renderer: Renderer) -> None:
+    named = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateways"}}}]
+    objects = renderer.chart({"networkPolicy": {"gateways": named}})
+    everyone = pods(objects)
+    assert may(objects, GATEWAY, everyone["picker"], 9002)
+    assert not may(objects, STRANGER, everyone["picker"], 9002)
+
+
+def test_without_any_gateway_nobody_asks_pickers(renderer: Renderer) -> None:
+    """A rule whose list of peers is empty would let everybody in."""
+    objects = renderer.chart({"networkPolicy": {"gateways": []}})
+    assert not may(objects, GATEWAY, pods(objects)["picker"], 9002)
+
+
+def test_a_nats_elsewhere_is_reached_on_its_port(renderer: Renderer) -> None:
+    nats = {"enabled": False, "url": "nats://one.example:4333,tls://two.example"}
+    objects = renderer.chart({"nats": nats})
+    elsewhere = Pod("nats", {})
+    assert {port for port in (4222, 4333, 4444) if may(objects, pods(objects)["picker"], elsewhere, port)} == {
+        4222,
+        4333,
+    }
+
+
+def test_policies_can_be_left_out(renderer: Renderer) -> None:
+    assert not [key for key in renderer.chart({"networkPolicy": {"enabled": False}}) if key[0] == "NetworkPolicy"]

@@ -1,0 +1,103 @@
+"""Who may do what: the watcher what it needs, nobody else anything."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.deploy.render import COMPONENTS, NAMESPACE, Objects, Renderer
+from tests.kubernetes.deploy.test_same import VALUES
+
+Permission = tuple[str, str, str, tuple[str, ...]]
+"""Verb, group, resource, names: no names are all of them."""
+
+STABLE, EXPERIMENTAL, LLMD = "inference.networking.k8s.io", "inference.networking.x-k8s.io", "llm-d.ai"
+CONFIGURATION = "pointsman-config"
+
+
+def of(verbs: Sequence[str], group: str, resources: Sequence[str], *names: str) -> set[Permission]:
+    return {(verb, group, resource, names) for verb in verbs for resource in resources}
+
+
+ALWAYS = (
+    of(["list", "watch"], "", ["pods"])
+    | of(["create", "patch"], "events.k8s.io", ["events"])
+    | of(["list", "watch"], "", ["configmaps"], CONFIGURATION)
+)
+POOL = (
+    of(["list", "watch"], STABLE, ["inferencepools"])
+    | of(
+        ["list", "watch"],
+        EXPERIMENTAL,
+        ["inferencepools", "inferenceobjectives", "inferencemodelrewrites", "inferencemodels"],
+    )
+    | of(["list", "watch"], LLMD, ["inferenceobjectives", "inferencemodelrewrites"])
+    | of(["patch"], STABLE, ["inferencepools/status"])
+    | of(["patch"], EXPERIMENTAL, ["inferencepools/status", "inferenceobjectives/status"])
+    | of(["patch"], LLMD, ["inferenceobjectives/status"])
+)
+SLICES = of(["list", "watch"], "discovery.k8s.io", ["endpointslices"])
+NODES = of(["list", "watch"], "", ["nodes"])
+
+EXPECTED: dict[str, tuple[set[Permission], set[Permission]]] = {
+    "": (ALWAYS | POOL, set()),
+    "monitoring": (ALWAYS | POOL, set()),
+    "custom-metrics": (ALWAYS | POOL, set()),
+    "endpoint-slices": (ALWAYS | POOL | SLICES, set()),
+    "nodes": (ALWAYS | POOL, NODES),
+    "standalone": (ALWAYS, set()),
+}
+"""By component: what is allowed in the namespace, and in the cluster."""
+
+
+def permissions(rules: Sequence[dict[str, Any]]) -> set[Permission]:
+    """Rules, one permission each. A rule with something else in it, such as a wildcard, fails."""
+    found: set[Permission] = set()
+    for rule in rules:
+        assert rule.keys() <= {"apiGroups", "resources", "verbs", "resourceNames"}, rule
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    assert "*" not in group + resource + verb, rule
+                    one = verb, group, resource, tuple(rule.get("resourceNames", ()))
+                    assert one not in found, f"{one} is allowed twice"
+                    found.add(one)
+    return found
+
+
+def allowed(objects: Objects, kind: str) -> set[Permission]:
+    """What the watcher may by roles of that kind. A role that is bound to another, or to nobody, fails."""
+    found: set[Permission] = set()
+    bindings = [one for (name, _), one in objects.items() if name == f"{kind}Binding"]
+    roles = {name: one for (other, name), one in objects.items() if other == kind}
+    for binding in bindings:
+        assert binding["roleRef"]["kind"] == kind
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "pointsman-watcher", "namespace": NAMESPACE}]
+        found |= permissions(roles.pop(binding["roleRef"]["name"])["rules"])
+    assert not roles, "roles that are bound to nobody"
+    return found
+
+
+def test_every_component_is_here() -> None:
+    assert EXPECTED.keys() == {"", *COMPONENTS}
+
+
+@pytest.mark.parametrize("component", EXPECTED)
+def test_the_watcher_may_what_it_needs_and_nothing_else(renderer: Renderer, component: str) -> None:
+    objects = renderer.base(*([component] if component else []))
+    assert (allowed(objects, "Role"), allowed(objects, "ClusterRole")) == EXPECTED[component]
+
+
+@pytest.mark.parametrize("component", EXPECTED)
+def test_by_the_chart_it_may_the_same(renderer: Renderer, component: str) -> None:
+    objects = renderer.chart(VALUES.get(component))
+    assert (allowed(objects, "Role"), allowed(objects, "ClusterRole")) == EXPECTED[component]
+
+
+def test_releases_of_one_name_in_two_namespaces_have_cluster_roles_of_their_own(renderer: Renderer) -> None:
+    values = {"watcher": {"nodes": True}}
+    here, there = (
+        {key for key in renderer.chart(values, namespace=one) if key[0].startswith("Cluster")} for one in ("a", "b")
+    )
+    assert len(here) == len(there) == 2
+    assert not here & there

@@ -1,0 +1,195 @@
+"""What the chart can be told: each value does what its comment says, and a wrong one is refused by name."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from pointsman.chart_page import VALUES
+from services.picker.settings import PickerSettings
+from shared.service import parse
+from tests.kubernetes.deploy.render import DEPLOY, Objects, Renderer, RenderError, container, workloads
+
+SCHEMA: dict[str, Any] = json.loads((DEPLOY / "chart/values.schema.json").read_text())
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    found: dict[str, Any] = value
+    return found
+
+
+def arguments(objects: Objects, tier: str) -> list[str]:
+    found: list[str] = container(objects["Deployment", f"pointsman-{tier}"])["args"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("picer", {}),
+        ("picker.replica", 3),
+        ("picker.replicas", 0),
+        ("picker.replicas", "three"),
+        ("picker.autoscaling.cpu", 101),
+        ("picker.autoscaling.inflightRequests", 100),
+        ("picker.drainTimeout", "5m"),
+        ("picker.resources.limit", {"cpu": 1}),
+        ("picker.extraArgs", ["log-level=debug"]),
+        ("pool.targetPorts", []),
+        ("pool.targetPorts", [0]),
+        ("pool.targetPorts", [70000]),
+        ("pool.targetPorts", [8000, 8000]),
+        ("pool.targetPorts", list(range(8000, 8009))),
+        ("pool.selector", {"app": 5}),
+        ("pool.failureMode", "Open"),
+        ("pool.appProtocol", "h2c"),
+        ("nats.replicas", 2),
+        ("nats.url", "http://nats:4222"),
+        ("nats.prefix", "two words"),
+        ("nats.memoryStore", "256Mi"),
+        ("networkPolicy.gateways", [{"namespace": "gateways"}]),
+        ("networkPolicy.apiServerPorts", []),
+        ("serviceMonitor.interval", "15"),
+        ("configuration", {"kind": "EndpointPickerConfig"}),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(renderer: Renderer, path: str, value: Any) -> None:
+    with pytest.raises(RenderError) as refused:
+        renderer.chart(nested(path, value))
+    *parents, key = path.split(".")
+    said = str(refused.value)
+    assert f"- at '{''.join(f'/{one}' for one in parents)}" in said
+    assert key in said
+
+
+def test_a_pool_selects_by_at_least_one_label(renderer: Renderer) -> None:
+    """Helm merges mappings: null takes the example's label away, and then one has to come in its place."""
+    with pytest.raises(RenderError, match="/pool/selector"):
+        renderer.chart({"pool": {"selector": {"app": None}}})
+    objects = renderer.chart({"pool": {"selector": {"app": None, "model": "llama"}}})
+    assert objects["InferencePool", "model-servers"]["spec"]["selector"] == {"matchLabels": {"model": "llama"}}
+
+
+def test_the_schema_knows_every_value_and_no_others() -> None:
+    def compare(value: Any, schema: dict[str, Any], path: str) -> None:
+        assert schema.get("additionalProperties") is False, path
+        assert value.keys() == schema["properties"].keys() - {"global"}, path
+        for key, below in schema["properties"].items():
+            if below.get("additionalProperties") is False:
+                compare(value[key], below, f"{path}/{key}")
+
+    compare(yaml.safe_load(VALUES.read_text()), SCHEMA, "")
+
+
+def test_a_nats_elsewhere_has_to_be_named(renderer: Renderer) -> None:
+    with pytest.raises(RenderError, match=r"nats\.url: required when nats\.enabled is false"):
+        renderer.chart({"nats": {"enabled": False}})
+
+
+def test_a_nats_elsewhere_takes_the_place_of_ours(renderer: Renderer) -> None:
+    nats = {"enabled": False, "url": "tls://bus.example:4222", "prefix": "second", "authSecret": "login"}
+    objects = renderer.chart({"nats": {**nats, "caSecret": "authority"}})
+    assert not [one for one in workloads(objects) if one["kind"] == "StatefulSet"]
+    assert not [key for key in objects if "nats" in key[1]]
+    command = container(objects["Deployment", "pointsman-picker"])
+    secrets = {one["name"]: one["valueFrom"].get("secretKeyRef") for one in command["env"]}
+    assert secrets["POINTSMAN_NATS_PASSWORD"] == {"name": "login", "key": "password"}
+    environment = {name: "x" for name, secret in secrets.items() if secret}
+    settings = parse(PickerSettings, command["args"][1:], environment, "picker")
+    assert settings.nats_url == ("tls://bus.example:4222",)
+    assert settings.nats_prefix == "second"
+    assert (settings.nats_user, settings.nats_password) == ("x", "x")
+    (mount,) = command["volumeMounts"]
+    assert settings.nats_ca == f"{mount['mountPath']}/ca.crt"
+    (volume,) = objects["Deployment", "pointsman-picker"]["spec"]["template"]["spec"]["volumes"]
+    assert volume["name"] == mount["name"]
+    assert volume["secret"]["secretName"] == "authority"
+
+
+def test_pickers_can_have_a_certificate_of_a_secret(renderer: Renderer) -> None:
+    objects = renderer.chart({"picker": {"certificateSecret": "certificate"}})
+    settings = parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker")
+    (mount,) = container(objects["Deployment", "pointsman-picker"])["volumeMounts"]
+    assert settings.cert_path == mount["mountPath"]
+    assert settings.secure_serving
+    assert "volumeMounts" not in container(objects["Deployment", "pointsman-collector"])
+
+
+def test_pickers_can_speak_plain_text(renderer: Renderer) -> None:
+    objects = renderer.chart({"picker": {"secureServing": False}})
+    assert not parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker").secure_serving
+
+
+def test_a_longer_drain_is_a_longer_grace(renderer: Renderer) -> None:
+    objects = renderer.chart({"picker": {"drainTimeout": 1000, "preStopSleep": 0}})
+    assert parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker").drain_timeout == 1000
+    picker = objects["Deployment", "pointsman-picker"]
+    assert picker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 1000
+    assert "lifecycle" not in container(picker)
+
+
+def test_without_an_autoscaler_the_replicas_are_said(renderer: Renderer) -> None:
+    values = {"autoscaling": {"enabled": False}, "replicas": 5}
+    objects = renderer.chart({"picker": values, "collector": values})
+    assert not [key for key in objects if key[0] == "HorizontalPodAutoscaler"]
+    for tier in ("picker", "collector"):
+        assert objects["Deployment", f"pointsman-{tier}"]["spec"]["replicas"] == 5
+
+
+def test_flags_and_variables_of_ones_own_come_last(renderer: Renderer) -> None:
+    own = {"extraArgs": ["--log-level=debug"], "extraEnv": [{"name": "A", "value": "b"}]}
+    objects = renderer.chart({"watcher": own, "collector": own, "picker": own})
+    for tier in ("watcher", "collector", "picker"):
+        assert arguments(objects, tier)[-1] == "--log-level=debug"
+        assert container(objects["Deployment", f"pointsman-{tier}"])["env"][-1] == {"name": "A", "value": "b"}
+
+
+def test_every_pod_goes_where_it_is_told(renderer: Renderer) -> None:
+    where = {
+        "priorityClassName": "high",
+        "nodeSelector": {"pool": "cpu"},
+        "tolerations": [{"key": "cpu", "operator": "Exists"}],
+        "imagePullSecrets": [{"name": "registry"}],
+    }
+    for one in workloads(renderer.chart({**where, "podAnnotations": {"a": "b"}})):
+        pod = one["spec"]["template"]
+        assert {key: pod["spec"].get(key) for key in where} == where
+        assert pod["metadata"]["annotations"]["a"] == "b"
+
+
+def test_the_image_can_be_elsewhere(renderer: Renderer) -> None:
+    objects = renderer.chart({"image": {"repository": "registry.example/pointsman", "tag": "1.2.3"}})
+    images = {container(one)["image"] for one in workloads(objects) if one["kind"] == "Deployment"}
+    assert images == {"registry.example/pointsman:1.2.3"}
+
+
+def test_a_pool_of_ones_own_stays_ones_own(renderer: Renderer, chart: Objects) -> None:
+    objects = renderer.chart({"pool": {"create": False, "name": "mine"}})
+    assert chart.keys() - objects.keys() == {("InferencePool", "model-servers")}
+    assert parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker").pool_name == "mine"
+
+
+def test_the_pools_ports_and_labels_reach_a_watcher_without_a_pool(renderer: Renderer) -> None:
+    pool = {"standalone": True, "selector": {"app": None, "model": "llama", "tier": "gpu"}, "targetPorts": [8000, 8001]}
+    flags = arguments(renderer.chart({"pool": pool}), "watcher")
+    assert "--endpoint-selector=model=llama,tier=gpu" in flags
+    assert "--endpoint-target-ports=8000,8001" in flags
+
+
+def test_nats_can_ask_for_a_password(renderer: Renderer) -> None:
+    objects = renderer.chart({"nats": {"authSecret": "login"}})
+    names = {one["name"] for one in container(objects["StatefulSet", "pointsman-nats"])["env"]}
+    text = objects["ConfigMap", "pointsman-nats"]["data"]["nats.conf"]
+    for variable in ("NATS_USER", "NATS_PASSWORD"):
+        assert variable in names
+        assert f"${variable}" in text
+
+
+def test_another_configuration_of_nats_makes_new_pods(renderer: Renderer) -> None:
+    first, second = (
+        renderer.chart({"nats": {"memoryStore": size}})["StatefulSet", "pointsman-nats"] for size in ("256MB", "1GB")
+    )
+    assert first["spec"]["template"] != second["spec"]["template"]

@@ -6,6 +6,7 @@ tried again here. Answers aren't compressed: the API server would spend more tim
 """
 
 import asyncio
+import gc
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -251,7 +252,7 @@ class Client:
 
     async def _decoded(self, action: str, answer: Answer) -> dict[str, Any]:
         try:
-            return msgspec.json.decode(await answer.read(self._settings.answer_limit), type=dict[str, Any])
+            return _decode(await answer.read(self._settings.answer_limit))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadAnswer(f"can't {action}: the answer isn't a JSON object: {error}") from error
         except BadAnswer as error:
@@ -275,6 +276,18 @@ async def connect(
     await client.open()
     log.info("kubernetes.connect", host=client.host, origin=credentials.origin)
     return client
+
+
+def _decode(body: bytes) -> dict[str, Any]:
+    """A JSON object. Without the garbage collector: what is decoded has no cycles, and looking for some after every 700
+    containers takes three times as long as decoding a page of pods."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _place(namespace: str, name: str) -> str:

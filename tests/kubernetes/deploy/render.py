@@ -34,6 +34,11 @@ class Renderer:
         self._directory = directory
         self._made = 0
 
+    @property
+    def helm(self) -> str:
+        """The program."""
+        return self._helm[0]
+
     def overlay(self, name: str) -> Objects:
         """Of deploy/kubernetes/overlays."""
         return self.kustomization(DEPLOY / "overlays" / name)

@@ -1,13 +1,16 @@
 """docs/kubernetes.md can be followed literally: its commands render, its examples are what the API server takes."""
 
+import asyncio
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import yaml
 
 from pointsman.docs import DOCS
 from tests.kubernetes.api import Api
+from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.deploy.render import COMPONENTS, DEPLOY, NAMESPACE, OVERLAYS, Objects, Renderer, by_name
 from tests.kubernetes.deploy.test_apiserver import cluster, refusals
 from tests.kubernetes.deploy.test_rbac import ALWAYS, NODES, POOL, SLICES, Permission
@@ -58,6 +61,30 @@ def test_the_first_command_installs_for_the_pods_that_it_names(renderer: Rendere
     pool = render(renderer, of_the_chart()[0])["InferencePool", "llama"]
     assert pool["spec"]["selector"] == {"matchLabels": {"model": "llama"}}
     assert pool["spec"]["targetPorts"] == [{"number": 8000}]
+
+
+async def test_helm_installs_upgrades_and_goes_back(
+    renderer: Renderer, apiserver: ApiServer, cluster: Api, namespace: str, tmp_path: Path
+) -> None:
+    """The page's commands, in its order, with another namespace. No controller is there, so no pod starts."""
+    environment = {"KUBECONFIG": str(apiserver.kubeconfig(tmp_path / "kubeconfig")), "HOME": str(tmp_path), "PATH": ""}
+    said: list[str] = []
+    for words in [words for words in commands() if words[0] == "helm" and "pointsman" in words]:
+        words = [renderer.helm, *(namespace if word == NAMESPACE else word for word in words[1:])]
+        done = await asyncio.to_thread(
+            subprocess.run, words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+        deployment = await cluster.get("apps/v1", "Deployment", "pointsman-picker", namespace)
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        said.append(container["image"].rpartition(":")[2])
+        pool = await cluster.get("inference.networking.k8s.io/v1", "InferencePool", "llama", namespace)
+        assert pool["spec"]["selector"] == {"matchLabels": {"model": "llama"}}
+    assert said[1::2] == ["0.1.0", "0.1.0", "0.1.1", "0.1.0"]
+    assert f"picks for the InferencePool {namespace}/llama" in said[0]
+    config = await cluster.get("v1", "ConfigMap", "pointsman-config", namespace)
+    assert "maxNumOfEndpoints: 3" in config["data"]["pointsman.yaml"]
 
 
 async def test_the_example_of_a_kustomization_is_taken(renderer: Renderer, cluster: Api, tmp_path: Path) -> None:

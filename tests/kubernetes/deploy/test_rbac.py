@@ -101,3 +101,10 @@ def test_releases_of_one_name_in_two_namespaces_have_cluster_roles_of_their_own(
     )
     assert len(here) == len(there) == 2
     assert not here & there
+
+
+def test_rules_of_ones_own_come_beside_these(renderer: Renderer) -> None:
+    """For objects that a `k8s-notification-source` of the configuration tells of."""
+    own = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list", "watch"]}
+    objects = renderer.chart({"watcher": {"extraRules": [own]}})
+    assert allowed(objects, "Role") == ALWAYS | POOL | of(["list", "watch"], "resource.k8s.io", ["resourceclaims"])

@@ -38,6 +38,7 @@ def arguments(objects: Objects, tier: str) -> list[str]:
         ("picker.drainTimeout", "5m"),
         ("picker.resources.limit", {"cpu": 1}),
         ("picker.extraArgs", ["log-level=debug"]),
+        ("watcher.extraRules", [{"apiGroups": [""], "resources": ["secrets"], "verb": ["list"]}]),
         ("pool.targetPorts", []),
         ("pool.targetPorts", [0]),
         ("pool.targetPorts", [70000]),

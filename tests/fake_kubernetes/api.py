@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from services.watcher.kubernetes.client import Page
@@ -28,6 +28,7 @@ class FakeApi:
         """The resource version of each watch that was asked for."""
         self.timeouts: list[float] = []
         self.before_page: Callable[[], None] = lambda: None
+        self.before_watch: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
         self.piece = 0
         """Bytes of the pieces that a watch delivers; 0: as they are."""
         self._orders: asyncio.Queue[bytes | KubernetesError | None] = asyncio.Queue()
@@ -71,7 +72,7 @@ class FakeApi:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         self.watches.append(resource_version)
         self.timeouts.append(seconds)
-        await asyncio.sleep(0)
+        await self.before_watch()
         if error := self.down():
             raise error
         if self.watch_failures:

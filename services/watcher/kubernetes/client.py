@@ -134,7 +134,8 @@ class Client:
             sock_read=self._settings.inactivity_timeout,
         )
         headers = self._headers(METADATA if selection.metadata_only else JSON)
-        request = Request("GET", selection.path, query, headers, timeout=timeout)
+        begin = self._settings.request_timeout
+        request = Request("GET", selection.path, query, headers, timeout=timeout, begin_timeout=begin)
         action = f"watch {selection}"
         async with self._ask(request) as answer:
             await self._check(action, answer)

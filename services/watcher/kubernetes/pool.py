@@ -4,6 +4,7 @@ TLS settings belong to the pool: a new certificate needs a new one. Requests and
 which closes itself after the last of them. What aiohttp raises becomes an error of ours here.
 """
 
+import asyncio
 import os
 import socket
 import ssl
@@ -49,6 +50,8 @@ class Request(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     body: Mapping[str, Any] | None = None
     timeout: aiohttp.ClientTimeout = aiohttp.ClientTimeout()
+    begin_timeout: float | None = None
+    """Seconds until the answer has to begin; None: only `timeout` counts."""
 
 
 class Answer:
@@ -148,16 +151,20 @@ class Pool:
             if authorization := await self._access.authorization():
                 headers["Authorization"] = authorization
             try:
-                response = await self._access.send(
-                    request.method,
-                    self.host + request.path,
-                    query_params=list(request.query),
-                    headers=headers,
-                    body=request.body,
-                    _preload_content=False,
-                    _request_timeout=request.timeout,
-                )
+                async with asyncio.timeout(request.begin_timeout) as beginning:
+                    response = await self._access.send(
+                        request.method,
+                        self.host + request.path,
+                        query_params=list(request.query),
+                        headers=headers,
+                        body=request.body,
+                        _preload_content=False,
+                        _request_timeout=request.timeout,
+                    )
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                if beginning.expired():
+                    limit = _seconds(request.begin_timeout)
+                    raise TimedOut(f"{self.host} didn't begin to answer within {limit}") from error
                 raise failed(error) from error
             answer = Answer(response, failed)
             self._answers.add(answer)

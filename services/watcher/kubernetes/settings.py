@@ -38,9 +38,9 @@ class KubernetesSettings(Struct, frozen=True, kw_only=True):
         PositiveDuration,
         Meta(
             description="a watch on which nothing came for so long, no bookmark either, is begun anew; "
-            "the API server sends a bookmark every minute"
+            "the API server sends a bookmark every minute, but none where nothing changes"
         ),
-    ] = 150.0
+    ] = 90.0
     keepalive: Annotated[
         PositiveDuration,
         Meta(description="how long a watch's connection whose other end is gone without a word is believed in (TCP)"),

@@ -9,6 +9,7 @@ broke off or fell silent). When the server couldn't be reached in between, every
 comes back may be one that was restored from a backup, whose versions have another history.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TypeAlias
@@ -18,7 +19,14 @@ from msgspec import Struct
 
 from services.watcher.kubernetes.backoff import Backoff, Timing
 from services.watcher.kubernetes.client import Api
-from services.watcher.kubernetes.errors import ConnectionFailed, Expired, Kind, KubernetesError, error_of_status
+from services.watcher.kubernetes.errors import (
+    ConnectionFailed,
+    Expired,
+    Kind,
+    KubernetesError,
+    TimedOut,
+    error_of_status,
+)
 from services.watcher.kubernetes.lines import (
     DELETED,
     Lines,
@@ -33,7 +41,8 @@ from services.watcher.kubernetes.settings import KubernetesSettings
 log = structlog.get_logger(__name__)
 
 SHORTEST_WATCH = 1.0
-"""Seconds. A second watch in a row that ends sooner, without an event, is a failure: else there would be no pause."""
+"""Seconds, or half of what a watch was asked to last. A second watch in a row that ends sooner, without an event, is a
+failure: else there would be no pause."""
 SLOW = frozenset({Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.REFUSED})
 """What time doesn't heal, but somebody may: tried again slowly."""
 
@@ -42,8 +51,13 @@ class Opened(Struct, frozen=True):
     """The server has begun to answer a watch."""
 
 
+class Closed(Struct, frozen=True):
+    """A watch has ended, and another one is going to be tried from the last version."""
+
+
 class Bookmark(Struct, frozen=True):
-    """Nothing is missing up to this version."""
+    """Nothing is missing up to this version. The API server sends one a minute, but none while no object of the
+    resource changes anywhere in the cluster."""
 
     resource_version: str
 
@@ -112,7 +126,7 @@ async def follow(
     settings: KubernetesSettings,
     timing: Timing,
     arrive: Callable[[JsonObject, Resource], JsonObject] = tidy,
-) -> AsyncGenerator[Happening | Opened | Bookmark, None]:
+) -> AsyncGenerator[Happening | Opened | Closed | Bookmark, None]:
     """`Listed`, then what changes, as long as the server lets itself be watched. Raises KubernetesError for all from
     which only a new list leads on: Expired (410, at the beginning of a watch or as its ERROR event), other ERROR
     events, lines that aren't events, no connection."""
@@ -123,6 +137,7 @@ async def follow(
     del snapshot
     yield listed
     del listed  # the reader may forget objects that it doesn't need: so have we
+    shortest = _shortest(settings)
     hasty = 0
     while True:
         began = timing.clock()
@@ -142,10 +157,23 @@ async def follow(
         except ConnectionFailed as error:
             if not opened:
                 raise
-            log.info("kubernetes.watch.broken", selection=str(selection), reason=str(error), resource_version=version)
-        hasty = hasty + 1 if not useful and timing.clock() - began < SHORTEST_WATCH else 0
+            # Silence is ordinary where nothing changes: not every server sends bookmarks then.
+            level = logging.DEBUG if isinstance(error, TimedOut) else logging.INFO
+            log.log(
+                level,
+                "kubernetes.watch.broken",
+                selection=str(selection),
+                reason=str(error),
+                resource_version=version,
+            )
+        hasty = hasty + 1 if not useful and timing.clock() - began < shortest else 0
         if hasty > 1:
             raise ConnectionFailed(f"each watch of {selection} ends as soon as it has begun, without an event")
+        yield Closed()
+
+
+def _shortest(settings: KubernetesSettings) -> float:
+    return min(SHORTEST_WATCH, settings.watch_timeout / 2)
 
 
 def _read(
@@ -190,9 +218,7 @@ class Watch:
         """Whether there was a complete list, ever."""
         self.in_touch = False
         """Whether a watch is open now."""
-        self.confirmed_at: float | None = None
-        """When the server last confirmed that what was reported holds: by a list (the time of asking), an event or a
-        bookmark, of which there is one a minute. Seconds of the clock; None before the first list."""
+        self._confirmed_at: float | None = None
         self.problem: Problem | None = None
         """None while listing and watching go well. One that arose within a watch ends when a watch has brought
         something or lasted, others when a watch begins."""
@@ -205,9 +231,18 @@ class Watch:
         self.failures = 0
         """All that there were; `consecutive_failures` those since it last went well."""
         self._opened_at: float | None = None
-        """When the last watch since the last list began."""
+        """When the watch that is open began."""
         self._doubted = False
         """Whether things went wrong after a watch had begun: then that one begins proves nothing."""
+
+    @property
+    def confirmed_at(self) -> float | None:
+        """When the server last confirmed that what was reported holds: by a list (the time of asking), an event, a
+        bookmark, or by answering a watch from the last version with nothing new for a second. Seconds of the clock;
+        None before the first list. While `in_touch`, that is what holds now as far as anybody can know; without
+        changes or bookmarks it lags by up to the inactivity time-out."""
+        self._confirm_begin()
+        return self._confirmed_at
 
     @property
     def consecutive_failures(self) -> int:
@@ -234,30 +269,41 @@ class Watch:
                 yield report
             await self._timing.sleep(pause)
 
-    def _note(self, happening: Happening | Opened | Bookmark) -> None:
+    def _note(self, happening: Happening | Opened | Closed | Bookmark) -> None:
         """Keep what it says about how well things go."""
         now = self._timing.clock()
-        if isinstance(happening, Opened):
-            if self._opened_at is not None and now - self._opened_at >= SHORTEST_WATCH:
-                self._proven()  # the watch before this one came to an ordinary end
-            self._opened_at = now
-            self.in_touch = True
-            if not self._doubted:
-                self._recovered()
-            return
-        self.resource_version = happening.resource_version
-        if isinstance(happening, Listed):
-            self.listed = True
-            self._opened_at = None
-            self.lists += 1
-            self.confirmed_at = happening.asked_at
-            return
-        if isinstance(happening, Bookmark):
-            self.bookmarks += 1
-        else:
-            self.events += 1
-        self.confirmed_at = now
-        self._proven()
+        match happening:
+            case Opened():
+                self._opened_at = now
+                self.in_touch = True
+                if not self._doubted:
+                    self._recovered()
+            case Closed():
+                if self._confirm_begin():
+                    self._proven()
+                self._opened_at = None
+                self.in_touch = False
+            case Listed(_, version, asked_at):
+                self.listed = True
+                self.lists += 1
+                self.resource_version = version
+                self._confirmed_at = asked_at
+            case Changed(_, version) | Gone(_, version) | Bookmark(version):
+                if isinstance(happening, Bookmark):
+                    self.bookmarks += 1
+                else:
+                    self.events += 1
+                self.resource_version = version
+                self._confirmed_at = now
+                self._proven()
+
+    def _confirm_begin(self) -> bool:
+        """Whether the watch that is open has lasted long enough to show that it began well; then it confirms."""
+        opened_at = self._opened_at
+        if opened_at is None or self._timing.clock() - opened_at < _shortest(self._settings):
+            return False
+        self._confirmed_at = opened_at if self._confirmed_at is None else max(self._confirmed_at, opened_at)
+        return True
 
     def _proven(self) -> None:
         """Watching works, beyond doubt."""
@@ -274,6 +320,7 @@ class Watch:
     def _fail(self, error: KubernetesError) -> tuple[Troubled | None, float]:
         """Count a failure. What is to be told of it, and the seconds to wait until the next try."""
         self.failures += 1
+        self._confirm_begin()
         self._doubted = self._opened_at is not None
         self._opened_at = None
         first = not self._backoff.failures

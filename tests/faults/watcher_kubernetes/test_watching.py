@@ -127,6 +127,16 @@ async def test_inactivity_begins_a_watch_anew(server: ApiServer, connected: Conn
     assert server.watches >= 2
 
 
+async def test_a_watch_whose_answer_does_not_begin_is_given_up(server: ApiServer, connected: Connect) -> None:
+    """A server that takes connections and is hung: that isn't noticed by the inactivity time-out alone."""
+    client = await connected(request_timeout=0.2, inactivity_timeout=60.0)
+    server.pause(held := asyncio.Event())
+    with pytest.raises(TimedOut, match="didn't begin to answer within 200ms"):
+        async with client.stream(ALL_PODS, "102", 300.0):
+            pass
+    held.set()
+
+
 async def test_bookmarks_alone_keep_a_watch(server: ApiServer, connected: Connect) -> None:
     server.weather.bookmark_every = 0.1
     async with following(server, connected, inactivity_timeout=0.6) as reader:

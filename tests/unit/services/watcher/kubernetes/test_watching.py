@@ -23,7 +23,7 @@ from services.watcher.kubernetes.errors import (
 )
 from services.watcher.kubernetes.resource import JsonObject, Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
-from services.watcher.kubernetes.watching import Bookmark, Changed, Listed, Opened, Watch, follow
+from services.watcher.kubernetes.watching import Bookmark, Changed, Closed, Listed, Opened, Watch, follow
 from tests.fake_kubernetes.api import FakeApi
 from tests.fake_kubernetes.cluster import PODS, Cluster, bookmark, line, status
 from tests.fake_kubernetes.reader import Reader, reading
@@ -292,8 +292,8 @@ async def test_watching_a_broken_connection_goes_on_from_the_last_event() -> Non
 async def test_watching_inactivity_begins_the_watch_anew() -> None:
     peer = Peer()
     async with peer.followed() as reader:
-        peer.time.now += 150
-        peer.api.fail(TimedOut("nothing came for 150s"))
+        peer.time.now += 90
+        peer.api.fail(TimedOut("nothing came for 90s"))
         await asyncio.sleep(0)
         peer.cluster.put("c")
     assert reader.reports == ["listed a b", "changed c"]
@@ -546,6 +546,51 @@ async def test_confirmed_at_moves_with_lists_events_and_bookmarks_and_with_nothi
     assert seen == [None, 1000.0, 1010.0, 1020.0, 1020.0]
 
 
+async def test_a_watch_that_stays_open_without_anything_new_confirms_its_beginning() -> None:
+    """A server in whose cluster nothing changes sends no bookmarks: an age that only grew would say nothing."""
+    peer = Peer()
+    async with peer.followed():
+        peer.time.now = 1090.0
+        peer.api.fail(TimedOut("nothing came for 90s"))
+        await peer.api.idle()
+        seen = [peer.watch.confirmed_at]
+        peer.time.now = 1090.9
+        seen.append(peer.watch.confirmed_at)
+        peer.time.now = 1091.0
+        seen.append(peer.watch.confirmed_at)
+        peer.time.now = 1100.0
+        seen.append(peer.watch.confirmed_at)
+    assert seen == [1000.0, 1000.0, 1090.0, 1090.0]
+
+
+async def test_a_watch_that_fails_as_it_begins_confirms_nothing() -> None:
+    peer = Peer()
+    async with peer.followed():
+        peer.time.now = 1090.0
+        peer.api.fail()
+        await peer.api.idle()
+        down_until = peer.time.now + 60
+        peer.api.down = lambda: ConnectionFailed("refused") if peer.time.now < down_until else None
+        peer.api.send(line("ERROR", status(410, "Expired")))
+        await until(lambda: peer.watch.consecutive_failures > 3)
+        assert peer.watch.confirmed_at == 1000.0
+
+
+async def test_a_watch_that_ended_isnt_in_touch_until_the_next_one_begins() -> None:
+    peer = Peer()
+    async with peer.followed() as reader:
+        peer.time.now += 300
+        held = asyncio.Event()
+        peer.api.before_watch = held.wait
+        peer.api.end()
+        await until(lambda: len(peer.api.watches) == 2)
+        in_touch = [reader.watch.in_touch]
+        held.set()
+        await peer.api.idle()
+        in_touch.append(reader.watch.in_touch)
+    assert in_touch == [False, True]
+
+
 async def test_a_list_confirms_the_moment_of_asking() -> None:
     peer = Peer()
 
@@ -613,6 +658,9 @@ async def test_follow_marks_the_list_the_open_watch_and_bookmarks() -> None:
         assert changed.resource_version == "103"
         peer.api.send(bookmark("110"))
         assert await anext(happenings) == Bookmark("110")
+        peer.api.end()
+        assert isinstance(await anext(happenings), Closed)
+        assert isinstance(await anext(happenings), Opened)
 
 
 async def test_leaving_closes_the_watch() -> None:

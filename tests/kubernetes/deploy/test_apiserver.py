@@ -61,7 +61,7 @@ async def test_every_object_of_the_chart_with_everything_is_taken(cluster: Api, 
             "imagePullSecrets": [{"name": "registry"}],
             "podAnnotations": {"a": "b"},
             "pool": {"appProtocol": "http", "failureMode": "FailOpen", "targetPorts": [8000, 8001]},
-            "watcher": {"nodes": True, "endpointSlices": True, **tier},
+            "watcher": {"nodes": True, "endpointSlices": "model-servers", **tier},
             "collector": {"autoscaling": {"endpoints": 100}, **tier},
             "picker": {
                 "autoscaling": {"inFlightRequests": 100},

@@ -13,7 +13,7 @@ from tests.kubernetes.api import Api
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.deploy.render import COMPONENTS, DEPLOY, NAMESPACE, OVERLAYS, Objects, Renderer, by_name
 from tests.kubernetes.deploy.test_apiserver import cluster, refusals
-from tests.kubernetes.deploy.test_rbac import ALWAYS, NODES, POOL, SLICES, Permission
+from tests.kubernetes.deploy.test_rbac import ALWAYS, NODES, PODS, POOL, SLICES, Permission
 
 __all__ = ["cluster"]
 
@@ -127,4 +127,4 @@ def test_the_table_of_rights_is_the_roles() -> None:
         resources, _, names = row[1].partition(", only ")
         for resource in re.findall(r"`([^`]+)`", resources):
             found |= {(verb, group, resource, tuple(re.findall(r"`(.+?)`", names))) for verb in row[2].split(", ")}
-    assert found == ALWAYS | POOL | SLICES | NODES
+    assert found == ALWAYS | PODS | POOL | SLICES | NODES

@@ -150,3 +150,12 @@ def test_a_nats_elsewhere_is_reached_on_its_port(renderer: Renderer) -> None:
 
 def test_policies_can_be_left_out(renderer: Renderer) -> None:
     assert not [key for key in renderer.chart({"networkPolicy": {"enabled": False}}) if key[0] == "NetworkPolicy"]
+
+
+def test_pods_of_other_releases_can_be_let_into_nats(renderer: Renderer) -> None:
+    theirs = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "models"}}}]
+    objects = renderer.chart({"networkPolicy": {"natsClients": theirs}})
+    everyone = pods(objects)
+    assert may(objects, Pod("models", {}), everyone["nats"], 4222)
+    assert may(objects, everyone["picker"], everyone["nats"], 4222)
+    assert not may(objects, STRANGER, everyone["nats"], 4222)

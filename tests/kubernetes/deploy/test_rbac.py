@@ -19,11 +19,9 @@ def of(verbs: Sequence[str], group: str, resources: Sequence[str], *names: str) 
     return {(verb, group, resource, names) for verb in verbs for resource in resources}
 
 
-ALWAYS = (
-    of(["list", "watch"], "", ["pods"])
-    | of(["create", "patch"], "events.k8s.io", ["events"])
-    | of(["list", "watch"], "", ["configmaps"], CONFIGURATION)
-)
+PODS = of(["list", "watch"], "", ["pods"])
+EVENTS = of(["create", "patch"], "events.k8s.io", ["events"])
+ALWAYS = EVENTS | of(["list", "watch"], "", ["configmaps"], CONFIGURATION)
 POOL = (
     of(["list", "watch"], STABLE, ["inferencepools"])
     | of(
@@ -40,12 +38,12 @@ SLICES = of(["list", "watch"], "discovery.k8s.io", ["endpointslices"])
 NODES = of(["list", "watch"], "", ["nodes"])
 
 EXPECTED: dict[str, tuple[set[Permission], set[Permission]]] = {
-    "": (ALWAYS | POOL, set()),
-    "monitoring": (ALWAYS | POOL, set()),
-    "custom-metrics": (ALWAYS | POOL, set()),
-    "endpoint-slices": (ALWAYS | POOL | SLICES, set()),
-    "nodes": (ALWAYS | POOL, NODES),
-    "standalone": (ALWAYS, set()),
+    "": (ALWAYS | PODS | POOL, set()),
+    "monitoring": (ALWAYS | PODS | POOL, set()),
+    "custom-metrics": (ALWAYS | PODS | POOL, set()),
+    "endpoint-slices": (ALWAYS | SLICES | POOL, set()),
+    "nodes": (ALWAYS | PODS | POOL, NODES),
+    "standalone": (ALWAYS | PODS, set()),
 }
 """By component: what is allowed in the namespace, and in the cluster."""
 
@@ -107,4 +105,23 @@ def test_rules_of_ones_own_come_beside_these(renderer: Renderer) -> None:
     """For objects that a `k8s-notification-source` of the configuration tells of."""
     own = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list", "watch"]}
     objects = renderer.chart({"watcher": {"extraRules": [own]}})
-    assert allowed(objects, "Role") == ALWAYS | POOL | of(["list", "watch"], "resource.k8s.io", ["resourceclaims"])
+    assert allowed(objects, "Role") == ALWAYS | PODS | POOL | of(
+        ["list", "watch"], "resource.k8s.io", ["resourceclaims"]
+    )
+
+
+def test_for_pools_of_other_namespaces_it_may_the_same_there_but_read_the_configuration(renderer: Renderer) -> None:
+    pools = ["models/llama", "models/qwen", f"{NAMESPACE}/second"]
+    objects = renderer.chart({"watcher": {"pools": pools}})
+    name = f"{NAMESPACE}-pointsman-watcher"
+    role, binding = objects.pop(("Role", name)), objects.pop(("RoleBinding", name))
+    assert {role["metadata"]["namespace"], binding["metadata"]["namespace"]} == {"models"}
+    assert permissions(role["rules"]) == PODS | POOL | EVENTS
+    assert binding["roleRef"]["name"] == name
+    assert binding["subjects"] == objects["RoleBinding", "pointsman-watcher"]["subjects"]
+    assert allowed(objects, "Role") == ALWAYS | PODS | POOL
+
+
+def test_without_a_watcher_nobody_may_anything_and_nothing_is_made_for_one(renderer: Renderer) -> None:
+    objects = renderer.chart({"watcher": {"enabled": False, "nodes": True}})
+    assert not [key for key in objects if "Role" in key[0] or "watcher" in key[1] or CONFIGURATION in key]

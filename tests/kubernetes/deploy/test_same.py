@@ -22,7 +22,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "collector": {"autoscaling": {"endpoints": 250}},
     },
     "nodes": {"watcher": {"nodes": True}},
-    "endpoint-slices": {"watcher": {"endpointSlices": True}},
+    "endpoint-slices": {"watcher": {"endpointSlices": "model-servers"}},
     "standalone": {"pool": {"standalone": True}},
 }
 """What the chart is told for a component."""

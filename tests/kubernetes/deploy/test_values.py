@@ -38,6 +38,8 @@ def arguments(objects: Objects, tier: str) -> list[str]:
         ("picker.drainTimeout", "5m"),
         ("picker.resources.limit", {"cpu": 1}),
         ("picker.extraArgs", ["log-level=debug"]),
+        ("watcher.pools", ["llama"]),
+        ("watcher.endpointSlices", True),
         ("watcher.extraRules", [{"apiGroups": [""], "resources": ["secrets"], "verb": ["list"]}]),
         ("pool.targetPorts", []),
         ("pool.targetPorts", [0]),
@@ -194,3 +196,15 @@ def test_another_configuration_of_nats_makes_new_pods(renderer: Renderer) -> Non
         renderer.chart({"nats": {"memoryStore": size}})["StatefulSet", "pointsman-nats"] for size in ("256MB", "1GB")
     )
     assert first["spec"]["template"] != second["spec"]["template"]
+
+
+def test_a_watcher_can_serve_other_releases_pools(renderer: Renderer) -> None:
+    flags = arguments(renderer.chart({"watcher": {"pools": ["models/llama", "models/qwen"]}}), "watcher")
+    assert "--pools=$(POINTSMAN_POOL_NAMESPACE)/model-servers,models/llama,models/qwen" in flags
+
+
+@pytest.mark.parametrize("other", [{"pool": {"standalone": True}}, {"watcher": {"endpointSlices": "servers"}}])
+def test_several_pools_have_to_be_inference_pools_of_pods(renderer: Renderer, other: dict[str, Any]) -> None:
+    watcher = {"pools": ["models/llama"], **other.get("watcher", {})}
+    with pytest.raises(RenderError, match=r"watcher\.pools: .* for a watcher of one pool"):
+        renderer.chart({**other, "watcher": watcher})

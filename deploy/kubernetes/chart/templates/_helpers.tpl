@@ -342,3 +342,46 @@ cluster {
   - protocol: TCP
     port: 53
 {{- end }}
+
+{{/* What the watcher may in the namespace of a pool. */}}
+{{- define "pointsman.rules" -}}
+# The model servers.
+{{- if .Values.watcher.endpointSlices }}
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [list, watch]
+{{- else }}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch]
+{{- end }}
+{{- if not .Values.pool.standalone }}
+# The pool and what steers its traffic, in whichever groups are installed.
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]
+  verbs: [list, watch]
+- apiGroups: [inference.networking.x-k8s.io]
+  resources: [inferencepools, inferenceobjectives, inferencemodelrewrites, inferencemodels]
+  verbs: [list, watch]
+- apiGroups: [llm-d.ai]
+  resources: [inferenceobjectives, inferencemodelrewrites]
+  verbs: [list, watch]
+# Conditions, by server-side apply.
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools/status]
+  verbs: [patch]
+- apiGroups: [inference.networking.x-k8s.io]
+  resources: [inferencepools/status, inferenceobjectives/status]
+  verbs: [patch]
+- apiGroups: [llm-d.ai]
+  resources: [inferenceobjectives/status]
+  verbs: [patch]
+{{- end }}
+# What was refused, and why.
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- with .Values.watcher.extraRules }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

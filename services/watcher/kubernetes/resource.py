@@ -1,7 +1,6 @@
 """What can be asked for: a resource that the API serves, and a selection of its objects. Pure: names and paths."""
 
 from typing import Any, TypeAlias
-from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -9,6 +8,10 @@ from shared.datalayer.objects import ObjectKind
 
 JsonObject: TypeAlias = dict[str, Any]
 """A Kubernetes object as JSON has it, without `metadata.managedFields`."""
+
+
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+"""What a URL may have as it is (RFC 3986)."""
 
 
 class Resource(Struct, frozen=True):
@@ -36,7 +39,7 @@ class Resource(Struct, frozen=True):
             parts += ["namespaces", namespace]
         parts.append(self.plural)
         parts += [part for part in (name, subresource) if part]
-        return "/" + "/".join(quote(part, safe="") for part in parts)
+        return "/" + "/".join(map(_quoted, parts))
 
     def __str__(self) -> str:
         return self.name
@@ -79,3 +82,7 @@ def tidy(item: JsonObject, resource: Resource) -> JsonObject:
     item["apiVersion"] = resource.kind.api_version
     item["kind"] = resource.kind.kind
     return item
+
+
+def _quoted(part: str) -> str:
+    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in part.encode())

@@ -635,9 +635,11 @@ async def test_listed_objects_are_not_held_after_they_were_taken() -> None:
         async for report in watch.forever():
             del report
 
+    held = asyncio.Event()
+    peer.api.before_watch = held.wait
     task = asyncio.create_task(read())
     try:
-        await peer.api.idle()
+        await until(lambda: len(peer.api.watches) == 1)
         gc.collect()
         assert [reference() for reference in references] == [None, None]
     finally:

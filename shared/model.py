@@ -32,6 +32,8 @@ class Endpoint(Struct, frozen=True, kw_only=True, tag="endpoint/1"):
     """Name of the node that it runs on, where that is known."""
     node_address: str = ""
     """Address of that node: where exporters of the node, such as NVIDIA's DCGM exporter, answer."""
+    uid: str = ""
+    """Tells a server from an earlier one of the same name and address, as a pod's UID does; may be empty."""
 
     @property
     def authority(self) -> str:

@@ -28,7 +28,7 @@ GRAIN = (0.001, 0.005)
 """Seconds by which a scrape may be early, at least and at most: timers have no finer grain, and what is begun in one go
 costs the event loop a third less than one by one. A tenth of the shortest interval, within these bounds."""
 
-_server = attrgetter("address", "port", "metrics_host", "labels", "node_address")
+_server = attrgetter("address", "port", "metrics_host", "labels", "node_address", "uid")
 """What of an endpoint says which server it is, and where and how it is read."""
 
 

@@ -13,6 +13,7 @@ import structlog
 from services.watcher.eds_keeper import EdsKeeper
 from services.watcher.file_origin import FileOrigin
 from services.watcher.keeper import PoolKeeper
+from services.watcher.kubernetes.origin import KubernetesOrigin
 from services.watcher.leadership import Leadership
 from services.watcher.lookup import Lookup, SystemLookup
 from services.watcher.metrics import WatcherMetrics
@@ -21,6 +22,7 @@ from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from shared.bus import FramePublisher, replica_state
 from shared.bus.subjects import pool_token
+from shared.config.problems import Problems
 from shared.datalayer.events import Tally
 from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Endpoint
@@ -244,6 +246,20 @@ class WatcherService(Service):
 
 
 def _origin(settings: WatcherSettings, spawn: Spawn) -> Origin:
+    """Where things come from. Raises `Invalid` for settings that don't go together."""
+    if settings.kubernetes:
+        return KubernetesOrigin(settings, spawn)
+    problems = Problems()
+    for flag, given in (
+        ("--pools", settings.pools),
+        ("--config-map", settings.config_map),
+        ("--endpoint-selector", settings.endpoint_selector),
+        ("--endpoint-target-ports", settings.endpoint_target_ports),
+        ("--endpoint-slices", settings.endpoint_slices),
+    ):
+        if given:
+            problems.error(flag, "has no effect without --kubernetes")
+    problems.raise_if_any()
     return FileOrigin(settings)
 
 

@@ -71,10 +71,10 @@ class FileOrigin:
             collect(keeper.holding.rejected).raise_if_any()
             missing = "required, and missing (or a configuration whose dataLayer.discovery names a file-discovery)"
             raise Invalid([Problem("--endpoints-file", missing)])
-        collect(keeper.holding.problems()).raise_if_any()
+        keeper.raise_problems()
         if keeper.want():
             keeper.apply(await self.files.load())
-            collect(keeper.holding.problems()).raise_if_any()
+            keeper.raise_problems()
         keeper.accept(Merged())
         keeper.say_asides()
 

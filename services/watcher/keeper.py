@@ -121,6 +121,10 @@ class PoolKeeper:
         if self.notifications.makes:
             self._makes_attributes.set()
 
+    def raise_problems(self) -> None:
+        """Raises `Invalid` with all that is wrong with the origins, if anything is."""
+        collect(self.holding.problems()).raise_if_any()
+
     def want(self) -> bool:
         """Have the sources report the objects that the configuration's extractors hear of; whether they have to report
         something again for it."""

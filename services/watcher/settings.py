@@ -4,13 +4,44 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from services.watcher.kubernetes.settings import IpFamily, KubernetesSettings
 from shared.quantities import PositiveDuration, Size
-from shared.service import CommonSettings
 
 
-class WatcherSettings(CommonSettings, frozen=True, kw_only=True):
+class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     """Publishes which endpoints, resources and configuration there are, and writes Envoy's endpoints file."""
 
+    kubernetes: Annotated[
+        bool, Meta(description="read pods and resources of a Kubernetes cluster, instead of files")
+    ] = False
+    pools: Annotated[
+        tuple[str, ...],
+        Meta(description="with Kubernetes: the InferencePools that are served, namespace/name each, instead of one"),
+    ] = ()
+    config_map: Annotated[
+        str,
+        Meta(
+            description="with Kubernetes: the ConfigMap that has the EndpointPickerConfig, namespace/name or "
+            "namespace/name/key"
+        ),
+    ] = ""
+    endpoint_selector: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="with Kubernetes and without an InferencePool: the labels that the pods have, name=value each"
+        ),
+    ] = ()
+    endpoint_target_ports: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=65535)], ...],
+        Meta(max_length=8, description="without an InferencePool: the ports at which each pod serves"),
+    ] = ()
+    endpoint_slices: Annotated[
+        str,
+        Meta(description="with Kubernetes: a Service whose EndpointSlices say where the servers are, instead of pods"),
+    ] = ""
+    ip_family: Annotated[
+        IpFamily, Meta(description="with Kubernetes: which of a pod's addresses is taken; any is its primary one")
+    ] = "any"
     endpoints_file: Annotated[
         str,
         Meta(

@@ -138,7 +138,7 @@ async def measure(url: str, cut: bool) -> dict[str, float]:
     """List, then take the events."""
     with tempfile.TemporaryDirectory() as directory:
         config = ApiServer().kubeconfig(Path(directory) / "config", server=url)
-        settings = KubernetesSettings(kubeconfig=config, page_size=PAGE)
+        settings = KubernetesSettings(kubeconfig=config, kubernetes_page_size=PAGE)
         client = await connect(settings, {})
     arrive = only_what_an_endpoint_needs if cut else tidy
     watch = Watch(client, Selection(PODS), settings, arrive=arrive)

@@ -16,6 +16,7 @@ from tests.kubernetes.api import Api
 from tests.kubernetes.apiserver import CRDS, ApiServer
 from tests.kubernetes.peers import Peers, PeersMissing, find_or_build
 from tests.kubernetes.pods import Pods
+from tests.nats import NatsServer, nats_server
 
 REQUIRE = "POINTSMAN_REQUIRE_KUBERNETES"
 """Set to 1: tests that can't have a kube-apiserver fail, instead of being skipped."""
@@ -77,6 +78,12 @@ async def namespace(admin: Api) -> str:
 def pods(admin: Api, namespace: str) -> Pods:
     """The pods of this test's namespace."""
     return Pods(admin, namespace)
+
+
+@pytest.fixture
+async def nats(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    async with nats_server(tmp_path / "nats") as server:
+        yield server
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ async def test_metadata_alone_is_all_that_comes(client: Client, pods: Pods) -> N
 
 
 async def test_a_watch_that_the_server_ends_goes_on_without_a_list(client: Client, pods: Pods) -> None:
-    async with following(client, Selection(PODS, pods.namespace), watch_timeout=1.0) as reader:
+    async with following(client, Selection(PODS, pods.namespace), kubernetes_watch_timeout=1.0) as reader:
         before = client.requests
         await eventually(lambda: client.requests >= before + 3, "three more watches")
         await pods.create("a")
@@ -146,7 +146,7 @@ async def test_what_rbac_lacks_is_named_and_found_when_it_is_granted(
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     token = await admin.service_account("half", pods.namespace, rules=rules)
     async with connected(apiserver, tmp_path, token) as client:
-        async with following(client, Selection(PODS, pods.namespace), refused_interval=0.5) as reader:
+        async with following(client, Selection(PODS, pods.namespace), kubernetes_refused_interval=0.5) as reader:
             await eventually(lambda: bool(reader.problems), "the problem")
             assert reader.problems[0].kind is Kind.FORBIDDEN
             assert f"not allowed to watch pods in namespace {pods.namespace}" in reader.problems[0].text
@@ -180,7 +180,7 @@ async def test_everybody_who_is_authenticated_may_discover(
 async def test_a_definition_that_is_installed_is_discovered_and_one_that_is_removed_too(
     client: Client, admin: Api
 ) -> None:
-    discovery = Discovery(client, KubernetesSettings(discovery_interval=0.2))
+    discovery = Discovery(client, KubernetesSettings(kubernetes_discovery_interval=0.2))
     discovery.want([POD, WIDGET])
     definition = {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -286,7 +286,7 @@ async def test_what_was_missed_while_the_server_was_away_is_in_the_next_list(
         pods = Pods(admin, "default")
         await pods.create("a")
         await pods.create("b")
-        async with following(client, Selection(PODS, "default"), longest_backoff=1.0) as reader:
+        async with following(client, Selection(PODS, "default"), kubernetes_longest_backoff=1.0) as reader:
             assert reader.names == ["a", "b"]
             await server.kill()
             await eventually(lambda: bool(reader.problems), "the problem")
@@ -307,7 +307,7 @@ async def test_410_after_compaction_lists_again(own_apiserver: OwnApiServer, tmp
             await pods.create(f"p{number}")
         selection = Selection(PODS, "default")
         first = await client.page(selection, 2)
-        async with following(client, selection, watch_timeout=3.0) as reader:
+        async with following(client, selection, kubernetes_watch_timeout=3.0) as reader:
             for number in range(3):
                 await admin.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"c{number}"}})
             await server.compact()
@@ -334,13 +334,15 @@ async def test_a_frozen_server_is_left_for_inactivity(own_apiserver: OwnApiServe
     """SIGSTOP: the connection stays, nothing comes."""
     server = await own_apiserver()
     settings = KubernetesSettings(
-        kubeconfig=str(server.kubeconfig(tmp_path / "kubeconfig")), inactivity_timeout=2.0, request_timeout=2.0
+        kubeconfig=str(server.kubeconfig(tmp_path / "kubeconfig")),
+        kubernetes_inactivity_timeout=2.0,
+        kubernetes_request_timeout=2.0,
     )
     client = await connect(settings, {})
     try:
         async with (
             server.client() as admin,
-            following(client, Selection(PODS, "default"), longest_backoff=0.5) as reader,
+            following(client, Selection(PODS, "default"), kubernetes_longest_backoff=0.5) as reader,
         ):
             server.pause()
             await eventually(lambda: bool(reader.problems), "the problem")

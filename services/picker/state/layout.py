@@ -101,13 +101,15 @@ class Layout:
     def moved_from(self, old: "Layout") -> tuple[Rows, Rows]:
         """(rows here, rows there) of the endpoints that both layouts have and that are the same server.
 
-        An endpoint whose address or port changed is another server: what was known of it no longer holds.
+        An endpoint whose address, port or UID changed is another server: what was known of it no longer holds.
         """
         here: list[int] = []
         there: list[int] = []
         for row, one in enumerate(self.endpoints):
             other = old.index.get(one.id)
-            if other is not None and old.authorities[other] == self.authorities[row]:
+            if other is None or old.endpoints[other].uid != one.uid:
+                continue
+            if old.authorities[other] == self.authorities[row]:
                 here.append(row)
                 there.append(other)
         return np.array(here, dtype=np.intp), np.array(there, dtype=np.intp)

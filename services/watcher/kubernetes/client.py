@@ -129,17 +129,17 @@ class Client:
             ("timeoutSeconds", str(max(1, round(seconds)))),
         ]
         timeout = aiohttp.ClientTimeout(
-            total=seconds + self._settings.watch_grace,
-            sock_connect=self._settings.connect_timeout,
-            sock_read=self._settings.inactivity_timeout,
+            total=seconds + self._settings.kubernetes_watch_grace,
+            sock_connect=self._settings.kubernetes_connect_timeout,
+            sock_read=self._settings.kubernetes_inactivity_timeout,
         )
         headers = self._headers(METADATA if selection.metadata_only else JSON)
-        begin = self._settings.request_timeout
+        begin = self._settings.kubernetes_request_timeout
         request = Request("GET", selection.path, query, headers, timeout=timeout, begin_timeout=begin)
         action = f"watch {selection}"
         async with self._ask(request) as answer:
             await self._check(action, answer)
-            answer.probe(self._settings.keepalive)
+            answer.probe(self._settings.kubernetes_keepalive)
             yield answer
 
     async def get(self, resource: Resource, name: str, namespace: str = "") -> JsonObject:
@@ -192,7 +192,9 @@ class Client:
 
     @property
     def _timeout(self) -> aiohttp.ClientTimeout:
-        return aiohttp.ClientTimeout(total=self._settings.request_timeout, sock_connect=self._settings.connect_timeout)
+        return aiohttp.ClientTimeout(
+            total=self._settings.kubernetes_request_timeout, sock_connect=self._settings.kubernetes_connect_timeout
+        )
 
     def _headers(self, accept: str) -> dict[str, str]:
         return {"Accept": accept, "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
@@ -253,7 +255,7 @@ class Client:
 
     async def _decoded(self, action: str, answer: Answer) -> dict[str, Any]:
         try:
-            return _decode(await answer.read(self._settings.answer_limit))
+            return _decode(await answer.read(self._settings.kubernetes_answer_limit))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadAnswer(f"can't {action}: the answer isn't a JSON object: {error}") from error
         except BadAnswer as error:

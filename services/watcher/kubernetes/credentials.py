@@ -37,7 +37,7 @@ class Credentials:
         """What they come from, for people."""
         if not self._kubeconfig and SERVICE_HOST_ENV_NAME in self._environ:
             return f"service account in {self._service_account}"
-        context = f", context {self._settings.context}" if self._settings.context else ""
+        context = f", context {self._settings.kubeconfig_context}" if self._settings.kubeconfig_context else ""
         return f"kubeconfig {self._paths}{context}"
 
     async def load(self) -> Access:
@@ -64,13 +64,13 @@ class Credentials:
         # Python 3.13 asks of certificates what Kubernetes' own clients don't, key identifiers that kubeadm's leave out.
         configuration.disable_strict_ssl_verification = True
         try:
-            async with asyncio.timeout(self._settings.credentials_timeout):
+            async with asyncio.timeout(self._settings.kubernetes_credentials_timeout):
                 if not self._kubeconfig and SERVICE_HOST_ENV_NAME in self._environ:
                     self._load_service_account(configuration)
                 else:
                     await self._load_kubeconfig(configuration)
         except TimeoutError as error:
-            limit = format_duration(self._settings.credentials_timeout)
+            limit = format_duration(self._settings.kubernetes_credentials_timeout)
             raise ConfigurationError(f"{self.origin} gave no credentials within {limit}") from error
         except yaml.YAMLError as error:
             raise ConfigurationError(f"{self.origin} isn't YAML: {error}") from error
@@ -99,7 +99,7 @@ class Credentials:
             raise ConfigurationError(f"there is no file {self._paths}, and this isn't a pod with a service account")
         await load_kube_config(
             config_file=self._paths,
-            context=self._settings.context or None,
+            context=self._settings.kubeconfig_context or None,
             client_configuration=configuration,
             persist_config=False,  # the file is somebody else's
         )

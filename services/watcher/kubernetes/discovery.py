@@ -142,9 +142,11 @@ class Discovery:
         """The last aggregated answer of each path, for its entity tag."""
         self._served: dict[str, Served] = {}
         self._asked = asyncio.Event()
-        self._backoff = Backoff(settings.first_backoff, settings.longest_backoff, self._timing)
+        self._backoff = Backoff(settings.kubernetes_first_backoff, settings.kubernetes_longest_backoff, self._timing)
         self.resources: Mapping[ObjectKind, Resource] = {}
         """The wanted kinds that are served, as of the last answer."""
+        self.answered: frozenset[ObjectKind] = frozenset()
+        """The kinds of which `changes` has said whether they are served."""
         self.confirmed_at: float | None = None
         """When the server last said so. Seconds of the clock."""
         self.problem: Problem | None = None
@@ -188,19 +190,22 @@ class Discovery:
         return found
 
     async def changes(self) -> AsyncGenerator[Mapping[ObjectKind, Resource], None]:
-        """The wanted kinds that are served: when that is known first, and whenever it changes. Never ends; failures are
-        in `problem`, and what was known holds."""
-        told: Mapping[ObjectKind, Resource] | None = None
+        """The wanted kinds that are served: when that is known first, and whenever they or the wanted ones are others.
+        Never ends; failures are in `problem`, and what was known holds."""
+        told: tuple[frozenset[ObjectKind], Mapping[ObjectKind, Resource]] | None = None
         while True:
+            wanted = self._wanted
             try:
                 found = await self.refresh()
-                pause = self._timing.spread(self._settings.discovery_interval)
+                pause = self._timing.spread(self._settings.kubernetes_discovery_interval)
             except KubernetesError as error:
                 found = None
                 pause = self._fail(error)
-            if found is not None and found != told:
-                log.info("kubernetes.discovery", served=sorted(map(str, found)), missing=self._missing)
-                told = found
+            if found is not None and (wanted, found) != told:
+                if told is None or found != told[1]:
+                    log.info("kubernetes.discovery", served=sorted(map(str, found)), missing=self._missing)
+                told = wanted, found
+                self.answered = wanted
                 yield found
             await self._wait(pause)
 
@@ -238,7 +243,7 @@ class Discovery:
         """Keep the problem; the seconds until the next try."""
         pause = self._backoff.next()
         if error.retry_after is not None:
-            pause = max(pause, min(error.retry_after, self._settings.longest_retry_after))
+            pause = max(pause, min(error.retry_after, self._settings.kubernetes_longest_retry_after))
         before = self.problem
         self.problem = Problem(error.kind, str(error), self._timing.clock() if before is None else before.since)
         if before is None or before.text != self.problem.text:

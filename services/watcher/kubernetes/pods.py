@@ -6,15 +6,14 @@ among them is the rank, also where an annotation names fewer ports as active.
 
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
-from typing import Any, Literal
+from typing import Any
 
 from services.watcher.kubernetes.resource import JsonObject, Resource, tidy
+from services.watcher.kubernetes.settings import IpFamily
 from shared.model import Endpoint, Pool
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotations that name the ports on which a pod serves, separated by commas; the first one that is there counts."""
-
-IpFamily = Literal["any", "IPv4", "IPv6"]
 
 
 def arrive(item: JsonObject, resource: Resource) -> JsonObject:
@@ -41,9 +40,7 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
         return False
-    return any(
-        one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()
-    )
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ())
 
 
 def address_of(pod: Mapping[str, Any], family: IpFamily = "any") -> str:

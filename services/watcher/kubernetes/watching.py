@@ -108,10 +108,10 @@ async def watch_once(
     api: Api, selection: Selection, resource_version: str, settings: KubernetesSettings, timing: Timing
 ) -> AsyncGenerator[Opened | WatchEvent, None]:
     """One call: `Opened`, then its events as the server sends them, until it ends. Raises KubernetesError."""
-    seconds = timing.spread(settings.watch_timeout)
+    seconds = timing.spread(settings.kubernetes_watch_timeout)
     async with api.stream(selection, resource_version, seconds) as chunks:
         yield Opened()
-        lines = Lines(settings.line_limit)
+        lines = Lines(settings.kubernetes_line_limit)
         async for chunk in chunks:
             for line in lines.feed(chunk):
                 yield parse_event(line)
@@ -131,7 +131,7 @@ async def follow(
     which only a new list leads on: Expired (410, at the beginning of a watch or as its ERROR event), other ERROR
     events, lines that aren't events, no connection."""
     asked_at = timing.clock()
-    snapshot = await list_all(api, selection, settings.page_size, arrive)
+    snapshot = await list_all(api, selection, settings.kubernetes_page_size, arrive)
     version = snapshot.resource_version
     listed = Listed(snapshot.items, version, asked_at)
     del snapshot
@@ -173,7 +173,7 @@ async def follow(
 
 
 def _shortest(settings: KubernetesSettings) -> float:
-    return min(SHORTEST_WATCH, settings.watch_timeout / 2)
+    return min(SHORTEST_WATCH, settings.kubernetes_watch_timeout / 2)
 
 
 def _read(
@@ -213,7 +213,7 @@ class Watch:
         self._settings = settings
         self._timing = timing or Timing()
         self._arrive = arrive
-        self._backoff = Backoff(settings.first_backoff, settings.longest_backoff, self._timing)
+        self._backoff = Backoff(settings.kubernetes_first_backoff, settings.kubernetes_longest_backoff, self._timing)
         self.listed = False
         """Whether there was a complete list, ever."""
         self.in_touch = False
@@ -330,9 +330,9 @@ class Watch:
             log.info("kubernetes.watch.expired", selection=str(self.selection), reason=str(error))
             return None, 0.0
         if error.kind in SLOW:
-            pause = self._timing.spread(self._settings.refused_interval)
+            pause = self._timing.spread(self._settings.kubernetes_refused_interval)
         if error.retry_after is not None:
-            pause = max(pause, min(error.retry_after, self._settings.longest_retry_after))
+            pause = max(pause, min(error.retry_after, self._settings.kubernetes_longest_retry_after))
         before, text = self.problem, str(error)
         self.problem = Problem(error.kind, text, self._timing.clock() if before is None else before.since)
         if before is not None and (before.kind, before.text) == (error.kind, text):

@@ -191,7 +191,7 @@ async def test_an_exec_plugin_that_fails_is_told(connected: Connect, code: str, 
     user = {"exec": {"apiVersion": "v1", "command": sys.executable, "args": ["-c", code]}}
     timeout = 0.3 if "sleep" in code else 30.0
     with pytest.raises(ConfigurationError, match=said):
-        await connected(user, credentials_timeout=timeout)
+        await connected(user, kubernetes_credentials_timeout=timeout)
 
 
 async def test_a_kubeconfigs_token_file_is_read_again_after_401(
@@ -216,10 +216,10 @@ def add_context(path: Path, name: str, token: str) -> None:
 async def test_a_context_is_chosen(server: ApiServer, connected: Connect, tmp_path: Path) -> None:
     path = server.kubeconfig(tmp_path / "contexts", {"token": "secret"})
     add_context(Path(path), "other", "other-token")
-    assert await works(await connected(kubeconfig=path, context="other"))
+    assert await works(await connected(kubeconfig=path, kubeconfig_context="other"))
     assert server.seen[0].headers["Authorization"] == "Bearer other-token"
     with pytest.raises(ConfigurationError, match="context nobody"):
-        await connected(kubeconfig=path, context="nobody")
+        await connected(kubeconfig=path, kubeconfig_context="nobody")
 
 
 async def test_outside_of_pods_it_is_what_kubectl_reads(server: ApiServer, tmp_path: Path) -> None:

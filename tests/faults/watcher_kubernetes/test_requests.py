@@ -169,7 +169,7 @@ async def test_a_server_that_is_no_tls_server(connected: Connect, server: ApiSer
 async def test_an_answer_that_does_not_come(server: ApiServer, connected: Connect) -> None:
     server.pause(held := asyncio.Event())
     with pytest.raises(TimedOut, match="didn't answer completely within 200ms"):
-        await (await connected(request_timeout=0.2)).page(ALL_PODS, 500)
+        await (await connected(kubernetes_request_timeout=0.2)).page(ALL_PODS, 500)
     held.set()
 
 
@@ -184,12 +184,12 @@ async def test_an_answer_that_trickles(server: ApiServer, connected: Connect) ->
 
     server.next.append(trickle)
     with pytest.raises(TimedOut):
-        await (await connected(request_timeout=0.2)).page(ALL_PODS, 500)
+        await (await connected(kubernetes_request_timeout=0.2)).page(ALL_PODS, 500)
 
 
 async def test_an_answer_that_is_too_large(server: ApiServer, connected: Connect) -> None:
     with pytest.raises(BadAnswer, match=r"can't list pods in namespace default: .*larger than the limit of 100 bytes"):
-        await (await connected(answer_limit=100)).page(ALL_PODS, 500)
+        await (await connected(kubernetes_answer_limit=100)).page(ALL_PODS, 500)
 
 
 async def test_an_answer_that_breaks_off(server: ApiServer, connected: Connect) -> None:

@@ -24,7 +24,7 @@ from tests.faults.watcher_kubernetes.conftest import Connect
 ALL_PODS = Selection(PODS, "default")
 CONVERGED = 10.0
 """Seconds in which whatever is going to happen has happened, on a machine that is busy with other tests."""
-QUICK = {"first_backoff": 0.02, "longest_backoff": 0.2, "refused_interval": 0.1}
+QUICK = {"kubernetes_first_backoff": 0.02, "kubernetes_longest_backoff": 0.2, "kubernetes_refused_interval": 0.1}
 
 
 async def eventually(holds: Callable[[], bool], what: str) -> None:
@@ -118,7 +118,7 @@ async def test_410_at_connect_lists_again(server: ApiServer, connected: Connect)
 
 async def test_inactivity_begins_a_watch_anew(server: ApiServer, connected: Connect) -> None:
     """A server, or a proxy, that keeps the connection and says nothing: a change that it never sent is seen."""
-    async with following(server, connected, inactivity_timeout=0.3) as reader:
+    async with following(server, connected, kubernetes_inactivity_timeout=0.3) as reader:
         server.weather.frozen = True
         server.cluster.put("c")
         await asyncio.sleep(0.05)
@@ -129,7 +129,7 @@ async def test_inactivity_begins_a_watch_anew(server: ApiServer, connected: Conn
 
 async def test_a_watch_whose_answer_does_not_begin_is_given_up(server: ApiServer, connected: Connect) -> None:
     """A server that takes connections and is hung: that isn't noticed by the inactivity time-out alone."""
-    client = await connected(request_timeout=0.2, inactivity_timeout=60.0)
+    client = await connected(kubernetes_request_timeout=0.2, kubernetes_inactivity_timeout=60.0)
     server.pause(held := asyncio.Event())
     with pytest.raises(TimedOut, match="didn't begin to answer within 200ms"):
         async with client.stream(ALL_PODS, "102", 300.0):
@@ -139,7 +139,7 @@ async def test_a_watch_whose_answer_does_not_begin_is_given_up(server: ApiServer
 
 async def test_bookmarks_alone_keep_a_watch(server: ApiServer, connected: Connect) -> None:
     server.weather.bookmark_every = 0.1
-    async with following(server, connected, inactivity_timeout=0.6) as reader:
+    async with following(server, connected, kubernetes_inactivity_timeout=0.6) as reader:
         first = reader.watch.confirmed_at
         await eventually(lambda: reader.watch.bookmarks >= 12, "bookmarks for twice the time-out")
         assert reader.watch.confirmed_at is not None
@@ -152,7 +152,7 @@ async def test_a_half_open_connection_is_probed(server: ApiServer, connected: Co
     """The system is told to find out in time whether the other end is still there."""
     if not hasattr(socket, "TCP_KEEPIDLE"):
         pytest.skip("the options are Linux's")
-    client: Client = await connected(keepalive=40.0)
+    client: Client = await connected(kubernetes_keepalive=40.0)
     async with client.stream(ALL_PODS, "102", 30.0) as answer:
         connection = answer._response.connection  # type: ignore[attr-defined]
         found = connection.transport.get_extra_info("socket")
@@ -173,7 +173,7 @@ async def test_a_server_that_never_ends_a_watch_is_left_after_the_grace(server: 
 
     trickling = asyncio.create_task(trickle())
     try:
-        client = await connected(watch_grace=0.5, inactivity_timeout=0.4)
+        client = await connected(kubernetes_watch_grace=0.5, kubernetes_inactivity_timeout=0.4)
         begun = time.monotonic()
         async with client.stream(ALL_PODS, "102", 1.0) as chunks:
             with pytest.raises(TimedOut, match="didn't answer completely"):
@@ -185,7 +185,7 @@ async def test_a_server_that_never_ends_a_watch_is_left_after_the_grace(server: 
 
 
 async def test_a_huge_line_is_refused_and_the_rest_listed(server: ApiServer, connected: Connect) -> None:
-    async with following(server, connected, line_limit=100_000) as reader:
+    async with following(server, connected, kubernetes_line_limit=100_000) as reader:
         server.send(b'{"type":"ADDED","object":{"metadata":{"name":"' + b"x" * 200_000)
         await eventually(lambda: reader.lists >= 2, "the list after it")
     assert [problem.kind for problem in reader.problems] == [Kind.BAD_ANSWER]

@@ -41,10 +41,10 @@ async def eventually(holds: Callable[[], bool], what: str, timeout: float = CONV
 class Reader:
     """A picker's view of the facts: what there is now, and every event that led to it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pool: str = POOL) -> None:
         self._bus = Bus(url, name="reader")
         self.events: list[Event] = []
-        self.replica = Replica(self._bus, Subjects(), POOL, self.events.append)
+        self.replica = Replica(self._bus, Subjects(), pool, self.events.append)
 
     async def start(self) -> None:
         await self.replica.start()

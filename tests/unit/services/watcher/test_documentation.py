@@ -1,4 +1,4 @@
-"""docs/endpoints-file.md says what the program does."""
+"""docs/endpoints-file.md and docs/kubernetes.md say what the program does."""
 
 import re
 from pathlib import Path
@@ -7,13 +7,21 @@ import pytest
 
 from services.watcher.app import WatcherService
 from services.watcher.documents import read_documents
+from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.plugins import FileDiscovery
 from services.watcher.settings import WatcherSettings
 from shared.config.problems import Problems
-from shared.service import CommonSettings, describe
+from shared.service import describe
 
-PAGE = (Path(__file__).parents[4] / "docs" / "endpoints-file.md").read_text()
-OWN = [one for one in describe(WatcherSettings) if one[0] not in {flag for flag, *_ in describe(CommonSettings)}]
+PAGE_FILE = Path(__file__).parents[4] / "docs" / "endpoints-file.md"
+PAGE = PAGE_FILE.read_text()
+CLUSTER_PAGE = PAGE_FILE.with_name("kubernetes.md").read_text()
+CLUSTER = {
+    *("--kubernetes", "--kubeconfig", "--kubeconfig-context", "--pools", "--config-map", "--endpoint-selector"),
+    *("--endpoint-target-ports", "--endpoint-slices", "--ip-family"),
+}
+OTHERS = {flag for flag, *_ in describe(KubernetesSettings)} | CLUSTER
+OWN = [one for one in describe(WatcherSettings) if one[0] not in OTHERS]
 EXAMPLES = [text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "clusters:" not in text]
 
 
@@ -22,6 +30,12 @@ def test_every_setting_is_listed_with_its_default(flag: str, default: str) -> No
     [row] = [line for line in PAGE.splitlines() if line.startswith(f"| `{flag}` |")]
     shown = row.split("|")[2].strip().strip("`")
     assert shown in (default, "16Mi" if default == str(16 * 2**20) else default)
+
+
+@pytest.mark.parametrize("flag", sorted(CLUSTER))
+def test_what_a_cluster_is_chosen_by_is_explained(flag: str) -> None:
+    assert flag in {one[0] for one in describe(WatcherSettings)}
+    assert f"`{flag}`" in CLUSTER_PAGE
 
 
 @pytest.mark.parametrize("text", EXAMPLES)

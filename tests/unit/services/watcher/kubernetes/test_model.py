@@ -143,7 +143,9 @@ def test_the_set_equals_the_servers_after_any_sequence_of_changes_cuts_and_expir
         cluster.put("a", labels={"app": "vllm"})
         api = FakeApi(cluster)
         api.piece = piece
-        watch = Watch(api, Selection(PODS, "default", labels), KubernetesSettings(page_size=page_size), time.timing)
+        watch = Watch(
+            api, Selection(PODS, "default", labels), KubernetesSettings(kubernetes_page_size=page_size), time.timing
+        )
         async with reading(watch, cluster) as reader:
             for act, turns in steps:
                 act(cluster, api, time)

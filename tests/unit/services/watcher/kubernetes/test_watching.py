@@ -84,7 +84,7 @@ async def test_the_server_selects() -> None:
 
 
 async def test_a_list_in_pages_is_one_list() -> None:
-    peer = Peer(settings=KubernetesSettings(page_size=2))
+    peer = Peer(settings=KubernetesSettings(kubernetes_page_size=2))
     for name in "cdefg":
         peer.cluster.put(name)
     async with peer.followed() as reader:
@@ -94,7 +94,7 @@ async def test_a_list_in_pages_is_one_list() -> None:
 
 
 async def test_page_expiry_during_a_list_starts_the_list_over_in_one_piece() -> None:
-    peer = Peer(settings=KubernetesSettings(page_size=1))
+    peer = Peer(settings=KubernetesSettings(kubernetes_page_size=1))
 
     def compact_before_the_second_page() -> None:
         if len(peer.api.pages) == 2:
@@ -110,7 +110,7 @@ async def test_page_expiry_during_a_list_starts_the_list_over_in_one_piece() -> 
 
 
 async def test_changes_between_the_pages_of_a_list_follow_it() -> None:
-    peer = Peer(settings=KubernetesSettings(page_size=1))
+    peer = Peer(settings=KubernetesSettings(kubernetes_page_size=1))
 
     def change_before_the_second_page() -> None:
         if len(peer.api.pages) == 2:
@@ -252,7 +252,7 @@ async def test_watching_garbage_lines_list_again(garbage: bytes) -> None:
 
 
 async def test_watching_a_line_without_end_lists_again_when_the_limit_is_reached() -> None:
-    peer = Peer(settings=KubernetesSettings(line_limit=1000))
+    peer = Peer(settings=KubernetesSettings(kubernetes_line_limit=1000))
     async with peer.followed() as reader:
         for _ in range(11):
             peer.api.send(b"x" * 100)

@@ -1,0 +1,364 @@
+"""What a cluster says of one pool, as a source: its resource, its pods, what refers to it, and its configuration.
+
+Each resource is an origin of its own: a bad one is rejected and its last good version holds, while the others go on.
+The pods together are one origin, because they are listed as one. Bursts are put together: a watch that lists again, or
+a deployment that scales, is one change or a few.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import structlog
+from msgspec import Struct
+
+from services.watcher.documents import Documents
+from services.watcher.kubernetes.cluster import Cluster, Feed, ObjectId, Wanted
+from services.watcher.kubernetes.pods import arrive, endpoints_of, selector_text
+from services.watcher.kubernetes.resource import JsonObject
+from services.watcher.kubernetes.settings import IpFamily
+from services.watcher.kubernetes.slices import SERVICE_LABEL, endpoints_of_slice
+from services.watcher.resources import GROUPS, KINDS, PoolId, read_resource
+from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
+from shared.config.loaded import LoadedConfig
+from shared.config.problems import Invalid, Problem, Problems
+from shared.datalayer.objects import KubernetesObject, ObjectKind
+from shared.model import Configuration, Endpoint, Pool
+
+log = structlog.get_logger(__name__)
+
+PODS = "pods"
+"""The origin of the endpoints."""
+COALESCE = 0.005
+"""Seconds in which changes are put together."""
+_POD = (ObjectKind("", "v1", "Pod"),)
+_SLICE = (ObjectKind("discovery.k8s.io", "v1", "EndpointSlice"),)
+_CONFIG_MAP = (ObjectKind("", "v1", "ConfigMap"),)
+_REFERRING = tuple(kind for kind in KINDS if kind != "InferencePool")
+
+Validate = Callable[[Configuration], LoadedConfig]
+"""Loads a configuration with every tier's plugins. Raises `Invalid`."""
+
+
+class ConfigMapKey(Struct, frozen=True):
+    """Where the EndpointPickerConfig is."""
+
+    namespace: str
+    name: str
+    key: str = ""
+    """Empty: the only one, or the first that ends in `.yaml`."""
+
+    def __str__(self) -> str:
+        return f"ConfigMap {self.namespace}/{self.name}"
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What of a cluster is one pool's."""
+
+    pool: PoolId
+    stand_alone: Pool | None = None
+    """The pool itself, where no InferencePool says what it is; nothing refers to it then."""
+    config_map: ConfigMapKey | None = None
+    slices_of: str = ""
+    """The Service whose EndpointSlices say where the pool's servers are, instead of its pods."""
+    ip_family: IpFamily = "any"
+    """Which of a pod's addresses is taken; `any` is its primary one."""
+
+
+class KubernetesSource:
+    """Follows one pool. `run` is to follow `load`."""
+
+    name = "kubernetes"
+
+    def __init__(self, plan: Plan, validate: Validate) -> None:
+        self._cluster: Cluster | None = None
+        self._plan = plan
+        self._validate = validate
+        self._changed = asyncio.Event()
+        self._dirty: set[Feed] = set()
+        self._told: dict[str, Event] = {}
+        self._read: dict[tuple[str, str, ObjectId], tuple[JsonObject, Event | str]] = {}
+        """By kind, group and object: what it comes to; a text says why it isn't for this pool."""
+        self._resources: dict[tuple[str, str], Feed] = {}
+        """By kind and group."""
+        self._objects: dict[ObjectKind, Feed] = {}
+        """Those that the configuration's extractors hear of."""
+        self._config: Feed | None = None
+        self._pods: Feed | None = None
+        self._next_pods: Feed | None = None
+        """Of a selector that has changed, until it is known what it selects."""
+        self._endpoints: dict[ObjectId, tuple[JsonObject, tuple[Endpoint, ...]]] = {}
+        self._pool: Pool | None = None
+
+    # What is asked for
+
+    def start(self, cluster: Cluster) -> None:
+        """Begin to follow."""
+        self._cluster = cluster
+        namespace = self._plan.pool.namespace
+        if self._plan.stand_alone is not None:
+            self._use(self._plan.stand_alone)
+        else:
+            for kind in KINDS:
+                for group in GROUPS:
+                    kinds = tuple(ObjectKind(group, version, kind) for version in KINDS[kind].specs)
+                    self._resources[kind, group] = self._follow(Wanted(kinds, namespace))
+        if (config := self._plan.config_map) is not None:
+            self._config = self._follow(Wanted(_CONFIG_MAP, config.namespace, fields=f"metadata.name={config.name}"))
+
+    def want(self, kinds: frozenset[ObjectKind]) -> bool:
+        for kind in self._objects.keys() - kinds:
+            self._leave(self._objects.pop(kind))
+        for kind in kinds - self._objects.keys():
+            self._objects[kind] = self._follow(Wanted((kind,), self._plan.pool.namespace))
+        return False
+
+    def confirmed(self, now: float) -> float:
+        return min((feed.confirmed(now) for feed in self._required()), default=float("-inf"))
+
+    async def load(self) -> Sequence[Event]:
+        """Waits until all that is required is known, for as long as that takes."""
+        while True:
+            events = self._collect()
+            if self._complete():
+                return [*self._told.values()] or events
+            await self._wait()
+
+    async def changes(self) -> Sequence[Event]:
+        """Waits for a change; what it is."""
+        await self._wait()
+        await asyncio.sleep(COALESCE)
+        return self._collect()
+
+    async def run(self, emit: Emit) -> None:
+        while True:
+            if events := await self.changes():
+                emit(events)
+
+    async def _wait(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    def _complete(self) -> bool:
+        """Whether it is known what there is. What isn't required is waited for unless there is trouble with it."""
+        optional = [feed for key, feed in self._resources.items() if key[0] != "InferencePool"]
+        if not all(feed.known for feed in self._required()) or (self._pods is None and self._pool is not None):
+            return False
+        if self._config is not None and not isinstance(self._told.get(str(self._plan.config_map)), Reset):
+            return False
+        return all(feed.known or feed.problem for feed in (*optional, *self._objects.values()))
+
+    def _required(self) -> Iterator[Feed]:
+        yield from (feed for key, feed in self._resources.items() if key[0] == "InferencePool")
+        yield from (feed for feed in (self._pods, self._config) if feed is not None)
+
+    # What comes
+
+    def _listen(self, feed: Feed) -> None:
+        self._dirty.add(feed)
+        self._changed.set()
+
+    def _follow(self, wanted: Wanted) -> Feed:
+        assert self._cluster is not None, "started"
+        feed = self._cluster.follow(wanted, self._listen)
+        self._listen(feed)  # it may be known already, to another pool
+        return feed
+
+    def _leave(self, feed: Feed) -> None:
+        assert self._cluster is not None, "started"
+        self._cluster.leave(feed, self._listen)
+        self._dirty.discard(feed)
+
+    def _collect(self) -> list[Event]:
+        """What is to be told of all that has changed."""
+        events: list[Event] = []
+        dirty, self._dirty = self._dirty, set()
+        for name in {key[0] for key, feed in self._resources.items() if feed in dirty}:
+            self._differ(f"{name} ", self._read_kind(name), events)
+        if (alone := self._plan.stand_alone) is not None:
+            origin = _origin("InferencePool", (alone.namespace, alone.name))
+            self._differ(origin, {origin: Reset(origin, Documents(resources=(alone,)))}, events)
+        self._differ("objects ", {**self._wanted_objects, **self._read_objects(dirty)}, events)
+        if self._config is not None and self._config in dirty and self._config.known:
+            origin = str(self._plan.config_map)
+            self._differ(origin, {origin: self._read_config(origin, self._config)}, events)
+        if self._next_pods is not None and self._next_pods.known:
+            self._take_next_pods()
+        self._differ(PODS, self._read_pods(), events)
+        return events
+
+    def _read_objects(self, dirty: set[Feed]) -> dict[str, Event]:
+        found: dict[str, Event] = {}
+        for kind, feed in self._objects.items():
+            if feed in dirty and feed.known:
+                origin = f"objects {kind}"
+                objects = tuple(_object(kind, one) for _, one in sorted(feed.objects.items()))
+                found[origin] = Reset(origin, Documents(objects=objects))
+        return found
+
+    @property
+    def _wanted_objects(self) -> dict[str, Event]:
+        """What was told of the objects that are wanted."""
+        return {origin: self._told[origin] for kind in self._objects if (origin := f"objects {kind}") in self._told}
+
+    def _differ(self, lead: str, told: Mapping[str, Event], events: list[Event]) -> None:
+        """Note what of the origins that begin with `lead` is to be told."""
+        for origin in [one for one in self._told if one.startswith(lead) and one not in told]:
+            del self._told[origin]
+            events.append(Removed(origin))
+        for origin, event in told.items():
+            if self._told.get(origin) != event:
+                self._told[origin] = event
+                events.append(event)
+
+    # Resources
+
+    def _read_kind(self, kind: str) -> dict[str, Event]:
+        """All resources of a kind, each once: where two groups have one of a name, the newer group's counts."""
+        found: dict[str, Event] = {}
+        seen: set[str] = set()
+        chosen: Pool | None = None
+        for group in GROUPS:
+            feed = self._resources[kind, group]
+            present = set()
+            for id, item in sorted(feed.objects.items()):
+                key = kind, group, id
+                present.add(key)
+                event = self._read_one(key, item)
+                if isinstance(event, str):
+                    continue
+                if id[1] in seen:
+                    log.debug("resource.shadowed", kind=kind, name=id[1], group=group)
+                    continue
+                seen.add(id[1])
+                found[_origin(kind, id)] = event
+                if isinstance(event, Reset) and event.documents.resources:
+                    chosen = next((one for one in event.documents.resources if isinstance(one, Pool)), chosen)
+            for key in [one for one in self._read if one[:2] == (kind, group) and one not in present]:
+                del self._read[key]
+        if kind == "InferencePool":
+            self._choose(chosen, rejected=any(isinstance(one, Rejected) for one in found.values()))
+        return found
+
+    def _read_one(self, key: tuple[str, str, ObjectId], item: JsonObject) -> Event | str:
+        known = self._read.get(key)
+        if known is not None and known[0] is item:
+            return known[1]
+        event = self._event(key[0], _origin(key[0], key[2]), item)
+        self._read[key] = item, event
+        return event
+
+    def _event(self, kind: str, origin: str, item: JsonObject) -> Event | str:
+        """What a resource comes to, or why it isn't for this pool."""
+        pool = self._plan.pool
+        metadata = item["metadata"]
+        if kind == "InferencePool" and (metadata.get("namespace"), metadata["name"]) != (pool.namespace, pool.name):
+            return f"{pool} is served"
+        if metadata.get("deletionTimestamp"):
+            return "it is being deleted"
+        problems = Problems()
+        read = read_resource(item, kind, "", problems, pool)
+        if isinstance(read.resource, Pool) and not read.resource.target_ports:
+            problems.error("spec.targetPorts", "empty; the port at which the model servers serve is needed")
+        if problems.errors:
+            return Rejected(origin, tuple(problems.errors))
+        if read.resource is None:
+            return read.ignored
+        return Reset(origin, Documents(resources=(read.resource,), warnings=tuple(problems.warnings)))
+
+    # Endpoints
+
+    def _choose(self, pool: Pool | None, *, rejected: bool) -> None:
+        """This is the pool now. None: there is none; one that is rejected stays as it was."""
+        if pool is not None:
+            self._use(pool)
+        elif not rejected:
+            self._pool = None
+            for feed in (self._pods, self._next_pods):
+                if feed is not None:
+                    self._leave(feed)
+            self._pods = self._next_pods = None
+
+    def _use(self, pool: Pool) -> None:
+        if pool == self._pool:
+            return
+        self._pool = pool
+        self._endpoints.clear()
+        if self._plan.slices_of:
+            wanted = Wanted(_SLICE, pool.namespace, f"{SERVICE_LABEL}={self._plan.slices_of}")
+        else:
+            wanted = Wanted(_POD, pool.namespace, selector_text(pool.selector), arrive=arrive)
+        if self._next_pods is not None:
+            self._leave(self._next_pods)
+            self._next_pods = None
+        if self._pods is None or self._pods.wanted != wanted:
+            self._next_pods = self._follow(wanted)
+
+    def _take_next_pods(self) -> None:
+        """It is known what the new selector selects."""
+        if self._pods is not None:
+            self._leave(self._pods)
+        self._pods, self._next_pods = self._next_pods, None
+
+    def _read_pods(self) -> dict[str, Event]:
+        """The endpoints; while it isn't known what the pool selects, those that are told last."""
+        feed, pool = self._pods, self._pool
+        if pool is None:
+            complete = all(one.known for one in self._required())
+            return {PODS: Reset(PODS, Documents(endpoints=()))} if complete else self._unchanged
+        if feed is None or not feed.known:
+            return self._unchanged
+        make = endpoints_of_slice if self._plan.slices_of else endpoints_of
+        before, self._endpoints = self._endpoints, {}
+        found: dict[str, Endpoint] = {}
+        for id, item in feed.objects.items():
+            known = before.get(id)
+            if known is None or known[0] is not item:
+                known = item, make(item, pool, self._plan.ip_family)
+            self._endpoints[id] = known
+            for one in known[1]:  # a server that moves from one slice to another is in both; so is one of two families
+                other = found.setdefault(one.id, one)
+                if (":" in one.address, one.address) < (":" in other.address, other.address):
+                    found[one.id] = one
+        return {PODS: Reset(PODS, Documents(endpoints=tuple(found[id] for id in sorted(found))))}
+
+    @property
+    def _unchanged(self) -> dict[str, Event]:
+        return {PODS: self._told[PODS]} if PODS in self._told else {}
+
+    # Configuration
+
+    def _read_config(self, origin: str, feed: Feed) -> Event:
+        config = self._plan.config_map
+        assert config is not None
+        item = feed.objects.get((config.namespace, config.name))
+        if item is None:
+            return Rejected(origin, (Problem("", "there is none, and --config-map names it"),))
+        data: dict[str, str] = item.get("data") or {}
+        key = config.key or next((one for one in sorted(data) if len(data) == 1 or one.endswith(".yaml")), "")
+        if key not in data:
+            there = ", ".join(sorted(data)) or "none"
+            return Rejected(origin, (Problem("data", f"{config.key or '*.yaml'!r} isn't among its keys: {there}"),))
+        configuration = Configuration(text=data[key], origin=f"{origin} {key}")
+        try:
+            loaded = self._validate(configuration)
+        except Invalid as error:
+            return Rejected(origin, tuple(error.problems))
+        return Reset(origin, Documents(configuration=configuration), loaded)
+
+    def not_ours(self) -> dict[str, str]:
+        """Resources that are there and aren't for this pool, each with the reason."""
+        return {
+            _origin(kind, id): reason for (kind, _, id), (_, reason) in self._read.items() if isinstance(reason, str)
+        }
+
+    def __repr__(self) -> str:
+        return f"<KubernetesSource {self._plan.pool}: {len(self._told)} origins>"
+
+
+def _origin(kind: str, id: ObjectId) -> str:
+    return f"{kind} {id[0]}/{id[1]}"
+
+
+def _object(kind: ObjectKind, item: JsonObject) -> KubernetesObject:
+    metadata = item["metadata"]
+    return KubernetesObject(kind, metadata["name"], item, metadata.get("namespace") or "")

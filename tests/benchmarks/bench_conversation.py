@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from services.picker.admin.decisions import DecisionRing
+from services.picker.admin.metrics import FOLD_EVERY
 from services.picker.exchange import Desk
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Limits, RequestReady
@@ -142,33 +143,33 @@ def decided(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
     desk, served, frame_comes = _desk(endpoints)
     limits, director, parsers = Limits(), desk.pipeline.director, desk.pipeline.parsers
     first, ready, _, last = messages
-    turn = 0
+    make_id, turn = "made".__str__, 0
 
     def run() -> None:
         nonlocal turn
         turn += 1
         if turn % FRAME_EVERY == 0:
             frame_comes()
-        conversation = Conversation(limits, lambda: "made")
+        if turn % FOLD_EVERY == 0:
+            desk.metrics.fold()
+        conversation = Conversation(limits, make_id)
         conversation.receive(first, NOW)
         conversation.responses()
         (event,) = conversation.receive(ready, NOW)
-        assert isinstance(event, RequestReady)
-        head = event.head
+        head, body = event.head, event.body  # type: ignore[union-attr]
         request = Request(
             id=head.request_id,
             headers=head.headers,
             path=head.path,
-            content=parsers.parse(head.path, head.headers, event.body),
-            body_size=len(event.body),
+            content=parsers.parse(head.path, head.headers, body),
+            body_size=len(body),
             subset=head.subset,
             received_at=NOW,
         )
-        decision = director.decide(request, desk.view, NOW + 0.1)
-        assert isinstance(decision.outcome, Route)
-        conversation.route(decision.outcome)
+        route: Route = director.decide(request, desk.view, NOW + 0.1).outcome  # type: ignore[assignment]
+        conversation.route(route)
         conversation.responses()
-        conversation.receive(served[decision.outcome.destinations[0]], NOW)
+        conversation.receive(served[route.destinations[0]], NOW)
         conversation.responses()
         conversation.receive(last, NOW)
         conversation.responses()

@@ -1,8 +1,9 @@
 """A histogram in plain lists, which becomes a metric when it is scraped."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+import numpy as np
 from prometheus_client.core import HistogramMetricFamily
 
 
@@ -37,3 +38,39 @@ class Histogram:
 
     def __repr__(self) -> str:
         return f"<Histogram {self.count} times, {self._sum:g} together>"
+
+
+class Timings(Histogram):
+    """A histogram for what is observed with every request: to take an amount down is all that `observe` does. It is
+    counted when somebody looks, or when `fold` is called, which has to happen from time to time."""
+
+    __slots__ = ("_waiting", "note")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        super().__init__(bounds)
+        self._waiting: list[float] = []
+        self.note: Callable[[float], None] = self._waiting.append
+        """`observe`, without a call of ours."""
+
+    def observe(self, amount: float) -> None:
+        self._waiting.append(amount)
+
+    @property
+    def count(self) -> int:
+        self.fold()
+        return sum(self._counts)
+
+    def fold(self) -> None:
+        """Count what waits."""
+        if not self._waiting:
+            return
+        amounts = np.array(self._waiting)
+        self._waiting.clear()
+        places = np.searchsorted(self._bounds, amounts, side="left")
+        for place, count in enumerate(np.bincount(places, minlength=len(self._counts)).tolist()):
+            self._counts[place] += count
+        self._sum += float(amounts.sum())
+
+    def add_to(self, family: HistogramMetricFamily, labels: Iterable[str] = ()) -> None:
+        self.fold()
+        super().add_to(family, labels)

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.picker.admin.histogram import Histogram
+from services.picker.admin.histogram import Timings
 from services.picker.admin.request_metrics import MODELS, OpenRequest, RequestCollector, RequestMetrics
 from services.picker.decision import Decision
 from services.picker.requests.request import Route
@@ -19,6 +19,8 @@ from services.picker.state.view import View
 
 SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
 LONG = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1200.0)
+FOLD_EVERY = 512
+"""Decisions whose timings are taken down before they are counted."""
 PLUGIN_LABELS = ("extension_point", "plugin_type", "plugin_name")
 
 
@@ -40,10 +42,11 @@ class PickerMetrics:
         """By endpoint id: how often it was the first choice."""
         self.statuses: dict[int, int] = {}
         self.served_by: dict[str, int] = {}
-        self.decision_seconds = Histogram(SHORT)
-        self.request_seconds = Histogram(LONG)
-        self.scheduling_seconds = Histogram(SHORT)
-        self.plugin_seconds: dict[tuple[str, str, str], Histogram] = {}
+        self.decision_seconds = Timings(SHORT)
+        self.request_seconds = Timings(LONG)
+        self.scheduling_seconds = Timings(SHORT)
+        self.plugin_seconds: dict[tuple[str, str, str], Timings] = {}
+        self._unfolded = 0
         self.reloads = Counter(
             "pointsman_picker_config_loads", "Configurations taken over or refused", ["result"], registry=registry
         )
@@ -58,7 +61,7 @@ class PickerMetrics:
             endpoint = decision.layout.endpoints[decision.picked[0]].id
             self.picks[endpoint] = self.picks.get(endpoint, 0) + 1
             self.answered(200, seconds)
-            self.scheduling_seconds.observe(decision.seconds)
+            self.scheduling_seconds.note(decision.seconds)
         else:
             self.answered(decision.outcome.status, seconds)
         return self.requests.decided(decision)
@@ -71,7 +74,10 @@ class PickerMetrics:
     def answered(self, status: int, seconds: float) -> None:
         """A request got its answer, 200 meaning that it was routed."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
-        self.decision_seconds.observe(seconds)
+        self.decision_seconds.note(seconds)
+        self._unfolded += 1
+        if self._unfolded >= FOLD_EVERY:
+            self.fold()
 
     def served(self, by: str) -> None:
         """A routed request's response began: from the first choice, a fallback, another endpoint, or one not told."""
@@ -79,11 +85,22 @@ class PickerMetrics:
 
     def completed(self, seconds: float) -> None:
         """A routed request is over, `seconds` after its first message."""
-        self.request_seconds.observe(seconds)
+        self.request_seconds.note(seconds)
 
     def plugin(self, point: str, kind: str, name: str) -> Callable[[float], None]:
         """What takes the seconds of a plugin's calls; the scheduler's `observe`."""
-        return self.plugin_seconds.setdefault((point, kind, name), Histogram(SHORT)).observe
+        return self.plugin_seconds.setdefault((point, kind, name), Timings(SHORT)).note
+
+    def fold(self) -> None:
+        """Count the timings that were only taken down."""
+        self._unfolded = 0
+        for one in (
+            self.decision_seconds,
+            self.request_seconds,
+            self.scheduling_seconds,
+            *self.plugin_seconds.values(),
+        ):
+            one.fold()
 
     def forget_endpoints(self) -> None:
         """Drop the counts of endpoints that have gone."""

@@ -68,11 +68,13 @@ def read(data: bytes) -> Message:
     if len(data) == 2 and (bare := _BARE.get(data)) is not None:
         return bare
     short = _SHORT.get(data[:1])
-    if short is not None and (span := wire.span(data)) is not None:
-        start, end = span
-        context = _CONTEXTS.get(data[end:]) or _learn(data[end:])
-        if context is not None:
-            return Message(short[0], short[1](data[start:end]), end - start, context)
+    if short is not None:
+        start, end = wire.span(data)
+        if end:
+            tail = data[end:]
+            context = _CONTEXTS.get(tail) or _learn(tail)
+            if context is not None:
+                return Message(short[0], short[1](data[start:end]), end - start, context)
     message = ProcessingRequest.FromString(data)
     phase = message.WhichOneof("request")
     if phase is None:

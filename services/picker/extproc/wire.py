@@ -28,19 +28,18 @@ _LAYERS = (
 _PIECE = tag("StreamedBodyResponse", "body")
 
 
-def span(data: bytes) -> tuple[int, int] | None:
-    """Where the content of the length-delimited field that `data` begins with starts and ends; None where that isn't
+def span(data: bytes) -> tuple[int, int]:
+    """Where the content of the length-delimited field that `data` begins with starts and ends; (0, 0) where that isn't
     plain to see."""
-    if len(data) < 3:
-        return None
-    size, start = data[1], 2
-    if size > 0x7F:
-        high, start = data[2], 3
-        if high > 0x7F:
-            return None
-        size = (size & 0x7F) | high << 7
+    size, start = int.from_bytes(data[1:3], "little"), 3
+    if not size & 0x80:
+        size, start = size & 0x7F, 2
+    elif size & 0x8000:
+        return 0, 0
+    else:
+        size = (size & 0x7F) | (size & 0x7F00) >> 1
     end = start + size
-    return (start, end) if end <= len(data) else None
+    return (start, end) if end <= len(data) else (0, 0)
 
 
 class Pieces:

@@ -178,5 +178,7 @@ class OpenAIParser(Parser):
     parameters: JsonParameters
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
-        decode = next(decode for suffix, decode in _DECODERS if path.endswith(suffix))
-        return read(decode, body, self.parameters).content()
+        for suffix, decode in _DECODERS:
+            if path.endswith(suffix):
+                return read(decode, body, self.parameters).content()
+        raise Unparsable(f"{self.TYPE} doesn't read {path}")

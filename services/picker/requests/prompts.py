@@ -77,7 +77,7 @@ class Placeholder(Struct, frozen=True):
 
 def front(*fields: Raw) -> bytes:
     """What a chat template puts before the messages: tools, documents. The JSON as it was sent; null is nothing."""
-    return b"".join([bytes(field) + b"\n" for field in fields if given(field)])
+    return b"".join([bytes(field) + b"\n" for field in fields if field is not NOTHING and given(field)])
 
 
 def dialogue(messages: Iterable[Message]) -> bytes:
@@ -92,7 +92,7 @@ def dialogue(messages: Iterable[Message]) -> bytes:
         elif content is not None:
             pieces.append(b"\n".join([one.encode() if isinstance(one, str) else part_of(one) for one in content]))
         for field in (message.tool_calls, message.name, message.arguments, message.output, message.summary):
-            if given(field):
+            if field is not NOTHING and given(field):
                 pieces.append(bytes(field))
         pieces.append(b"\n")
     return b"".join(pieces)

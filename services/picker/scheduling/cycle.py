@@ -64,6 +64,7 @@ class Cycle:
     """What plugins see of one decision."""
 
     __slots__ = (
+        "_oldest",
         "_products",
         "candidates",
         "layout",
@@ -107,6 +108,7 @@ class Cycle:
             counted = (len(content.prompt) or request.body_size) // BYTES_PER_TOKEN
         self.prompt_tokens = max(counted, 1)
         """The request's prompt in tokens: those that its parser counted, else the reference's estimate; at least 1."""
+        self._oldest = EVER if stale.policy == "lastKnown" else now - stale.after
         self.refusal: Refusal | None = None
         """What a filter that leaves no endpoint wants the client to be told instead of the usual."""
         self._products: dict[str, Any] = {}
@@ -137,9 +139,7 @@ class Cycle:
 
     def oldest(self, after: float | None = None) -> float:
         """The sample time before which an attribute is stale."""
-        if self.stale.policy == "lastKnown":
-            return EVER
-        return self.now - (self.stale.after if after is None else after)
+        return self._oldest if after is None or self.stale.policy == "lastKnown" else self.now - after
 
     def note(self, name: str, rows: Rows, values: Floats) -> None:
         """Have the explanation show a number that isn't a scraped attribute: load in flight, matched blocks."""
@@ -159,12 +159,12 @@ class Cycle:
             return self._score(self.read(key, rows), formula)
         derived = self.view.columns.numbers(key.wire).derived
         known: _Scored | None = derived.get(formula)
-        if known is not None and known.oldest >= self.oldest():
+        if known is not None and known.oldest >= self._oldest:
             self._keep(key.wire, known.reading)
             return known.scores
         reading = self.read(key, rows)
         scores = self._score(reading, formula)
-        if reading.at is not None and len(rows) and (oldest := float(np.minimum.reduce(reading.at))) >= self.oldest():
+        if reading.at is not None and len(rows) and (oldest := float(np.minimum.reduce(reading.at))) >= self._oldest:
             scores.flags.writeable = False
             derived[formula] = _Scored(scores, reading, oldest)
         return scores

@@ -1,6 +1,6 @@
 """What a scheduling plugin implements. Each is plain synchronous code over arrays; none keeps the cycle."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.record import ProfileRun
@@ -24,6 +24,8 @@ class Scorer(Plugin):
 
     ROLES = frozenset({Role.SCORER})
     TIER = Tier.PICKER
+    BOUNDED: ClassVar[bool] = False
+    """Whether its scores are numbers from 0 to 1 by construction, so that the profile needn't see to it."""
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         """Scores, one a row, which nobody changes; the profile holds them to 0..1 and takes NaN for 0."""

@@ -30,30 +30,47 @@ class _Weighed(Struct, frozen=True):
 
 
 class _Scoring:
-    """A scorer at its place in a profile."""
+    """A scorer at its place in a profile.
 
-    __slots__ = ("_last", "observe", "scorer", "weight")
+    Scores that depend on nothing but metrics are the same array for many requests. What is made of such a one is kept,
+    and so is the sum up to it, until another array comes.
+    """
+
+    __slots__ = ("_before", "_kept", "_sum", "observe", "scorer", "weight")
 
     def __init__(self, scorer: Scorer, weight: float, observe: Callable[[float], None]) -> None:
         self.scorer = scorer
         self.weight = weight
         self.observe = observe
-        self._last: _Weighed | None = None
+        self._kept: _Weighed | None = None
+        self._before: Floats | None = None
+        self._sum: Floats | None = None
 
     def score(self, cycle: Cycle, rows: Rows) -> _Weighed:
-        """The scores of these rows. What is made of an array that nobody may change is kept until another one comes:
-        scores that depend on nothing but metrics are the same for many requests."""
+        """The scores of these rows."""
         given = self.scorer.score(cycle, rows)
-        last = self._last
-        if last is not None and last.given is given:
-            return last
+        kept = self._kept
+        if kept is not None and kept.given is given:
+            return kept
         scores = given
-        if not (given[given.argmin()] >= 0.0 and given[given.argmax()] <= 1.0):  # NaN is the least and the most
-            scores = np.fmin(np.fmax(given, 0.0), 1.0)  # fmax takes NaN for 0, which no comparison does
+        # a NaN is the least and the most; fmax takes it for 0, which no comparison does
+        if not self.scorer.BOUNDED and not (given[given.argmin()] >= 0.0 and given[given.argmax()] <= 1.0):
+            scores = np.fmin(np.fmax(given, 0.0), 1.0)
         weighed = _Weighed(given, ScoreStep(self.scorer.name, self.weight, scores), self.weight * scores)
         if not given.flags.writeable:
-            self._last = weighed
+            self._kept, self._before = weighed, None
         return weighed
+
+    def add(self, totals: Floats, weighed: _Weighed) -> Floats:
+        """The sum of this scorer's share and those before it."""
+        kept = weighed is self._kept
+        if kept and totals is self._before and self._sum is not None:
+            return self._sum
+        # not a matrix product: it rounds by position, and endpoints that score alike must tie
+        added: Floats = totals + weighed.weighted
+        if kept:
+            self._before, self._sum = totals, added
+        return added
 
 
 class Profile:
@@ -95,8 +112,7 @@ class Profile:
         for scoring in self._scoring:
             weighed = scoring.score(cycle, rows)
             steps.append(weighed.step)
-            # not a matrix product: it rounds by position, and endpoints that score alike must tie
-            totals = weighed.weighted if totals is None else totals + weighed.weighted
+            totals = weighed.weighted if totals is None else scoring.add(totals, weighed)
             ended = perf_counter()
             scoring.observe(ended - started)
             started = ended

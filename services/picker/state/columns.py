@@ -315,7 +315,7 @@ class Columns:
 
     def numbers(self, name: str) -> Column:
         """The column of an attribute of numbers; all absent when nobody reported it."""
-        return self._own_numbers.get(name) or self._numbers.column(name)
+        return self._own_numbers.get(name) or self._numbers.columns.get(name) or self._numbers.column(name)
 
     def objects(self, name: str) -> ObjectColumn:
         """The column of an attribute whose values aren't numbers; all absent when nobody reported it."""

@@ -33,5 +33,10 @@ class MaxScorePicker(Picker):
 
     def _best(self, cycle: Cycle, totals: Floats) -> int:
         """The place of the highest total; of several alike, one by chance."""
-        best = (totals == totals[totals.argmax()]).nonzero()[0]  # maximum.reduce costs three times argmax
-        return int(best[int(cycle.random.random() * len(best))] if len(best) > 1 else best[0])
+        if len(totals) <= FEW:
+            values = totals.tolist()
+            most = max(values)
+            best = [at for at, value in enumerate(values) if value == most]
+        else:
+            best = (totals == totals[totals.argmax()]).nonzero()[0].tolist()  # maximum.reduce costs three times argmax
+        return best[int(cycle.random.random() * len(best))] if len(best) > 1 else best[0]

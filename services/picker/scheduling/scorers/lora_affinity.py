@@ -17,6 +17,7 @@ class LoraAffinityScorer(Scorer):
     """
 
     TYPE = "lora-affinity-scorer"
+    BOUNDED = True
     REQUIRES = (ACTIVE_MODELS, WAITING_MODELS)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:

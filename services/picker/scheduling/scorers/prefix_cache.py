@@ -49,6 +49,7 @@ class PrefixCacheScorer(Scorer):
     """`w · min(1, matched tokens / scale)² + (1 − w) · matched / total blocks`."""
 
     TYPE = "prefix-cache-scorer"
+    BOUNDED = True
     Parameters = PrefixCacheParameters
     REQUIRES = (PREFIX_MATCH,)
     parameters: PrefixCacheParameters

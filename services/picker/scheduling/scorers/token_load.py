@@ -25,6 +25,7 @@ class TokenLoadScorer(Scorer):
     """`1 − min(t, T) / T`, t being the tokens in flight and those that this request would add."""
 
     TYPE = "token-load-scorer"
+    BOUNDED = True
     Parameters = TokenLoadParameters
     REQUIRES = (IN_FLIGHT_LOAD,)
     parameters: TokenLoadParameters

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.picker.admin.histogram import Histogram
-from services.picker.admin.metrics import PickerMetrics
+from services.picker.admin.histogram import Histogram, Timings
+from services.picker.admin.metrics import FOLD_EVERY, PickerMetrics
 from services.picker.decision import Asked, Decision
 from services.picker.requests.request import Refusal, Route
 from services.picker.scheduling.record import ProfileRun
@@ -49,6 +49,34 @@ def test_a_histogram_counts_by_upper_bound() -> None:
     found = {one.labels.get("le", one.name): one.value for one in family.samples}
     assert found == {"0.1": 2, "1.0": 3, "+Inf": 4, "x_count": 4, "x_sum": pytest.approx(3.65)}
     assert repr(histogram) == "<Histogram 4 times, 3.65 together>"
+
+
+def test_timings_are_what_a_histogram_of_the_same_would_be_whenever_they_are_counted() -> None:
+    plain, late = Histogram((0.1, 1.0)), Timings((0.1, 1.0))
+    for round in ((0.05, 0.1), (), (0.5, 3.0, 1.0, 0.0)):
+        for seconds in round:
+            plain.observe(seconds)
+            late.note(seconds)
+        late.fold()
+    late.observe(7.0)
+    plain.observe(7.0)
+    shown = []
+    for histogram in (plain, late):
+        family = HistogramMetricFamily("x", "", labels=[])
+        histogram.add_to(family)
+        shown.append([(one.name, one.labels, pytest.approx(one.value)) for one in family.samples])
+    assert shown[0] == shown[1]
+    assert (late.count, plain.count) == (7, 7)
+
+
+def test_timings_are_counted_after_some_hundred_decisions_also_when_nobody_looks() -> None:
+    view = pool("a1", "a2")
+    made, _ = metrics(view)
+    note = made.plugin("Scorer", "queue-scorer", "queue")
+    for _ in range(FOLD_EVERY + 1):
+        note(0.001)
+        made.answered(200, 0.001)
+    assert len(made.plugin_seconds["Scorer", "queue-scorer", "queue"]._waiting) <= 2
 
 
 def test_decisions_are_counted_by_status_and_endpoint() -> None:

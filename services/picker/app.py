@@ -36,6 +36,9 @@ from shared.service.bus import BusMetrics, make_bus
 
 log = structlog.get_logger(__name__)
 
+OUTDATED = 30.0
+"""Seconds without a word of Kubernetes, or of the watcher, after which `/readyz` mentions it."""
+
 LEAST_MESSAGE = 64 * 2**20
 """Bytes that a gRPC message may have whatever the body limit: above what our Envoy configuration buffers."""
 MAINTENANCE = 0.25
@@ -90,6 +93,7 @@ class PickerService(Service):
         self._load_sequence = 0
         self._load_published = 0.0
         self.readiness.require("view", self.replica.readiness)
+        self.readiness.mention("source", self._outdated)
         self.readiness.mention("configuration", lambda: self._config_problem or None)
         self.grpc = ExtProcServer(
             self.desk.exchange,
@@ -129,6 +133,13 @@ class PickerService(Service):
         await self.frames.close()
         await self.bus.close()
 
+    def _outdated(self) -> str | None:
+        """What to know of endpoints that their source hasn't confirmed for long."""
+        age = self.replica.source_age()
+        if not self.replica.synced or age < OUTDATED:
+            return None
+        return f"the endpoints are those of {age:.0f} s ago: since then nobody has confirmed them"
+
     def state(self) -> Mapping[str, Any]:
         now = time.monotonic()
         age = self.replica.age(now)
@@ -139,6 +150,7 @@ class PickerService(Service):
             "view": {
                 "synced": self.replica.synced,
                 "age": round(age, 3) if age < 1e9 else None,
+                "source_age": round(self.replica.source_age(now), 3) if age < 1e9 else None,
                 "epoch": self.replica.epoch,
                 "frames": self.view.columns.frames,
             },

@@ -5,6 +5,7 @@ from objects.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ from shared.service.bus import BusMetrics, make_bus
 
 log = structlog.get_logger(__name__)
 
+LONGEST_AGE = 1e9
+"""Seconds that stand for never."""
 ADOPTION = 2.0
 """Seconds that a start waits for the facts on the bus when a host name can't be resolved: they may know its address."""
 
@@ -48,7 +51,14 @@ class WatcherService(Service):
         self.metrics = WatcherMetrics(self.registry)
         self.bus, self._subjects, token = make_bus(settings, self.tier, self.id)
         self.leadership = Leadership(
-            self.bus, self._subjects, token, self.id, self._on_published, self._send_attributes
+            self.bus,
+            self._subjects,
+            token,
+            self.id,
+            self._on_published,
+            self._send_attributes,
+            age=self._age,
+            replicas=settings.nats_replicas,
         )
         self._seen = asyncio.Event()
         """What an earlier watcher published has been seen."""
@@ -143,6 +153,12 @@ class WatcherService(Service):
         self.metrics.show(facts.values())
         if all(keeper.publishes for keeper in self.keepers):
             self.leadership.update(facts, [keeper.token for keeper in self.keepers])
+
+    def _age(self, pool: str) -> float:
+        """Seconds since the sources of a pool, given by its token, last confirmed what they said."""
+        now = time.monotonic()
+        ages = (now - one.confirmed(now) for one in self.keepers if one.token == pool)
+        return min(max(0.0, *ages, 0.0), LONGEST_AGE)
 
     async def _send_attributes(self) -> None:
         """While this watcher leads."""

@@ -31,7 +31,9 @@ SILENCE = 3.0
 class Leadership:
     """Publishes the facts of the last `update` whenever this process leads. `run` until cancelled, then `close`.
 
-    `alongside` is what else is done while it leads: called anew each time, and cancelled when the lease is lost.
+    `alongside` is what else is done while it leads: called anew each time, and cancelled when the lease is lost. `age`
+    gives the seconds since the source of a pool's facts last confirmed them. `replicas`: servers of a NATS cluster that
+    each keep facts and lease.
     """
 
     def __init__(
@@ -42,14 +44,18 @@ class Leadership:
         process_id: str,
         on_event: Callable[[Event], None],
         alongside: Callable[[], Coroutine[Any, Any, None]],
+        age: Callable[[str], float] = lambda _pool: 0.0,
+        replicas: int = 1,
     ) -> None:
         owner = f"{process_id}/{secrets.token_hex(4)}"  # a process that starts again is another owner
         self._bus = bus
         self._pool = pool
         self._facts: Mapping[str, Fact] | None = None
         self._alongside = alongside
-        self.lease = Lease(bus, subjects, LEASE, owner)
-        self.publisher = FactPublisher(bus, subjects, owner, is_leader=lambda: self.lease.held)
+        self.lease = Lease(bus, subjects, LEASE, owner, replicas=replicas)
+        self.publisher = FactPublisher(
+            bus, subjects, owner, replicas=replicas, is_leader=lambda: self.lease.held, age=age
+        )
         self.replica = Replica(bus, subjects, pool, on_event)
 
     @property

@@ -52,6 +52,9 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     config_file: Annotated[
         str, Meta(description="the EndpointPickerConfig to publish; goes before one among the endpoints files")
     ] = ""
+    nats_replicas: Annotated[
+        int, Meta(ge=1, le=5, description="servers of a NATS cluster that each keep the facts and the lease: 1 or 3")
+    ] = 1
     eds_file: Annotated[str, Meta(description="where to write the endpoints for Envoy's EDS; default: nowhere")] = ""
     eds_cluster: Annotated[str, Meta(min_length=1, description="the name of Envoy's cluster in the EDS file")] = (
         "model-servers"

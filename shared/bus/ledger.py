@@ -138,10 +138,10 @@ class Ledger:
         odd |= self._doubtful - believed.keys()
         return len(odd)
 
-    def synced(self, pool: str) -> Synced:
+    def synced(self, pool: str, age: float = 0.0) -> Synced:
         """What a complete copy of the pool looks like now. To be written when nothing is in doubt."""
         totals = self._totals.get(pool) or _Totals()
-        return Synced(epoch=self.epoch, sequence=self.sequence, count=totals.count, digest=totals.digest)
+        return Synced(epoch=self.epoch, sequence=self.sequence, count=totals.count, digest=totals.digest, age=age)
 
     def _store(self, key: str, raw: bytes) -> None:
         self._stored[key] = raw

@@ -37,6 +37,8 @@ class Synced(Struct, frozen=True, kw_only=True, tag="synced/1"):
     """Facts of the pool."""
     digest: int
     """Sum over the pool's facts of xxh3_64(key, fact without epoch and sequence), modulo 2^64."""
+    age: float = 0.0
+    """Seconds since that which the facts come from last confirmed them; 0 while it does."""
 
 
 class Epoch(Struct, frozen=True, kw_only=True, tag="epoch/1"):

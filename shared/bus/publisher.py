@@ -35,10 +35,11 @@ class FactPublisher:
     """Keeps the endpoints bucket equal to the facts of the last `update`, as its one owner.
 
     `owner` is this process's identity, new at each start. `is_leader` is asked before each burst and each serial write
-    (a lease's `held`). Seconds: `ack_timeout` after which an acknowledgement makes everything be published again,
-    `synced_interval` between two repetitions of `synced`, `check_interval` between two comparisons with what the
-    bucket really holds, `marker_ttl` that a delete stays visible. `window`: writes on their way at a time, where the
-    bucket has one replica; with more of them it is one.
+    (a lease's `held`); `age` gives the seconds since the source of a pool's facts last confirmed them. Seconds:
+    `ack_timeout` after which an acknowledgement makes everything be published again, `synced_interval` between two
+    repetitions of `synced`, `check_interval` between two comparisons with what the bucket really holds, `marker_ttl`
+    that a delete stays visible. `window`: writes on their way at a time, where the bucket has one replica; with more of
+    them it is one.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class FactPublisher:
         window: int = 128,
         timeout: float = jetstream.API_TIMEOUT,
         is_leader: Callable[[], bool] = lambda: True,
+        age: Callable[[str], float] = lambda _pool: 0.0,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -75,6 +77,7 @@ class FactPublisher:
         self._window = window
         self._timeout = timeout
         self._is_leader = is_leader
+        self._age = age
         self._wall = wall
         self._clock = clock
         self._log = structlog.get_logger()
@@ -282,7 +285,7 @@ class FactPublisher:
             for start in range(0, len(changes), width):
                 await self._write(changes[start : start + width])
         for pool in self._ledger.pools:
-            await self._fenced_put(synced_key(pool), encode(self._ledger.synced(pool)), {})
+            await self._fenced_put(synced_key(pool), encode(self._ledger.synced(pool, self._age(pool))), {})
         if not self._ledger.changes():
             self._failure = ""
             self._published.set()

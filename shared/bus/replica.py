@@ -84,6 +84,10 @@ class Replica:
         """Seconds since an owner was last heard to say that the view is complete; infinite when none ever was."""
         return self._state.age(self._clock() if now is None else now)
 
+    def source_age(self, now: float | None = None) -> float:
+        """Seconds since the facts are known to have been right: the age at which they were told, and the time since."""
+        return self._state.source_age + self.age(now)
+
     @property
     def epoch(self) -> int:
         return self._state.epoch

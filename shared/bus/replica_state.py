@@ -199,6 +199,8 @@ class ReplicaState:
         """A complete copy has been seen. That stays true: the view ages, but it is never taken away."""
         self.confirmed_at: float | None = None
         """When an owner was last heard to say that the view is complete."""
+        self.source_age = 0.0
+        """How old the facts were then: seconds since their source had confirmed them."""
         self.generation = 0
         """Counts connections: a snapshot that was asked for over an earlier one is of no use."""
         self.counters = Counters()
@@ -315,7 +317,7 @@ class ReplicaState:
         if before is not None and synced.sequence < before.sequence:
             self.counters.late += 1
             return
-        self._latest, self._latest_heard = synced, now
+        self._latest, self._latest_heard, self.source_age = synced, now, synced.age
         if self.synced and self._view.agrees(synced):
             self._confirm(now)
         elif self._candidate is not None and self._candidate.agrees(synced):

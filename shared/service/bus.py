@@ -79,6 +79,11 @@ class BusMetrics(Collector):
             "Time since the watcher was last heard to say that the set is complete; infinite when it never was",
             replica.age(),
         )
+        yield GaugeMetricFamily(
+            "pointsman_view_source_age_seconds",
+            "Time since Kubernetes, or whatever the watcher reads, last confirmed the set; infinite when it never did",
+            replica.source_age(),
+        )
         yield CounterMetricFamily("pointsman_view_resets", "Complete sets that were taken over", counters.resets)
         yield CounterMetricFamily(
             "pointsman_view_gaps", "Times that the set was not what the watcher said it was", counters.gaps

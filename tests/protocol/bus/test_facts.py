@@ -53,6 +53,20 @@ async def test_what_the_owner_wants_is_what_the_reader_sees(connect: Connect) ->
         await until(lambda: replica.age() < 1.0)
 
 
+async def test_readers_know_how_long_the_source_hasnt_confirmed_the_facts(connect: Connect) -> None:
+    age = 0.0
+    publisher = FactPublisher(await connect("watcher"), SUBJECTS, "w1", synced_interval=0.05, age=lambda _: age)
+    async with leading(publisher), reading(await connect("picker")) as (replica, _):
+        publisher.update(endpoints("a"), [POOL])
+        await until(lambda: replica.synced)
+        assert replica.source_age() < 2.0
+        age = 300.0
+        await until(lambda: replica.source_age() >= 300.0)
+        assert replica.age() < 2.0
+        age = 0.0
+        await until(lambda: replica.source_age() < 2.0)
+
+
 async def test_changes_come_one_by_one_and_what_did_not_change_is_not_written_again(connect: Connect) -> None:
     watcher = await connect("watcher")
     publisher = FactPublisher(watcher, SUBJECTS, "w1", synced_interval=60.0)

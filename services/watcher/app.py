@@ -230,12 +230,12 @@ class WatcherService(Service):
         lead = "pointsman_watcher_"
         show(
             lead + "bad_files",
-            "Files whose last good content holds",
+            "Files, or resources of a cluster, whose last good content holds",
             lambda: sum(len(one.holding.problems()) for one in keepers),
         )
         show(
             lead + "last_good_age_seconds",
-            "Time since what holds stopped being what the files say; 0 while it is",
+            "Time since what holds stopped being what files or cluster say; 0 while it is",
             lambda: max(one.last_good_age() for one in keepers),
         )
         show(

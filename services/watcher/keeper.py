@@ -139,9 +139,9 @@ class PoolKeeper:
         asides |= {("debug", file, one) for file, found in self.holding.ignored().items() for one in found}
         for level, file, text in sorted(asides - self._asides):
             if level == "warning":
-                log.warning("file.warning", file=file, problem=text)
+                log.warning("facts.warning", origin=file, problem=text)
             else:
-                log.debug("document.ignored", file=file, document=text)
+                log.debug("facts.ignored", origin=file, document=text)
         self._asides = asides
 
     def _compare(self, before: Mapping[str, list[Any]], after: Mapping[str, list[Any]]) -> None:
@@ -149,9 +149,9 @@ class PoolKeeper:
         for origin, problems in after.items():
             if problems != before.get(origin):
                 self._metrics.rejections.inc()
-                log.error("file.rejected", file=origin, kept="last good", problems=[str(one) for one in problems])
+                log.error("facts.rejected", origin=origin, kept="last good", problems=[str(one) for one in problems])
         for origin in before.keys() - after.keys():
-            log.info("file.accepted", file=origin)
+            log.info("facts.accepted", origin=origin)
 
     # What comes out
 

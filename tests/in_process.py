@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from services.picker.app import PickerService
+from services.picker.settings import PickerSettings
 from shared.service import Service
 from shared.service.readiness import Phase
 
@@ -27,3 +29,10 @@ async def serving(service: S) -> AsyncIterator[S]:
     finally:
         service.stop()
         assert await life == 0
+
+
+def picker(url: str, **settings: Any) -> PickerService:
+    """A picker on free ports of this machine, not yet started."""
+    common = {"admin_host": "127.0.0.1", "admin_port": 0, "grpc_host": "127.0.0.1", "grpc_port": 0}
+    quick = {"grpc_health_port": 0, "secure_serving": False, "drain_delay": 0.0, "drain_timeout": 1.0}
+    return PickerService(PickerSettings(nats_url=(url,), **{**common, **quick, **settings}))

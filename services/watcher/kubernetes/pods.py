@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from typing import Any
 
+from msgspec.structs import replace
+
 from services.watcher.kubernetes.resource import JsonObject, Resource, tidy
 from services.watcher.kubernetes.settings import IpFamily
 from shared.model import Endpoint, Pool
@@ -65,22 +67,26 @@ def endpoints_of(pod: Mapping[str, Any], pool: Pool, family: IpFamily = "any") -
     name, namespace = metadata["name"], metadata.get("namespace") or "default"
     active = active_ports(metadata.get("annotations") or {})
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    return tuple(
-        Endpoint(
-            id=f"{namespace}/{name}-rank-{rank}",
-            name=f"{name}-rank-{rank}",
-            namespace=namespace,
-            address=address,
-            port=port,
-            labels=dict(metadata.get("labels") or {}),
-            rank=rank,
-            node=spec.get("nodeName") or "",
-            node_address=status.get("hostIP") or "",
-            uid=metadata.get("uid") or "",
-        )
-        for rank, port in enumerate(pool.target_ports)
-        if active is None or port in active
+    server = Endpoint(
+        id="",
+        name=name,
+        namespace=namespace,
+        address=address,
+        port=0,
+        labels=dict(metadata.get("labels") or {}),
+        node=spec.get("nodeName") or "",
+        node_address=status.get("hostIP") or "",
+        uid=metadata.get("uid") or "",
     )
+    return tuple(
+        rank_of(server, rank, port) for rank, port in enumerate(pool.target_ports) if active is None or port in active
+    )
+
+
+def rank_of(server: Endpoint, rank: int, port: int) -> Endpoint:
+    """The endpoint of a server that is one of its ports."""
+    name = f"{server.name}-rank-{rank}"
+    return replace(server, id=f"{server.namespace}/{name}", name=name, port=port, rank=rank)
 
 
 def active_ports(annotations: Mapping[str, str]) -> frozenset[int] | None:

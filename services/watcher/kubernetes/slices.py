@@ -7,6 +7,7 @@ as they are where pods are read; those of the slice are the Service's own.
 from collections.abc import Mapping
 from typing import Any
 
+from services.watcher.kubernetes.pods import rank_of
 from services.watcher.kubernetes.settings import IpFamily
 from shared.model import Endpoint, Pool
 
@@ -27,18 +28,14 @@ def endpoints_of_slice(item: Mapping[str, Any], pool: Pool, family: IpFamily = "
             continue
         address = one["addresses"][0]
         target = one.get("targetRef") or {}
-        name = target.get("name") if target.get("kind") == "Pod" else address
-        found += [
-            Endpoint(
-                id=f"{namespace}/{name}-rank-{rank}",
-                name=f"{name}-rank-{rank}",
-                namespace=namespace,
-                address=address,
-                port=port,
-                rank=rank,
-                node=one.get("nodeName") or "",
-                uid=target.get("uid") or "",
-            )
-            for rank, port in enumerate(pool.target_ports)
-        ]
+        server = Endpoint(
+            id="",
+            name=target["name"] if target.get("kind") == "Pod" else address,
+            namespace=namespace,
+            address=address,
+            port=0,
+            node=one.get("nodeName") or "",
+            uid=target.get("uid") or "",
+        )
+        found += [rank_of(server, rank, port) for rank, port in enumerate(pool.target_ports)]
     return tuple(found)

@@ -7,36 +7,18 @@ from contextlib import AsyncExitStack
 import pytest
 
 from services.picker.app import PickerService
-from services.picker.settings import PickerSettings
 from services.simulator.app import simulator
 from services.simulator.gauges import Pins
 from services.simulator.settings import SimulatorSettings
 from shared.attributes import RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from shared.model import Endpoint
-from tests.in_process import serving
+from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, OddServer, Owner, collector, endpoint, eventually, vllm
 
 INTERVAL = 0.2
 COUNTED = 3.0
 """Seconds for which requests are counted."""
-
-
-def picker(url: str, number: int) -> PickerService:
-    return PickerService(
-        PickerSettings(
-            nats_url=(url,),
-            id=f"picker-{number}",
-            admin_host="127.0.0.1",
-            admin_port=0,
-            grpc_host="127.0.0.1",
-            grpc_port=0,
-            grpc_health_port=0,
-            secure_serving=False,
-            drain_delay=0.0,
-            drain_timeout=1.0,
-        )
-    )
 
 
 @pytest.mark.parametrize("pickers", [1, 2, 4])
@@ -52,7 +34,10 @@ async def test_a_model_server_is_asked_once_an_interval_however_many_pickers_the
             server.server.page.pin(Pins(waiting=number))
         for number in range(2):
             await stack.enter_async_context(collector(nats.url, id=f"collector-{number}", interval=INTERVAL))
-        serve = [await stack.enter_async_context(serving(picker(nats.url, number))) for number in range(pickers)]
+        serve = [
+            await stack.enter_async_context(serving(picker(nats.url, id=f"picker-{number}")))
+            for number in range(pickers)
+        ]
         await owner.publish([endpoint(f"m{number}", server.port) for number, server in enumerate(servers)])
 
         def seen(view: PickerService) -> list[float]:

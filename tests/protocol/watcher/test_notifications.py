@@ -11,13 +11,12 @@ import pytest
 
 from services.picker.app import PickerService
 from services.picker.extractors.topology import TOPOLOGY, Topology
-from services.picker.settings import PickerSettings
 from shared.attributes import ALWAYS, AttributeKey
 from shared.bus import Bus, NoResponders, jetstream
 from shared.bus.frame_reader import FrameReader
 from shared.bus.messages import Frame
 from shared.bus.subjects import Subjects
-from tests.in_process import serving
+from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import POOL, WatcherProcess, eventually, replace, watcher
 
@@ -110,23 +109,6 @@ async def frames(url: str) -> AsyncIterator[Frames]:
         await made.bus.close()
 
 
-@asynccontextmanager
-async def picker(url: str) -> AsyncIterator[PickerService]:
-    settings = PickerSettings(
-        nats_url=(url,),
-        admin_host="127.0.0.1",
-        admin_port=0,
-        grpc_host="127.0.0.1",
-        grpc_port=0,
-        grpc_health_port=0,
-        secure_serving=False,
-        drain_delay=0.0,
-        drain_timeout=1.0,
-    )
-    async with serving(PickerService(settings)) as service:
-        yield service
-
-
 def attributes(service: PickerService, name: str) -> dict[str, Any]:
     """What the picker's `/debug/state` shows of an endpoint."""
     state: list[dict[str, Any]] = list(service.state()["endpoints"])
@@ -139,7 +121,7 @@ def numbers(service: PickerService, name: str) -> dict[str, float]:
 
 
 async def test_labels_of_nodes_are_numbers_of_the_endpoints_that_run_there(nats: NatsServer, files: Path) -> None:
-    async with watcher(nats.url, endpoints_file=str(files)) as service, picker(nats.url) as seen:
+    async with watcher(nats.url, endpoints_file=str(files)) as service, serving(picker(nats.url)) as seen:
         await eventually(lambda: numbers(seen, "a") == {"GPUClass": 3.0, "GPUMemory": 81559.0}, "the first node's")
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the second node's")
         known = {one["id"]: one for one in service.state()["endpoints"]}
@@ -153,7 +135,7 @@ async def test_labels_of_nodes_are_numbers_of_the_endpoints_that_run_there(nats:
 
 async def test_values_are_confirmed_again_and_again(nats: NatsServer, files: Path) -> None:
     """So they don't become stale while nothing changes."""
-    async with watcher(nats.url, endpoints_file=str(files)), picker(nats.url) as seen:
+    async with watcher(nats.url, endpoints_file=str(files)), serving(picker(nats.url)) as seen:
         await eventually(lambda: "GPUClass" in attributes(seen, "a"), "a value")
         worst = 0.0
         until = time.monotonic() + 2.5
@@ -164,7 +146,7 @@ async def test_values_are_confirmed_again_and_again(nats: NatsServer, files: Pat
 
 
 async def test_values_follow_labels_nodes_and_endpoints(nats: NatsServer, files: Path) -> None:
-    async with watcher(nats.url, endpoints_file=str(files)), picker(nats.url) as seen:
+    async with watcher(nats.url, endpoints_file=str(files)), serving(picker(nats.url)) as seen:
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
         replace(files / "nodes.yaml", f"{node('n1')}---\n{node('n2', memory='40960')}")
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 3.0, "GPUMemory": 40960.0}, "the label's change")
@@ -177,7 +159,7 @@ async def test_values_follow_labels_nodes_and_endpoints(nats: NatsServer, files:
 
 async def test_a_text_that_is_no_number_is_an_absent_attribute(nats: NatsServer, files: Path) -> None:
     (files / "nodes.yaml").write_text(node("n1", "NVIDIA-T4", memory="lots"))
-    async with watcher(nats.url, endpoints_file=str(files)) as service, picker(nats.url) as seen:
+    async with watcher(nats.url, endpoints_file=str(files)) as service, serving(picker(nats.url)) as seen:
         await eventually(lambda: service.keepers[0].sender.frames > 3 and "Topology" in attributes(seen, "a"), "frames")
         assert numbers(seen, "a") == {}
         assert service.state()["notifications"]["extractors"]["node-labels-extractor"]["unread"] == {
@@ -186,7 +168,7 @@ async def test_a_text_that_is_no_number_is_an_absent_attribute(nats: NatsServer,
 
 
 async def test_a_bad_object_keeps_what_its_file_said_last(nats: NatsServer, files: Path) -> None:
-    async with watcher(nats.url, endpoints_file=str(files)) as service, picker(nats.url) as seen:
+    async with watcher(nats.url, endpoints_file=str(files)) as service, serving(picker(nats.url)) as seen:
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
         replace(files / "nodes.yaml", "apiVersion: v1\nkind: Node\nmetadata: {name: n2, labels: {gpus: 8}}\n")
         await eventually(lambda: bool(service.state()["problems"]), "the problem")
@@ -210,7 +192,7 @@ async def test_without_an_extractor_that_makes_attributes_nothing_is_sent(nats: 
 
 async def test_a_configuration_that_comes_later_has_the_objects_read(nats: NatsServer, files: Path) -> None:
     (files / "config.yaml").write_text(PLAIN)
-    async with watcher(nats.url, endpoints_file=str(files)) as service, picker(nats.url) as seen:
+    async with watcher(nats.url, endpoints_file=str(files)) as service, serving(picker(nats.url)) as seen:
         await eventually(lambda: service.readiness.ready, "an active watcher")
         replace(files / "config.yaml", CONFIG)
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
@@ -221,7 +203,7 @@ async def test_a_configuration_that_comes_later_has_the_objects_read(nats: NatsS
 
 
 async def test_a_pickers_topology_follows_labels_and_is_never_old(nats: NatsServer, files: Path) -> None:
-    async with watcher(nats.url, endpoints_file=str(files)), picker(nats.url) as seen:
+    async with watcher(nats.url, endpoints_file=str(files)), serving(picker(nats.url)) as seen:
         await eventually(lambda: attributes(seen, "a").get("Topology") == Topology(zone="zone-n1"), "the topology")
         assert seen.view.columns.objects(TOPOLOGY.wire).at.tolist() == [ALWAYS, ALWAYS]
         replace(files / "endpoints.yaml", endpoints(a="n2", b="n2", c="n1"))
@@ -246,7 +228,7 @@ async def test_a_standby_sends_nothing_and_takes_over_from_a_killed_leader(
         await leader.ready()
         standby = WatcherProcess(nats.url, tmp_path / "second.log", flags, "--id=second")
         await standby.ready()
-        async with frames(nats.url) as sent, picker(nats.url) as seen:
+        async with frames(nats.url) as sent, serving(picker(nats.url)) as seen:
             await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
             await eventually(lambda: len(sent.senders) >= 4, "frames")
             assert set(sent.senders) == {"first"}
@@ -287,7 +269,7 @@ async def test_a_leader_that_stood_still_sends_no_more(nats: NatsServer, tmp_pat
 
 @pytest.mark.parametrize("wiped", [False, True], ids=["killed", "wiped"])
 async def test_frames_are_back_when_nats_is(nats: NatsServer, files: Path, wiped: bool) -> None:
-    async with watcher(nats.url, endpoints_file=str(files)), picker(nats.url) as seen:
+    async with watcher(nats.url, endpoints_file=str(files)), serving(picker(nats.url)) as seen:
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
         nats.kill()
         if wiped:

@@ -3,6 +3,10 @@
 One request tells of all groups (aggregated discovery, Kubernetes 1.27 and newer), and its entity tag makes the next one
 free as long as nothing changes. A server without it is asked for each group and version. Every authenticated user may
 ask both (`system:discovery`), so no role has to grant anything.
+
+A server that has just started aggregates before it knows all that it serves: an answer in which a kind is missing is
+believed when the kind's own group and version says the same, which such a server refuses to (503). Else every restart
+of a server would be the end of all objects for a moment.
 """
 
 import asyncio
@@ -141,6 +145,8 @@ class Discovery:
         self._documents: dict[str, Document] = {}
         """The last aggregated answer of each path, for its entity tag."""
         self._served: dict[str, Served] = {}
+        self._absent: dict[str, set[ObjectKind]] = {}
+        """By path the kinds that its last answer lacks, with their own group's word for it."""
         self._asked = asyncio.Event()
         self._backoff = Backoff(settings.kubernetes_first_backoff, settings.kubernetes_longest_backoff, self._timing)
         self.resources: Mapping[ObjectKind, Resource] = {}
@@ -217,15 +223,24 @@ class Discovery:
         """What is served of these kinds, and perhaps of others, under `/api` or `/apis`."""
         before = self._documents.get(path)
         document = await self._api.document(path, accept=ACCEPT, etag=before.etag if before is not None else "")
-        if document.content is None and path in self._served:
-            return self._served[path]
-        if "APIGroupDiscoveryList" not in document.media_type:
-            self._documents.pop(path, None)
-            return await self._ask_each(kinds)
-        served = read_aggregated(document.content or {})
-        self._documents[path] = Document(None, document.media_type, document.etag)
-        self._served[path] = served
-        return served
+        if document.content is not None or path not in self._served:
+            if "APIGroupDiscoveryList" not in document.media_type:
+                self._documents.pop(path, None)
+                return await self._ask_each(kinds)
+            self._served[path] = read_aggregated(document.content or {})
+            self._documents[path] = Document(None, document.media_type, document.etag)
+            self._absent[path] = set()
+        served, absent = self._served[path], self._absent[path]
+        missing = {
+            kind
+            for kind in kinds
+            if kind not in served.resources and (kind.group, kind.version) not in served.unknown and kind not in absent
+        }
+        if not missing:
+            return served
+        own = await self._ask_each(missing)
+        absent |= missing - own.resources.keys()
+        return Served({**own.resources, **served.resources}, served.unknown)
 
     async def _ask_each(self, kinds: Iterable[ObjectKind]) -> Served:
         """One question for each group and version."""

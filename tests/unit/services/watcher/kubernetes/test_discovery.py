@@ -65,6 +65,10 @@ class Server:
 
     def __init__(self, *resources: Resource, aggregates: bool = True) -> None:
         self.resources = list(resources)
+        self.aggregated: list[Resource] | None = None
+        """What the aggregate has, where it isn't all."""
+        self.starting = False
+        """Whether it refuses to say what a group and version has."""
         self.aggregates = aggregates
         self.freshness = "Current"
         self.failure: KubernetesError | None = None
@@ -79,10 +83,13 @@ class Server:
             assert accept == ACCEPT
             if not self.aggregates:
                 return Document({"kind": "APIGroupList", "groups": []}, "application/json", "")
-            found = [one for one in self.resources if (path == "/api") is (not one.kind.group)]
+            listed = self.resources if self.aggregated is None else self.aggregated
+            found = [one for one in listed if (path == "/api") is (not one.kind.group)]
             content = aggregated(*found, freshness=self.freshness)
             tag = f'"{hash(str(content))}"'
             return Document(None if tag == etag else content, AGGREGATED, tag)
+        if self.starting:
+            raise Unavailable(f"get {path}", 503, "ServiceUnavailable")
         _, _, rest = path.lstrip("/").partition("/")
         group, _, version = rest.rpartition("/")
         found = [one for one in self.resources if (one.kind.group, one.kind.version) == (group, version)]
@@ -108,9 +115,42 @@ async def test_wanted_kinds_that_are_served_are_found(aggregates: bool) -> None:
 
 async def test_all_groups_are_one_request_and_the_core_another() -> None:
     server = Server(PODS, POOLS)
-    discovery, _ = made(server, POD, POOL, OLD_POOL)
+    discovery, _ = made(server, POD, POOL)
     await discovery.refresh()
     assert server.asked == ["/api", "/apis"]
+
+
+async def test_of_a_kind_that_is_missing_its_own_group_is_asked_once() -> None:
+    server = Server(POOLS)
+    discovery, _ = made(server, POOL, OLD_POOL)
+    await discovery.refresh()
+    await discovery.refresh()
+    assert server.asked == ["/apis", "/apis/inference.networking.x-k8s.io/v1alpha2", "/apis"]
+
+
+async def test_a_kind_that_its_own_group_has_is_not_missing() -> None:
+    """A server that has just started aggregates before it knows all that it serves."""
+    server = Server(POOLS)
+    discovery, _ = made(server, POOL)
+    server.aggregated = []
+    assert await discovery.refresh() == {POOL: POOLS}
+    server.resources = []
+    assert await discovery.refresh() == {}, "what the group has is asked anew as long as the aggregate lacks it"
+    server.resources = server.aggregated = [POOLS]
+    assert await discovery.refresh() == {POOL: POOLS}
+
+
+async def test_a_server_that_does_not_know_yet_what_it_serves_changes_nothing() -> None:
+    server = Server(PODS, POOLS)
+    discovery, _ = made(server, POD, POOL)
+    await discovery.refresh()
+    server.aggregated = [PODS]
+    server.starting = True
+    with pytest.raises(Unavailable):
+        await discovery.refresh()
+    assert discovery.resources == {POD: PODS, POOL: POOLS}
+    server.starting = False
+    assert await discovery.refresh() == {POD: PODS, POOL: POOLS}
 
 
 async def test_nothing_is_asked_of_the_core_when_nothing_of_it_is_wanted() -> None:

@@ -19,10 +19,10 @@ from yarl import URL
 from pointsman.probe_arguments import checked, parser_of_probe, parted
 from pointsman.probe_report import HINTS, Attribute, Extraction, Page, lines
 from pointsman.probe_target import STDIN, Saved, Server
+from services.collector.engines.flags import with_flags
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.models import ModelsExtractor
-from services.collector.flags import with_flags
-from services.collector.http import Client, Failure, ScrapeError
+from services.collector.http.client import Client, Failure, ScrapeError
 from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, PollingSource
 from services.collector.metrics_port import at_metrics_port
 from services.collector.pipeline import Feed, build

@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from services.collector.http import Failure
-from services.collector.selection import Outcome
+from services.collector.http.client import Failure
+from services.collector.page.selection import Outcome
 from shared.quantities import format_duration
 
 ABSENT = "–"

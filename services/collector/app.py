@@ -13,8 +13,8 @@ import structlog
 from fastapi import FastAPI
 
 from services.collector.assignment import assigned
-from services.collector.flags import flags_engine, with_flags
-from services.collector.http import Client
+from services.collector.engines.flags import flags_engine, with_flags
+from services.collector.http.client import Client
 from services.collector.metrics import CollectorMetrics
 from services.collector.metrics_port import at_metrics_port
 from services.collector.pipeline import Pipeline, build

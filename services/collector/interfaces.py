@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from services.collector.selection import Choice, Outcome
+from services.collector.page.selection import Choice, Outcome
 from shared.attributes import AttributeMap
 from shared.model import Endpoint
 from shared.plugin import Plugin, Role, Tier

@@ -9,9 +9,9 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.collector.http import Failure
+from services.collector.http.client import Failure
+from services.collector.page.selection import Outcome
 from services.collector.scraper import Scraper
-from services.collector.selection import Outcome
 from shared.bus.frame_sender import FrameSender
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 from yarl import URL
 
-from services.collector.http import Client, Failure, ScrapeError
+from services.collector.http.client import Client, Failure, ScrapeError
 from services.collector.interfaces import Binding, Finding
 from services.collector.pipeline import Feed, Pipeline
 from services.collector.schedule import Schedule, phase

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from services.collector.page.spec import SpecError, parse_spec
 from services.collector.sources.http import check_path
-from services.collector.spec import SpecError, parse_spec
 from shared.quantities import Duration, PositiveDuration, Size
 from shared.service import CommonSettings
 
@@ -26,7 +26,7 @@ METRIC_FLAGS: Mapping[str, str] = {
     "lora_info_metric": "lora_spec",
     "cache_info_metric": "cache_info_spec",
 }
-"""Settings that define an engine, and the fields of `services.collector.engine_configs` that they stand for."""
+"""Settings that define an engine, and the fields of `services.collector.engines.configs` that they stand for."""
 
 
 def _metric(description: str, *aliases: str) -> Meta:

@@ -24,8 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
 from services.collector.extractors.core import CoreMetricsExtractor
-from services.collector.http import Client
-from services.collector.scan import scan
+from services.collector.http.client import Client
+from services.collector.page.scan import scan
 from services.collector.sources.metrics import MetricsSource
 from shared.attributes import AttributeMap
 from shared.model import Endpoint

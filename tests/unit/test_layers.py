@@ -42,11 +42,15 @@ def test_the_import_rules_are_kept() -> None:
 @pytest.mark.parametrize(
     ("file", "imported", "chain"),
     [
-        ("services/picker/names.py", "services.collector.scan", "services.picker.names -> services.collector.scan (l."),
+        (
+            "services/picker/names.py",
+            "services.collector.schedule",
+            "services.picker.names -> services.collector.schedule (l.",
+        ),
         ("services/watcher/eds.py", "services.simulator.app", "services.watcher.eds -> services.simulator.app (l."),
         ("shared/model.py", "services.picker.names", "shared.model -> services.picker.names (l."),
         ("shared/version.py", "pointsman.cli", "shared.version -> pointsman.cli (l."),
-        ("services/collector/scan.py", "pointsman.cli", "services.collector.scan -> pointsman.cli (l."),
+        ("services/collector/page/scan.py", "pointsman.cli", "services.collector.page.scan -> pointsman.cli (l."),
         ("shared/config/decode.py", "asyncio", "shared.config.decode -> asyncio (l."),
         ("services/picker/extproc/names.py", "grpc", "services.picker.extproc.names -> grpc (l."),
         ("services/picker/requests/request.py", "socket", "services.picker.requests.request -> socket (l."),

@@ -7,9 +7,9 @@ The busiest GPU counts: a server waits for its slowest one. On a node's page the
 from collections.abc import Sequence
 
 from services.collector.interfaces import PROMETHEUS_TEXT, Extractor, Finding, MetricsBinding
-from services.collector.scan import parse_labels
-from services.collector.selection import Choice, Outcome, Selector
-from services.collector.spec import MetricSpec
+from services.collector.page.scan import parse_labels
+from services.collector.page.selection import Choice, Outcome, Selector
+from services.collector.page.spec import MetricSpec
 from shared.attributes import GPU_UTILIZATION, AttributeMap
 from shared.model import Endpoint
 from shared.plugin import Stability

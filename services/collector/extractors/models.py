@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from services.collector.interfaces import Extractor, Finding
-from services.collector.selection import Outcome
+from services.collector.page.selection import Outcome
 from services.collector.sources.models import MODELS_JSON, ModelsBinding
 from shared.attributes import SERVED_MODELS, AttributeMap
 from shared.model import Endpoint

@@ -1,7 +1,7 @@
 """`prometheus-metric`: one metric of the user's choice, as one attribute.
 
 The attribute has the metric's name and this instance as its producer, so two instances that read one metric by
-different labels are told apart. What the number is made of is said by `services.collector.measure`.
+different labels are told apart. What the number is made of is said by `services.collector.page.measure`.
 """
 
 import re
@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import field
 
 from services.collector.interfaces import PROMETHEUS_TEXT, Extractor, Finding, MetricsBinding
-from services.collector.measure import Measure, MeasureParameters
-from services.collector.meter import Meter
-from services.collector.selection import Choice
-from services.collector.spec import MetricSpec
+from services.collector.page.measure import Measure, MeasureParameters
+from services.collector.page.meter import Meter
+from services.collector.page.selection import Choice
+from services.collector.page.spec import MetricSpec
 from shared.attributes import AttributeKey, AttributeMap
 from shared.model import Endpoint
 

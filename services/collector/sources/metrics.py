@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from services.collector.interfaces import PROMETHEUS_TEXT, Binding
-from services.collector.reading import MetricsReader
+from services.collector.page.reading import MetricsReader
 from services.collector.sources.http import HttpParameters, HttpSource
 from shared.model import Endpoint, split_host_port
 

@@ -9,10 +9,10 @@ Triton has its own long before those of the TensorRT-LLM model that it loads.
 from collections.abc import Sequence
 from enum import StrEnum
 
-from services.collector.engines import Engine
+from services.collector.engines.known import Engine
 from services.collector.extractors.core.reader import EngineReader
 from services.collector.interfaces import Finding, MetricsBinding
-from services.collector.selection import Choice
+from services.collector.page.selection import Choice
 from shared.attributes import AttributeMap
 
 LATEST_LOOK = 1024

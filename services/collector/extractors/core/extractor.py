@@ -7,12 +7,12 @@ leaves the others alone.
 
 from typing import Any
 
-from services.collector.engine_configs import EngineConfig
-from services.collector.engines import Engine
+from services.collector.engines.configs import EngineConfig
+from services.collector.engines.known import Engine
+from services.collector.engines.sufficiency import Words, shortfalls
 from services.collector.extractors.core.binding import Chosen, CoreBinding
 from services.collector.extractors.core.parameters import CoreParameters
 from services.collector.interfaces import PROMETHEUS_TEXT, Extractor
-from services.collector.sufficiency import Words, shortfalls
 from shared.attributes import CORE, STANDARD_KEYS, AttributeKey
 from shared.model import Endpoint
 from shared.plugin import Concern, Demand

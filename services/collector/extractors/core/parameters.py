@@ -4,9 +4,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.collector.engine_configs import EngineConfig, given
-from services.collector.engines import VLLM, Engine, table
-from services.collector.spec import SpecError
+from services.collector.engines.configs import EngineConfig, given
+from services.collector.engines.known import VLLM, Engine, table
+from services.collector.page.spec import SpecError
 from shared.attributes import STANDARD_KEYS, AttributeKey
 
 ENGINE_LABEL = "llm-d.ai/engine-type"

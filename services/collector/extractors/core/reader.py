@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from services.collector.engines import Engine, Specs
+from services.collector.engines.known import Engine, Specs
 from services.collector.extractors.core.readings import (
     Adapters,
     Amount,
@@ -16,7 +16,7 @@ from services.collector.extractors.core.readings import (
     Way,
 )
 from services.collector.interfaces import Finding
-from services.collector.selection import Choice, Greatest, Newest, Outcome
+from services.collector.page.selection import Choice, Greatest, Newest, Outcome
 from shared.attributes import (
     CACHE_BLOCK_SIZE,
     CACHE_NUM_BLOCKS,

@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from services.collector.engines import CustomMetric
+from services.collector.engines.known import CustomMetric
 from services.collector.interfaces import Finding
-from services.collector.meter import Meter
-from services.collector.selection import Choice, Outcome, is_amount
+from services.collector.page.meter import Meter
+from services.collector.page.selection import Choice, Outcome, is_amount
 from shared.attributes import ACTIVE_MODELS, MAX_ACTIVE_MODELS, WAITING_MODELS, AttributeKey, AttributeMap
 
 MOST_LORA_TEXT = 64 * 1024

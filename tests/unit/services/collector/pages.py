@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.collector.scan import parse_labels, scan
+from services.collector.page.scan import parse_labels, scan
 
 Sample = tuple[str, dict[str, str], float, float]
 """Name, labels, value, timestamp."""

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.collector.engine_configs import CustomMetricConfig, EngineConfig
-from services.collector.engines import BUILT_IN
+from services.collector.engines.configs import CustomMetricConfig, EngineConfig
+from services.collector.engines.known import BUILT_IN
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
 from services.collector.pipeline import build
 from services.collector.plugins import PLUGINS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.collector.http import Failure
+from services.collector.http.client import Failure
 from services.collector.metrics import CollectorMetrics
 from services.collector.scraper import Scraper
 from shared.bus.frame_sender import FrameSender

@@ -10,7 +10,7 @@ from yarl import URL
 
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.dcgm import DcgmExtractor
-from services.collector.http import Client, Failure, ScrapeError
+from services.collector.http.client import Client, Failure, ScrapeError
 from services.collector.pipeline import Feed, Pipeline
 from services.collector.scraper import Scraper, Watched
 from services.collector.sources.dcgm import DcgmParameters, DcgmSource

@@ -7,7 +7,7 @@ import pytest
 
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
 from services.collector.interfaces import Binding
-from services.collector.selection import Outcome
+from services.collector.page.selection import Outcome
 from services.collector.sources.metrics import MetricsSource
 from shared.attributes import (
     ACTIVE_MODELS,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from services.collector.extractors.dcgm import DcgmBinding, DcgmExtractor
-from services.collector.selection import Outcome
+from services.collector.page.selection import Outcome
 from services.collector.sources.dcgm import DcgmSource
 from shared.attributes import GPU_UTILIZATION, AttributeMap
 from shared.model import Endpoint

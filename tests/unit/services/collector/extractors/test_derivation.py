@@ -6,7 +6,7 @@ import pytest
 
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.core.binding import CoreBinding
-from services.collector.selection import Outcome
+from services.collector.page.selection import Outcome
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeMap
 from tests.unit.services.collector.extractors.test_core import labelled, parameters, read
 

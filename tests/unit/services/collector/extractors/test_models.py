@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.collector.extractors.models import ModelsExtractor, ModelsExtractorParameters, read_models
-from services.collector.selection import Outcome
+from services.collector.page.selection import Outcome
 from shared.attributes import SERVED_MODELS, AttributeMap
 from shared.model import Endpoint
 

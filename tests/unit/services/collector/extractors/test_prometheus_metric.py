@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
+from services.collector.page.selection import Outcome
 from services.collector.pipeline import build
-from services.collector.selection import Outcome
 from services.collector.sources.metrics import MetricsSource
 from shared.attributes import AttributeKey, AttributeMap
 from shared.config import load

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.collector.extractors.core import CoreMetricsExtractor
-from services.collector.scan import STEP
+from services.collector.page.scan import STEP
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
 from shared.attributes import WAITING_QUEUE_SIZE, AttributeMap
 from shared.config.decode import MISSING, decode

@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from services.collector.engine_configs import EngineConfig
-from services.collector.engines import VLLM, Engine, specs
+from services.collector.engines.configs import EngineConfig
+from services.collector.engines.flags import flags_engine, with_flags
+from services.collector.engines.known import VLLM, Engine, specs
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
-from services.collector.flags import flags_engine, with_flags
 from services.collector.metrics_port import at_metrics_port
 from services.collector.pipeline import build
 from services.collector.settings import METRIC_FLAGS, CollectorSettings

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.collector.measure import Measure
-from services.collector.spec import MetricSpec, parse_spec
+from services.collector.page.measure import Measure
+from services.collector.page.spec import MetricSpec, parse_spec
 from shared.attributes import (
     ACTIVE_MODELS,
     CACHE_BLOCK_SIZE,

@@ -8,7 +8,7 @@ window, resets left out:
     mean      Σ Δname_sum / Σ Δname_count
     quantile  from Σ Δname_bucket per le, linear within a bucket, as PromQL's histogram_quantile does it
 
-`services.collector.meter` computes them.
+`services.collector.page.meter` computes them.
 """
 
 import math
@@ -18,7 +18,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from services.collector.spec import MetricSpec
+from services.collector.page.spec import MetricSpec
 from shared.quantities import PositiveDuration
 
 DEFAULT_WINDOW = 10.0

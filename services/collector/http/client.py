@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 
 from yarl import URL
 
-from services.collector.response import Answer, AnswerReader, BadAnswerError, TooLargeError
+from services.collector.http.response import Answer, AnswerReader, BadAnswerError, TooLargeError
 from shared.quantities import format_duration
 from shared.version import VERSION
 

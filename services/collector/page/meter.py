@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
-from services.collector.measure import Aggregation, Function, Measure
-from services.collector.scan import parse_labels
-from services.collector.selection import Choice, Max, Mean, Min, Newest, Outcome, Selector, Series, Sum
-from services.collector.spec import MetricSpec
+from services.collector.page.measure import Aggregation, Function, Measure
+from services.collector.page.scan import parse_labels
+from services.collector.page.selection import Choice, Max, Mean, Min, Newest, Outcome, Selector, Series, Sum
+from services.collector.page.spec import MetricSpec
 
 MOST_SERIES = 1024
 MOST_GROUPS = 256

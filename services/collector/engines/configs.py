@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from services.collector.engines import (
+from services.collector.engines.known import (
     BUILT_IN,
     CustomMetric,
     Engine,
@@ -16,8 +16,8 @@ from services.collector.engines import (
     built_in,
     specs,
 )
-from services.collector.measure import MeasureParameters
-from services.collector.spec import SpecError, parse_spec
+from services.collector.page.measure import MeasureParameters
+from services.collector.page.spec import SpecError, parse_spec
 from shared.attributes import CORE, STANDARD_KEYS, AttributeKey
 
 RESERVED = "default"

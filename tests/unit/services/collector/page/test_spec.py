@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.collector.spec import MetricSpec, SpecError, parse_spec
+from services.collector.page.spec import MetricSpec, SpecError, parse_spec
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from services.collector.engine_configs import EngineConfig
-from services.collector.engines import BUILT_IN, VLLM
+from services.collector.engines.configs import EngineConfig
+from services.collector.engines.known import BUILT_IN, VLLM
+from services.collector.engines.sufficiency import Words, shortfalls
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.core.parameters import FLAT_NAMES
+from services.collector.page.spec import parse_spec
 from services.collector.settings import METRIC_FLAGS, CollectorSettings
 from services.collector.sources.metrics import MetricsSource
-from services.collector.spec import parse_spec
-from services.collector.sufficiency import Words, shortfalls
 from shared.config.demand import demands
 from shared.config.loaded import LoadedConfig, PluginSpec
 from shared.config.problems import Problems, join

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from services.collector.measure import AGGREGATIONS, Aggregation, Function, Measure, MeasureParameters
-from services.collector.spec import MetricSpec, parse_spec
+from services.collector.page.measure import AGGREGATIONS, Aggregation, Function, Measure, MeasureParameters
+from services.collector.page.spec import MetricSpec, parse_spec
 from shared.config.decode import MISSING, decode
 from shared.config.problems import Problems
 

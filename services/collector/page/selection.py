@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from services.collector.scan import parse_labels
-from services.collector.spec import MetricSpec
+from services.collector.page.scan import parse_labels
+from services.collector.page.spec import MetricSpec
 
 MOST_LABELS_TEXT = 4096
 """Bytes of the labels of a series that is remembered from page to page."""
@@ -52,7 +52,7 @@ class Selector(ABC):
 
     @abstractmethod
     def offer(self, labels: bytes, value: float, timestamp: float) -> None:
-        """One sample, as `services.collector.scan` gives it."""
+        """One sample, as `services.collector.page.scan` gives it."""
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from services.collector.interfaces import Binding, MetricsBinding, Reader
-from services.collector.scan import STEP, scan, steps
-from services.collector.selection import Choice, Selector
+from services.collector.page.scan import STEP, scan, steps
+from services.collector.page.selection import Choice, Selector
 
 WHOLE_EVERY = 1.0
 """Seconds after which nothing that is remembered counts."""

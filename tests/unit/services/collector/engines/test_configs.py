@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from services.collector.engine_configs import FIELDS, EngineConfig
-from services.collector.engines import BUILT_IN, SGLANG, VLLM, WAYS, Engine, specs, table
+from services.collector.engines.configs import FIELDS, EngineConfig
+from services.collector.engines.known import BUILT_IN, SGLANG, VLLM, WAYS, Engine, specs, table
 from shared.attributes import CORE, KV_CACHE_USAGE, STANDARD_KEYS, WAITING_QUEUE_SIZE, AttributeKey
 from shared.config.decode import MISSING, decode
 from shared.config.problems import Problems

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.collector import reading
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
 from services.collector.interfaces import Binding
-from services.collector.measure import Aggregation, Function
-from services.collector.reading import MOST_GROUP, SLACK, WHOLE_EVERY, MetricsReader
-from services.collector.scan import STEP, scan
+from services.collector.page import reading
+from services.collector.page.measure import Aggregation, Function
+from services.collector.page.reading import MOST_GROUP, SLACK, WHOLE_EVERY, MetricsReader
+from services.collector.page.scan import STEP, scan
 from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
 from shared.model import Endpoint
 from tests.unit.services.collector.pages import recorded_vllm_page

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from yarl import URL
 
-from services.collector.http import KEPT, Client, Failure, ScrapeError
+from services.collector.http.client import KEPT, Client, Failure, ScrapeError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.collector.response import MOST_HEAD, Answer, AnswerReader, BadAnswerError, TooLargeError
+from services.collector.http.response import MOST_HEAD, Answer, AnswerReader, BadAnswerError, TooLargeError
 
 PAGE = b"vllm:num_requests_waiting 3\n" * 4
 LIMIT = 1000

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.collector.engine_configs import FIELDS, EngineConfig
-from services.collector.engines import WAYS
+from services.collector.engines.configs import FIELDS, EngineConfig
+from services.collector.engines.known import WAYS
 from shared.attributes import AttributeKey
 from shared.plugin import Demand
 

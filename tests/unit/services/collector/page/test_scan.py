@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.collector.scan import parse_labels, scan, steps
-from services.collector.selection import Greatest, Max, Mean, Min, Newest, Selector, Sum
-from services.collector.spec import MetricSpec
+from services.collector.page.scan import parse_labels, scan, steps
+from services.collector.page.selection import Greatest, Max, Mean, Min, Newest, Selector, Sum
+from services.collector.page.spec import MetricSpec
 from tests.unit.services.collector.pages import Everything, Sample, recorded_vllm_page, samples
 
 EXAMPLES = int(os.environ.get("POINTSMAN_SCAN_EXAMPLES", "300"))

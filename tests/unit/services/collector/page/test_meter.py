@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from services.collector.measure import MeasureParameters
-from services.collector.meter import MOST_GROUPS, MOST_SERIES, SAMPLES, Meter, quantile
-from services.collector.scan import scan
-from services.collector.selection import Outcome
-from services.collector.spec import parse_spec
+from services.collector.page.measure import MeasureParameters
+from services.collector.page.meter import MOST_GROUPS, MOST_SERIES, SAMPLES, Meter, quantile
+from services.collector.page.scan import scan
+from services.collector.page.selection import Outcome
+from services.collector.page.spec import parse_spec
 from shared.config.decode import decode
 from shared.config.problems import Problems
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.collector.scan import scan
-from services.collector.selection import Choice, Greatest, Newest, Outcome, Selector
-from services.collector.spec import MetricSpec, parse_spec
+from services.collector.page.scan import scan
+from services.collector.page.selection import Choice, Greatest, Newest, Outcome, Selector
+from services.collector.page.spec import MetricSpec, parse_spec
 
 
 def spec(text: str) -> MetricSpec:

@@ -1,0 +1,1 @@
+"""What engines call their metrics, and whether that is enough."""

@@ -1,0 +1,1 @@
+"""Asking model servers over HTTP/1.1."""

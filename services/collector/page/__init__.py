@@ -1,0 +1,1 @@
+"""What is on a metrics page, and what of it is read."""

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.collector.http import Failure
+from services.collector.http.client import Failure
 from shared.attributes import RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import (

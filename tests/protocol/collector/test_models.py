@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from services.collector.selection import Outcome
+from services.collector.page.selection import Outcome
 from services.simulator.app import simulator
 from services.simulator.settings import EngineType, SimulatorSettings
 from shared.attributes import SERVED_MODELS, WAITING_QUEUE_SIZE

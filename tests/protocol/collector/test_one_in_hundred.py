@@ -5,7 +5,7 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from services.collector.http import Failure
+from services.collector.http.client import Failure
 from shared.attributes import RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from shared.model import Endpoint
 from tests.nats import NatsServer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.collector.http import Failure
+from services.collector.http.client import Failure
 from shared.attributes import WAITING_QUEUE_SIZE
 from tests.nats import NatsServer
 from tests.protocol.collector.certificates import Authority

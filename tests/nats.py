@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 START_TIMEOUT = 10.0
@@ -138,3 +138,22 @@ async def nats_server(directory: Path, *, config: str = "") -> AsyncIterator[Nat
         yield server
     finally:
         server.kill()
+
+
+@asynccontextmanager
+async def nats_cluster(directory: Path) -> AsyncIterator[list[NatsServer]]:
+    """Three real nats-servers in a cluster."""
+    routes = [free_port() for _ in range(3)]
+    listed = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
+    servers = [
+        NatsServer(
+            directory / f"n{number}",
+            config=f'server_name: n{number}\ncluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{listed}] }}',
+        )
+        for number, port in enumerate(routes)
+    ]
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            stack.callback(server.kill)
+        await asyncio.gather(*(server.start() for server in servers))
+        yield servers

@@ -10,7 +10,7 @@ import pytest
 from shared.bus import Bus, FactPublisher
 from shared.bus import jetstream as js
 from shared.bus.errors import BusError
-from tests.nats import NatsServer, free_port
+from tests.nats import NatsServer, nats_cluster
 from tests.protocol.bus.helpers import POOL, SUBJECTS, endpoints, leading, numbered, reading, until
 
 ELECTION = 15.0
@@ -19,19 +19,7 @@ ELECTION = 15.0
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[list[NatsServer]]:
-    routes = [free_port() for _ in range(3)]
-    listed = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
-    servers = [
-        NatsServer(
-            tmp_path / f"n{number}",
-            config=f'server_name: n{number}\ncluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{listed}] }}',
-        )
-        for number, port in enumerate(routes)
-    ]
-    async with AsyncExitStack() as stack:
-        for server in servers:
-            stack.callback(server.kill)
-        await asyncio.gather(*(server.start() for server in servers))
+    async with nats_cluster(tmp_path) as servers:
         yield servers
 
 

@@ -91,10 +91,19 @@ class _Error(Struct):
     description: str = ""
 
 
+class Extent(Struct, frozen=True):
+    """What a stream holds, in numbers."""
+
+    messages: int = 0
+    last_sequence: int = msgspec.field(default=0, name="last_seq")
+    """Of the last message that was ever written."""
+
+
 class _Answer(Struct):
     error: _Error | None = None
     seq: int = 0
     config: dict[str, Any] = {}
+    state: Extent = Extent()
     message: dict[str, Any] = {}
 
 
@@ -154,6 +163,11 @@ def _same(found: Any, wanted: Any) -> bool:
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(found.get(name) == value for name, value in wanted.items())
     return bool(found == wanted) or (not wanted and not found)
+
+
+async def extent(bus: Bus, bucket: str, *, timeout: float = API_TIMEOUT) -> Extent:
+    """What a bucket holds, in numbers. Raises JetStreamError and as `Bus.request`."""
+    return (await api(bus, f"STREAM.INFO.KV_{bucket}", {}, timeout=timeout)).state
 
 
 async def put(

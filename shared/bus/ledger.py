@@ -3,7 +3,7 @@
 Pure: the publisher tells it what was acknowledged and what is in doubt.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -44,6 +44,8 @@ class Ledger:
         self._totals: dict[str, _Totals] = {}
         """Per pool, what is stored."""
         self._pools: tuple[str, ...] = ()
+        self._due: list[Change] | None = None
+        """What `changes` said last; None when it may be something else now."""
         self.filled = False
         """Something is wanted, if only that there be nothing."""
         self.epoch = 0
@@ -53,6 +55,11 @@ class Ledger:
     def pools(self) -> tuple[str, ...]:
         return self._pools
 
+    @property
+    def keys(self) -> int:
+        """How many are in the bucket at least while nothing has to be written: facts, each pool's `synced`, `epoch`."""
+        return len(self._stored) + len(self._pools) + 1
+
     def want(self, facts: Mapping[str, Fact], pools: Collection[str]) -> None:
         """Set all that shall be in the bucket; `pools` are the tokens of the pools that exist, also those with no fact.
 
@@ -60,6 +67,7 @@ class Ledger:
         """
         for pool in pools:
             split_pool(pool)
+        self._due = None
         wanted: dict[str, bytes] = {}
         for key, fact in facts.items():
             pool, kind, _ = parse_key(key)
@@ -84,18 +92,21 @@ class Ledger:
         """A fact, encoded for its key, as the next change."""
         return encode(FactEnvelope(epoch=self.epoch, sequence=self.next_sequence(), fact=msgspec.Raw(raw)))
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> Sequence[Change]:
         """What has to be written: news, then deletes (a pool is never emptier on its way), then repetitions."""
-        news: list[Change] = []
-        repetitions: list[Change] = []
-        for key, raw in self._wanted.items():
-            if self._stored.get(key) != raw:
-                (repetitions if self._repeated.get(key) == raw else news).append(Change(key, raw))
-        gone = (self._stored.keys() | self._doubtful) - self._wanted.keys()
-        return news + [Change(key, None) for key in sorted(gone)] + repetitions
+        if self._due is None:
+            news: list[Change] = []
+            repetitions: list[Change] = []
+            for key, raw in self._wanted.items():
+                if self._stored.get(key) != raw:
+                    (repetitions if self._repeated.get(key) == raw else news).append(Change(key, raw))
+            gone = (self._stored.keys() | self._doubtful) - self._wanted.keys()
+            self._due = news + [Change(key, None) for key in sorted(gone)] + repetitions
+        return self._due
 
     def done(self, change: Change) -> None:
         """A change was acknowledged."""
+        self._due = None
         self._doubtful.discard(change.key)
         self._unstore(change.key)
         if change.raw is not None:
@@ -103,11 +114,13 @@ class Ledger:
 
     def doubt(self, change: Change) -> None:
         """A change may have been written or not."""
+        self._due = None
         self._unstore(change.key)
         self._doubtful.add(change.key)
 
     def doubt_all(self) -> None:
         """Nothing is known of the bucket: everything has to be written again."""
+        self._due = None
         self._doubtful |= self._stored.keys()
         self._stored.clear()
         self._totals.clear()

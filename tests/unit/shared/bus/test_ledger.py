@@ -1,5 +1,7 @@
 """The owner's books: what differs has to be written, and nothing else."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ def facts(*endpoints: Endpoint, pool: str = POOL) -> dict[str, Fact]:
     return {fact_key(pool, endpoint): endpoint for endpoint in endpoints}
 
 
-def settle(ledger: Ledger) -> list[Change]:
+def settle(ledger: Ledger) -> Sequence[Change]:
     changes = ledger.changes()
     for change in changes:
         ledger.done(change)

@@ -12,14 +12,22 @@ from typing import Any
 import pytest
 
 from services.watcher.app import WatcherService
-from shared.bus.replica_state import Delete, Event, Reset, Upsert
-from shared.model import Endpoint
 from tests.kubernetes.api import Api
 from tests.kubernetes.apiserver import CRDS, ApiServer
 from tests.kubernetes.conftest import OwnApiServer
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.proxy import Proxy
-from tests.kubernetes.watching import LABELS, POOL, PoolReader, pool_document, reading, watching
+from tests.kubernetes.watching import (
+    LABELS,
+    POOL,
+    PoolReader,
+    came_back,
+    pool_document,
+    published,
+    reading,
+    serving_pods,
+    watching,
+)
 from tests.nats import NatsServer, free_port
 from tests.protocol.watcher.harness import eventually
 
@@ -62,42 +70,6 @@ def lists_of_pods(service: WatcherService) -> int:
     """How often it has listed them."""
     feeds = service.state()["kubernetes"]["feeds"]
     return sum(one["lists"] for one in feeds if one["selection"].startswith("Pod "))
-
-
-async def serving_pods(admin: Api, namespace: str) -> dict[str, tuple[str, str, dict[str, str]]]:
-    """By endpoint: address, uid and labels of the pods that serve, as the API lists them."""
-    found = {}
-    for pod in (await admin.list("v1", "Pod", namespace, selector="app=vllm"))["items"]:
-        metadata, status = pod["metadata"], pod["status"]
-        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
-        if ready and "deletionTimestamp" not in metadata:
-            found[f"{metadata['name']}-rank-0"] = f"{status['podIP']}:8000", metadata["uid"], metadata["labels"]
-    return found
-
-
-def published(seen: PoolReader) -> dict[str, tuple[str, str, dict[str, str]]]:
-    """The same of what the reader sees."""
-    endpoints = [one for one in seen.facts("endpoint").values() if isinstance(one, Endpoint)]
-    return {one.name: (one.authority, one.uid, dict(one.labels)) for one in endpoints}
-
-
-def came_back(events: list[Event]) -> list[str]:
-    """The uids of servers that were there again after they had gone."""
-    by_key: dict[str, str] = {}
-    gone: set[str] = set()
-    ghosts = []
-    for event in events:
-        before = dict(by_key)
-        match event:
-            case Reset(facts=facts):
-                by_key = {key: fact.uid for key, fact in facts.items() if isinstance(fact, Endpoint)}
-            case Upsert(key=key, fact=Endpoint() as endpoint):
-                by_key[key] = endpoint.uid
-            case Delete(key=key):
-                by_key.pop(key, None)
-        gone |= set(before.values()) - set(by_key.values())
-        ghosts += sorted(gone & set(by_key.values()))
-    return ghosts
 
 
 async def test_a_killed_api_server_takes_nothing_away_and_changes_after_its_restart_are_seen(

@@ -6,7 +6,7 @@ from objects.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -18,7 +18,7 @@ from services.watcher.kubernetes.origin import KubernetesOrigin
 from services.watcher.leadership import Leadership
 from services.watcher.lookup import Lookup, SystemLookup
 from services.watcher.metrics import WatcherMetrics
-from services.watcher.origin import Origin, Spawn
+from services.watcher.origin import Origin
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from shared.bus import FramePublisher, replica_state
@@ -63,12 +63,16 @@ class WatcherService(Service):
         self._seen = asyncio.Event()
         """What an earlier watcher published has been seen."""
         self._leading: asyncio.Task[None] | None = None
-        self._origin = _origin(settings, self.spawn)
+        self._origin = _origin(
+            settings,
+            lambda: KubernetesOrigin(settings, self.spawn, self.id, self.metrics, leads=lambda: self.leadership.leads),
+        )
         self.keepers = tuple(self._keeper(pool) for pool in self._origin.pools)
         self._follow_metrics()
         self.readiness.require("published", self._published)
         self.readiness.mention("files", self._amiss)
         self.readiness.mention("kubernetes", self._origin.problem)
+        self.readiness.mention("status", self._origin.unreported)
 
     def _keeper(self, pool: PoolId) -> PoolKeeper:
         settings = self._settings
@@ -165,6 +169,7 @@ class WatcherService(Service):
         async with asyncio.TaskGroup() as group:
             for keeper in self.keepers:
                 group.create_task(keeper.send_attributes(), name=f"attributes of {keeper.pool}")
+            group.create_task(self._origin.report(), name="report")
 
     async def _adopt(self, keeper: PoolKeeper) -> None:
         """A start with names that can't be resolved: wait for the addresses that an earlier watcher published, lest
@@ -261,10 +266,10 @@ class WatcherService(Service):
         self.registry.register(BusMetrics(self.bus))
 
 
-def _origin(settings: WatcherSettings, spawn: Spawn) -> Origin:
-    """Where things come from. Raises `Invalid` for settings that don't go together."""
+def _origin(settings: WatcherSettings, cluster: Callable[[], Origin]) -> Origin:
+    """Where things come from. `cluster` makes it of a cluster. Raises `Invalid` for settings that don't go together."""
     if settings.kubernetes:
-        return KubernetesOrigin(settings, spawn)
+        return cluster()
     problems = Problems()
     for flag, given in (
         ("--pools", settings.pools),

@@ -54,6 +54,12 @@ class FileOrigin:
         """What is wrong with files, their keeper knows."""
         return None
 
+    async def report(self) -> None:
+        """Nobody looks for answers in files."""
+
+    def unreported(self) -> str | None:
+        return None
+
     def state(self) -> dict[str, Any]:
         return {}
 

@@ -51,6 +51,20 @@ class WatcherMetrics:
         self.eds_failures = Counter(
             "pointsman_watcher_eds_write_failures", "Times that the EDS file could not be replaced", registry=registry
         )
+        self.conditions = Counter(
+            "pointsman_watcher_conditions_written",
+            "Conditions of Kubernetes resources that were written",
+            registry=registry,
+        )
+        self.condition_conflicts = Counter(
+            "pointsman_watcher_condition_conflicts", "Conditions that another controller owns", registry=registry
+        )
+        self.events = Counter(
+            "pointsman_watcher_events_created", "Kubernetes Events that were created", registry=registry
+        )
+        self.report_failures = Counter(
+            "pointsman_watcher_report_failures", "Conditions and Events that could not be written", registry=registry
+        )
         self.show([])
 
     def follow_total(self, name: str, text: str, value: Callable[[], float]) -> None:

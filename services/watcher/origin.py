@@ -41,6 +41,12 @@ class Origin(Protocol):
     def problem(self) -> str | None:
         """What stands between the sources and what is really there; None when nothing does."""
 
+    async def report(self) -> None:
+        """While this watcher leads: say where things come from what is made of them. Never raises; may end."""
+
+    def unreported(self) -> str | None:
+        """What can't be said there; None when all could."""
+
     def state(self) -> dict[str, Any]:
         """For `/debug/state`."""
 

@@ -1,5 +1,6 @@
 """A Kubernetes cluster as the origin of all that a watcher knows: a source for each pool, watches that they share."""
 
+from collections.abc import Callable
 from typing import Any
 
 from services.watcher.configuration import installed
@@ -8,7 +9,9 @@ from services.watcher.keeper import PoolKeeper
 from services.watcher.kubernetes.client import Client, connect
 from services.watcher.kubernetes.cluster import Cluster
 from services.watcher.kubernetes.errors import ConfigurationError
+from services.watcher.kubernetes.reporter import Reporter
 from services.watcher.kubernetes.source import ConfigMapKey, KubernetesSource, Plan
+from services.watcher.metrics import WatcherMetrics
 from services.watcher.origin import Spawn
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
@@ -25,7 +28,14 @@ class KubernetesOrigin:
 
     patient = True
 
-    def __init__(self, settings: WatcherSettings, spawn: Spawn) -> None:
+    def __init__(
+        self,
+        settings: WatcherSettings,
+        spawn: Spawn,
+        identity: str,
+        metrics: WatcherMetrics,
+        leads: Callable[[], bool],
+    ) -> None:
         """Raises `Invalid` for settings that don't go together."""
         self._settings = settings
         self._spawn = spawn
@@ -36,6 +46,14 @@ class KubernetesOrigin:
         self.pools = tuple(self._plans)
         self._config_root = config_root(settings)
         self.preferred = self._config_root.origin if self._config_root else ""
+        self.reporter = Reporter(
+            settings,
+            identity,
+            metrics,
+            views=lambda: [one.view() for one in self._sources.values()],
+            revision=lambda: sum(one.revision for one in self._sources.values()),
+            leads=leads,
+        )
 
     async def open(self) -> None:
         """Raises `Invalid` when there is neither a kubeconfig nor a service account that can be used."""
@@ -43,6 +61,7 @@ class KubernetesOrigin:
             self._client = await connect(self._settings)
         except ConfigurationError as error:
             raise Invalid([Problem("--kubeconfig", str(error))]) from error
+        self.reporter.start(self._client)
         self._cluster = Cluster(self._client, self._settings, self._spawn)
         for source in self._sources.values():
             source.start(self._cluster)
@@ -77,11 +96,17 @@ class KubernetesOrigin:
     def problem(self) -> str | None:
         return "not connected" if self._cluster is None else self._cluster.problem()
 
+    async def report(self) -> None:
+        await self.reporter.run()
+
+    def unreported(self) -> str | None:
+        return self.reporter.problem()
+
     def state(self) -> dict[str, Any]:
         if self._cluster is None:
             return {}
         others = {origin: reason for source in self._sources.values() for origin, reason in source.not_ours().items()}
-        return {"kubernetes": {**self._cluster.state(), "not_for_the_pools": others}}
+        return {"kubernetes": {**self._cluster.state(), "not_for_the_pools": others}, "status": self.reporter.state()}
 
     async def close(self) -> None:
         if self._client is not None:

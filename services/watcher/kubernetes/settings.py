@@ -65,3 +65,19 @@ class KubernetesSettings(CommonSettings, frozen=True, kw_only=True):
     kubernetes_discovery_interval: Annotated[
         PositiveDuration, Meta(description="time between two looks at which kinds are installed")
     ] = 10.0
+    kubernetes_conditions_per_minute: Annotated[
+        int, Meta(ge=0, description="conditions of resources that are written in a minute at most; 0: none ever")
+    ] = 600
+    kubernetes_events_per_minute: Annotated[
+        int, Meta(ge=0, description="Events that are created in a minute at most, others later; 0: none ever")
+    ] = 60
+    kubernetes_event_grace: Annotated[
+        PositiveDuration,
+        Meta(description="how long a pool without pods, for example, has to be without before an Event says so"),
+    ] = 10.0
+    kubernetes_event_interval: Annotated[
+        PositiveDuration,
+        Meta(
+            description="time after which the Event of what is still wrong is created again, if it is there no longer"
+        ),
+    ] = 900.0

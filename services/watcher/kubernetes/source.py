@@ -17,6 +17,8 @@ from services.watcher.kubernetes.pods import arrive, endpoints_of, selector_text
 from services.watcher.kubernetes.resource import JsonObject
 from services.watcher.kubernetes.settings import IpFamily
 from services.watcher.kubernetes.slices import SERVICE_LABEL, endpoints_of_slice
+from services.watcher.kubernetes.status import arrive as arrive_with_status
+from services.watcher.kubernetes.verdicts import POOL, PoolView, Reading
 from services.watcher.resources import GROUPS, KINDS, PoolId, read_resource
 from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
 from shared.config.loaded import LoadedConfig
@@ -76,8 +78,10 @@ class KubernetesSource:
         self._changed = asyncio.Event()
         self._dirty: set[Feed] = set()
         self._told: dict[str, Event] = {}
-        self._read: dict[tuple[str, str, ObjectId], tuple[JsonObject, Event | str]] = {}
+        self._read: dict[tuple[str, str, ObjectId], tuple[JsonObject, Reset | Rejected | str]] = {}
         """By kind, group and object: what it comes to; a text says why it isn't for this pool."""
+        self._shadowed: dict[tuple[str, str, ObjectId], str] = {}
+        """Those instead of which a resource of another group counts, with that group."""
         self._resources: dict[tuple[str, str], Feed] = {}
         """By kind and group."""
         self._objects: dict[ObjectKind, Feed] = {}
@@ -88,6 +92,8 @@ class KubernetesSource:
         """Of a selector that has changed, until it is known what it selects."""
         self._endpoints: dict[ObjectId, tuple[JsonObject, tuple[Endpoint, ...]]] = {}
         self._pool: Pool | None = None
+        self.revision = 0
+        """Grows with everything that is taken in."""
 
     # What is asked for
 
@@ -101,7 +107,7 @@ class KubernetesSource:
             for kind in KINDS:
                 for group in GROUPS:
                     kinds = tuple(ObjectKind(group, version, kind) for version in KINDS[kind].specs)
-                    self._resources[kind, group] = self._follow(Wanted(kinds, namespace))
+                    self._resources[kind, group] = self._follow(Wanted(kinds, namespace, arrive=arrive_with_status))
         if (config := self._plan.config_map) is not None:
             self._config = self._follow(Wanted(_CONFIG_MAP, config.namespace, fields=f"metadata.name={config.name}"))
 
@@ -184,6 +190,7 @@ class KubernetesSource:
         if self._next_pods is not None and self._next_pods.known:
             self._take_next_pods()
         self._differ(PODS, self._read_pods(), events)
+        self.revision += 1
         return events
 
     def _read_objects(self, dirty: set[Feed]) -> dict[str, Event]:
@@ -215,8 +222,9 @@ class KubernetesSource:
     def _read_kind(self, kind: str) -> dict[str, Event]:
         """All resources of a kind, each once: where two groups have one of a name, the newer group's counts."""
         found: dict[str, Event] = {}
-        seen: set[str] = set()
+        seen: dict[str, str] = {}
         chosen: Pool | None = None
+        self._shadowed = {key: group for key, group in self._shadowed.items() if key[0] != kind}
         for group in GROUPS:
             feed = self._resources[kind, group]
             present = set()
@@ -228,8 +236,9 @@ class KubernetesSource:
                     continue
                 if id[1] in seen:
                     log.debug("resource.shadowed", kind=kind, name=id[1], group=group)
+                    self._shadowed[key] = seen[id[1]]
                     continue
-                seen.add(id[1])
+                seen[id[1]] = group
                 found[_origin(kind, id)] = event
                 if isinstance(event, Reset) and event.documents.resources:
                     chosen = next((one for one in event.documents.resources if isinstance(one, Pool)), chosen)
@@ -239,7 +248,7 @@ class KubernetesSource:
             self._choose(chosen, rejected=any(isinstance(one, Rejected) for one in found.values()))
         return found
 
-    def _read_one(self, key: tuple[str, str, ObjectId], item: JsonObject) -> Event | str:
+    def _read_one(self, key: tuple[str, str, ObjectId], item: JsonObject) -> Reset | Rejected | str:
         known = self._read.get(key)
         if known is not None and known[0] is item:
             return known[1]
@@ -247,7 +256,7 @@ class KubernetesSource:
         self._read[key] = item, event
         return event
 
-    def _event(self, kind: str, origin: str, item: JsonObject) -> Event | str:
+    def _event(self, kind: str, origin: str, item: JsonObject) -> Reset | Rejected | str:
         """What a resource comes to, or why it isn't for this pool."""
         pool = self._plan.pool
         metadata = item["metadata"]
@@ -255,6 +264,8 @@ class KubernetesSource:
             return f"{pool} is served"
         if metadata.get("deletionTimestamp"):
             return "it is being deleted"
+        if (other := _other_pool(item, pool)) is not None:
+            return f"for pool {other!r}, and {pool} is served"
         problems = Problems()
         read = read_resource(item, kind, "", problems, pool)
         if isinstance(read.resource, Pool) and not read.resource.target_ports:
@@ -351,12 +362,48 @@ class KubernetesSource:
             _origin(kind, id): reason for (kind, _, id), (_, reason) in self._read.items() if isinstance(reason, str)
         }
 
+    def view(self) -> PoolView:
+        """What is known of the pool."""
+        pools = [feed for key, feed in self._resources.items() if key[0] == POOL]
+        selects = self._pool is not None and self._pods is not None and self._pods.known and self._next_pods is None
+        return PoolView(
+            pool=self._plan.pool,
+            readings=tuple(self._readings()),
+            pools=frozenset(id[1] for feed in pools for id in feed.objects)
+            if all(one.known for one in pools)
+            else None,
+            selected=self._pods.objects.keys() if selects and self._pods is not None else None,
+            slices_of=self._plan.slices_of,
+            configuration=self._configuration(),
+        )
+
+    def _readings(self) -> Iterator[Reading]:
+        for key, (item, outcome) in self._read.items():
+            resource = self._resources[key[:2]].resource
+            if resource is not None:
+                yield Reading(resource, item, outcome, self._shadowed.get(key, ""))
+
+    def _configuration(self) -> Reading | None:
+        config, feed = self._plan.config_map, self._config
+        if config is None or feed is None or feed.resource is None:
+            return None
+        item, outcome = feed.objects.get((config.namespace, config.name)), self._told.get(str(config))
+        return Reading(feed.resource, item, outcome) if item and isinstance(outcome, Reset | Rejected) else None
+
     def __repr__(self) -> str:
         return f"<KubernetesSource {self._plan.pool}: {len(self._told)} origins>"
 
 
 def _origin(kind: str, id: ObjectId) -> str:
     return f"{kind} {id[0]}/{id[1]}"
+
+
+def _other_pool(item: JsonObject, pool: PoolId) -> str | None:
+    """The pool that it refers to, where that isn't this one: then it isn't for us to find anything wrong with it."""
+    spec = item.get("spec")
+    reference = spec.get("poolRef") if isinstance(spec, Mapping) else None
+    name = reference.get("name") if isinstance(reference, Mapping) else None
+    return name if isinstance(name, str) and name != pool.name else None
 
 
 def _object(kind: ObjectKind, item: JsonObject) -> KubernetesObject:

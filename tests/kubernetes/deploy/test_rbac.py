@@ -20,7 +20,7 @@ def of(verbs: Sequence[str], group: str, resources: Sequence[str], *names: str) 
 
 
 PODS = of(["list", "watch"], "", ["pods"])
-EVENTS = of(["create", "patch"], "events.k8s.io", ["events"])
+EVENTS = of(["create"], "events.k8s.io", ["events"])
 ALWAYS = EVENTS | of(["list", "watch"], "", ["configmaps"], CONFIGURATION)
 POOL = (
     of(["list", "watch"], STABLE, ["inferencepools"])
@@ -30,9 +30,12 @@ POOL = (
         ["inferencepools", "inferenceobjectives", "inferencemodelrewrites", "inferencemodels"],
     )
     | of(["list", "watch"], LLMD, ["inferenceobjectives", "inferencemodelrewrites"])
-    | of(["patch"], STABLE, ["inferencepools/status"])
-    | of(["patch"], EXPERIMENTAL, ["inferencepools/status", "inferenceobjectives/status"])
-    | of(["patch"], LLMD, ["inferenceobjectives/status"])
+    | of(
+        ["patch"],
+        EXPERIMENTAL,
+        ["inferenceobjectives/status", "inferencemodelrewrites/status", "inferencemodels/status"],
+    )
+    | of(["patch"], LLMD, ["inferenceobjectives/status", "inferencemodelrewrites/status"])
 )
 SLICES = of(["list", "watch"], "discovery.k8s.io", ["endpointslices"])
 NODES = of(["list", "watch"], "", ["nodes"])

@@ -366,21 +366,18 @@ cluster {
 - apiGroups: [llm-d.ai]
   resources: [inferenceobjectives, inferencemodelrewrites]
   verbs: [list, watch]
-# Conditions, by server-side apply.
-- apiGroups: [inference.networking.k8s.io]
-  resources: [inferencepools/status]
-  verbs: [patch]
+# Conditions, by server-side apply. A pool's are its Gateways'.
 - apiGroups: [inference.networking.x-k8s.io]
-  resources: [inferencepools/status, inferenceobjectives/status]
+  resources: [inferenceobjectives/status, inferencemodelrewrites/status, inferencemodels/status]
   verbs: [patch]
 - apiGroups: [llm-d.ai]
-  resources: [inferenceobjectives/status]
+  resources: [inferenceobjectives/status, inferencemodelrewrites/status]
   verbs: [patch]
 {{- end }}
 # What was refused, and why.
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- with .Values.watcher.extraRules }}
 {{ toYaml . }}
 {{- end }}

@@ -1,0 +1,67 @@
+"""What the tests of verdicts and of what becomes of them share: resources as a source reads them."""
+
+from typing import Any
+
+from services.watcher.documents import Documents
+from services.watcher.kubernetes.resource import JsonObject, Resource
+from services.watcher.kubernetes.verdicts import POOL, PoolView, Reading
+from services.watcher.resources import PoolId, read_resource
+from services.watcher.sources import Rejected, Reset
+from shared.config.problems import Problem, Problems
+from shared.datalayer.objects import ObjectKind
+
+STABLE, EXPERIMENTAL = "inference.networking.k8s.io", "inference.networking.x-k8s.io"
+LLAMA = PoolId("default", "llama")
+
+
+def resource_of(kind: str, group: str = EXPERIMENTAL, version: str = "v1alpha2") -> Resource:
+    return Resource(
+        ObjectKind(group, version, kind), f"{kind.lower()}s", True, frozenset({"patch"}), frozenset({"status"})
+    )
+
+
+def item_of(kind: str, name: str, spec: dict[str, Any], group: str = EXPERIMENTAL, **metadata: Any) -> JsonObject:
+    version = "v1" if group == STABLE else "v1alpha2"
+    common = {"name": name, "namespace": "default", "uid": f"uid of {name}", "generation": 1}
+    return {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {**common, **metadata}, "spec": spec}
+
+
+def reading(item: JsonObject, pool: PoolId = LLAMA, shadowed_by: str = "") -> Reading:
+    """As the source of that pool reads it."""
+    group, _, version = item["apiVersion"].partition("/")
+    problems = Problems()
+    read = read_resource(item, item["kind"], "", problems, pool)
+    outcome: Reset | Rejected | str = read.ignored
+    if problems.errors:
+        outcome = Rejected("origin", tuple(problems.errors))
+    elif read.resource is not None:
+        documents = Documents(resources=(read.resource,), warnings=tuple(problems.warnings))
+        outcome = Reset("origin", documents)
+    return Reading(resource_of(item["kind"], group, version), item, outcome, shadowed_by)
+
+
+def objective(name: str = "premium", pool: str = "llama", *, priority: object = 1, **metadata: Any) -> JsonObject:
+    return item_of("InferenceObjective", name, {"poolRef": {"name": pool}, "priority": priority}, **metadata)
+
+
+def model(name: str, model_name: str, created: str) -> JsonObject:
+    spec = {"poolRef": {"name": "llama"}, "modelName": model_name}
+    return item_of("InferenceModel", name, spec, creationTimestamp=created)
+
+
+def pool(name: str = "llama", port: int = 8000, created: str = "2026-01-01T00:00:00Z", **labels: str) -> JsonObject:
+    spec = {"selector": {"matchLabels": labels}, "targetPorts": [{"number": port}]}
+    return item_of(POOL, name, spec, STABLE, creationTimestamp=created)
+
+
+def view(*items: JsonObject, name: str = "llama", **more: Any) -> PoolView:
+    """Of a pool that is there."""
+    served = PoolId("default", name)
+    told: dict[str, Any] = {"pools": {name}, "selected": {("default", "a")}, **more}
+    return PoolView(pool=served, readings=[reading(one, served) for one in items], **told)
+
+
+def config_map(*problems: Problem) -> Reading:
+    resource = Resource(ObjectKind("", "v1", "ConfigMap"), "configmaps", True)
+    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "picker", "namespace": "default"}}
+    return Reading(resource, item, Rejected("origin", problems) if problems else Reset("origin", Documents()))

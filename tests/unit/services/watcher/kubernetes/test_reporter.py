@@ -1,0 +1,346 @@
+"""What is written when: against a fake API, in fake time."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.watcher.kubernetes.errors import (
+    ApiError,
+    Conflict,
+    ConnectionFailed,
+    Forbidden,
+    KubernetesError,
+    NotFound,
+    Unavailable,
+)
+from services.watcher.kubernetes.reporter import Budget, Reporter
+from services.watcher.kubernetes.resource import JsonObject, Resource
+from services.watcher.kubernetes.settings import KubernetesSettings
+from services.watcher.kubernetes.verdicts import PoolView
+from services.watcher.metrics import WatcherMetrics
+from tests.fake_kubernetes.timing import FakeTime, until
+from tests.unit.services.watcher.kubernetes.readings import objective, pool, view
+
+CONFLICT = Conflict("patch", 409, "Conflict", "Apply failed with 1 conflict")
+FORBIDDEN = Forbidden("patch inferenceobjectives/status", 403, "Forbidden", "may not")
+LOST = ConnectionFailed("can't reach https://10.96.0.1:443")
+
+
+class FakeApi:
+    """Takes what is written, and fails as it is told to."""
+
+    def __init__(self) -> None:
+        self.conditions: list[JsonObject] = []
+        self.events: list[JsonObject] = []
+        self.tries = 0
+        self.failure: KubernetesError | None = None
+        self.version = 1000
+
+    async def apply(
+        self,
+        resource: Resource,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        field_manager: str,
+        force: bool = False,
+        subresource: str = "",
+    ) -> JsonObject:
+        assert (namespace, field_manager, force, subresource) == ("default", "pointsman-watcher", False, "status")
+        self._try()
+        self.conditions.append(dict(body))
+        self.version += 1
+        metadata = {**body["metadata"], "generation": 1, "resourceVersion": str(self.version)}
+        fields = {"manager": field_manager, "subresource": "status"}
+        return {**body, "metadata": {**metadata, "managedFields": [fields]}}
+
+    async def create(self, resource: Resource, body: Mapping[str, Any], namespace: str = "") -> JsonObject:
+        assert (str(resource), namespace) == ("events.events.k8s.io", "default")
+        self._try()
+        self.events.append(dict(body))
+        return dict(body)
+
+    def _try(self) -> None:
+        self.tries += 1
+        if self.failure is not None:
+            raise self.failure
+
+    @property
+    def names(self) -> list[str]:
+        return [one["metadata"]["name"] for one in self.conditions]
+
+
+class World:
+    """A reporter with everything that it depends on."""
+
+    def __init__(self, *views: PoolView, **settings: Any) -> None:
+        self.time = FakeTime()
+        self.api = FakeApi()
+        self.views: Sequence[PoolView] = views
+        self.revision = 1
+        self.leads = True
+        self.registry = CollectorRegistry()
+        self.reporter = Reporter(
+            KubernetesSettings(**settings),
+            "watcher-1",
+            WatcherMetrics(self.registry),
+            views=lambda: self.views,
+            revision=lambda: self.revision,
+            leads=lambda: self.leads,
+            timing=self.time.timing,
+            wall=lambda: 1_800_000_000.0 + self.time.now,
+        )
+        self.reporter.start(self.api)
+
+    def change(self, *views: PoolView) -> None:
+        self.views = views
+        self.revision += 1
+
+    async def look(self, *, after: float = 0.0) -> None:
+        self.time.now += after
+        await self.reporter.look()
+
+    def count(self, name: str) -> float | None:
+        return self.registry.get_sample_value(f"pointsman_watcher_{name}_total")
+
+
+async def test_before_it_has_started_nothing_is_looked_at() -> None:
+    world = World(view(objective()))
+    idle = Reporter(
+        KubernetesSettings(),
+        *("watcher-1", WatcherMetrics(CollectorRegistry()), lambda: world.views, lambda: 1, lambda: True),
+        world.time.timing,
+    )
+    await idle.look()
+    assert repr(idle) == "<Reporter 0 resources, {}>"
+
+
+async def test_a_condition_is_written_once() -> None:
+    world = World(view(objective()))
+    for _ in range(5):
+        await world.look(after=100.0)
+    assert world.api.names == ["premium"]
+    assert world.count("conditions_written") == 1.0
+    world.change(view(objective(resourceVersion="1")))  # a form from before it was written
+    await world.look()
+    assert world.api.names == ["premium"]
+
+
+async def test_a_condition_that_somebody_removed_is_written_again() -> None:
+    world = World(view(objective()))
+    await world.look()
+    world.change(view(objective(resourceVersion="2000")))
+    await world.look()
+    assert world.api.names == ["premium", "premium"]
+
+
+async def test_who_does_not_lead_writes_nothing() -> None:
+    world = World(view(objective(), selected=set()), kubernetes_event_grace=1.0)
+    world.leads = False
+    await world.look()
+    await world.look(after=10.0)
+    assert world.api.tries == 0
+
+
+async def test_a_conflict_is_respected_until_the_resource_or_the_condition_is_another() -> None:
+    world = World(view(objective()))
+    world.api.failure = CONFLICT
+    for _ in range(3):
+        await world.look(after=1000.0)
+    world.change(view(objective(resourceVersion="7")))
+    await world.look()
+    assert world.api.tries == 1
+    assert world.count("condition_conflicts") == 1.0
+    assert world.reporter.problem() is None
+    left = {"InferenceObjective default/premium": "another controller owns the condition"}
+    assert world.reporter.state()["left_alone"] == left
+    world.change(view(objective(generation=2)))
+    await world.look()
+    assert world.api.tries == 2
+    theirs = {"type": "Accepted", "status": "False", "reason": "Theirs"}
+    world.change(view({**objective(generation=2), "status": {"conditions": [theirs]}}))
+    await world.look()
+    assert world.api.tries == 3
+    world.change(view())
+    await world.look()
+    assert world.reporter.state()["left_alone"] == {}
+
+
+async def test_a_missing_right_is_told_and_tried_again_slowly_for_the_resource_as_a_whole() -> None:
+    world = World(view(objective("a"), objective("b")))
+    world.api.failure = FORBIDDEN
+    await world.look()
+    assert world.api.tries == 1
+    problem = world.reporter.problem()
+    assert problem is not None
+    assert "403 Forbidden" in problem
+    await world.look(after=10.0)
+    assert world.api.tries == 1
+    world.api.failure = None
+    await world.look(after=30.0)
+    assert world.api.names == ["a", "b"]
+    assert world.reporter.problem() is None
+    assert world.count("report_failures") == 1.0
+
+
+@pytest.mark.parametrize("failure", [LOST, Unavailable("patch", 503)], ids=["unreachable", "unavailable"])
+async def test_a_server_that_is_away_is_asked_again_after_pauses_that_grow(failure: KubernetesError) -> None:
+    world = World(view(objective()))
+    world.api.failure = failure
+    for _ in range(300):
+        await world.look(after=1.0)
+    assert 5 <= world.api.tries <= 30
+    world.api.failure = None
+    await world.look(after=30.0)
+    assert world.api.names == ["premium"]
+
+
+async def test_the_servers_own_pause_is_kept() -> None:
+    world = World(view(objective()))
+    world.api.failure = Unavailable("patch", 429, retry_after=60.0)
+    await world.look()
+    for _ in range(5):
+        await world.look(after=10.0)
+    assert world.api.tries == 1
+
+
+async def test_what_the_api_refuses_for_what_it_is_isnt_tried_again() -> None:
+    world = World(view(objective("a"), objective("b")))
+    world.api.failure = ApiError("patch", 422, "Invalid", "status.conditions[0].reason")
+    for _ in range(3):
+        await world.look(after=1000.0)
+    assert world.api.tries == 2
+    assert len(world.reporter.state()["left_alone"]) == 2
+
+
+async def test_what_was_deleted_meanwhile_is_passed_over() -> None:
+    world = World(view(objective()))
+    world.api.failure = NotFound("patch", 404, "NotFound")
+    for _ in range(3):
+        await world.look(after=1000.0)
+    assert world.api.tries == 1
+    assert world.count("report_failures") == 0.0
+
+
+async def test_conditions_are_bounded_in_a_minute_and_the_rest_follows() -> None:
+    world = World(view(*(objective(f"o-{number}") for number in range(5))), kubernetes_conditions_per_minute=2)
+    written = []
+    for _ in range(3):
+        await world.look()
+        written.append(len(world.api.conditions))
+        await world.look(after=30.0)
+        await world.look(after=30.0)
+    assert written == [2, 4, 5]
+
+
+async def test_conditions_and_events_can_be_turned_off() -> None:
+    off = {"kubernetes_conditions_per_minute": 0, "kubernetes_events_per_minute": 0}
+    world = World(view(objective(priority="high")), **off)
+    await world.look(after=100.0)
+    assert world.api.tries == 0
+    assert len(world.reporter.state()["findings"]) == 1
+
+
+async def test_a_refused_resource_is_an_event_at_once_and_once() -> None:
+    world = World(view(objective(priority="high")))
+    for _ in range(5):
+        await world.look(after=1.0)
+    [made] = world.api.events
+    assert made["reason"] == "ResourceRefused"
+    assert made["eventTime"].startswith("2027-01-15T")
+    assert made["eventTime"].endswith("Z")
+    assert world.count("events_created") == 1.0
+
+
+async def test_what_may_be_over_in_a_moment_is_waited_for() -> None:
+    world = World(view(pool(x="1"), selected=set()), kubernetes_event_grace=10.0)
+    await world.look()
+    world.change(view(pool(x="1")))
+    await world.look(after=9.0)
+    world.change(view(pool(x="1"), selected=set()))
+    await world.look()
+    await world.look(after=9.0)
+    assert world.api.events == []
+    await world.look(after=1.0)
+    assert [one["reason"] for one in world.api.events] == ["NoEndpoints"]
+
+
+async def test_what_is_still_wrong_is_said_again_and_an_event_that_is_there_is_enough() -> None:
+    world = World(view(objective(priority="high")), kubernetes_event_interval=60.0)
+    world.api.failure = Conflict("create", 409, "AlreadyExists")
+    await world.look()
+    events = world.api.tries
+    world.api.failure = None
+    await world.look(after=59.0)
+    assert world.api.events == []
+    await world.look(after=1.0)
+    assert len(world.api.events) == 1
+    assert events == 2  # the condition, and the Event
+    assert world.reporter.problem() is None
+
+
+async def test_events_are_bounded_in_a_minute_and_what_is_over_by_then_is_never_said() -> None:
+    bad = [objective(f"o-{number}", priority="high") for number in range(5)]
+    world = World(view(*bad), kubernetes_events_per_minute=2)
+    await world.look()
+    await world.look(after=59.0)
+    assert len(world.api.events) == 2
+    world.change(view(*bad[:3]))
+    await world.look(after=1.0)
+    await world.look(after=100.0)
+    assert [one["regarding"]["name"] for one in world.api.events] == ["o-0", "o-1", "o-2"]
+
+
+async def test_an_event_that_the_api_refuses_isnt_tried_at_once_again() -> None:
+    world = World(view(objective(priority="high")), kubernetes_conditions_per_minute=0)
+    world.api.failure = ApiError("create", 422, "Invalid", "note")
+    for _ in range(5):
+        await world.look(after=1.0)
+    assert world.api.tries == 1
+
+
+async def test_who_leads_anew_begins_from_what_is_there() -> None:
+    world = World(view(objective()))
+
+    async def lead(writes: int) -> None:
+        leading = asyncio.create_task(world.reporter.run())
+        await until(lambda: len(world.api.conditions) == writes)
+        leading.cancel()
+        await asyncio.wait({leading})
+        assert leading.cancelled()
+
+    await lead(1)
+    await lead(2)
+
+
+async def test_a_defect_ends_neither_the_reporter_nor_who_leads() -> None:
+    world = World(view(objective()))
+    views = world.views
+    world.views = (None,)  # type: ignore[assignment]
+    leading = asyncio.create_task(world.reporter.run())
+    await until(lambda: world.count("report_failures") == 1.0)
+    world.change(*views)
+    await until(lambda: world.api.names == ["premium"])
+    assert not leading.done()
+    leading.cancel()
+    await asyncio.wait({leading})
+
+
+async def test_nothing_is_asked_of_the_sources_while_nothing_changes() -> None:
+    world = World(view(objective()))
+    await world.look()
+    world.views = ()
+    await world.look(after=1000.0)
+    assert len(world.reporter.state()["findings"]) == 0
+    assert repr(world.reporter).startswith("<Reporter 1 resources, ")
+
+
+def test_a_budget_is_that_of_any_minute() -> None:
+    budget = Budget(2)
+    assert [budget.take(now) for now in (0.0, 30.0, 31.0)] == [0.0, 30.0, 60.0]
+    assert [budget.take(now) for now in (60.0, 61.0, 90.0)] == [60.0, 90.0, 90.0]
+    assert repr(budget) == "<Budget 2 of 2 a minute>"

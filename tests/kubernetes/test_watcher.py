@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from shared.config.problems import Invalid
 from shared.model import Configuration, Endpoint, Model, ModelRewrite, Objective, Pool
 from tests.kubernetes.api import Api
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.watching import LABELS, POOL, pool_document, reading, watching
 from tests.nats import NatsServer
-from tests.protocol.watcher.harness import eventually
+from tests.protocol.watcher.harness import eventually, replace
 
 pytestmark = pytest.mark.usefixtures("kubernetes_peers")
 
@@ -322,3 +323,37 @@ async def test_a_burst_is_a_few_changes_and_every_fact_is_told_once(
         await pods.annotate("p001", {"note": "nothing that matters"})
         await asyncio.sleep(0.5)
         assert len(seen.events) == before
+
+
+async def test_the_configuration_of_a_file_is_followed_beside_the_cluster(
+    apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path
+) -> None:
+    document = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: {}\n"
+    await admin.create(pool_document(), namespace)
+    await pods.create("a", "10.1.0.1", labels=LABELS)
+    file = tmp_path / "config.yaml"
+    file.write_text(document.format("queue-scorer"))
+    settings = {"config_file": str(file)}
+    async with (
+        watching(nats.url, apiserver, namespace, tmp_path, **settings) as service,
+        reading(nats.url, namespace) as seen,
+    ):
+        await seen.sees("a-rank-0")
+        await eventually(lambda: _configured(seen.facts("config"), "queue-scorer"), "the configuration")
+        replace(file, document.format("queue-scorre"))
+        await eventually(lambda: "queue-scorre" in str(service.readiness.notes()), "the reason")
+        assert _configured(seen.facts("config"), "queue-scorer")
+        replace(file, document.format("kv-cache-utilization-scorer"))
+        await eventually(lambda: _configured(seen.facts("config"), "kv-cache"), "the next configuration")
+
+
+@pytest.mark.parametrize("text", [None, "kind: EndpointPickerConfig\nplugins: [{type: queue-scorre}]\n"])
+async def test_a_configuration_file_that_is_bad_at_the_start_ends_the_process(
+    apiserver: ApiServer, namespace: str, nats: NatsServer, tmp_path: Path, text: str | None
+) -> None:
+    file = tmp_path / "config.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(Invalid, match=r"config\.yaml"):
+        async with watching(nats.url, apiserver, namespace, tmp_path, config_file=str(file)):
+            pass

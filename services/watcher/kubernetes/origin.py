@@ -1,10 +1,11 @@
 """A Kubernetes cluster as the origin of all that a watcher knows: a source for each pool, watches that they share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.watcher.configuration import installed
 from services.watcher.file_origin import config_root, file_source
+from services.watcher.files import FileSource
 from services.watcher.keeper import PoolKeeper
 from services.watcher.kubernetes.client import Client, connect
 from services.watcher.kubernetes.cluster import Cluster
@@ -15,8 +16,8 @@ from services.watcher.metrics import WatcherMetrics
 from services.watcher.origin import Spawn
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
-from services.watcher.sources import Source
-from services.watcher.state import Merged
+from services.watcher.sources import Event, Rejected, Source
+from services.watcher.state import Merged, collect
 from shared.config.loaded import LoadedConfig
 from shared.config.loader import load
 from shared.config.problems import Invalid, Problem, Problems
@@ -43,6 +44,10 @@ class KubernetesOrigin:
         self._client: Client | None = None
         self._cluster: Cluster | None = None
         self._sources: dict[PoolId, KubernetesSource] = {}
+        self._files: dict[PoolId, FileSource] = {}
+        """Those of pools whose configuration is a file."""
+        self._read: dict[PoolId, Sequence[Event]] = {}
+        """What was in the files at `open`."""
         self.pools = tuple(self._plans)
         self._config_root = config_root(settings)
         self.preferred = self._config_root.origin if self._config_root else ""
@@ -56,7 +61,11 @@ class KubernetesOrigin:
         )
 
     async def open(self) -> None:
-        """Raises `Invalid` when there is neither a kubeconfig nor a service account that can be used."""
+        """Raises `Invalid` for a configuration file that is bad, and when there is neither a kubeconfig nor a service
+        account that can be used."""
+        for pool, files in self._files.items():
+            events = self._read[pool] = await files.load()
+            collect({one.origin: list(one.problems) for one in events if isinstance(one, Rejected)}).raise_if_any()
         try:
             self._client = await connect(self._settings)
         except ConfigurationError as error:
@@ -71,22 +80,19 @@ class KubernetesOrigin:
         source = self._sources[pool] = KubernetesSource(self._plans[pool], self._validate)
         if self._config_root is None:
             return (source,)
-        files = file_source(self._settings, pool)
+        files = self._files[pool] = file_source(self._settings, pool)
         files.follow([self._config_root])
         return (files, source)
 
     async def load(self, keeper: PoolKeeper) -> None:
-        """Waits for as long as it takes; a bad configuration file ends the process, as it does without Kubernetes."""
-        for source in keeper.sources:
-            events = await source.load()
-            keeper.apply(events)
-            if not isinstance(source, KubernetesSource):
-                keeper.raise_problems()
+        """Waits for as long as it takes."""
+        source = self._sources[keeper.pool]
+        keeper.apply([*self._read.pop(keeper.pool, ()), *await source.load()])
         while keeper.holding.merged is None:
-            keeper.apply(await self._sources[keeper.pool].changes())
+            keeper.apply(await source.changes())
         if keeper.want():
-            for source in keeper.sources:
-                keeper.apply(await source.load())
+            for one in keeper.sources:
+                keeper.apply(await one.load())
         keeper.accept(Merged())
         keeper.say_asides()
 

@@ -55,6 +55,8 @@ class StackPlan(Struct, frozen=True, kw_only=True):
     """An EndpointPickerConfig (YAML); None: the tiers' own default."""
     resources: str = ""
     """Further YAML documents for the watcher: InferencePool, InferenceObjective, …"""
+    kubeconfig: str = ""
+    """A cluster whose pods and resources the watchers read, instead of the endpoints file."""
     pool_name: str = "default"
     pool_namespace: str = "default"
     envoy: Path | None = STANDALONE
@@ -143,8 +145,11 @@ class LocalStack:
         }
 
     def _watcher_flags(self) -> Flags:
-        flags: dict[str, str | int | float] = {"endpoints-file": str(self.endpoints_file)}
-        flags["eds-file"] = str(self.eds_file)
+        flags: dict[str, str | int | float] = {"eds-file": str(self.eds_file)}
+        if self.plan.kubeconfig:
+            flags |= {"kubernetes": "true", "kubeconfig": self.plan.kubeconfig}
+        else:
+            flags["endpoints-file"] = str(self.endpoints_file)
         if self.plan.configuration is not None:
             flags["config-file"] = str(self.directory / "config.yaml")
         return flags

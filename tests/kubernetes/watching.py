@@ -79,14 +79,16 @@ async def watching(
         yield service
 
 
-async def serving_pods(admin: Api, namespace: str) -> dict[str, tuple[str, str, dict[str, str]]]:
+async def serving_pods(
+    admin: Api, namespace: str, selector: str = "app=vllm", port: int = 8000
+) -> dict[str, tuple[str, str, dict[str, str]]]:
     """By endpoint: address, uid and labels of the pods that serve, as the API lists them."""
     found = {}
-    for pod in (await admin.list("v1", "Pod", namespace, selector="app=vllm"))["items"]:
+    for pod in (await admin.list("v1", "Pod", namespace, selector=selector))["items"]:
         metadata, status = pod["metadata"], pod["status"]
         ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
         if ready and "deletionTimestamp" not in metadata:
-            found[f"{metadata['name']}-rank-0"] = f"{status['podIP']}:8000", metadata["uid"], metadata["labels"]
+            found[f"{metadata['name']}-rank-0"] = f"{status['podIP']}:{port}", metadata["uid"], metadata["labels"]
     return found
 
 

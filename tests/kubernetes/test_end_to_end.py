@@ -1,0 +1,191 @@
+"""The whole system on a cluster, under load: kube-apiserver, NATS, two watchers, a collector, two pickers, Envoy, and
+simulators that are pods. Whatever happens to the pods, no request fails, and the pickers see what the API lists."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pointsman.local.envoy import GATEWAY, STANDALONE
+from pointsman.local.ports import Ports
+from pointsman.local.services import Address, Simulator
+from pointsman.local.stack import ENGINE_LABEL, LocalStack, StackPlan
+from tests.faults.system.load import Load
+from tests.kubernetes.api import Api
+from tests.kubernetes.apiserver import ApiServer
+from tests.kubernetes.pods import Pods
+from tests.kubernetes.watching import LABELS, POOL, pool_document, serving_pods
+
+pytestmark = [pytest.mark.usefixtures("kubernetes_peers"), pytest.mark.timeout(240)]
+
+WITHIN = 10.0
+"""Seconds in which both pickers see what the API lists; a busy machine included, and a take-over of the lease."""
+PRE_STOP = 4.0
+"""Seconds between a pod's deletion and its container's SIGTERM, as a preStop hook has them: more than a watcher's
+take-over may take (3 s), in which nobody tells the pickers of the deletion."""
+STARTED = ("model-1", "model-2", "model-3")
+ADDED = ("model-4", "model-5")
+CONFIGURATION = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: active-request-scorer
+- type: max-score-picker
+  parameters: {{maxNumOfEndpoints: {endpoints}}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: queue-scorer}}
+  - {{pluginRef: active-request-scorer}}
+  - {{pluginRef: max-score-picker}}
+"""
+"""By load alone, so that a new server gets requests at once. Ours asks for fallbacks, a gateway for one place."""
+SELECTED = {**LABELS, ENGINE_LABEL: "vllm"}
+
+
+class Cluster:
+    """Simulators that are pods: each has an address of its own, and all of them the same port."""
+
+    def __init__(self, admin: Api, pods: Pods, directory: Path, port: int) -> None:
+        self.port = port
+        self.pods = pods
+        self.admin = admin
+        self.simulators = {
+            name: Simulator(name, directory, Address(port, f"127.0.0.{at}"), {}, {"speed": 10})
+            for at, name in enumerate((*STARTED, *ADDED), 11)
+        }
+
+    async def add(self, name: str) -> None:
+        """A pod is scheduled, its server starts, and then it is ready."""
+        await self.pods.create(name, labels=SELECTED)
+        await self.simulators[name].start()
+        await self.pods.report(name, self.simulators[name].http.host)
+
+    async def remove(self, name: str) -> None:
+        """A pod is deleted: not ready, terminating, and after its preStop hook its server is told to end."""
+        await self.pods.report(name, ready=False)
+        await self.pods.terminate(name)
+        await asyncio.sleep(PRE_STOP)
+        await self.simulators[name].stop()
+        await self.pods.delete(name)
+
+    async def select(self, labels: Mapping[str, str | None]) -> None:
+        """Edit the labels that the pool selects by; None removes one."""
+        patch = {"spec": {"selector": {"matchLabels": dict(labels)}}}
+        await self.admin.patch("inference.networking.k8s.io/v1", "InferencePool", POOL, patch, self.pods.namespace)
+
+    async def close(self) -> None:
+        for one in self.simulators.values():
+            one.kill_now()
+
+
+@asynccontextmanager
+async def system(
+    server: ApiServer, admin: Api, pods: Pods, directory: Path, envoy: Path
+) -> AsyncIterator[tuple[LocalStack, Cluster]]:
+    """Everything, ready, with three pods."""
+    async with AsyncExitStack() as stack:
+        ports = stack.enter_context(Ports())
+        cluster = Cluster(admin, pods, directory, ports.take("the model servers"))
+        stack.push_async_callback(cluster.close)
+        await admin.create(pool_document(ports=(cluster.port,)), pods.namespace)
+        await asyncio.gather(*map(cluster.add, STARTED))
+        ours = envoy == STANDALONE
+        plan = StackPlan(
+            simulators=(),
+            watchers=2,
+            collectors=1,
+            pickers=2,
+            configuration=CONFIGURATION.format(endpoints=3 if ours else 1),
+            kubeconfig=str(server.kubeconfig(directory / "kubeconfig", namespace=pods.namespace)),
+            pool_name=POOL,
+            pool_namespace=pods.namespace,
+            envoy=envoy,
+            secure_serving=not ours,
+        )
+        yield await stack.enter_async_context(LocalStack(plan, directory / "stack")), cluster
+
+
+async def eventually(holds: Callable[[], Awaitable[str]], within: float = WITHIN) -> None:
+    """Wait until nothing is wrong any more."""
+    deadline = time.monotonic() + within
+    while wrong := await holds():
+        assert time.monotonic() < deadline, f"not within {within:g} s: {wrong}"
+        await asyncio.sleep(0.05)
+
+
+async def views_are_the_list(stack: LocalStack, cluster: Cluster, *expected: str, selector: str = "app=vllm") -> None:
+    """Wait until both pickers have exactly the pods that serve by the API's list, which are the expected ones."""
+
+    async def difference() -> str:
+        listed = await serving_pods(cluster.admin, cluster.pods.namespace, selector, cluster.port)
+        assert sorted(listed) == [f"{one}-rank-0" for one in sorted(expected)]
+        wanted = {f"{cluster.pods.namespace}/{name}": address for name, (address, _, _) in listed.items()}
+        views = [
+            {one["id"]: one["authority"] for one in (await picker.state())["endpoints"]} for picker in stack.pickers
+        ]
+        return "" if all(view == wanted for view in views) else f"views {views}, the API's list {wanted}"
+
+    await eventually(difference)
+
+
+async def is_served_by(load: Load, name: str) -> None:
+    """Wait until a server has answered something more than by now."""
+    before = load.served.get(name, 0)
+
+    async def idle() -> str:
+        return "" if load.served.get(name, 0) > before else f"{name} gets no request"
+
+    await eventually(idle)
+
+
+async def leader_of(stack: LocalStack) -> str:
+    """The name of the watcher that publishes."""
+    (leader,) = [one.name for one in stack.watchers if one.running and (await one.state())["leadership"]["leads"]]
+    return leader
+
+
+@pytest.mark.parametrize("envoy", [STANDALONE, GATEWAY], ids=["ours", "gateway"])
+async def test_whatever_happens_to_pods_no_request_fails_and_the_views_are_what_the_api_lists(
+    apiserver: ApiServer, admin: Api, pods: Pods, tmp_path: Path, envoy: Path
+) -> None:
+    async with system(apiserver, admin, pods, tmp_path, envoy) as (stack, cluster):
+        await views_are_the_list(stack, cluster, *STARTED)
+        async with Load(stack.url, workers=4) as load:
+            await asyncio.gather(*(is_served_by(load, name) for name in STARTED))
+
+            await asyncio.gather(*map(cluster.add, ADDED))  # scale up
+            await views_are_the_list(stack, cluster, *STARTED, *ADDED)
+            await asyncio.gather(*(is_served_by(load, name) for name in ADDED))
+
+            await cluster.remove("model-1")  # scale down
+            await views_are_the_list(stack, cluster, "model-2", "model-3", *ADDED)
+
+            await pods.label("model-2", {"app": "under-maintenance"})
+            await views_are_the_list(stack, cluster, "model-3", *ADDED)
+            await pods.label("model-2", LABELS)
+            await views_are_the_list(stack, cluster, "model-2", "model-3", *ADDED)
+            await is_served_by(load, "model-2")
+
+            for name in ("model-3", "model-4"):
+                await pods.label(name, {"tier": "gold"})
+            await cluster.select({"tier": "gold"})
+            await views_are_the_list(stack, cluster, "model-3", "model-4", selector="app=vllm,tier=gold")
+            await cluster.select({"tier": None})
+            await views_are_the_list(stack, cluster, "model-2", "model-3", *ADDED)
+
+            leader = await leader_of(stack)
+            await stack[leader].kill()
+            await cluster.remove("model-5")
+            await cluster.add("model-1")
+            await views_are_the_list(stack, cluster, "model-1", "model-2", "model-3", "model-4")
+            assert await leader_of(stack) != leader
+            await stack[leader].start()
+            await is_served_by(load, "model-1")
+        assert not load.failures, load.failures[:5]
+        assert load.sent >= 200
+        await views_are_the_list(stack, cluster, "model-1", "model-2", "model-3", "model-4")

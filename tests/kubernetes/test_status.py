@@ -17,7 +17,8 @@ from tests.protocol.watcher.harness import eventually
 
 pytestmark = pytest.mark.usefixtures("kubernetes_peers")
 
-EXPERIMENTAL = "inference.networking.x-k8s.io/v1alpha2"
+GROUP = "inference.networking.x-k8s.io"
+EXPERIMENTAL = f"{GROUP}/v1alpha2"
 OBJECTIVE = (EXPERIMENTAL, "InferenceObjective")
 REWRITE = (EXPERIMENTAL, "InferenceModelRewrite")
 MODEL = (EXPERIMENTAL, "InferenceModel")
@@ -169,7 +170,22 @@ async def test_a_condition_of_another_controller_is_not_taken_over(
         await says(admin, OBJECTIVE, "theirs", namespace, "Accepted")
 
 
+async def test_a_controller_that_takes_the_condition_over_is_let_have_it(
+    apiserver: ApiServer, admin: Api, namespace: str, nats: NatsServer, tmp_path: Path
+) -> None:
+    await admin.create(pool_document(), namespace)
+    await admin.create(referring(OBJECTIVE, "theirs"), namespace)
+    condition = {"type": "Accepted", "status": "False", "reason": "Theirs", "message": "taken over"}
+    async with watching(nats.url, apiserver, namespace, tmp_path) as service:
+        await says(admin, OBJECTIVE, "theirs", namespace, "Accepted")
+        await _own(admin, namespace, {**condition, "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        await eventually(lambda: bool(service.state()["status"]["left_alone"]), "it is left alone", CONVERGED)
+        await asyncio.sleep(2.5)
+        assert (await accepted(admin, OBJECTIVE, "theirs", namespace))["reason"] == "Theirs"
+
+
 async def _own(admin: Api, namespace: str, condition: Mapping[str, Any] | None) -> None:
+    """Apply the condition by force, as another controller; None gives it back."""
     conditions = [] if condition is None else [dict(condition)]
     body = {**referring(OBJECTIVE, "theirs"), "status": {"conditions": conditions}}
     del body["spec"]
@@ -221,8 +237,8 @@ async def test_a_watcher_without_the_right_to_write_says_so_and_goes_on(
     ):
         await eventually(lambda: len(service.state()["status"]["problems"]) == 2, "both are told", CONVERGED)
         problems = service.state()["status"]["problems"]
-        assert "inferenceobjectives" in problems["inferenceobjectives.inference.networking.x-k8s.io/status"]
-        assert "403 Forbidden" in problems["events.events.k8s.io"]
+        assert "inferenceobjectives" in problems[f"inferenceobjectives.{GROUP}/status in namespace {namespace}"]
+        assert "403 Forbidden" in problems[f"events.events.k8s.io in namespace {namespace}"]
         assert "403 Forbidden" in service.readiness.notes()["status"]
         assert service.readiness.reasons() == {}
         await pods.create("a", "10.1.0.1", labels=LABELS)

@@ -6,6 +6,7 @@ owns the condition or because the server is away, is told in the notes of `/read
 endpoints and resources are published all the same.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -79,7 +80,8 @@ class Budget:
 
 
 class Target:
-    """A resource that is written to, and how well that goes: one that fails is left alone for a while as a whole."""
+    """A resource of a namespace that is written to, and how well that goes: where that fails, all of them are left
+    alone for a while. A role may grant it in one namespace and not in another."""
 
     def __init__(self, name: str, settings: KubernetesSettings, timing: Timing) -> None:
         self._name = name
@@ -124,7 +126,7 @@ class Reporter:
         revision: Callable[[], int],
         leads: Callable[[], bool],
         timing: Timing | None = None,
-        wall: Callable[[], float] | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """`views` is what the sources know, `revision` another number whenever that has changed. `wall` is the time in
         Unix seconds. The process that writes is called `identity`."""
@@ -135,11 +137,10 @@ class Reporter:
         self._revision = revision
         self._leads = leads
         self._timing = timing or Timing()
-        self._wall = wall or (lambda: datetime.now(UTC).timestamp())
+        self._wall = wall
         self._api: Writer | None = None
         self._conditions = Budget(settings.kubernetes_conditions_per_minute)
         self._events = Budget(settings.kubernetes_events_per_minute)
-        self._targets: dict[str, Target] = {}
         self._forget()
 
     def start(self, api: Writer) -> None:
@@ -148,6 +149,9 @@ class Reporter:
 
     def _forget(self) -> None:
         """Begin from what is there."""
+        self._targets: dict[str, Target] = {}
+        self._pending: set[str] = set()
+        """Targets for which something is left to be written."""
         self._seen = -1
         self._due = 0.0
         self._verdicts: tuple[Verdict, ...] = ()
@@ -185,11 +189,13 @@ class Reporter:
             self._verdicts = verdicts(self._views())
             self._prune(now)
         self._due = NEVER
+        self._pending.clear()
         for verdict in self._verdicts:
             await self._say_condition(self._api, verdict)
         for verdict in self._verdicts:
             for finding in verdict.findings:
                 await self._say_event(self._api, verdict, finding)
+        self._targets = {name: one for name, one in self._targets.items() if name in self._pending}
 
     def _prune(self, now: float) -> None:
         """Forget what is no more, and note what is new."""
@@ -203,7 +209,9 @@ class Reporter:
     def _later(self, at: float) -> None:
         self._due = min(self._due, at)
 
-    def _target(self, name: str) -> Target:
+    def _target(self, resource: str, namespace: str) -> Target:
+        name = f"{resource} in namespace {namespace}"
+        self._pending.add(name)
         if name not in self._targets:
             self._targets[name] = Target(name, self._settings, self._timing)
         return self._targets[name]
@@ -229,10 +237,10 @@ class Reporter:
         form = (item["metadata"].get("generation"), accepted_of(item), verdict.condition)
         if body is None or self._left.get(uid, (None, ""))[0] == form:
             return
-        target = self._target(f"{verdict.resource}/{SUBRESOURCE}")
+        namespace, name = identity(item)
+        target = self._target(f"{verdict.resource}/{SUBRESOURCE}", namespace)
         if not self._may(target, self._conditions):
             return
-        namespace, name = identity(item)
         try:
             answer = await api.apply(
                 *(verdict.resource, name, body),
@@ -279,7 +287,7 @@ class Reporter:
         if now < at:
             self._later(at)
             return
-        target = self._target(str(EVENTS))
+        target = self._target(str(EVENTS), identity(verdict.item)[0])
         if not self._may(target, self._events):
             return
         body = event_of(verdict.item, finding, self._identity, self._time("microseconds"))
@@ -308,8 +316,8 @@ class Reporter:
     # What it says of itself
 
     def problem(self) -> str | None:
-        """What can't be said in the cluster; None when all could."""
-        return next((one.problem for one in self._targets.values() if one.problem), None)
+        """What can't be said in the cluster; None when all could, and for who doesn't lead."""
+        return next((one.problem for one in self._targets.values() if one.problem and self._leads()), None)
 
     def state(self) -> dict[str, Any]:
         """For `/debug/state`: as of when this watcher led last."""

@@ -94,10 +94,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 def verdicts(views: Sequence[PoolView]) -> tuple[Verdict, ...]:
-    """What is to be said, resource by resource; of most pools nothing."""
+    """What is to be said, resource by resource; of what is being deleted nothing."""
     best: dict[tuple[str, str, ObjectId], tuple[Reading, PoolView]] = {}
     for view in views:
         for reading in view.readings:
+            if reading.item["metadata"].get("deletionTimestamp"):
+                continue
             key = reading.kind, reading.resource.kind.group, reading.id
             if key not in best or isinstance(best[key][0].outcome, str):
                 best[key] = reading, view

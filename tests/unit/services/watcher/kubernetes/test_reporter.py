@@ -21,8 +21,9 @@ from services.watcher.kubernetes.resource import JsonObject, Resource
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.kubernetes.verdicts import PoolView
 from services.watcher.metrics import WatcherMetrics
+from services.watcher.resources import PoolId
 from tests.fake_kubernetes.timing import FakeTime, until
-from tests.unit.services.watcher.kubernetes.readings import objective, pool, view
+from tests.unit.services.watcher.kubernetes.readings import objective, pool, reading, view
 
 CONFLICT = Conflict("patch", 409, "Conflict", "Apply failed with 1 conflict")
 FORBIDDEN = Forbidden("patch inferenceobjectives/status", 403, "Forbidden", "may not")
@@ -37,6 +38,8 @@ class FakeApi:
         self.events: list[JsonObject] = []
         self.tries = 0
         self.failure: KubernetesError | None = None
+        self.refused: set[str] = set()
+        """Namespaces in which nothing may be written."""
         self.version = 1000
 
     async def apply(
@@ -50,7 +53,9 @@ class FakeApi:
         force: bool = False,
         subresource: str = "",
     ) -> JsonObject:
-        assert (namespace, field_manager, force, subresource) == ("default", "pointsman-watcher", False, "status")
+        assert (field_manager, force, subresource) == ("pointsman-watcher", False, "status")
+        if namespace in self.refused:
+            raise FORBIDDEN
         self._try()
         self.conditions.append(dict(body))
         self.version += 1
@@ -328,6 +333,36 @@ async def test_a_defect_ends_neither_the_reporter_nor_who_leads() -> None:
     assert not leading.done()
     leading.cancel()
     await asyncio.wait({leading})
+
+
+async def test_where_one_namespace_refuses_another_is_written_to() -> None:
+    other = PoolId("elsewhere", "llama")
+    elsewhere = [reading(objective("a", namespace="elsewhere"), other)]
+    world = World(PoolView(pool=other, readings=elsewhere, pools={"llama"}), view(objective("b")))
+    world.api.refused = {"elsewhere"}
+    await world.look()
+    assert world.api.names == ["b"]
+    assert list(world.reporter.state()["problems"]) == [
+        "inferenceobjectives.inference.networking.x-k8s.io/status in namespace elsewhere"
+    ]
+
+
+async def test_a_problem_is_over_when_there_is_nothing_left_to_be_said() -> None:
+    world = World(view(objective()))
+    world.api.failure = LOST
+    await world.look()
+    assert world.reporter.problem() == str(LOST)
+    world.change(view())
+    await world.look()
+    assert world.reporter.problem() is None
+
+
+async def test_who_no_longer_leads_complains_of_nothing() -> None:
+    world = World(view(objective()))
+    world.api.failure = LOST
+    await world.look()
+    world.leads = False
+    assert world.reporter.problem() is None
 
 
 async def test_nothing_is_asked_of_the_sources_while_nothing_changes() -> None:

@@ -109,6 +109,11 @@ def test_of_models_of_one_name_the_oldest_is_accepted() -> None:
     assert "InferenceModel 'z'" in found["a"].findings[0].text
 
 
+def test_of_what_is_being_deleted_nothing_is_said() -> None:
+    gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert verdicts([view(objective(pool="nowhere", **gone), objective("bad", priority="high", **gone))]) == ()
+
+
 def test_a_pool_has_no_condition() -> None:
     one = said(view(pool(app="vllm")))["llama"]
     assert (one.condition, one.findings) == (None, ())

@@ -362,6 +362,21 @@ async def test_of_two_models_of_one_name_the_older_is_accepted(
         await says(admin, MODEL, "a-second", namespace, "Accepted")
 
 
+async def test_of_two_of_a_name_in_two_groups_the_one_that_does_not_count_says_so(
+    apiserver: ApiServer, admin: Api, namespace: str, nats: NatsServer, tmp_path: Path
+) -> None:
+    other = ("llm-d.ai/v1alpha2", "InferenceObjective")
+    await admin.create(pool_document(), namespace)
+    for kind in (OBJECTIVE, other):
+        await admin.create(referring(kind, "premium"), namespace)
+    async with watching(nats.url, apiserver, namespace, tmp_path):
+        await says(admin, OBJECTIVE, "premium", namespace, "Accepted")
+        condition = await says(admin, other, "premium", namespace, "Shadowed")
+        assert condition["message"].startswith(f"metadata.name: 'premium' is also in {GROUP}")
+        await admin.delete(*OBJECTIVE, "premium", namespace)
+        await says(admin, other, "premium", namespace, "Accepted")
+
+
 async def test_a_configuration_that_is_refused_is_an_event_on_its_config_map(
     apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ endpoints and resources are published all the same.
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -161,6 +161,9 @@ class Reporter:
         """When each was said last."""
         self._written: dict[str, JsonObject] = {}
         """By uid: the resource as it was after the last write, until the watch has brought that."""
+        self._failures: Counter[str] = Counter()
+        """By uid: those of which most failed come last, so that one which an admission webhook denies doesn't keep the
+        others waiting."""
         self._left: dict[str, tuple[object, str]] = {}
         """By uid: what is left alone until it is another, and why."""
 
@@ -190,9 +193,10 @@ class Reporter:
             self._prune(now)
         self._due = NEVER
         self._pending.clear()
-        for verdict in self._verdicts:
+        ordered = sorted(self._verdicts, key=lambda one: self._failures[_uid(one.item)])
+        for verdict in ordered:
             await self._say_condition(self._api, verdict)
-        for verdict in self._verdicts:
+        for verdict in ordered:
             for finding in verdict.findings:
                 await self._say_event(self._api, verdict, finding)
         self._targets = {name: one for name, one in self._targets.items() if name in self._pending}
@@ -204,6 +208,7 @@ class Reporter:
         self._said = {name: at for name, at in self._said.items() if name in found}
         there = {_uid(one.item): one.item for one in self._verdicts}
         self._left = {uid: left for uid, left in self._left.items() if uid in there}
+        self._failures = Counter({uid: count for uid, count in self._failures.items() if uid in there})
         self._written = {uid: one for uid, one in self._written.items() if uid in there and _newer(one, there[uid])}
 
     def _later(self, at: float) -> None:
@@ -271,8 +276,13 @@ class Reporter:
             log.warning("status.refused", resource=_name(verdict), reason=str(error))
         else:
             self._metrics.report_failures.inc()
-            target.fail(error)
-            self._later(target.closed_until)
+            self._fail(error, verdict, target)
+
+    def _fail(self, error: KubernetesError, verdict: Verdict, target: Target) -> None:
+        """It is to be tried again."""
+        self._failures[_uid(verdict.item)] += 1
+        target.fail(error)
+        self._later(target.closed_until)
 
     # Events
 
@@ -298,8 +308,7 @@ class Reporter:
         except KubernetesError as error:
             self._metrics.report_failures.inc()
             if error.kind is not Kind.REFUSED:
-                target.fail(error)
-                self._later(target.closed_until)
+                self._fail(error, verdict, target)
                 return
             log.warning("event.refused", resource=_name(verdict), finding=finding.reason, reason=str(error))
         else:

@@ -94,11 +94,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 def verdicts(views: Sequence[PoolView]) -> tuple[Verdict, ...]:
-    """What is to be said, resource by resource; of what is being deleted nothing."""
+    """What is to be said, resource by resource. Of what is being deleted nothing, nor of what refers to pools while it
+    isn't known which pools there are."""
     best: dict[tuple[str, str, ObjectId], tuple[Reading, PoolView]] = {}
     for view in views:
         for reading in view.readings:
-            if reading.item["metadata"].get("deletionTimestamp"):
+            if reading.item["metadata"].get("deletionTimestamp") or (view.pools is None and reading.kind != POOL):
                 continue
             key = reading.kind, reading.resource.kind.group, reading.id
             if key not in best or isinstance(best[key][0].outcome, str):
@@ -167,7 +168,7 @@ def _missing_pool(reading: Reading, view: PoolView) -> Finding | None:
     """There is no pool for it, whoever would serve that."""
     reference = (reading.item.get("spec") or {}).get("poolRef")
     name = reference.get("name") if isinstance(reference, Mapping) else None
-    if view.pools is None or not isinstance(name, str) or name in view.pools:
+    if not isinstance(name, str) or name in (view.pools or ()):
         return None
     text = f"spec.poolRef.name: there is no InferencePool {name!r} in namespace {reading.id[0]}"
     return Finding("PoolNotFound", f"{text}; the name of one in the same namespace is expected", patient=True)

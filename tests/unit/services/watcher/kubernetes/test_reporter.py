@@ -40,6 +40,8 @@ class FakeApi:
         self.failure: KubernetesError | None = None
         self.refused: set[str] = set()
         """Namespaces in which nothing may be written."""
+        self.denied: set[str] = set()
+        """Names of resources that may not."""
         self.version = 1000
 
     async def apply(
@@ -54,7 +56,7 @@ class FakeApi:
         subresource: str = "",
     ) -> JsonObject:
         assert (field_manager, force, subresource) == ("pointsman-watcher", False, "status")
-        if namespace in self.refused:
+        if namespace in self.refused or name in self.denied:
             raise FORBIDDEN
         self._try()
         self.conditions.append(dict(body))
@@ -187,7 +189,7 @@ async def test_a_missing_right_is_told_and_tried_again_slowly_for_the_resource_a
     assert world.api.tries == 1
     world.api.failure = None
     await world.look(after=30.0)
-    assert world.api.names == ["a", "b"]
+    assert sorted(world.api.names) == ["a", "b"]
     assert world.reporter.problem() is None
     assert world.count("report_failures") == 1.0
 
@@ -345,6 +347,18 @@ async def test_where_one_namespace_refuses_another_is_written_to() -> None:
     assert list(world.reporter.state()["problems"]) == [
         "inferenceobjectives.inference.networking.x-k8s.io/status in namespace elsewhere"
     ]
+
+
+async def test_one_that_a_webhook_denies_does_not_keep_the_others_waiting() -> None:
+    world = World(view(objective("a"), objective("b"), objective("c")))
+    world.api.denied = {"a"}
+    await world.look()
+    assert world.api.names == []
+    await world.look(after=60.0)
+    assert world.api.names == ["b", "c"]
+    world.api.denied = set()
+    await world.look(after=60.0)
+    assert world.api.names == ["b", "c", "a"]
 
 
 async def test_a_problem_is_over_when_there_is_nothing_left_to_be_said() -> None:

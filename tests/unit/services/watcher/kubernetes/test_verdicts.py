@@ -71,9 +71,8 @@ def test_without_its_own_pool_nothing_is_accepted() -> None:
     assert (one.condition.accepted, one.condition.reason) == (False, "PoolNotFound")
 
 
-def test_while_it_is_not_known_which_pools_there_are_none_is_missing() -> None:
-    one = said(view(objective(pool="nowhere"), pools=None))["premium"]
-    assert one.findings == ()
+def test_while_it_is_not_known_which_pools_there_are_nothing_is_said_of_what_refers_to_them() -> None:
+    assert said(view(objective(), objective("lost", "nowhere"), pool(x="1"), pools=None)).keys() == {"llama"}
 
 
 def test_with_several_pools_each_resource_is_spoken_of_once_by_the_one_that_it_is_for() -> None:

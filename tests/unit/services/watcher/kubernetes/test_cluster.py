@@ -1,0 +1,250 @@
+"""What is known of a cluster by selection: while it goes well, while the server is away, and as kinds come and go."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from services.watcher.kubernetes.client import Client, Document
+from services.watcher.kubernetes.cluster import Cluster, Feed, Wanted
+from services.watcher.kubernetes.errors import ConnectionFailed, Forbidden, KubernetesError, NotFound
+from services.watcher.kubernetes.resource import JsonObject, Resource
+from services.watcher.kubernetes.settings import KubernetesSettings
+from shared.datalayer.objects import ObjectKind
+from tests.fake_kubernetes import cluster as fake
+from tests.fake_kubernetes.api import FakeApi
+from tests.fake_kubernetes.timing import FakeTime, until
+
+POD = ObjectKind("", "v1", "Pod")
+POOL = ObjectKind("inference.networking.k8s.io", "v1", "InferencePool")
+OLD_POOL = ObjectKind("inference.networking.k8s.io", "v1alpha2", "InferencePool")
+PODS = Wanted((POD,), "default", "app=vllm")
+AWAY = 300.0
+
+
+def resource_of(kind: ObjectKind) -> Resource:
+    return Resource(kind, f"{kind.kind.lower()}s", True, frozenset({"list", "watch"}))
+
+
+class Api(FakeApi):
+    """A server that says what it serves; all its kinds have the same objects."""
+
+    def __init__(self, *served: ObjectKind) -> None:
+        super().__init__(fake.Cluster())
+        self.served = list(served)
+        self.asked: list[str] = []
+
+    async def document(self, path: str, accept: str = "", etag: str = "") -> Document:
+        self.asked.append(path)
+        await asyncio.sleep(0)
+        if error := self.down():
+            raise error
+        if path in ("/api", "/apis"):
+            return Document({"kind": "APIGroupList"}, "application/json", "")
+        found = [one for one in self.served if path.endswith(f"/{one.group}/{one.version}" if one.group else "/v1")]
+        if not found:
+            raise NotFound(f"get {path}", 404, "NotFound")
+        told = [
+            {"name": resource_of(one).plural, "kind": one.kind, "namespaced": True, "verbs": ["list", "watch"]}
+            for one in found
+        ]
+        return Document({"resources": told}, "application/json", "")
+
+
+class Peer:
+    """A cluster of ours that asks such a server, and what it was told."""
+
+    def __init__(self, *served: ObjectKind) -> None:
+        self.time = FakeTime()
+        self.api = Api(*served)
+        self.tasks: list[asyncio.Task[None]] = []
+        self.told: list[Feed] = []
+        self.cluster = Cluster(cast(Client, self.api), KubernetesSettings(), self._spawn, self.time.timing)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str, *, essential: bool = True) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self.tasks.append(task)
+        return task
+
+    def follow(self, wanted: Wanted) -> Feed:
+        return self.cluster.follow(wanted, self.told.append)
+
+    async def known(self, feed: Feed) -> None:
+        await until(lambda: feed.known)
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator["Peer"]:
+        self.cluster.start()
+        try:
+            yield self
+        finally:
+            for task in self.tasks:
+                task.cancel()
+            ends = await asyncio.gather(*self.tasks, return_exceptions=True)
+            assert [one for one in ends if not isinstance(one, asyncio.CancelledError | None)] == []
+
+
+def names(feed: Feed) -> list[str]:
+    return sorted(name for _, name in feed.objects)
+
+
+async def test_a_feed_has_what_is_selected_and_tells_of_changes() -> None:
+    peer = Peer(POD)
+    peer.api.cluster.put("a", labels={"app": "vllm"})
+    peer.api.cluster.put("other", labels={"app": "other"})
+    async with peer.at_work():
+        feed = peer.follow(PODS)
+        assert not feed.known
+        await peer.known(feed)
+        assert names(feed) == ["a"]
+        assert feed.resource == resource_of(POD)
+        assert feed in peer.told
+        peer.told.clear()
+        peer.api.cluster.put("b", labels={"app": "vllm"})
+        await until(lambda: names(feed) == ["a", "b"])
+        peer.api.cluster.delete("a")
+        await until(lambda: names(feed) == ["b"])
+        assert peer.told == [feed, feed]
+        assert repr(feed) == "<Feed Pod of core in namespace default with app=vllm: 1 objects, known>"
+
+
+async def test_what_arrives_is_cut_as_it_is_wanted() -> None:
+    def cut(item: JsonObject, _: Resource) -> JsonObject:
+        return {"metadata": {"name": item["metadata"]["name"], "namespace": item["metadata"]["namespace"]}}
+
+    peer = Peer(POD)
+    peer.api.cluster.put("a", labels={"app": "vllm"})
+    async with peer.at_work():
+        feed = peer.follow(Wanted((POD,), "default", arrive=cut))
+        await peer.known(feed)
+        assert feed.objects == {("default", "a"): {"metadata": {"name": "a", "namespace": "default"}}}
+
+
+async def test_those_who_want_the_same_share_a_watch_until_the_last_one_leaves() -> None:
+    peer = Peer(POD)
+    second: list[Feed] = []
+    async with peer.at_work():
+        feed = peer.follow(PODS)
+        assert peer.cluster.follow(PODS, second.append) is feed
+        await peer.api.idle()
+        assert peer.api.open == 1
+        peer.cluster.leave(feed, peer.told.append)
+        second.clear()
+        peer.api.cluster.put("a", labels={"app": "vllm"})
+        await until(lambda: bool(second))
+        peer.cluster.leave(feed, second.append)
+        await until(lambda: peer.api.open == 0)
+        assert peer.cluster.state()["feeds"] == []
+
+
+async def test_who_comes_later_is_served_without_asking_again_what_there_is() -> None:
+    peer = Peer(POD)
+    async with peer.at_work():
+        first = peer.follow(PODS)
+        await peer.known(first)
+        late = peer.follow(Wanted((POD,), "default", "app=other"))
+        assert late.looked_for
+        await peer.known(late)
+        assert late is not first
+
+
+async def test_a_kind_that_is_not_served_has_no_objects_and_that_is_no_problem() -> None:
+    peer = Peer(POD)
+    async with peer.at_work():
+        feed = peer.follow(Wanted((POOL,), "default"))
+        await peer.known(feed)
+        assert (feed.objects, feed.watch, feed.problem) == ({}, None, "")
+        assert peer.cluster.problem() is None
+        assert peer.told == [feed]
+        assert feed.confirmed(peer.time.now) == peer.time.now
+
+
+async def test_a_kind_that_is_installed_later_is_followed_and_one_that_vanishes_takes_its_objects_along() -> None:
+    peer = Peer()
+    peer.api.cluster.put("llama")
+    async with peer.at_work():
+        feed = peer.follow(Wanted((POOL,), "default"))
+        await peer.known(feed)
+        assert names(feed) == []
+        peer.api.served.append(POOL)
+        await until(lambda: names(feed) == ["llama"])
+        peer.api.served.remove(POOL)
+        peer.told.clear()
+        await until(lambda: feed.watch is None)
+        assert names(feed) == []
+        assert peer.told == [feed]
+        assert feed.known
+
+
+async def test_a_newer_version_takes_the_place_of_an_older_one_and_what_is_known_stays_meanwhile() -> None:
+    peer = Peer(OLD_POOL)
+    peer.api.cluster.put("llama")
+    async with peer.at_work():
+        feed = peer.follow(Wanted((POOL, OLD_POOL), "default"))
+        await until(lambda: names(feed) == ["llama"])
+        assert feed.resource == resource_of(OLD_POOL)
+        peer.api.list_failures.extend([ConnectionFailed("no connection")] * 3)
+        seen: list[list[str]] = []
+        peer.cluster.follow(feed.wanted, lambda one: seen.append(names(one)))
+        peer.api.served.append(POOL)
+        await until(lambda: feed.resource == resource_of(POOL))
+        assert names(feed) == ["llama"], "not known anew yet"
+        await until(lambda: feed.known)
+        assert all(one == ["llama"] for one in seen)
+
+
+def failure(kind: str) -> Callable[[], KubernetesError]:
+    if kind == "away":
+        return lambda: ConnectionFailed("no connection to https://127.0.0.1:6443: Connection refused")
+    message = 'pods is forbidden: User "watcher" cannot list resource "pods"'
+    return lambda: Forbidden("list pods", 403, "Forbidden", message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("away", "Connection refused"), ("refuses", 'cannot list resource "pods"')]
+)
+async def test_five_minutes_without_the_server_change_nothing_but_the_age_of_what_is_known(
+    kind: str, words: str
+) -> None:
+    peer = Peer(POD)
+    for name in "ab":
+        peer.api.cluster.put(name, labels={"app": "vllm"})
+    async with peer.at_work():
+        feed = peer.follow(PODS)
+        await peer.known(feed)
+        await peer.api.idle()
+        assert feed.confirmed(peer.time.now) == peer.time.now
+        make = failure(kind)
+        peer.api.down = lambda: make()
+        gone = peer.time.now
+        peer.api.fail()
+        peer.api.cluster.delete("a")
+        await until(lambda: peer.time.now > gone + AWAY, turns=100_000)
+        assert names(feed) == ["a", "b"]
+        assert feed.known
+        assert words in feed.problem
+        assert words in str(peer.cluster.problem())
+        assert feed.confirmed(peer.time.now) <= gone + 1
+        peer.api.down = lambda: None
+        await until(lambda: names(feed) == ["b"], turns=100_000)
+        await until(lambda: peer.cluster.problem() is None, turns=100_000)
+        assert feed.confirmed(peer.time.now) == peer.time.now
+
+
+async def test_before_the_server_was_ever_reached_nothing_is_known_and_nothing_is_confirmed() -> None:
+    peer = Peer(POD)
+    peer.api.down = failure("away")
+    async with peer.at_work():
+        feed = peer.follow(PODS)
+        began = peer.time.now
+        await until(lambda: peer.time.now > began + AWAY, turns=100_000)
+        assert not feed.known
+        assert feed.confirmed(peer.time.now) == float("-inf")
+        assert "Connection refused" in str(peer.cluster.problem())
+        state = peer.cluster.state()
+        assert "Connection refused" in state["discovery"]
+        assert state["feeds"][0]["served"] is None
+        peer.api.down = lambda: None
+        await until(lambda: feed.known, turns=100_000)

@@ -1,0 +1,99 @@
+"""When what an EndpointSlice lists is an endpoint."""
+
+from typing import Any
+
+import pytest
+
+from services.watcher.kubernetes.settings import IpFamily
+from services.watcher.kubernetes.slices import endpoints_of_slice
+from shared.model import Endpoint, Pool
+
+POOL = Pool(name="llama", target_ports=(8000,))
+
+
+def slice_of(*endpoints: dict[str, Any], kind: str = "IPv4") -> dict[str, Any]:
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "servers-x", "namespace": "serving"},
+        "addressType": kind,
+        "ports": [{"port": 80}],
+        "endpoints": list(endpoints),
+    }
+
+
+def entry(address: str = "10.0.0.1", pod: str = "a", **conditions: bool | None) -> dict[str, Any]:
+    target = {"kind": "Pod", "name": pod, "namespace": "serving", "uid": f"uid-{pod}"}
+    return {"addresses": [address], "conditions": conditions, "targetRef": target, "nodeName": "n1"}
+
+
+def test_a_pod_of_a_slice_is_the_endpoint_that_the_pod_itself_would_be_without_labels() -> None:
+    assert endpoints_of_slice(slice_of(entry(ready=True)), POOL) == (
+        Endpoint(
+            id="serving/a-rank-0",
+            name="a-rank-0",
+            namespace="serving",
+            address="10.0.0.1",
+            port=8000,
+            rank=0,
+            node="n1",
+            uid="uid-a",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("conditions", "serves"),
+    [
+        ({"ready": True, "serving": True, "terminating": False}, True),
+        ({"ready": False, "serving": False, "terminating": False}, False),
+        ({"ready": False, "serving": True, "terminating": True}, False),
+        ({"ready": True, "terminating": True}, False),
+        ({}, True),
+        ({"ready": None}, True),
+    ],
+    ids=["ready", "not ready", "terminating", "ready and terminating", "not told", "null"],
+)
+def test_conditions_say_whether_it_serves_and_what_is_not_told_is_ready(
+    conditions: dict[str, Any], serves: bool
+) -> None:
+    assert bool(endpoints_of_slice(slice_of(entry(**conditions)), POOL)) is serves
+
+
+def test_conditions_may_be_missing_altogether() -> None:
+    known = entry()
+    known["conditions"] = None
+    assert endpoints_of_slice(slice_of(known), POOL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "taken"),
+    [
+        ("IPv4", "any", True),
+        ("IPv6", "any", True),
+        ("IPv4", "IPv4", True),
+        ("IPv4", "IPv6", False),
+        ("IPv6", "IPv4", False),
+        ("FQDN", "any", False),
+    ],
+)
+def test_the_family_decides_and_host_names_are_no_addresses(kind: str, family: IpFamily, taken: bool) -> None:
+    assert bool(endpoints_of_slice(slice_of(entry(), kind=kind), POOL, family)) is taken
+
+
+def test_what_is_no_pod_goes_by_its_address() -> None:
+    bare = {"addresses": ["10.0.0.9"]}
+    other = entry("10.0.0.8")
+    other["targetRef"]["kind"] = "Node"
+    found = endpoints_of_slice(slice_of(bare, other), POOL)
+    assert [one.id for one in found] == ["serving/10.0.0.9-rank-0", "serving/10.0.0.8-rank-0"]
+
+
+def test_the_ports_are_the_pools_each_a_rank() -> None:
+    found = endpoints_of_slice(slice_of(entry()), Pool(name="llama", target_ports=(8000, 8001)))
+    assert [(one.name, one.port, one.rank) for one in found] == [("a-rank-0", 8000, 0), ("a-rank-1", 8001, 1)]
+
+
+@pytest.mark.parametrize("endpoints", [None, [], [{"addresses": []}]])
+def test_a_slice_without_addresses_has_none(endpoints: Any) -> None:
+    assert endpoints_of_slice({**slice_of(), "endpoints": endpoints}, POOL) == ()

@@ -1,0 +1,391 @@
+"""What one pool's source tells of what is in the cluster, with feeds that are the test's."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import pytest
+
+from services.watcher.configuration import installed
+from services.watcher.kubernetes import source as module
+from services.watcher.kubernetes.cluster import Cluster, Feed, Wanted
+from services.watcher.kubernetes.errors import Kind
+from services.watcher.kubernetes.resource import JsonObject, Resource
+from services.watcher.kubernetes.source import PODS, ConfigMapKey, KubernetesSource, Plan
+from services.watcher.kubernetes.watching import Problem
+from services.watcher.resources import PoolId
+from services.watcher.sources import Event, Rejected, Removed, Reset
+from shared.config.loaded import LoadedConfig
+from shared.config.loader import load
+from shared.datalayer.objects import ObjectKind
+from shared.model import Configuration, Pool
+from tests.unit.services.watcher.kubernetes.readings import EXPERIMENTAL, STABLE, item_of
+
+OURS = PoolId("default", "llama")
+ALONE = Pool(name="llama", namespace="default", selector={"app": "vllm"}, target_ports=(8000,))
+CONFIG = ConfigMapKey("default", "picker")
+GOOD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: []\n"
+NODE = ObjectKind("", "v1", "Node")
+
+
+class Feeds:
+    """Takes the place of a cluster: what is known of each selection is what the test says."""
+
+    def __init__(self) -> None:
+        self.feeds: dict[Wanted, Feed] = {}
+        self.left: list[Wanted] = []
+
+    def follow(self, wanted: Wanted, listener: Callable[[Feed], None]) -> Feed:
+        feed = self.feeds.setdefault(wanted, Feed(wanted))
+        feed.listeners.append(listener)
+        return feed
+
+    def leave(self, feed: Feed, listener: Callable[[Feed], None]) -> None:
+        feed.listeners.remove(listener)
+        del self.feeds[feed.wanted]
+        self.left.append(feed.wanted)
+
+    def find(self, kind: str, group: str = "", labels: str | None = None) -> Feed:
+        """The one feed of a kind and group, and of labels where there are several."""
+        (feed,) = [
+            feed
+            for wanted, feed in self.feeds.items()
+            if (wanted.kinds[0].kind, wanted.kinds[0].group) == (kind, group) and labels in (None, wanted.labels)
+        ]
+        return feed
+
+    def say(self, feed: Feed, *items: JsonObject) -> None:
+        """These are all objects now, and they are known."""
+        feed.looked_for = True
+        feed.resource = Resource(feed.wanted.kinds[0], "things", True)
+        feed.objects = {(one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in items}
+        feed.tell()
+
+    def say_the_rest(self, *but: Feed) -> None:
+        """There is nothing else, and of these it isn't known."""
+        for feed in [*self.feeds.values()]:
+            if not feed.known and feed not in but:
+                self.say(feed)
+
+
+class Peer:
+    """A source with such feeds, and all that it told."""
+
+    def __init__(self, **plan: Any) -> None:
+        self.feeds = Feeds()
+        self.source = KubernetesSource(Plan(pool=OURS, **plan), _validate)
+        self.source.start(cast(Cluster, self.feeds))
+
+    def pods(self, labels: str = "app=vllm") -> Feed:
+        return self.feeds.find("Pod", labels=labels)
+
+    async def loaded(self) -> dict[str, Event]:
+        """By origin, once everything that is required is known."""
+        return _by_origin(await asyncio.wait_for(self.source.load(), 5))
+
+    async def waits(self) -> bool:
+        """Whether `load` waits for something."""
+        task = asyncio.ensure_future(self.source.load())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        done = task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return not done
+
+    async def changes(self) -> dict[str, Event]:
+        """What is told of the last changes."""
+        return _by_origin(await asyncio.wait_for(self.source.changes(), 5))
+
+
+def _validate(configuration: Configuration) -> LoadedConfig:
+    return load(configuration.text, installed(), configuration.origin)
+
+
+def _by_origin(events: Iterable[Event]) -> dict[str, Event]:
+    found = {one.origin: one for one in events}
+    assert len(found) == len(list(events)), "each origin once"
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COALESCE", 0.0)
+
+
+def pod(name: str, address: str = "10.0.0.1", uid: str = "u", **labels: str) -> JsonObject:
+    ready = [{"type": "Ready", "status": "True"}]
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": uid, "labels": labels},
+        "spec": {"nodeName": "n1"},
+        "status": {"phase": "Running", "podIP": address, "conditions": ready},
+    }
+
+
+def pool(selector: str = "vllm", *ports: int, group: str = STABLE, **metadata: Any) -> JsonObject:
+    spec: dict[str, Any] = {
+        "selector": {"matchLabels": {"app": selector}},
+        "targetPorts": [{"number": port} for port in ports or (8000,)],
+    }
+    if group == EXPERIMENTAL:
+        spec = {"selector": {"app": selector}, "targetPortNumber": (ports or (8000,))[0]}
+    return item_of("InferencePool", "llama", spec, group, **metadata)
+
+
+def config_map(text: str = GOOD, key: str = "config.yaml") -> JsonObject:
+    return {"metadata": {"name": "picker", "namespace": "default"}, "data": {key: text}}
+
+
+def endpoints(event: Event | None) -> dict[str, str]:
+    """`address:port` by id, of what is told of the pods."""
+    assert isinstance(event, Reset)
+    assert event.documents.endpoints is not None
+    return {one.id: one.authority for one in event.documents.endpoints}
+
+
+async def served(**plan: Any) -> Peer:
+    """A peer with a pool and a pod, loaded."""
+    peer = Peer(**plan)
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
+    peer.feeds.say_the_rest()
+    assert await peer.waits()
+    peer.feeds.say(peer.pods(), pod("a"))
+    found = await peer.loaded()
+    assert endpoints(found[PODS]) == {"default/a-rank-0": "10.0.0.1:8000"}
+    return peer
+
+
+async def test_nothing_is_told_to_be_complete_before_the_pools_of_all_groups_and_their_pods_are_known() -> None:
+    peer = Peer()
+    assert await peer.waits()
+    former = peer.feeds.find("InferencePool", EXPERIMENTAL)
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
+    peer.feeds.say_the_rest(former)
+    assert await peer.waits(), "the other group's pool isn't known, nor what is selected"
+    peer.feeds.say(former)
+    assert await peer.waits(), "what is selected isn't known"
+    peer.feeds.say(peer.pods())
+    assert endpoints((await peer.loaded())[PODS]) == {}
+
+
+async def test_a_pool_that_is_nowhere_has_no_endpoints() -> None:
+    peer = Peer()
+    peer.feeds.say_the_rest()
+    assert endpoints((await peer.loaded())[PODS]) == {}
+
+
+async def test_a_burst_is_one_change_and_what_did_not_change_is_not_told_again() -> None:
+    peer = await served()
+    running = [pod(f"p{at}", f"10.0.1.{at}") for at in range(50)]
+    for count in range(1, 51):
+        peer.feeds.say(peer.pods(), *running[:count])
+    found = await peer.changes()
+    assert found.keys() == {PODS}
+    assert len(endpoints(found[PODS])) == 50
+    peer.feeds.say(peer.pods(), *running)
+    assert await peer.changes() == {}
+
+
+async def test_another_selector_holds_back_until_it_is_known_what_it_selects() -> None:
+    peer = await served()
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool("sglang"))
+    found = await peer.changes()
+    assert PODS not in found, "what was told last holds"
+    peer.feeds.say(peer.pods(), pod("a"), pod("a2", "10.0.0.3"))
+    assert "default/a2-rank-0" in endpoints((await peer.changes())[PODS]), "and is still followed"
+    peer.feeds.say(peer.pods("app=sglang"), pod("b", "10.0.0.2"))
+    assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}
+    assert [one.labels for one in peer.feeds.left] == ["app=vllm"]
+
+
+async def test_a_selector_that_is_changed_back_in_time_changes_nothing() -> None:
+    peer = await served()
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool("sglang"))
+    await peer.changes()
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
+    found = await peer.changes()
+    assert PODS not in found
+    assert [one.labels for one in peer.feeds.left] == ["app=sglang"]
+
+
+async def test_other_ports_are_other_endpoints_of_the_same_pods_at_once() -> None:
+    peer = await served()
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool("vllm", 9000, 9001))
+    found = endpoints((await peer.changes())[PODS])
+    assert found == {"default/a-rank-0": "10.0.0.1:9000", "default/a-rank-1": "10.0.0.1:9001"}
+    assert not peer.feeds.left
+
+
+async def test_a_bad_pool_is_rejected_and_its_endpoints_stay() -> None:
+    peer = await served()
+    bad = pool()
+    bad["spec"]["targetPorts"] = [{"number": 70000}]
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), bad)
+    found = await peer.changes()
+    [rejected] = found.values()
+    assert isinstance(rejected, Rejected)
+    assert rejected.origin == "InferencePool default/llama"
+    assert "70000" in str(rejected.problems)
+    peer.feeds.say(peer.pods(), pod("a"), pod("b", "10.0.0.2"))
+    assert len(endpoints((await peer.changes())[PODS])) == 2
+
+
+async def test_a_pool_that_goes_or_is_being_deleted_takes_its_endpoints_along() -> None:
+    for gone in ([], [pool(deletionTimestamp="2026-08-01T12:00:00Z")]):
+        peer = await served()
+        peer.feeds.say(peer.feeds.find("InferencePool", STABLE), *gone)
+        found = await peer.changes()
+        assert endpoints(found[PODS]) == {}
+        assert found["InferencePool default/llama"] == Removed("InferencePool default/llama")
+        assert [one.labels for one in peer.feeds.left] == ["app=vllm"]
+
+
+async def test_of_two_groups_the_newer_ones_pool_counts_and_the_other_one_when_that_goes() -> None:
+    peer = await served()
+    peer.feeds.say(peer.feeds.find("InferencePool", EXPERIMENTAL), pool("vllm", 9000, group=EXPERIMENTAL))
+    assert await peer.changes() == {}
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE))
+    assert endpoints((await peer.changes())[PODS]) == {"default/a-rank-0": "10.0.0.1:9000"}
+
+
+async def test_resources_of_other_pools_are_left_out_with_the_reason() -> None:
+    peer = await served()
+    ours = item_of("InferenceObjective", "premium", {"poolRef": {"name": "llama"}, "priority": 1})
+    theirs = item_of("InferenceObjective", "other", {"poolRef": {"name": "qwen"}, "priority": 1})
+    bad = item_of("InferenceObjective", "bad", {"poolRef": {"name": "llama"}, "priority": "high"})
+    peer.feeds.say(peer.feeds.find("InferenceObjective", EXPERIMENTAL), ours, theirs, bad)
+    found = await peer.changes()
+    assert found.keys() == {"InferenceObjective default/premium", "InferenceObjective default/bad"}
+    assert isinstance(found["InferenceObjective default/bad"], Rejected)
+    assert "qwen" in peer.source.not_ours()["InferenceObjective default/other"]
+    peer.feeds.say(peer.feeds.find("InferenceObjective", EXPERIMENTAL), theirs)
+    assert {type(one) for one in (await peer.changes()).values()} == {Removed}
+
+
+async def test_an_optional_kind_that_cannot_be_read_is_not_waited_for() -> None:
+    peer = Peer()
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
+    models = peer.feeds.find("InferenceModel", EXPERIMENTAL)
+    peer.feeds.say_the_rest(models)
+    assert await peer.waits()
+    peer.feeds.say(peer.pods(), pod("a"))
+    assert await peer.waits(), "it may come"
+    models.watch = cast(Any, _Refused())
+    assert len(endpoints((await peer.loaded())[PODS])) == 1
+
+
+class _Refused:
+    """A watch that is refused."""
+
+    listed = False
+
+    problem = Problem(Kind.FORBIDDEN, "not allowed to list inferencemodels", 0.0)
+
+
+async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -> None:
+    peer = Peer(stand_alone=ALONE, config_map=CONFIG)
+    peer.feeds.say(peer.pods(), pod("a"))
+    maps = peer.feeds.find("ConfigMap")
+    assert maps.wanted.fields == "metadata.name=picker"
+    peer.feeds.say(maps)
+    assert await peer.waits()
+    peer.feeds.say(maps, config_map("kind: EndpointPickerConfig\nplugins: [{type: nonsense}]\n"))
+    assert await peer.waits(), "there is no last one"
+    peer.feeds.say(maps, config_map())
+    found = (await peer.loaded())["ConfigMap default/picker"]
+    assert isinstance(found, Reset)
+    assert found.documents.configuration == Configuration(text=GOOD, origin="ConfigMap default/picker config.yaml")
+    for bad, words in (
+        (config_map("plugins: 1"), "plugins"),
+        ({**config_map(), "data": None}, "isn't among its keys: none"),
+        (None, "there is none"),
+    ):
+        peer.feeds.say(maps, *([bad] if bad else []))
+        rejected = (await peer.changes())["ConfigMap default/picker"]
+        assert isinstance(rejected, Rejected)
+        assert words in str(rejected.problems)
+
+
+@pytest.mark.parametrize(
+    ("key", "data", "origin"),
+    [
+        ("", {"anything": GOOD}, "ConfigMap default/picker anything"),
+        ("", {"b.yaml": GOOD, "a.yaml": GOOD, "README": "…"}, "ConfigMap default/picker a.yaml"),
+        ("b.yaml", {"b.yaml": GOOD, "a.yaml": "plugins: 1"}, "ConfigMap default/picker b.yaml"),
+        ("c.yaml", {"b.yaml": GOOD}, None),
+        ("", {"a": GOOD, "b": GOOD}, None),
+    ],
+)
+async def test_the_key_is_the_named_one_the_only_one_or_the_first_yaml(
+    key: str, data: dict[str, str], origin: str | None
+) -> None:
+    peer = Peer(stand_alone=ALONE, config_map=ConfigMapKey("default", "picker", key))
+    peer.feeds.say(peer.feeds.find("ConfigMap"), {**config_map(), "data": data})
+    found = (await peer.changes())["ConfigMap default/picker"]
+    if origin is None:
+        assert isinstance(found, Rejected)
+        assert "isn't among its keys" in str(found.problems)
+    else:
+        assert isinstance(found, Reset)
+        assert found.documents.configuration is not None
+        assert found.documents.configuration.origin == origin
+
+
+async def test_alone_it_asks_for_no_resources_but_pods() -> None:
+    peer = Peer(stand_alone=ALONE)
+    assert [str(wanted.kinds[0]) for wanted in peer.feeds.feeds] == ["v1 Pod"]
+    peer.feeds.say(peer.pods(), pod("a"))
+    found = await peer.loaded()
+    pools = found["InferencePool default/llama"]
+    assert isinstance(pools, Reset)
+    assert pools.documents.resources == (ALONE,)
+
+
+async def test_of_a_server_in_two_slices_one_address_is_taken_whichever_is_listed_first() -> None:
+    def slice_of(name: str, address: str, kind: str = "IPv4") -> JsonObject:
+        entry = {"addresses": [address], "targetRef": {"kind": "Pod", "name": "a"}}
+        return {"metadata": {"name": name, "namespace": "default"}, "addressType": kind, "endpoints": [entry]}
+
+    for both in (
+        (slice_of("x", "fd00::1", "IPv6"), slice_of("y", "10.0.0.1")),
+        (slice_of("x", "10.0.0.1"), slice_of("y", "10.0.0.2")),
+    ):
+        peer = Peer(stand_alone=ALONE, slices_of="servers")
+        feed = peer.feeds.find("EndpointSlice", "discovery.k8s.io")
+        assert feed.wanted.labels == "kubernetes.io/service-name=servers"
+        peer.feeds.say(feed, *both)
+        assert endpoints((await peer.loaded())[PODS]) == {"default/a-rank-0": "10.0.0.1:8000"}
+
+
+async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted() -> None:
+    peer = await served()
+    assert peer.source.want(frozenset({NODE})) is False
+    node = {"metadata": {"name": "n1", "labels": {"zone": "a"}}}
+    nodes = peer.feeds.find("Node")
+    peer.feeds.say(nodes, node)
+    found = await peer.changes()
+    told = found[f"objects {NODE}"]
+    assert isinstance(told, Reset)
+    [one] = told.documents.objects
+    assert (one.kind, one.name, one.namespace) == (NODE, "n1", "")
+    peer.feeds.say(peer.pods(), pod("b"))
+    assert (await peer.changes()).keys() == {PODS}, "they stay while others change"
+    peer.source.want(frozenset())
+    peer.feeds.say(peer.pods(), pod("c"))
+    assert (await peer.changes())[f"objects {NODE}"] == Removed(f"objects {NODE}")
+    assert nodes.wanted in peer.feeds.left
+
+
+async def test_what_holds_was_confirmed_when_the_oldest_of_what_is_required_was() -> None:
+    peer = await served()
+    assert peer.source.confirmed(1000.0) == 1000.0
+
+    class Away:
+        listed = True
+        in_touch = False
+        confirmed_at = 400.0
+        problem = None
+
+    peer.pods().watch = cast(Any, Away())
+    assert peer.source.confirmed(1000.0) == 400.0
+    assert Peer().source.confirmed(1000.0) == float("-inf")

@@ -16,7 +16,7 @@ from tests.kubernetes.api import Api, ApiError
 from tests.kubernetes.apiserver import CRDS, ApiServer
 from tests.kubernetes.peers import Peers
 from tests.kubernetes.pods import Pods
-from tests.kubernetes.test_status import (
+from tests.kubernetes.said import (
     EXPERIMENTAL,
     MODEL,
     OBJECTIVE,

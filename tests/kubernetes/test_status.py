@@ -1,8 +1,7 @@
 """What the watcher says of resources, seen in the API server: conditions where the API has a place, Events."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,75 +10,26 @@ import pytest
 from tests.kubernetes.api import Api, Object
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import Pods
+from tests.kubernetes.said import (
+    CONVERGED,
+    GRACE,
+    GROUP,
+    MODEL,
+    OBJECTIVE,
+    POOLS,
+    REWRITE,
+    accepted,
+    event,
+    events,
+    referring,
+    says,
+    until,
+)
 from tests.kubernetes.watching import LABELS, POOL, pool_document, reading, watching
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import eventually
 
 pytestmark = pytest.mark.usefixtures("kubernetes_peers")
-
-GROUP = "inference.networking.x-k8s.io"
-EXPERIMENTAL = f"{GROUP}/v1alpha2"
-OBJECTIVE = (EXPERIMENTAL, "InferenceObjective")
-REWRITE = (EXPERIMENTAL, "InferenceModelRewrite")
-MODEL = (EXPERIMENTAL, "InferenceModel")
-POOLS = ("inference.networking.k8s.io/v1", "InferencePool")
-GRACE: dict[str, Any] = {"kubernetes_event_grace": 0.5}
-CONVERGED = 10.0
-
-
-def referring(kind: tuple[str, str], name: str, pool: str = POOL, **spec: Any) -> Object:
-    """A resource that refers to a pool."""
-    reference = {"name": pool, "group": "inference.networking.k8s.io"}
-    return {
-        "apiVersion": kind[0],
-        "kind": kind[1],
-        "metadata": {"name": name},
-        "spec": {"poolRef": reference, **spec},
-    }
-
-
-async def until(find: Callable[[], Awaitable[Any]], what: str) -> Any:
-    """What it finds, as soon as that is something."""
-    deadline = time.monotonic() + CONVERGED
-    while True:
-        if found := await find():
-            return found
-        assert time.monotonic() < deadline, f"not within {CONVERGED:g} s: {what}"
-        await asyncio.sleep(0.05)
-
-
-async def accepted(admin: Api, kind: tuple[str, str], name: str, namespace: str) -> Mapping[str, Any]:
-    """Its condition `Accepted`; empty while there is none."""
-    found = await admin.get(*kind, name, namespace)
-    conditions = (found.get("status") or {}).get("conditions") or []
-    return next((one for one in conditions if one["type"] == "Accepted"), {})
-
-
-async def says(admin: Api, kind: tuple[str, str], name: str, namespace: str, reason: str) -> Mapping[str, Any]:
-    """Its condition, once that has the reason."""
-
-    async def find() -> Mapping[str, Any]:
-        condition = await accepted(admin, kind, name, namespace)
-        return condition if condition.get("reason") == reason else {}
-
-    condition: Mapping[str, Any] = await until(find, f"{kind[1]} {name} {reason}")
-    return condition
-
-
-async def events(admin: Api, namespace: str, reason: str = "") -> list[Object]:
-    found = (await admin.list("events.k8s.io/v1", "Event", namespace))["items"]
-    return [one for one in found if reason in ("", one["reason"])]
-
-
-async def event(admin: Api, namespace: str, reason: str) -> Object:
-    """The only Event of that reason, once it is there."""
-
-    async def find() -> list[Object]:
-        return await events(admin, namespace, reason)
-
-    [one] = await until(find, reason)
-    found: Object = one
-    return found
 
 
 async def test_what_is_taken_over_is_accepted(

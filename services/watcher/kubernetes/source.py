@@ -14,15 +14,16 @@ from msgspec import Struct
 from services.watcher.documents import Documents
 from services.watcher.kubernetes.cluster import Cluster, Feed, ObjectId, Wanted
 from services.watcher.kubernetes.pods import arrive, endpoints_of, selector_text
+from services.watcher.kubernetes.reading import read_item
 from services.watcher.kubernetes.resource import JsonObject
 from services.watcher.kubernetes.settings import IpFamily
 from services.watcher.kubernetes.slices import SERVICE_LABEL, endpoints_of_slice
 from services.watcher.kubernetes.status import arrive as arrive_with_status
 from services.watcher.kubernetes.verdicts import POOL, PoolView, Reading
-from services.watcher.resources import GROUPS, KINDS, PoolId, read_resource
+from services.watcher.resources import GROUPS, KINDS, PoolId
 from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
 from shared.config.loaded import LoadedConfig
-from shared.config.problems import Invalid, Problem, Problems
+from shared.config.problems import Invalid, Problem
 from shared.datalayer.objects import KubernetesObject, ObjectKind
 from shared.model import Configuration, Endpoint, Pool
 
@@ -252,29 +253,9 @@ class KubernetesSource:
         known = self._read.get(key)
         if known is not None and known[0] is item:
             return known[1]
-        event = self._event(key[0], _origin(key[0], key[2]), item)
+        event = read_item(item, key[0], _origin(key[0], key[2]), self._plan.pool)
         self._read[key] = item, event
         return event
-
-    def _event(self, kind: str, origin: str, item: JsonObject) -> Reset | Rejected | str:
-        """What a resource comes to, or why it isn't for this pool."""
-        pool = self._plan.pool
-        metadata = item["metadata"]
-        if kind == "InferencePool" and (metadata.get("namespace"), metadata["name"]) != (pool.namespace, pool.name):
-            return f"{pool} is served"
-        if metadata.get("deletionTimestamp"):
-            return "it is being deleted"
-        if (other := _other_pool(item, pool)) is not None:
-            return f"for pool {other!r}, and {pool} is served"
-        problems = Problems()
-        read = read_resource(item, kind, "", problems, pool)
-        if isinstance(read.resource, Pool) and not read.resource.target_ports:
-            problems.error("spec.targetPorts", "empty; the port at which the model servers serve is needed")
-        if problems.errors:
-            return Rejected(origin, tuple(problems.errors))
-        if read.resource is None:
-            return read.ignored
-        return Reset(origin, Documents(resources=(read.resource,), warnings=tuple(problems.warnings)))
 
     # Endpoints
 
@@ -396,14 +377,6 @@ class KubernetesSource:
 
 def _origin(kind: str, id: ObjectId) -> str:
     return f"{kind} {id[0]}/{id[1]}"
-
-
-def _other_pool(item: JsonObject, pool: PoolId) -> str | None:
-    """The pool that it refers to, where that isn't this one: then it isn't for us to find anything wrong with it."""
-    spec = item.get("spec")
-    reference = spec.get("poolRef") if isinstance(spec, Mapping) else None
-    name = reference.get("name") if isinstance(reference, Mapping) else None
-    return name if isinstance(name, str) and name != pool.name else None
 
 
 def _object(kind: ObjectKind, item: JsonObject) -> KubernetesObject:

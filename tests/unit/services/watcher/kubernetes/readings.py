@@ -3,11 +3,12 @@
 from typing import Any
 
 from services.watcher.documents import Documents
+from services.watcher.kubernetes.reading import read_item
 from services.watcher.kubernetes.resource import JsonObject, Resource
 from services.watcher.kubernetes.verdicts import POOL, PoolView, Reading
-from services.watcher.resources import PoolId, read_resource
+from services.watcher.resources import PoolId
 from services.watcher.sources import Rejected, Reset
-from shared.config.problems import Problem, Problems
+from shared.config.problems import Problem
 from shared.datalayer.objects import ObjectKind
 
 STABLE, EXPERIMENTAL = "inference.networking.k8s.io", "inference.networking.x-k8s.io"
@@ -29,14 +30,7 @@ def item_of(kind: str, name: str, spec: dict[str, Any], group: str = EXPERIMENTA
 def reading(item: JsonObject, pool: PoolId = LLAMA, shadowed_by: str = "") -> Reading:
     """As the source of that pool reads it."""
     group, _, version = item["apiVersion"].partition("/")
-    problems = Problems()
-    read = read_resource(item, item["kind"], "", problems, pool)
-    outcome: Reset | Rejected | str = read.ignored
-    if problems.errors:
-        outcome = Rejected("origin", tuple(problems.errors))
-    elif read.resource is not None:
-        documents = Documents(resources=(read.resource,), warnings=tuple(problems.warnings))
-        outcome = Reset("origin", documents)
+    outcome = read_item(item, item["kind"], "origin", pool)
     return Reading(resource_of(item["kind"], group, version), item, outcome, shadowed_by)
 
 

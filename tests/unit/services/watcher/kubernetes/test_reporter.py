@@ -276,6 +276,15 @@ async def test_what_may_be_over_in_a_moment_is_waited_for() -> None:
     assert [one["reason"] for one in world.api.events] == ["NoEndpoints"]
 
 
+async def test_a_change_elsewhere_does_not_begin_the_wait_anew() -> None:
+    world = World(view(pool(x="1"), selected=set()), kubernetes_event_grace=10.0)
+    await world.look()
+    world.change(view(pool(x="1"), objective(), selected=set()))
+    await world.look(after=6.0)
+    await world.look(after=4.0)
+    assert [one["reason"] for one in world.api.events] == ["NoEndpoints"]
+
+
 async def test_what_is_still_wrong_is_said_again_and_an_event_that_is_there_is_enough() -> None:
     world = World(view(objective(priority="high")), kubernetes_event_interval=60.0)
     world.api.failure = Conflict("create", 409, "AlreadyExists")

@@ -1,5 +1,7 @@
 """What is said of each resource."""
 
+from typing import Any
+
 from services.watcher.kubernetes.verdicts import Condition, Finding, PoolView, Verdict, verdicts
 from services.watcher.resources import PoolId
 from shared.config.problems import Problem
@@ -131,6 +133,13 @@ def test_a_selector_without_pods_is_found_only_when_it_is_known() -> None:
 def test_what_is_missing_is_a_slice_where_slices_are_read() -> None:
     one = said(view(pool(app="vllm"), selected=set(), slices_of="servers"))["llama"]
     assert "Service 'servers'" in one.findings[0].text
+
+
+def test_slices_are_no_pods_that_could_be_claimed() -> None:
+    shared: dict[str, Any] = {"selected": {("default", "a")}, "slices_of": "servers"}
+    assert all(
+        one.findings == () for one in verdicts([view(pool(x="1"), **shared), view(pool("b"), name="b", **shared)])
+    )
 
 
 def test_a_pod_that_two_pools_select_is_found_on_the_younger() -> None:

@@ -33,4 +33,4 @@ async def test_without_the_api_server_a_picker_goes_on_with_the_last_set_and_say
         assert service.state()["view"]["source_age"] >= 0.5
         assert service.state()["view"]["age"] < 2.0
         await server.start()
-        await eventually(lambda: service.readiness.notes() == {}, "the set is confirmed again", timeout=20.0)
+        await eventually(lambda: service.readiness.notes() == {}, "the set is confirmed again", timeout=60.0)

@@ -69,10 +69,13 @@ class Ledger:
             split_pool(pool)
         self._due = None
         wanted: dict[str, bytes] = {}
+        checked = self._wanted.keys() if set(pools) == set(self._pools) else ()
         for key, fact in facts.items():
-            pool, kind, _ = parse_key(key)
-            if kind == SYNCED or pool not in pools:
-                raise ValueError(f"key {key!r} is no fact of one of the pools {', '.join(sorted(pools)) or '(none)'}")
+            if key not in checked:
+                pool, kind, _ = parse_key(key)
+                if kind == SYNCED or pool not in pools:
+                    told = ", ".join(sorted(pools)) or "(none)"
+                    raise ValueError(f"key {key!r} is no fact of one of the pools {told}")
             wanted[key] = self._wanted[key] if self._facts.get(key) is fact else encode_fact(fact)
         self._facts = dict(facts)
         self._wanted = wanted

@@ -17,6 +17,8 @@ SYNCED = "synced"
 
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_/")
+_ALL_PLAIN = re.compile(r"[A-Za-z0-9_/-]+")
+"""Most tokens are: to see that takes a tenth of the time of looking at each byte."""
 _ESCAPED = re.compile(r"=([0-9A-F]{2})")
 _EMPTY = "="
 
@@ -27,6 +29,8 @@ def escape(token: str) -> str:
     >>> escape("default/vllm-0:8000")
     'default/vllm-0=3A8000'
     """
+    if _ALL_PLAIN.fullmatch(token):
+        return token
     if not token:
         return _EMPTY
     return "".join(
@@ -37,6 +41,8 @@ def escape(token: str) -> str:
 
 def unescape(token: str) -> str:
     """The inverse of `escape`. Raises ValueError for what `escape` can't have made."""
+    if _ALL_PLAIN.fullmatch(token):
+        return token
     if token == _EMPTY:
         return ""
     parts = _ESCAPED.split(token)

@@ -13,7 +13,7 @@ from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.watching import LABELS, POOL, pool_document, reading, watching
 from tests.nats import NatsServer
-from tests.protocol.watcher.harness import eventually, replace
+from tests.protocol.watcher.harness import CONVERGED, eventually, replace
 
 pytestmark = pytest.mark.usefixtures("kubernetes_peers")
 
@@ -308,7 +308,8 @@ async def test_a_burst_is_a_few_changes_and_every_fact_is_told_once(
 ) -> None:
     await admin.create(pool_document(), namespace)
     async with watching(nats.url, apiserver, namespace, tmp_path) as service, reading(nats.url, namespace) as seen:
-        await seen.sees()
+        await eventually(lambda: seen.replica.synced and bool(seen.facts("pool")), "the pool")
+        await service.leadership.publisher.wait_published(CONVERGED)
         written = service.leadership.publisher.written
         limit = asyncio.Semaphore(16)
 

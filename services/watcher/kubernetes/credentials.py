@@ -7,14 +7,19 @@ models cost far more than the objects.
 """
 
 import asyncio
+import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import yaml
 from kubernetes_asyncio.client.configuration import Configuration
 from kubernetes_asyncio.client.rest import RESTClientObject
+from kubernetes_asyncio.config import kube_config
 from kubernetes_asyncio.config.config_exception import ConfigException
+from kubernetes_asyncio.config.exec_provider import ExecProvider
 from kubernetes_asyncio.config.incluster_config import SERVICE_HOST_ENV_NAME, InClusterConfigLoader
 from kubernetes_asyncio.config.kube_config import ENV_KUBECONFIG_PATH_SEPARATOR, load_kube_config
 
@@ -22,6 +27,48 @@ from services.watcher.kubernetes.errors import ConfigurationError
 from services.watcher.kubernetes.pool import Access
 from services.watcher.kubernetes.settings import KubernetesSettings
 from shared.quantities import format_duration
+
+KILLED = 1.0
+"""Seconds that an exec plugin which was killed may take to be gone."""
+
+
+class ExecPlugin(ExecProvider):
+    """A kubeconfig's exec plugin. The library's own lets one that doesn't end in time run on for ever."""
+
+    async def run(self, previous_response: str | None = None) -> Any:
+        """The status of the ExecCredential that it prints: a token, or a certificate with its key. Raises
+        ConfigException."""
+        asked = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
+        process = await asyncio.create_subprocess_exec(
+            *self.args,
+            env={**self.env, "KUBERNETES_EXEC_INFO": json.dumps(asked)},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            output, complaint = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                with suppress(TimeoutError):  # children of its own may keep its output open
+                    await asyncio.wait_for(process.communicate(), KILLED)
+        if process.returncode:
+            said = complaint.decode(errors="replace").strip()
+            raise ConfigException(f"the exec plugin ended with {process.returncode}{f': {said}' if said else ''}")
+        try:
+            told = json.loads(output)
+        except ValueError as error:
+            raise ConfigException(f"the exec plugin's answer isn't JSON: {error}") from error
+        version, status = (told.get(key) if isinstance(told, dict) else None for key in ("apiVersion", "status"))
+        if version != self.api_version or not isinstance(status, dict):
+            raise ConfigException(
+                f"the exec plugin's answer isn't an ExecCredential of {self.api_version} with a status"
+            )
+        return status
+
+
+kube_config.ExecProvider = ExecPlugin  # type: ignore[attr-defined]  # there is no other place to say so
 
 
 class Credentials:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import stat
 import sys
 from pathlib import Path
@@ -182,8 +183,9 @@ async def test_an_exec_plugin_is_run_and_run_again_after_401(
     ("code", "said"),
     [
         ("import sys; sys.exit('no session')", "no session"),
-        ("print('no JSON')", "failed to decode process output"),
-        ("print('{}')", "missing key"),
+        ("print('no JSON')", "answer isn't JSON"),
+        ("print('{}')", "isn't an ExecCredential of v1 with a status"),
+        ("print('[]')", "isn't an ExecCredential of v1 with a status"),
         ("import time; time.sleep(60)", "gave no credentials within 300ms"),
     ],
 )
@@ -192,6 +194,16 @@ async def test_an_exec_plugin_that_fails_is_told(connected: Connect, code: str, 
     timeout = 0.3 if "sleep" in code else 30.0
     with pytest.raises(ConfigurationError, match=said):
         await connected(user, kubernetes_credentials_timeout=timeout)
+
+
+async def test_an_exec_plugin_that_doesnt_end_in_time_is_ended(connected: Connect, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    code = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    user = {"exec": {"apiVersion": "v1", "command": sys.executable, "args": ["-c", code]}}
+    with pytest.raises(ConfigurationError, match="gave no credentials within 1s"):
+        await connected(user, kubernetes_credentials_timeout=1.0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 async def test_a_kubeconfigs_token_file_is_read_again_after_401(

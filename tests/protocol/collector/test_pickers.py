@@ -32,8 +32,8 @@ async def test_a_model_server_is_asked_once_an_interval_however_many_pickers_the
         ]
         for number, server in enumerate(servers):
             server.server.page.pin(Pins(waiting=number))
-        for number in range(2):
-            await stack.enter_async_context(collector(nats.url, id=f"collector-{number}", interval=INTERVAL))
+        ids = [f"collector-{number}" for number in range(2)]
+        collectors = [await stack.enter_async_context(collector(nats.url, id=id, interval=INTERVAL)) for id in ids]
         serve = [
             await stack.enter_async_context(serving(picker(nats.url, id=f"picker-{number}")))
             for number in range(pickers)
@@ -44,6 +44,7 @@ async def test_a_model_server_is_asked_once_an_interval_however_many_pickers_the
             return list(view.view.columns.numbers(WAITING_QUEUE_SIZE.wire).values)
 
         await eventually(lambda: all(len(one.view.layout) == 3 and seen(one) == [0, 1, 2] for one in serve), "views")
+        await eventually(lambda: sum(len(one.scraper.watched) for one in collectors) == 3, "one collector for each")
         before, began = [server.server.tally.scrapes for server in servers], time.monotonic()
         await asyncio.sleep(COUNTED)
         lasted = time.monotonic() - began

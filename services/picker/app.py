@@ -103,6 +103,7 @@ class PickerService(Service):
             # a BUFFERED body is one message; one beyond the body limit must still arrive to be refused with 413
             options=ServerOptions(max_message_size=max(2 * settings.max_request_body, LEAST_MESSAGE)),
             registry=self.registry,
+            unable=self.replica.readiness,
         )
         self.health = HealthServer(
             lambda: self.readiness.ready, host=settings.grpc_host, port=settings.grpc_health_port

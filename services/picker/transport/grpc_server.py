@@ -26,8 +26,8 @@ SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs is older
 
-Outcome = Literal["finished", "refused", "malformed", "failed"]
-_OUTCOMES: tuple[Outcome, ...] = ("finished", "refused", "malformed", "failed")
+Outcome = Literal["finished", "refused", "malformed", "failed", "turned away"]
+_OUTCOMES: tuple[Outcome, ...] = ("finished", "refused", "malformed", "failed", "turned away")
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
@@ -57,8 +57,12 @@ class ExtProcServer:
         certificate: Certificate | None = None,
         options: ServerOptions = DEFAULTS,
         registry: CollectorRegistry | None = None,
+        unable: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`unable` gives the reason why nothing can be decided yet: then streams end as UNAVAILABLE at once, which lets
+        a proxy ask another picker."""
         self._exchanges = exchanges
+        self._unable = unable
         self._host = host
         self._wanted_port = port
         self._certificate = certificate
@@ -71,7 +75,7 @@ class ExtProcServer:
             "pointsman_ext_proc_streams",
             "ext_proc streams that have ended: finished (half-closed, cancelled or lost: gRPC doesn't tell which), "
             "refused (answered by the picker), malformed (a message that is no ProcessingRequest), failed (an error in "
-            "the picker)",
+            "the picker), turned away (the picker knows no endpoints yet)",
             ["outcome"],
             registry=registry,
         )
@@ -105,6 +109,9 @@ class ExtProcServer:
             await self._server.stop(grace)
 
     async def _serve(self, _: AsyncIterator[bytes], context: Any) -> None:
+        if (reason := self._unable()) is not None:
+            self._ended["turned away"].inc()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
         outcome: Outcome = "finished"
         failure: tuple[grpc.StatusCode, str] | None = None
         self.open += 1

@@ -76,6 +76,7 @@ async def serving(
     certificate: Certificate | None = None,
     options: ServerOptions | None = None,
     make: Callable[[], Recorder] = Recorder,
+    unable: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[Serving]:
     exchanges: list[Recorder] = []
 
@@ -91,6 +92,7 @@ async def serving(
         certificate=certificate,
         options=options or ServerOptions(),
         registry=registry,
+        unable=unable,
     )
     await server.start()
     try:
@@ -126,6 +128,20 @@ async def test_each_answer_of_an_exchange_is_sent_in_order() -> None:
         assert await hear(call) == REQUEST_HEADERS_UNCHANGED
         await say(call, response_headers())
         assert [await hear(call), await hear(call)] == [RESPONSE_HEADERS_UNCHANGED, REQUEST_HEADERS_UNCHANGED]
+
+
+async def test_while_nothing_can_be_decided_a_stream_ends_so_that_a_proxy_asks_another_picker() -> None:
+    reasons = ["no view yet"]
+    async with serving(unable=lambda: reasons[0] if reasons else None) as served:
+        async with stream(served.server.port) as call:
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert await call.details() == "no view yet"
+        assert served.exchanges == []
+        assert served.ended("turned away") == 1
+        reasons.clear()
+        async with stream(served.server.port) as call:
+            await say(call, headers())
+            assert await hear(call) == REQUEST_HEADERS_UNCHANGED
 
 
 async def test_a_half_closed_stream_ends_its_exchange_and_finishes() -> None:

@@ -161,8 +161,8 @@ class WatcherService(Service):
     def _age(self, pool: str) -> float:
         """Seconds since the sources of a pool, given by its token, last confirmed what they said."""
         now = time.monotonic()
-        ages = (now - one.confirmed(now) for one in self.keepers if one.token == pool)
-        return min(max(0.0, *ages, 0.0), LONGEST_AGE)
+        keeper = next(one for one in self.keepers if one.token == pool)
+        return min(max(0.0, now - keeper.confirmed(now)), LONGEST_AGE)
 
     async def _send_attributes(self) -> None:
         """While this watcher leads."""

@@ -135,13 +135,13 @@ class PoolKeeper:
 
     def say_asides(self) -> None:
         """Say, once, what is odd without being wrong, and what was left out."""
-        asides = {("warning", file, str(one)) for file, found in self.holding.warnings().items() for one in found}
-        asides |= {("debug", file, one) for file, found in self.holding.ignored().items() for one in found}
-        for level, file, text in sorted(asides - self._asides):
+        asides = {("warning", origin, str(one)) for origin, found in self.holding.warnings().items() for one in found}
+        asides |= {("debug", origin, one) for origin, found in self.holding.ignored().items() for one in found}
+        for level, origin, text in sorted(asides - self._asides):
             if level == "warning":
-                log.warning("facts.warning", origin=file, problem=text)
+                log.warning("facts.warning", origin=origin, problem=text)
             else:
-                log.debug("facts.ignored", origin=file, document=text)
+                log.debug("facts.ignored", origin=origin, document=text)
         self._asides = asides
 
     def _compare(self, before: Mapping[str, list[Any]], after: Mapping[str, list[Any]]) -> None:

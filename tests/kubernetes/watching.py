@@ -1,7 +1,7 @@
 """What the watcher's tests against a cluster share: a watcher of a namespace's pool, what a reader sees of it."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from shared.bus.subjects import pool_token
 from shared.model import Endpoint
 from tests.kubernetes.api import Api, Object
 from tests.kubernetes.apiserver import ApiServer
-from tests.protocol.watcher.harness import Reader, watcher
+from tests.protocol.watcher.harness import Reader, started, watcher
 
 QUICK = {
     "kubernetes_discovery_interval": 0.3,
@@ -58,14 +58,9 @@ class PoolReader(Reader):
         return {one.name: one.authority for one in self.facts("endpoint").values()}  # type: ignore[union-attr]
 
 
-@asynccontextmanager
-async def reading(url: str, namespace: str, pool: str = POOL) -> AsyncIterator[PoolReader]:
-    made = PoolReader(url, namespace, pool)
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.close()
+def reading(url: str, namespace: str, pool: str = POOL) -> AbstractAsyncContextManager[PoolReader]:
+    """A reader of a namespace's pool."""
+    return started(PoolReader(url, namespace, pool))
 
 
 @asynccontextmanager

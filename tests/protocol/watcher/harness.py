@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -84,9 +84,16 @@ class Reader:
         }
 
 
+R = TypeVar("R", bound=Reader)
+
+
+def reader(url: str) -> AbstractAsyncContextManager[Reader]:
+    """A reader of the default pool."""
+    return started(Reader(url))
+
+
 @asynccontextmanager
-async def reader(url: str) -> AsyncIterator[Reader]:
-    made = Reader(url)
+async def started(made: R) -> AsyncIterator[R]:
     await made.start()
     try:
         yield made

@@ -72,33 +72,42 @@ def lists_of_pods(service: WatcherService) -> int:
     return sum(one["lists"] for one in feeds if one["selection"].startswith("Pod "))
 
 
-async def test_a_killed_api_server_takes_nothing_away_and_changes_after_its_restart_are_seen(
-    own_apiserver: OwnApiServer, nats: NatsServer, tmp_path: Path
-) -> None:
-    server = await own_apiserver()
+@asynccontextmanager
+async def two_pods(
+    server: ApiServer, nats: NatsServer, directory: Path
+) -> AsyncIterator[tuple[Pods, WatcherService, PoolReader]]:
+    """A watcher of a pool with the pods a and b, and a reader that sees both."""
     async with server.client() as admin:
         pods = Pods(admin, await admin.create_namespace())
         await admin.create(pool_document(), pods.namespace)
         for at, name in enumerate("ab", 1):
             await pods.create(name, f"10.1.0.{at}", labels=LABELS)
         async with (
-            watching(nats.url, server, pods.namespace, tmp_path, **IMPATIENT) as service,
+            watching(nats.url, server, pods.namespace, directory, **IMPATIENT) as service,
             reading(nats.url, pods.namespace) as seen,
         ):
             await seen.sees("a-rank-0", "b-rank-0")
-            since = len(seen.events)
-            await server.kill()
-            await eventually(lambda: server.url in trouble(service), "the reason")
-            await asyncio.sleep(1.0)
-            assert service.readiness.ready, "what it publishes is all that is known"
-            assert seen.endpoints == ["a-rank-0", "b-rank-0"]
-            await server.start()
-            await pods.delete("a")
-            await pods.create("c", "10.1.0.3", labels=LABELS)
-            await seen.sees("b-rank-0", "c-rank-0", timeout=BACK)
-            await eventually(lambda: not trouble(service), "no trouble any more", BACK)
-            assert seen.deleted(since) == {f"{pods.namespace}/a-rank-0"}
-            assert not came_back(seen.events)
+            yield pods, service, seen
+
+
+async def test_a_killed_api_server_takes_nothing_away_and_changes_after_its_restart_are_seen(
+    own_apiserver: OwnApiServer, nats: NatsServer, tmp_path: Path
+) -> None:
+    server = await own_apiserver()
+    async with two_pods(server, nats, tmp_path) as (pods, service, seen):
+        since = len(seen.events)
+        await server.kill()
+        await eventually(lambda: server.url in trouble(service), "the reason")
+        await asyncio.sleep(1.0)
+        assert service.readiness.ready, "what it publishes is all that is known"
+        assert seen.endpoints == ["a-rank-0", "b-rank-0"]
+        await server.start()
+        await pods.delete("a")
+        await pods.create("c", "10.1.0.3", labels=LABELS)
+        await seen.sees("b-rank-0", "c-rank-0", timeout=BACK)
+        await eventually(lambda: not trouble(service), "no trouble any more", BACK)
+        assert seen.deleted(since) == {f"{pods.namespace}/a-rank-0"}
+        assert not came_back(seen.events)
 
 
 async def test_a_frozen_api_server_takes_nothing_away_and_goes_on_when_it_wakes(
@@ -106,28 +115,19 @@ async def test_a_frozen_api_server_takes_nothing_away_and_goes_on_when_it_wakes(
 ) -> None:
     """SIGSTOP: connections stay open, new ones are taken, and nothing is answered."""
     server = await own_apiserver()
-    async with server.client() as admin:
-        pods = Pods(admin, await admin.create_namespace())
-        await admin.create(pool_document(), pods.namespace)
-        for at, name in enumerate("ab", 1):
-            await pods.create(name, f"10.1.0.{at}", labels=LABELS)
-        async with (
-            watching(nats.url, server, pods.namespace, tmp_path, **IMPATIENT) as service,
-            reading(nats.url, pods.namespace) as seen,
-        ):
-            await seen.sees("a-rank-0", "b-rank-0")
-            since = len(seen.events)
-            server.pause()
-            try:
-                await eventually(lambda: server.url in trouble(service), "the reason", BACK)
-                assert service.readiness.ready
-                assert seen.endpoints == ["a-rank-0", "b-rank-0"]
-            finally:
-                server.resume()
-            await pods.report("a", ready=False)
-            await seen.sees("b-rank-0", timeout=BACK)
-            await eventually(lambda: not trouble(service), "no trouble any more", BACK)
-            assert seen.deleted(since) == {f"{pods.namespace}/a-rank-0"}
+    async with two_pods(server, nats, tmp_path) as (pods, service, seen):
+        since = len(seen.events)
+        server.pause()
+        try:
+            await eventually(lambda: server.url in trouble(service), "the reason", BACK)
+            assert service.readiness.ready
+            assert seen.endpoints == ["a-rank-0", "b-rank-0"]
+        finally:
+            server.resume()
+        await pods.report("a", ready=False)
+        await seen.sees("b-rank-0", timeout=BACK)
+        await eventually(lambda: not trouble(service), "no trouble any more", BACK)
+        assert seen.deleted(since) == {f"{pods.namespace}/a-rank-0"}
 
 
 async def test_history_that_etcd_has_compacted_is_made_up_for_by_a_new_list(

@@ -10,6 +10,7 @@ from collections.abc import ItemsView, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -22,15 +23,15 @@ CORE = "core-metrics-extractor"
 class AttributeKey(Generic[T]):
     """Names an attribute. `kind` is `float` (a column of numbers) or the struct or tuple that it holds.
 
-    Equal keys are one object, so that looking up what an endpoint has costs no comparison of texts: it is done for
-    every attribute of every page.
+    Equal keys are one object for as long as anybody has it, so that looking up what an endpoint has costs no comparison
+    of texts: it is done for every attribute of every page.
     """
 
     name: str
     producer: str
     kind: type[T]
 
-    _known: ClassVar[dict[tuple[str, str, Any], Any]] = {}
+    _known: ClassVar[WeakValueDictionary[tuple[str, str, Any], Any]] = WeakValueDictionary()
 
     def __new__(cls, name: str, producer: str, kind: type[T]) -> "AttributeKey[T]":
         known: AttributeKey[T] | None = cls._known.get((name, producer, kind))
@@ -101,6 +102,7 @@ class AttributeMap:
 
     >>> attributes = AttributeMap()
     >>> attributes.put(WAITING_QUEUE_SIZE, 3.0, at=10.0)
+    True
     >>> attributes.get(WAITING_QUEUE_SIZE)
     3.0
     """
@@ -143,6 +145,8 @@ class AttributeMap:
         return self._samples.get(key)
 
     def drop(self, key: AttributeKey[Any]) -> None:
+        """Forget the attribute, as if nothing had ever been known of it. Readers aren't told: that is what `deny`
+        does."""
         self._samples.pop(key, None)
 
     def items(self) -> ItemsView[AttributeKey[Any], Sample]:

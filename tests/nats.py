@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -23,11 +24,20 @@ def nats_server_binary() -> str | None:
     return str(ours) if ours.exists() else shutil.which("nats-server")
 
 
+_HELD: deque[socket.socket] = deque(maxlen=300)
+"""Of the ports that were given last: closed, and so let go of, when that many more have been given."""
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody else is given for a long time, be it a test that runs beside this one or a connection. It is
+    held by a socket that doesn't listen, which keeps nobody from it who sets SO_REUSEADDR or SO_REUSEPORT."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("127.0.0.1", 0))
+    _HELD.append(sock)
+    port: int = sock.getsockname()[1]
+    return port
 
 
 class NatsServer:

@@ -22,6 +22,7 @@ from services.watcher.origin import Origin
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from shared.bus import FramePublisher, replica_state
+from shared.bus.candidacy import Fitness
 from shared.bus.subjects import pool_token
 from shared.config.problems import Problems
 from shared.datalayer.events import Tally
@@ -58,6 +59,7 @@ class WatcherService(Service):
             self._on_published,
             self._send_attributes,
             age=self._age,
+            fitness=self._fitness,
             replicas=settings.nats_replicas,
         )
         self._seen = asyncio.Event()
@@ -104,7 +106,8 @@ class WatcherService(Service):
         if not self._origin.patient:
             for keeper in self.keepers:
                 await self._load(keeper)
-        await self.leadership.replica.start()
+        self._publish()
+        await self.leadership.start()
         await self.bus.start()
         for keeper in self.keepers:
             if self._origin.patient:
@@ -145,18 +148,32 @@ class WatcherService(Service):
     async def close(self) -> None:
         for keeper in self.keepers:
             await keeper.frames.close()
-        await self.leadership.replica.close()
+        await self.leadership.close()
         await self.bus.close()
         await self._origin.close()
 
     # What comes out
 
     def _publish(self) -> None:
-        """Let what holds be published, once that is known of every pool: what isn't published is taken off the bus."""
-        facts = {key: fact for keeper in self.keepers for key, fact in keeper.facts.items()}
-        self.metrics.show(facts.values())
-        if all(keeper.publishes for keeper in self.keepers):
-            self.leadership.update(facts, [keeper.token for keeper in self.keepers])
+        """Let what holds be published. Of what isn't known yet, a pool or a resource of one that is refused and never
+        was good here, that stays on the bus which is found there."""
+        known = [keeper for keeper in self.keepers if keeper.publishes]
+        self.metrics.show([fact for keeper in self.keepers for fact in keeper.facts.values()])
+        self.leadership.update(
+            {key: fact for keeper in known for key, fact in keeper.facts.items()},
+            pools=[keeper.token for keeper in known],
+            kept=[
+                *(keeper.token for keeper in self.keepers if not keeper.publishes),
+                *(key for keeper in known for key in keeper.unknown),
+            ],
+        )
+
+    def _fitness(self) -> Fitness:
+        """How many pools are known, and of how many of these the sources are in touch."""
+        now = time.monotonic()
+        known = [keeper for keeper in self.keepers if keeper.publishes]
+        recently = now - self._settings.give_way_after
+        return len(known), sum(keeper.confirmed(now) > recently for keeper in known)
 
     def _age(self, pool: str) -> float:
         """Seconds since the sources of a pool, given by its token, last confirmed what they said."""
@@ -220,10 +237,11 @@ class WatcherService(Service):
         }
 
     def _published(self) -> str | None:
-        waiting = [str(keeper.pool) for keeper in self.keepers if keeper.holding.merged is None]
+        waiting = [keeper.pool for keeper in self.keepers if keeper.holding.merged is None]
         if waiting:
-            reason = self._origin.problem() or "the lists aren't complete"
-            return f"what there is of {', '.join(waiting)} isn't known yet: {reason}"
+            refused = "; ".join(reason for pool in waiting if (reason := self._origin.awaited(pool)))
+            reason = refused or self._origin.problem() or "the lists aren't complete"
+            return f"what there is of {', '.join(map(str, waiting))} isn't known yet: {reason}"
         return self.leadership.readiness()
 
     def _amiss(self) -> str | None:
@@ -263,7 +281,7 @@ class WatcherService(Service):
             lambda: sum(one.sender.frames for one in keepers),
         )
         self.registry.register(DataLayerMetrics(self._tally))
-        self.registry.register(BusMetrics(self.bus))
+        self.registry.register(BusMetrics(self.bus, malformed=self.leadership.malformed))
 
 
 def _origin(settings: WatcherSettings, cluster: Callable[[], Origin]) -> Origin:

@@ -50,6 +50,10 @@ class FileOrigin:
     async def close(self) -> None:
         """There is nothing to be let go of."""
 
+    def awaited(self, pool: PoolId) -> str | None:
+        """What is wrong with files at the start ends it."""
+        return None
+
     def problem(self) -> str | None:
         """What is wrong with files, their keeper knows."""
         return None

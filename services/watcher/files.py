@@ -14,13 +14,14 @@ import structlog
 from msgspec import Struct
 
 from services.watcher.configuration import Registries, validate
-from services.watcher.documents import by_line, read_documents
+from services.watcher.documents import Documents, by_line, read_documents
 from services.watcher.resources import PoolId
 from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
-from services.watcher.watch import looks
+from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem, Problems
 from shared.config.schema import KIND as CONFIGURATION_KIND
-from shared.datalayer.objects import ObjectKind
+from shared.datalayer.objects import ObjectKind, Parts
+from shared.service.watch import looks
 
 log = structlog.get_logger(__name__)
 
@@ -73,24 +74,36 @@ _OUTDATED = _Signature(-3, -3, -3, -3, -3)
 """Of a file that is to be read again, changed or not."""
 
 
-class FileReader:
-    """One file's bytes into an event. Pure but for the registry."""
+class Reading(Struct, frozen=True):
+    """What one file's bytes come to. With errors, the rest isn't complete."""
 
-    def __init__(self, pool: PoolId, registries: Registries, *, allow_experimental: bool = False) -> None:
+    documents: Documents = Documents()
+    loaded: LoadedConfig | None = None
+    errors: tuple[Problem, ...] = ()
+
+    def event(self, origin: str) -> Reset | Rejected:
+        """What the file states; rejected as a whole when anything in it is wrong."""
+        return Rejected(origin, self.errors) if self.errors else Reset(origin, self.documents, self.loaded)
+
+
+class FileReader:
+    """One file's bytes into what they state. Pure but for the registry. Without a pool, those of every pool count."""
+
+    def __init__(self, pool: PoolId | None, registries: Registries, *, allow_experimental: bool = False) -> None:
         self._pool = pool
         self._registries = registries
         self._allow_experimental = allow_experimental
         self.wanted: frozenset[ObjectKind] = frozenset()
         """Kinds of Kubernetes objects that aren't left out."""
 
-    def read(self, origin: str, data: bytes, *, configures: bool = False) -> Reset | Rejected:
-        """What the file states; rejected as a whole when anything in it is wrong."""
+    def read(self, origin: str, data: bytes, *, configures: bool = False) -> Reading:
+        """`configures`: the file has to have an EndpointPickerConfig."""
         problems = Problems()
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            return Rejected(origin, (Problem("", f"byte {error.start} isn't UTF-8: {error.reason}", line),))
+            return Reading(errors=(Problem("", f"byte {error.start} isn't UTF-8: {error.reason}", line),))
         documents = read_documents(text, origin, problems, pool=self._pool, wanted=self.wanted)
         if configures and not problems.errors and documents.configuration is None:
             problems.error("", f"no {CONFIGURATION_KIND} in it")
@@ -100,9 +113,7 @@ class FileReader:
         except Invalid as error:
             # A duplicate key has been noted by whoever read the text first.
             problems.errors += [one for one in error.problems if one not in problems.errors]
-        if problems.errors:
-            return Rejected(origin, tuple(by_line(problems.errors)))
-        return Reset(origin, documents, loaded)
+        return Reading(documents, loaded, tuple(by_line(problems.errors)))
 
 
 class FileSource:
@@ -127,12 +138,13 @@ class FileSource:
         self._roots = tuple(roots)
         self._settled &= set(roots)
 
-    def want(self, kinds: frozenset[ObjectKind]) -> bool:
-        """Read objects of these kinds from now on; files that were read for others are read again, also those that
-        aren't watched. Whether there are any to be."""
-        if kinds == self._reader.wanted:
+    def want(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
+        """Read objects of these kinds from now on, all of them; files that were read for others are read again, also
+        those that aren't watched. Whether there are any to be."""
+        wanted = frozenset(kinds)
+        if wanted == self._reader.wanted:
             return False
-        self._reader.wanted = kinds
+        self._reader.wanted = wanted
         self._seen = dict.fromkeys(self._seen, _OUTDATED)
         self._settled.clear()
         return bool(self._seen)
@@ -195,8 +207,8 @@ class FileSource:
         """The root's files with their signatures, or None when it can't be listed."""
         path = Path(root.path)
         try:
-            files = self._files(path)
-        except (OSError, _Unusable) as error:
+            files = list_files(path, self._limits.files)
+        except (OSError, Unusable) as error:
             if root.origin not in self._unlisted:
                 events.append(Rejected(root.origin, (_problem(error, root),)))
                 self._unlisted.add(root.origin)
@@ -208,29 +220,16 @@ class FileSource:
                 events.append(Removed(root.origin))
         return {str(one): _signature(one) for one in files}
 
-    def _files(self, path: Path) -> list[Path]:
-        if not path.is_dir():
-            path.stat()
-            return [path]
-        found = sorted(
-            one for one in path.iterdir() if one.suffix in SUFFIXES and one.name[0] != "." and not one.is_dir()
-        )
-        if not found:
-            raise _Unusable(f"no {', '.join(SUFFIXES)} file in it; `endpoints: []` in one says that there are none")
-        if len(found) > self._limits.files:
-            raise _Unusable(f"{len(found)} files; at most {self._limits.files} are read")
-        return found
-
     def _read(self, origin: str, signature: _Signature, root: Root, events: list[Event]) -> None:
         try:
-            data = _bytes(origin, self._limits.file_size)
-        except (OSError, _Unusable) as error:
+            data = read_bytes(origin, self._limits.file_size)
+        except (OSError, Unusable) as error:
             event: Event = Rejected(origin, (_problem(error, root),))
         else:
             if _signature(Path(origin)) != signature:
                 self._seen[origin] = _UNREAD
                 return
-            event = self._reader.read(origin, data, configures=root.configures)
+            event = self._reader.read(origin, data, configures=root.configures).event(origin)
         self._seen[origin] = signature
         events.append(event)
 
@@ -238,13 +237,50 @@ class FileSource:
         return f"<FileSource {', '.join(root.path for root in self._roots) or 'of nothing'}, {len(self._seen)} files>"
 
 
-class _Unusable(Exception):
+class Unusable(Exception):
     """A path is there and can't be used; says why."""
 
 
-def _problem(error: OSError | _Unusable, root: Root) -> Problem:
-    reason = f"can't be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-    return Problem("", f"{reason} ({root.flag})")
+def reason(error: OSError | Unusable) -> str:
+    """Why a path can't be used."""
+    return f"can't be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+
+
+def list_files(path: Path, most: int) -> list[Path]:
+    """The files that a path stands for: itself, or a directory's, sorted.
+
+    Raises OSError, and Unusable for a directory with none or with more than `most`.
+    """
+    if not path.is_dir():
+        path.stat()
+        return [path]
+    found = sorted(one for one in path.iterdir() if one.suffix in SUFFIXES and one.name[0] != "." and not one.is_dir())
+    if not found:
+        raise Unusable(f"no {', '.join(SUFFIXES)} file in it; `endpoints: []` in one says that there are none")
+    if len(found) > most:
+        raise Unusable(f"{len(found)} files; at most {most} are read")
+    return found
+
+
+def read_bytes(path: str, limit: int) -> bytes:
+    """A regular file's content. Raises OSError, and Unusable for one of more than `limit` bytes, or for a pipe or a
+    device, which would hold the reader for ever."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise Unusable("is no regular file")
+        return within(file.read(limit + 1), limit)
+
+
+def within(data: bytes, limit: int) -> bytes:
+    """The data, of which one byte more than the limit was asked for. Raises Unusable when it came."""
+    if len(data) > limit:
+        raise Unusable(f"is larger than {limit} bytes")
+    return data
+
+
+def _problem(error: OSError | Unusable, root: Root) -> Problem:
+    return Problem("", f"{reason(error)} ({root.flag})")
 
 
 def _within(origin: str, root: Root) -> bool:
@@ -257,15 +293,3 @@ def _signature(path: Path) -> _Signature:
     except OSError:
         return _ABSENT
     return _Signature(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
-def _bytes(path: str, limit: int) -> bytes:
-    """A regular file's content. A pipe or a device would hold the reader for ever, and is refused."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise _Unusable("is no regular file")
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise _Unusable(f"is larger than {limit} bytes")
-    return data

@@ -6,7 +6,7 @@ objects through `Notifications`. What comes out is the pool's facts, Envoy's fil
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -22,7 +22,7 @@ from services.watcher.sources import Event, Source
 from services.watcher.state import Merged, State, collect
 from shared.bus import FramePublisher
 from shared.bus.frame_sender import FrameSender
-from shared.bus.subjects import fact_key, pool_token
+from shared.bus.subjects import fact_key, named_key, pool_token
 from shared.datalayer.events import Tally
 from shared.model import Endpoint, Fact
 
@@ -71,6 +71,8 @@ class PoolKeeper:
         """Whether what holds is ready to be published."""
         self.facts: Mapping[str, Fact] = {}
         """By key on the bus."""
+        self.unknown: Collection[str] = ()
+        """Keys on the bus of facts that aren't known, and that a watcher before this one may have known."""
         self.endpoints: tuple[Endpoint, ...] = ()
         """Those that have an address."""
         self._leads = leads
@@ -90,11 +92,13 @@ class PoolKeeper:
     def take(self, events: Sequence[Event]) -> None:
         """Events from a source: merge them, and pass on what changed."""
         before, problems = self.holding.merged or Merged(), self.holding.problems()
+        unknown = self.holding.unknown()
         changed = self.apply(events)
         self._compare(problems, self.holding.problems())
         self.say_asides()
         if changed:
             self.accept(before)
+        if changed or unknown != self.holding.unknown():
             self.refresh()
 
     def accept(self, before: Merged) -> None:
@@ -160,6 +164,7 @@ class PoolKeeper:
         merged = self.holding.merged
         assert merged is not None
         self.endpoints = self.names.apply(merged.endpoints)
+        self.unknown = [named_key(self.token, kind, name) for kind, name in self.holding.unknown()]
         self.facts = {fact_key(self.token, one): one for one in merged.facts(self.endpoints, self.pool)}
         if self.eds is not None:
             self.eds.update(self.endpoints)

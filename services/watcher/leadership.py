@@ -1,16 +1,20 @@
 """One active watcher, the rest on standby: the lease, and the publisher that runs while it is held.
 
 A watcher on standby knows the facts too, from its own sources, so a take-over is nothing but to publish what differs.
-It watches what the active one publishes: that tells whether there is one.
+It watches what the active one publishes: that tells whether there is one. One that doesn't know the facts yet, or has
+lost touch with where they come from, gives way to one that is better placed.
 """
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 import structlog
 
+from shared.bus.candidacy import Candidacy, Fitness
+from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus
 from shared.bus.errors import LostLeadership
 from shared.bus.lease import Lease
@@ -29,11 +33,11 @@ SILENCE = 3.0
 
 
 class Leadership:
-    """Publishes the facts of the last `update` whenever this process leads. `run` until cancelled, then `close`.
+    """Publishes the facts of the last `update` whenever this process leads. `start`, `run` until cancelled, `close`.
 
     `alongside` is what else is done while it leads: called anew each time, and cancelled when the lease is lost. `age`
-    gives the seconds since the source of a pool's facts last confirmed them. `replicas`: servers of a NATS cluster that
-    each keep facts and lease.
+    gives the seconds since the source of a pool's facts last confirmed them, `fitness` how well this process is placed
+    to lead. `replicas`: servers of a NATS cluster that each keep facts and lease.
     """
 
     def __init__(
@@ -44,34 +48,52 @@ class Leadership:
         process_id: str,
         on_event: Callable[[Event], None],
         alongside: Callable[[], Coroutine[Any, Any, None]],
-        age: Callable[[str], float] = lambda _pool: 0.0,
-        replicas: int = 1,
+        *,
+        age: Callable[[str], float],
+        fitness: Callable[[], Fitness],
+        replicas: int,
     ) -> None:
         owner = f"{process_id}/{secrets.token_hex(4)}"  # a process that starts again is another owner
         self._bus = bus
         self._pool = pool
-        self._facts: Mapping[str, Fact] | None = None
+        self._told: tuple[Mapping[str, Fact], frozenset[str], frozenset[str]] | None = None
+        """Facts, pools, and what is kept, of the last `update`."""
+        self._fitness = fitness
         self._alongside = alongside
+        self.malformed = MalformedLog(time.monotonic)
+        """What comes over the bus and can't be decoded."""
         self.lease = Lease(bus, subjects, LEASE, owner, replicas=replicas)
         self.publisher = FactPublisher(
             bus, subjects, owner, replicas=replicas, is_leader=lambda: self.lease.held, age=age
         )
-        self.replica = Replica(bus, subjects, pool, on_event)
+        self.candidacy = Candidacy(bus, subjects, LEASE, owner, fitness, malformed=self.malformed)
+        self.replica = Replica(bus, subjects, pool, on_event, malformed=self.malformed)
 
     @property
     def leads(self) -> bool:
         return self.lease.held
 
-    def update(self, facts: Mapping[str, Fact], pools: Collection[str]) -> None:
-        """Everything that shall be published, by key. The same facts again are nothing to do."""
-        if facts != self._facts:
-            self.publisher.update(facts, pools)
-            self._facts = dict(facts)
+    def update(self, facts: Mapping[str, Fact], pools: Collection[str], kept: Collection[str]) -> None:
+        """Everything that shall be published, by key, and what is kept as it is found: pools by token, facts by key.
+        The same again is nothing to do."""
+        told = dict(facts), frozenset(pools), frozenset(kept)
+        if told != self._told:
+            self.publisher.update(facts, pools, kept)
+            self._told = told
+
+    async def start(self) -> None:
+        """Begin to hear of the others. To be called before the connection is made."""
+        await self.replica.start()
+        await self.candidacy.start()
+
+    async def close(self) -> None:
+        await self.candidacy.close()
+        await self.replica.close()
 
     async def run(self) -> None:
         """Stand by, lead, stand by …"""
         while True:
-            await self.lease.acquire()
+            await self.lease.acquire(self.candidacy.may_lead)
             try:
                 await self._lead()
             except LostLeadership as error:
@@ -80,16 +102,20 @@ class Leadership:
                 await self.lease.release()
 
     async def _lead(self) -> None:
-        """Publish until the lease is lost. Raises LostLeadership when that shows in a write first."""
+        """Publish until the lease is lost, or somebody else is better placed. Raises LostLeadership when a write shows
+        first that it is lost."""
         publishing = asyncio.create_task(self.publisher.run(), name="publisher")
         alongside = asyncio.create_task(self._alongside(), name="alongside the publisher")
         losing = asyncio.create_task(self.lease.lost.wait(), name="lease lost")
-        tasks: set[asyncio.Task[Any]] = {publishing, alongside, losing}
+        outdone = asyncio.create_task(self.candidacy.outdone(), name="outdone")
+        tasks: set[asyncio.Task[Any]] = {publishing, alongside, losing, outdone}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in (publishing, alongside):
                 if task.done():
                     task.result()
+            if outdone.done():
+                log.warning("leadership.given", to=outdone.result(), fitness=self._fitness())
         finally:
             for task in tasks:
                 task.cancel()
@@ -111,6 +137,8 @@ class Leadership:
             "owner": self.lease.owner,
             "leads": self.leads,
             "acquisitions": self.lease.acquisitions,
+            "fitness": list(self._fitness()),
+            "outdone_by": self.candidacy.outdone_by(),
             "epoch": self.publisher.epoch if self.leads else self.replica.epoch,
             "published": self.publisher.published,
             "written": self.publisher.written,

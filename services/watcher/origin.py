@@ -38,6 +38,9 @@ class Origin(Protocol):
     def accepted(self, keeper: PoolKeeper) -> None:
         """The keeper holds another set."""
 
+    def awaited(self, pool: PoolId) -> str | None:
+        """What has to be put right before it is known what there is of the pool; None when that isn't it."""
+
     def problem(self) -> str | None:
         """What stands between the sources and what is really there; None when nothing does."""
 

@@ -154,6 +154,8 @@ class _Kind(Struct, frozen=True):
     specs: dict[str, type[Struct]]
     """By version."""
     build: _Build
+    fact: str = ""
+    """How keys on the bus name its facts; empty for the pool's own."""
 
 
 def _pool(metadata: _Metadata, spec: _PoolSpec | _AlphaPoolSpec, path: str, problems: Problems) -> Pool:
@@ -227,11 +229,26 @@ def _model(metadata: _Metadata, spec: _ModelSpec, path: str, problems: Problems)
 
 KINDS: Mapping[str, _Kind] = {
     "InferencePool": _Kind({"v1": _PoolSpec, "v1alpha2": _AlphaPoolSpec, "v1alpha1": _AlphaPoolSpec}, _pool),
-    "InferenceObjective": _Kind({"v1": _ObjectiveSpec, "v1alpha2": _ObjectiveSpec}, _objective),
-    "InferenceModelRewrite": _Kind({"v1": _RewriteSpec, "v1alpha2": _RewriteSpec}, _rewrite),
-    "InferenceModel": _Kind({"v1alpha2": _ModelSpec, "v1alpha1": _ModelSpec}, _model),
+    "InferenceObjective": _Kind({"v1": _ObjectiveSpec, "v1alpha2": _ObjectiveSpec}, _objective, "objective"),
+    "InferenceModelRewrite": _Kind({"v1": _RewriteSpec, "v1alpha2": _RewriteSpec}, _rewrite, "rewrite"),
+    "InferenceModel": _Kind({"v1alpha2": _ModelSpec, "v1alpha1": _ModelSpec}, _model, "model"),
 }
 """The kinds that are read, each with the versions that it had."""
+
+
+def fact_of(kind: str, name: str) -> tuple[str, str]:
+    """Kind and name of the fact that a resource states, as keys on the bus have them; empty for a pool."""
+    word = KINDS[kind].fact
+    return (word, name) if word else ("", "")
+
+
+def group_of(kind: str, reference: Mapping[str, Any]) -> str | None:
+    """The API group of the pool that a `poolRef` means; None where that doesn't say. Of an InferenceModel it doesn't:
+    its definition fills in the experimental group, whose resource was the only pool when there were models."""
+    group = reference.get("group")
+    if kind == "InferenceModel" or not isinstance(group, str | None):
+        return None
+    return group or GROUPS[0]
 
 
 def read_resource(

@@ -55,6 +55,13 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     nats_replicas: Annotated[
         int, Meta(ge=1, le=5, description="servers of a NATS cluster that each keep the facts and the lease: 1 or 3")
     ] = 1
+    give_way_after: Annotated[
+        PositiveDuration,
+        Meta(
+            description="without a word from where its facts come from, a watcher leaves publishing to one that is in "
+            "touch after this time"
+        ),
+    ] = 10.0
     eds_file: Annotated[str, Meta(description="where to write the endpoints for Envoy's EDS; default: nowhere")] = ""
     eds_cluster: Annotated[str, Meta(min_length=1, description="the name of Envoy's cluster in the EDS file")] = (
         "model-servers"

@@ -5,7 +5,7 @@ that it is no more. An origin is a file, or for another source whatever it lists
 The file source is `services.watcher.files`; `services.watcher.state` merges what all sources say.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ from msgspec import Struct
 from services.watcher.documents import Documents
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Problem
-from shared.datalayer.objects import ObjectKind
+from shared.datalayer.objects import ObjectKind, Parts
 
 
 class Reset(Struct, frozen=True):
@@ -30,6 +30,9 @@ class Rejected(Struct, frozen=True):
 
     origin: str
     problems: tuple[Problem, ...]
+    states: tuple[str, str] = ("", "")
+    """The kind of the one fact that it states when it is good, as keys on the bus have it, and its name; empty where
+    that isn't known, or the whole pool hangs on it."""
 
 
 class Removed(Struct, frozen=True):
@@ -49,9 +52,10 @@ class Source(Protocol):
     name: str
     """For logs and metrics."""
 
-    def want(self, kinds: frozenset[ObjectKind]) -> bool:
-        """Let `Documents.objects` have all objects of these kinds from now on, and no others. Whether something that
-        was reported is to be reported again for it: the next reading, or `run` at once, does."""
+    def want(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
+        """Let `Documents.objects` have all objects of these kinds from now on, and no others; nothing but those parts
+        of them is read. Whether something that was reported is to be reported again for it: the next reading, or `run`
+        at once, does."""
 
     def confirmed(self, now: float) -> float:
         """When it last knew that what it reported still holds: `now` itself, or earlier where it lost touch. Seconds of

@@ -46,7 +46,7 @@ class State:
     def __init__(self, preferred: str = "") -> None:
         self._preferred = preferred
         self._good: dict[str, Reset] = {}
-        self._rejected: dict[str, tuple[Problem, ...]] = {}
+        self._rejected: dict[str, Rejected] = {}
         self._conflicts: tuple[tuple[str, Problem], ...] = ()
         self.merged: Merged | None = None
         """None until there was a set that fits together."""
@@ -60,8 +60,8 @@ class State:
                 case Reset(origin=origin):
                     self._good[origin] = event
                     self._rejected.pop(origin, None)
-                case Rejected(origin=origin, problems=problems):
-                    self._rejected[origin] = problems
+                case Rejected(origin=origin):
+                    self._rejected[origin] = event
                 case Removed(origin=origin):
                     self._good.pop(origin, None)
                     self._rejected.pop(origin, None)
@@ -107,7 +107,13 @@ class State:
     @property
     def rejected(self) -> dict[str, list[Problem]]:
         """The origins that can't be used as they are, and why."""
-        return {origin: list(problems) for origin, problems in sorted(self._rejected.items())}
+        return {origin: list(event.problems) for origin, event in sorted(self._rejected.items())}
+
+    def unknown(self) -> frozenset[tuple[str, str]]:
+        """Kind and name of facts that an origin should state of which nothing good is known."""
+        return frozenset(
+            event.states for origin, event in self._rejected.items() if event.states[0] and origin not in self._good
+        )
 
     @property
     def origins(self) -> list[str]:

@@ -12,8 +12,9 @@ waits for it. A process has one `Bus`, the connection, and builds on it what it 
 - `FramePublisher` and `FrameReader`: attributes of endpoints, in the KV bucket `attributes`, as frames of columns. Each
   value has its age; what a message spent on its way beyond the usual (`Transit`) is added to it by the reader.
 - `Lease`: which watcher leads, in the KV bucket `leases`.
-- `Membership`: which collectors are alive, by heartbeats on a core subject.
-- `Load` and `PlacementBatch` are messages that pickers send each other on core subjects.
+- `Membership`: which collectors are alive, by heartbeats on a core subject. Ids are the processes' own business; two
+  with one id hear of it (`Namesake`).
+- `Load` is the message that pickers send each other, on a core subject: what each has in flight.
 
 Messages are msgspec structs in MessagePack (`encode`, `decode`); what can't be decoded is `Malformed`, which readers
 count, log once a minute per sender (`MalformedLog`) and skip. Names of subjects, buckets and keys come from `Subjects`,
@@ -50,20 +51,8 @@ from shared.bus.frame_reader import FrameReader, OnFrame
 from shared.bus.lease import Lease, LeaseClock
 from shared.bus.ledger import Ledger
 from shared.bus.membership import Members, Membership
-from shared.bus.messages import (
-    DumpPiece,
-    DumpRequest,
-    Epoch,
-    FactEnvelope,
-    Frame,
-    Holder,
-    Load,
-    Member,
-    Message,
-    PlacementBatch,
-    Placements,
-    Synced,
-)
+from shared.bus.messages import Epoch, FactEnvelope, Frame, Holder, Load, Member, Message, Synced
+from shared.bus.namesake import Namesake
 from shared.bus.publisher import FactPublisher
 from shared.bus.replica import Replica
 from shared.bus.replica_state import Counters, Delete, Event, ReplicaState, Reset, Upsert
@@ -87,8 +76,6 @@ __all__ = [
     "BusOptionError",
     "Counters",
     "Delete",
-    "DumpPiece",
-    "DumpRequest",
     "Epoch",
     "Event",
     "FactEnvelope",
@@ -111,11 +98,10 @@ __all__ = [
     "Members",
     "Membership",
     "Message",
+    "Namesake",
     "NoResponders",
     "NotConnected",
     "OnFrame",
-    "PlacementBatch",
-    "Placements",
     "Replica",
     "ReplicaState",
     "RequestTimeout",

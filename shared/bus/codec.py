@@ -82,7 +82,8 @@ class MalformedLog:
         self.total = 0
 
     def report(self, sender: str, error: Exception | str, *, subject: str = "") -> bool:
-        """Count one; returns whether it was logged too. `sender` is who the subject says it is from."""
+        """Count one; returns whether it was logged too. `sender` is who it is from, as far as that is known: of facts
+        the pool and, where it can be read, the epoch of the watcher that wrote them."""
         self.total += 1
         now = self._clock()
         if sender not in self._next and len(self._next) >= self._max_senders:

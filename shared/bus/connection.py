@@ -127,6 +127,7 @@ class Bus:
         self._up = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self._closing = False
+        """Asked for besides the cancellation, which asyncio.wait_for of Python 3.11, and so nats-py, may swallow."""
         self._closers: set[asyncio.Task[None]] = set()
         self._subscriptions: set[Subscription] = set()
         self._on_connect: list[Callable[[], None]] = []
@@ -224,7 +225,6 @@ class Bus:
         servers = list(self.servers)
         self._rng.shuffle(servers)
         for server in cycle(servers):
-            # Asked for besides the cancellation, which asyncio.wait_for of Python 3.11 may swallow.
             if self._closing:
                 return
             client = NatsClient()
@@ -295,6 +295,8 @@ class Bus:
         except nats.errors.NoServersError as error:
             # nats-py hides what happened to the only server of its list behind this one.
             raise (last_error[-1] if last_error else error) from error
+        if self._closing:
+            return
         version = client.connected_server_version
         if (version.major, version.minor) < MINIMUM_SERVER:
             raise BusError(
@@ -318,7 +320,7 @@ class Bus:
     async def _until_lost(self, client: Client) -> None:
         # nats-py calls back only once the socket is closed, which can take for ever when the peer is dead; its state
         # changes at once.
-        while client.is_connected and not self._lost.is_set():
+        while client.is_connected and not self._lost.is_set() and not self._closing:
             try:
                 async with asyncio.timeout(_WATCH_INTERVAL):
                     await self._lost.wait()

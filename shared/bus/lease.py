@@ -115,8 +115,9 @@ class Lease:
         """Whether this owner holds the lease at this moment, by its own clock."""
         return self._times.held(self._clock())
 
-    async def acquire(self) -> None:
-        """Wait until the lease is held; from then on it is renewed in the background until it is lost or released."""
+    async def acquire(self, when: Callable[[], bool] = lambda: True) -> None:
+        """Wait until the lease is held; from then on it is renewed in the background until it is lost or released.
+        `when` is asked before each attempt; False lets it pass."""
         await self._stop()
         self._times.dropped()
         self._released = await self._bus.subscribe(self._subjects.lease_released(self.name), self._hear_release)
@@ -124,6 +125,9 @@ class Lease:
         try:
             while True:
                 await self._pause()
+                if not when():
+                    self._times.tried(self._clock())
+                    continue
                 try:
                     if await self._obtain(0):
                         break

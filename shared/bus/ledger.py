@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from shared.bus.codec import MASK, encode, encode_fact, fact_digest
+from shared.bus.codec import MASK, decode, encode, encode_fact, fact_digest
+from shared.bus.errors import Malformed
 from shared.bus.messages import FactEnvelope, Synced
 from shared.bus.subjects import EPOCH, SYNCED, parse_key, split_pool, synced_key
 from shared.model import Fact
@@ -44,6 +45,12 @@ class Ledger:
         self._totals: dict[str, _Totals] = {}
         """Per pool, what is stored."""
         self._pools: tuple[str, ...] = ()
+        self._kept: frozenset[str] = frozenset()
+        """Pools and single keys that are left as they are in the bucket."""
+        self._found: dict[str, bytes] = {}
+        """What of these was found there."""
+        self._found_ages: dict[str, float] = {}
+        """Those pools of which a complete copy was found, with the age that it was said to have."""
         self._due: list[Change] | None = None
         """What `changes` said last; None when it may be something else now."""
         self.filled = False
@@ -56,31 +63,50 @@ class Ledger:
         return self._pools
 
     @property
+    def complete(self) -> tuple[str, ...]:
+        """The pools of which readers may be told that they are complete."""
+        return tuple(pool for pool in self._pools if pool not in self._kept or pool in self._found_ages)
+
+    @property
     def keys(self) -> int:
         """How many are in the bucket at least while nothing has to be written: facts, each pool's `synced`, `epoch`."""
-        return len(self._stored) + len(self._pools) + 1
+        return len(self._stored) + len(self.complete) + 1
 
-    def want(self, facts: Mapping[str, Fact], pools: Collection[str]) -> None:
+    def want(self, facts: Mapping[str, Fact], pools: Collection[str], kept: Collection[str] = ()) -> None:
         """Set all that shall be in the bucket; `pools` are the tokens of the pools that exist, also those with no fact.
+        What is `kept` stays as it is found there: further pools, by token, and single facts of the others, by key.
 
-        Raises ValueError for a key that is no fact's or lies in none of the pools; nothing has changed then.
+        Raises ValueError for a key that is no fact's or lies in none of the other pools; nothing has changed then.
         """
-        for pool in pools:
+        kept_pools = {one for one in kept if "." not in one}
+        for pool in (*pools, *kept_pools):
             split_pool(pool)
-        self._due = None
+        stated = set(pools) - kept_pools
         wanted: dict[str, bytes] = {}
-        checked = self._wanted.keys() if set(pools) == set(self._pools) else ()
+        checked = self._facts.keys() if stated == set(self._pools) - self._kept else ()
+        for key in kept:
+            if key not in kept_pools:
+                _require_fact(key, stated)
         for key, fact in facts.items():
             if key not in checked:
-                pool, kind, _ = parse_key(key)
-                if kind == SYNCED or pool not in pools:
-                    told = ", ".join(sorted(pools)) or "(none)"
-                    raise ValueError(f"key {key!r} is no fact of one of the pools {told}")
+                _require_fact(key, stated)
             wanted[key] = self._wanted[key] if self._facts.get(key) is fact else encode_fact(fact)
+        self._due = None
+        self._keep(frozenset(kept))
         self._facts = dict(facts)
-        self._wanted = wanted
-        self._pools = tuple(sorted(pools))
+        self._wanted = self._found | wanted
+        self._pools = tuple(sorted({*pools, *kept_pools}))
         self.filled = True
+
+    def _keep(self, kept: frozenset[str]) -> None:
+        if kept != self._kept:
+            complete = self.complete
+            self._kept = kept
+            self._found = {key: raw for key, raw in (self._stored | self._found).items() if self._is_kept(key)}
+            self._found_ages = {pool: self._found_ages.get(pool, 0.0) for pool in complete if pool in kept}
+
+    def _is_kept(self, key: str) -> bool:
+        return key in self._kept or _pool(key) in self._kept
 
     def lead(self, epoch: int) -> None:
         """Begin an epoch; its changes count from 1."""
@@ -129,7 +155,7 @@ class Ledger:
         self._totals.clear()
 
     def adopt(self, found: Iterable[tuple[str, bytes | None]], *, trust: bool) -> int:
-        """Compare with what the bucket really holds: (key, encoded fact, or None where that can't be told).
+        """Compare with what the bucket really holds: (key, encoded fact or `synced`; None where that can't be told).
 
         With `trust`, what is found and as it should be needs no writing; without it, everything does. What is found
         and isn't wanted will be deleted, also a `synced` of a pool that no longer exists. Returns how many of the
@@ -139,10 +165,17 @@ class Ledger:
         self.doubt_all()
         self._doubtful.clear()
         self._repeated.clear()
-        ours = {EPOCH, *(synced_key(pool) for pool in self._pools)}
+        self._forget_found()
+        ours = {synced_key(pool): pool for pool in self._pools}
         for key, raw in found:
-            if key in ours:
+            if key == EPOCH:
                 continue
+            if key in ours:
+                if raw is not None and ours[key] in self._kept:
+                    self._find_synced(ours[key], raw)
+                continue
+            if raw is not None and self._is_kept(key) and key not in self._facts:
+                self._found[key] = self._wanted[key] = raw
             right = raw is not None and self._wanted.get(key) == raw
             if raw is not None and right and trust:
                 self._store(key, raw)
@@ -153,6 +186,22 @@ class Ledger:
         odd = {key for key, raw in believed.items() if self._stored.get(key) != raw}
         odd |= self._doubtful - believed.keys()
         return len(odd)
+
+    def found_age(self, pool: str) -> float | None:
+        """How old a pool that is kept was said to be when it was found; None for the others."""
+        return self._found_ages.get(pool)
+
+    def _forget_found(self) -> None:
+        for key in self._found.keys() - self._facts.keys():
+            del self._wanted[key]
+        self._found.clear()
+        self._found_ages.clear()
+
+    def _find_synced(self, pool: str, raw: bytes) -> None:
+        try:
+            self._found_ages[pool] = decode(Synced, raw).age
+        except Malformed:
+            pass  # nobody can tell whether what is there is complete
 
     def synced(self, pool: str, age: float = 0.0) -> Synced:
         """What a complete copy of the pool looks like now. To be written when nothing is in doubt."""
@@ -177,3 +226,16 @@ class Ledger:
             f"<Ledger epoch={self.epoch} sequence={self.sequence} wanted={len(self._wanted)} "
             f"stored={len(self._stored)} doubtful={len(self._doubtful)} pools={len(self._pools)}>"
         )
+
+
+def _require_fact(key: str, pools: Collection[str]) -> None:
+    """Raises ValueError unless it is the key of a fact of one of the pools."""
+    pool, kind, _ = parse_key(key)
+    if kind == SYNCED or pool not in pools:
+        told = ", ".join(sorted(pools)) or "(none)"
+        raise ValueError(f"key {key!r} is no fact of one of the pools {told}")
+
+
+def _pool(key: str) -> str:
+    """The pool's token in a key."""
+    return key.partition(".")[0]

@@ -16,6 +16,7 @@ from shared.bus.codec import MalformedLog, decode, encode
 from shared.bus.connection import Bus, Subscription
 from shared.bus.errors import BusError, Malformed
 from shared.bus.messages import Member
+from shared.bus.namesake import Namesake
 from shared.bus.subjects import Subjects
 
 HEARTBEAT_INTERVAL = 0.5
@@ -103,6 +104,7 @@ class Membership:
         self._interval = interval
         self._clock = clock
         self.malformed = malformed or MalformedLog(clock)
+        self.namesake = Namesake(tier, id or "")
         self._members = Members(expiry)
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -151,9 +153,15 @@ class Membership:
         except Malformed as error:
             self.malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
-        if member.id != self.id and self._members.heard(member, self._clock()):
+        if member.id == self.id:
+            self.namesake.heard(self._clock(), leaving=member.leaving)
+        elif self._members.heard(member, self._clock()):
             self._wake.set()
             self._tell()
+
+    def taken(self) -> str | None:
+        """Why our id is no name: another member has it too. None while it is ours alone."""
+        return self.namesake.problem(self._clock())
 
     def _tell(self) -> None:
         ids = self.ids

@@ -12,8 +12,6 @@ from msgspec import Struct
 
 MAX_FRAME_ENDPOINTS = 1000
 """Endpoints in one frame; a sender with more of them sends several parts."""
-MAX_DUMP_PIECE = 256 * 1024
-"""Bytes of one piece of a dump of prefix placements: far below nats-server's 1 MB limit of a message."""
 
 
 class FactEnvelope(Struct, frozen=True, kw_only=True, tag="fact/1"):
@@ -132,40 +130,14 @@ class Member(Struct, frozen=True, kw_only=True, tag="member/1"):
     """A clean stop: others take over without waiting for the expiry."""
 
 
-class Placements(Struct, frozen=True):
-    """Prefix blocks that an endpoint has been given."""
+class Candidate(Struct, frozen=True, kw_only=True, tag="candidate/1"):
+    """One that would hold a lease, and how well it is placed."""
 
-    endpoint: str
-    blocks: bytes
-    """Packed uint64 block hashes."""
-
-
-class PlacementBatch(Struct, frozen=True, kw_only=True, tag="placements/1"):
-    """What one picker placed since its last batch. A missing number is a gap: ask its sender for a dump."""
-
-    sender: str
-    sent: float
-    sequence: int
-    """Counts the sender's batches, without holes."""
-    entries: tuple[Placements, ...]
-
-
-class DumpRequest(Struct, frozen=True, kw_only=True, tag="dump-request/1"):
-    """Asks a picker for all the placements that it knows of; answered by `DumpPiece`s to the reply subject."""
-
-    sender: str
-
-
-class DumpPiece(Struct, frozen=True, kw_only=True, tag="dump/1"):
-    """A part of a dump, at most `MAX_DUMP_PIECE` bytes."""
-
-    sender: str
-    sequence: int
-    """The dump holds everything up to this batch of the sender."""
-    index: int
-    """Counts the pieces from 0."""
-    last: bool
-    entries: tuple[Placements, ...]
+    owner: str
+    fitness: tuple[int, ...]
+    """Compared as tuples are; the greatest is to lead."""
+    leaving: bool = False
+    """A clean stop."""
 
 
 class Holder(Struct, frozen=True, kw_only=True, tag="lease/1"):
@@ -174,6 +146,4 @@ class Holder(Struct, frozen=True, kw_only=True, tag="lease/1"):
     owner: str
 
 
-Message: TypeAlias = (
-    FactEnvelope | Synced | Epoch | Frame | Load | Member | PlacementBatch | DumpRequest | DumpPiece | Holder
-)
+Message: TypeAlias = FactEnvelope | Synced | Epoch | Frame | Load | Member | Candidate | Holder

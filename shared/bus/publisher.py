@@ -19,7 +19,7 @@ from shared.bus.errors import BusError, LostLeadership, Malformed, WrongLastSequ
 from shared.bus.ledger import Change, Ledger
 from shared.bus.messages import Epoch, FactEnvelope
 from shared.bus.replica_state import EPOCH_HEADER, SEQUENCE_HEADER
-from shared.bus.subjects import EPOCH, Subjects, synced_key
+from shared.bus.subjects import EPOCH, SYNCED, Subjects, synced_key
 from shared.model import Fact
 
 _EPOCH_ATTEMPTS = 5
@@ -91,6 +91,8 @@ class FactPublisher:
         self._replicas = replicas
         self._established = False
         self._check_at = 0.0
+        self._found_at = 0.0
+        """When the bucket was read last."""
         self._base = 0
         """The bucket's last sequence when it was looked at last."""
         self._stored_since = 0
@@ -109,15 +111,17 @@ class FactPublisher:
         self.repaired = 0
         """Keys that somebody else had changed."""
 
-    def update(self, facts: Mapping[str, Fact], pools: Collection[str]) -> None:
+    def update(self, facts: Mapping[str, Fact], pools: Collection[str], kept: Collection[str] = ()) -> None:
         """Set everything that shall be in the bucket: facts by key (`fact_key`), and the tokens of all pools.
 
-        A pool without facts is complete and empty. Only differences are written, soon, while `run` runs.
-        Raises ValueError for a key that is no fact's or lies in none of the pools; nothing has changed then.
+        A pool without facts is complete and empty. What is `kept`, further pools by token and single facts by key, this
+        owner doesn't know, so it stays as it is found there; such a pool gets older. Only differences are written,
+        soon, while `run` runs. Raises ValueError for a key that is no fact's or lies in none of the pools; nothing has
+        changed then.
         """
         before = self._ledger.pools
-        self._ledger.want(facts, pools)
-        if not set(before) <= set(pools):
+        self._ledger.want(facts, pools, kept)
+        if not set(before) <= set(self._ledger.pools):
             self._look_from(_NOWHERE)
         self._published.clear()
         self._wake.set()
@@ -217,7 +221,7 @@ class FactPublisher:
         else:
             raise BusError(f"the epoch of bucket {self._bucket.name!r} changes all the time")
         self._look_from((await self._extent()).last_sequence)
-        self._ledger.adopt(await self._read(), trust=first)
+        self._adopt(await self._read(), trust=first)
         self._check_at = self._clock() + self._check_interval
         self.establishments += 1
         self._log.info(
@@ -271,6 +275,9 @@ class FactPublisher:
             fenced = fenced or (key == EPOCH and message.sequence == self._fence)
             if message.headers.get(jetstream.OPERATION) and EPOCH_HEADER in message.headers:
                 continue
+            if key.endswith(f".{SYNCED}"):
+                found.append((key, message.data))
+                continue
             try:
                 found.append((key, bytes(decode(FactEnvelope, message.data).fact)))
             except Malformed:
@@ -289,10 +296,19 @@ class FactPublisher:
         self._look_from(found.last_sequence)
         if ours and found.messages >= self._ledger.keys and now > self._marked_until:
             return
-        repaired = self._ledger.adopt(await self._read(), trust=True)
+        repaired = self._adopt(await self._read(), trust=True)
         if repaired:
             self.repaired += repaired
             self._log.warning("facts.repaired", bucket=self._bucket.name, keys=repaired)
+
+    def _adopt(self, found: list[tuple[str, bytes | None]], *, trust: bool) -> int:
+        self._found_at = self._clock()
+        return self._ledger.adopt(found, trust=trust)
+
+    def _age_of(self, pool: str) -> float:
+        """Seconds since a pool's facts were confirmed, at least."""
+        found = self._ledger.found_age(pool)
+        return self._age(pool) if found is None else found + self._clock() - self._found_at
 
     async def _extent(self) -> jetstream.Extent:
         return await jetstream.extent(self._bus, self._bucket.name, timeout=self._timeout)
@@ -309,8 +325,8 @@ class FactPublisher:
             width = self._window if self._replicas == 1 else 1
             for start in range(0, len(changes), width):
                 await self._write(changes[start : start + width])
-        for pool in self._ledger.pools:
-            await self._fenced_put(synced_key(pool), encode(self._ledger.synced(pool, self._age(pool))), {})
+        for pool in self._ledger.complete:
+            await self._fenced_put(synced_key(pool), encode(self._ledger.synced(pool, self._age_of(pool))), {})
         if not self._ledger.changes():
             self._failure = ""
             self._published.set()

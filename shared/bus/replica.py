@@ -117,7 +117,7 @@ class Replica:
         try:
             entry = self._checked(parse_entry(key, message.data, message.headers or {}), message.subject)
         except Malformed as error:
-            self.malformed.report(self.pool, error, subject=message.subject)
+            self._report(error, message.subject)
             return
         self._state.receive(entry, self._clock())
         if self._state.snapshot_due() is not None:
@@ -125,8 +125,13 @@ class Replica:
 
     def _checked(self, entry: Entry, subject: str) -> Entry:
         if isinstance(entry, Written) and entry.fact is None:
-            self.malformed.report(self.pool, entry.fault, subject=subject)
+            self._report(entry.fault, subject, entry.epoch)
         return entry
+
+    def _report(self, error: Malformed | str, subject: str, epoch: int = 0) -> None:
+        """A subject of facts doesn't name its sender. What has an epoch is from the watcher of that term; what has none
+        is from somebody else, and there may be both."""
+        self.malformed.report(f"{self.pool}, epoch {epoch}" if epoch else self.pool, error, subject=subject)
 
     async def _take_snapshots(self) -> None:
         while True:
@@ -175,7 +180,7 @@ class Replica:
                 entry = parse_entry(stored.subject[start:], stored.data, stored.headers)
                 entries.append(self._checked(entry, stored.subject))
             except Malformed as error:
-                self.malformed.report(self.pool, error, subject=stored.subject)
+                self._report(error, stored.subject)
         state.snapshot(entries, self._clock())
         if state.synced and not was_synced:
             self._log.info("replica.synced", pool=self.pool, epoch=state.epoch, facts=len(state.facts()))

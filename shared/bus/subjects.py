@@ -108,17 +108,22 @@ def fact_key(pool: str, fact: Fact) -> str:
     """The key of the endpoints bucket under which a pool's fact stands; `pool` is the pool's token."""
     match fact:
         case Endpoint(id=name):
-            return f"{pool}.endpoint.{escape(name)}"
+            return named_key(pool, "endpoint", name)
         case Objective(name=name):
-            return f"{pool}.objective.{escape(name)}"
+            return named_key(pool, "objective", name)
         case ModelRewrite(name=name):
-            return f"{pool}.rewrite.{escape(name)}"
+            return named_key(pool, "rewrite", name)
         case Model(name=name):
-            return f"{pool}.model.{escape(name)}"
+            return named_key(pool, "model", name)
         case Pool():
             return f"{pool}.pool"
         case Configuration():
             return f"{pool}.config"
+
+
+def named_key(pool: str, kind: str, name: str) -> str:
+    """The key of a fact of a kind that has names, be there such a fact or not."""
+    return f"{pool}.{kind}.{escape(name)}"
 
 
 def synced_key(pool: str) -> str:
@@ -193,6 +198,13 @@ class Subjects:
         """Core subject: its holder has let go of a lease."""
         return f"{self.prefix}.lease.{escape(name)}"
 
+    def candidate(self, name: str, owner: str) -> str:
+        """Core subject: somebody would hold a lease."""
+        return f"{self.prefix}.lease.{escape(name)}.candidate.{escape(owner)}"
+
+    def candidates(self, name: str) -> str:
+        return f"{self.prefix}.lease.{escape(name)}.candidate.*"
+
     # Core subjects
 
     def load(self, pool: str, picker: str) -> str:
@@ -200,17 +212,6 @@ class Subjects:
 
     def loads(self, pool: str) -> str:
         return f"{self.prefix}.{pool}.load.*"
-
-    def prefixes(self, pool: str, picker: str) -> str:
-        """Batches of one picker's prefix placements."""
-        return f"{self.prefix}.{pool}.prefix.{escape(picker)}"
-
-    def all_prefixes(self, pool: str) -> str:
-        return f"{self.prefix}.{pool}.prefix.*"
-
-    def prefix_dump(self, pool: str, picker: str) -> str:
-        """Requests for a dump of what one picker knows of prefix placements."""
-        return f"{self.prefix}.{pool}.prefix-dump.{escape(picker)}"
 
     def member(self, pool: str, tier: str, id: str) -> str:
         return f"{self.prefix}.{pool}.member.{escape(tier)}.{escape(id)}"

@@ -4,6 +4,9 @@ Sources and extractors of this kind run where the set of endpoints is seen: in e
 its share, in each picker for all. What an extractor finds out about an endpoint goes into that endpoint's attributes:
 from a collector on to all pickers, from a picker's extractor to that picker's columns. An attribute that follows from
 the endpoint itself is put with the sample time `ALWAYS`: it is exactly as new as the set is.
+
+After each event every attribute that an extractor declares is either there or denied, so that readers forget what they
+were told before instead of letting it age.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +14,9 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from shared.attributes import AttributeKey, AttributeMap
+from shared.attributes import ALWAYS, AttributeKey, AttributeMap, Sample
 from shared.datalayer.events import Change, Tally
+from shared.datalayer.values import fault
 from shared.datalayer.wiring import Feed
 from shared.model import Endpoint
 from shared.plugin import Plugin, Role, Tier
@@ -50,7 +54,8 @@ class EndpointExtractor(Plugin):
         """Take note, and put what follows from it into the endpoint's attributes, or drop what no longer does.
 
         At `deleted` whatever is kept for the endpoint is to be let go; its attributes go by themselves. Where it
-        raises, the attributes that it declares are dropped: absent is better than wrong.
+        raises, the attributes that it declares become absent: that is better than wrong. So does one whose value is
+        none that its key can have, and what it doesn't declare isn't taken.
         """
         raise NotImplementedError
 
@@ -107,7 +112,9 @@ class EndpointDispatcher:
         for id in self._known:
             attributes = self._attributes(id)
             for keys in self._keys.values():
-                _drop(attributes, keys)
+                for key in keys:
+                    if attributes.get(key) is not None:
+                        attributes.deny(key, ALWAYS)
         self._known.clear()
 
     def describe(self) -> list[dict[str, object]]:
@@ -119,17 +126,47 @@ class EndpointDispatcher:
         for feed in self._feeds:
             self._tally.sent(feed.source.name, event.change)
             for extractor in feed.extractors:
+                before = dict(attributes.items())
+                keys = self._keys[extractor.name]
                 try:
                     extractor.on_endpoint(event, attributes)
                 except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and no other plugin's
                     self._tally.failed(extractor.name, event.endpoint.id, error)
-                    _drop(attributes, self._keys[extractor.name])
+                    for key in keys:
+                        attributes.drop(key)
+                for reason in _settle(attributes, before, keys):
+                    self._tally.refused(extractor.name, event.endpoint.id, reason)
 
     def __repr__(self) -> str:
         extractors = ", ".join(one.name for feed in self._feeds for one in feed.extractors)
         return f"<EndpointDispatcher {len(self._known)} endpoints to {extractors or 'nobody'}>"
 
 
-def _drop(attributes: AttributeMap, keys: Sequence[AttributeKey[Any]]) -> None:
+def _settle(
+    attributes: AttributeMap, before: Mapping[AttributeKey[Any], Sample], keys: Sequence[AttributeKey[Any]]
+) -> list[str]:
+    """After an extractor that declares `keys`: leave nothing but what can be told. Returns what had to be undone, and
+    why."""
+    reasons: list[str] = []
+    for key, sample in list(attributes.items()):
+        former = before.get(key)
+        if sample is former:
+            continue
+        if key not in keys:
+            reasons.append(f"{key} isn't among what it declares to produce")
+            attributes.drop(key)
+            if former is not None:
+                attributes.put(key, former.value, former.at)
+        elif reason := fault(key, sample.value) or _untimely(key, sample.at):
+            reasons.append(reason)
+            attributes.drop(key)
     for key in keys:
-        attributes.drop(key)
+        if attributes.get(key) is None:
+            attributes.deny(key, ALWAYS)
+    return reasons
+
+
+def _untimely(key: AttributeKey[Any], at: object) -> str:
+    if isinstance(at, (int, float)) and at == at:
+        return ""
+    return f"{key} was seen at {at!r}; monotonic seconds are expected"

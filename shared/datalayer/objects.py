@@ -41,6 +41,8 @@ class ObjectKind(Struct, frozen=True, order=True):
         return f"{self.api_version} {self.kind}"
 
 
+Parts: TypeAlias = frozenset[str] | None
+"""Fields at the top of an object, such as `metadata`, `spec` and `status`; None: all of them."""
 NODE = ObjectKind("", "v1", "Node")
 
 
@@ -50,7 +52,7 @@ class KubernetesObject(Struct, frozen=True):
     kind: ObjectKind
     name: str
     content: dict[str, Any]
-    """All of it: `metadata`, `spec`, `status`. Read-only by agreement."""
+    """All of it: `metadata`, `spec`, `status`; or what its extractors read. Read-only by agreement."""
     namespace: str = ""
     """Empty for kinds without namespaces, such as Node."""
 
@@ -92,6 +94,9 @@ class NotificationExtractor(Plugin):
     ROLES: ClassVar[frozenset[Role]] = frozenset({Role.EXTRACTOR})
     TIER: ClassVar[Tier] = Tier.WATCHER
     INPUT: ClassVar[str] = KUBERNETES_OBJECTS
+    READS: ClassVar[Parts] = None
+    """What it reads of an object. Where all extractors of a kind say so, the rest is left out of what they are told, a
+    change of the rest is no event, and of what reads `metadata` alone nothing else is asked of the API server."""
 
     def on_object(self, event: NotificationEvent) -> bool:
         """Take note; whether `attributes` may say something else of any endpoint now.
@@ -128,6 +133,16 @@ class ObjectDispatcher:
     def kinds(self) -> frozenset[ObjectKind]:
         """The kinds that somebody wants to hear of."""
         return frozenset(feed.source.kind for feed in self.feeds)
+
+    @property
+    def parts(self) -> dict[ObjectKind, Parts]:
+        """The kinds that somebody wants to hear of, each with what is read of its objects."""
+        found: dict[ObjectKind, Parts] = {}
+        for feed in self.feeds:
+            for one in feed.extractors:
+                before = found.get(feed.source.kind, frozenset())
+                found[feed.source.kind] = None if before is None or one.READS is None else before | one.READS
+        return {kind: found.get(kind) for kind in self.kinds}
 
     @property
     def extractors(self) -> tuple[NotificationExtractor, ...]:

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus
 from shared.bus.errors import BusOptionError
+from shared.bus.namesake import Namesake
 from shared.bus.replica import Replica
 from shared.bus.subjects import Subjects, pool_token
 from shared.config.problems import Invalid, Problem
@@ -38,10 +39,17 @@ def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus,
 class BusMetrics(Collector):
     """Metrics of a process's connection, and of its copy of the facts where it keeps one. Read when scraped."""
 
-    def __init__(self, bus: Bus, replica: Replica | None = None, malformed: MalformedLog | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        replica: Replica | None = None,
+        malformed: MalformedLog | None = None,
+        namesake: Namesake | None = None,
+    ) -> None:
         self._bus = bus
         self._replica = replica
         self._malformed = malformed
+        self._namesake = namesake
 
     def describe(self) -> list[Metric]:
         """The registry asks for names at registration; there is nothing to collect then."""
@@ -65,6 +73,12 @@ class BusMetrics(Collector):
                 "pointsman_bus_malformed_messages",
                 "Messages that could not be decoded, and were skipped",
                 self._malformed.total,
+            )
+        if self._namesake is not None:
+            yield CounterMetricFamily(
+                "pointsman_bus_namesake_messages",
+                "Messages of another process of this tier that has this one's id",
+                self._namesake.messages,
             )
         if self._replica is not None:
             yield from self._of_replica(self._replica)

@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import pytest_asyncio
@@ -41,15 +42,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         session.config.stash[_PEERS] = peers
 
 
+def lack(what: str) -> NoReturn:
+    """Skip the test, and tell why; or have it fail, where none may be missed."""
+    if os.environ.get(REQUIRE) == "1":
+        pytest.fail(f"{REQUIRE} is set, and there is {what}", pytrace=False)
+    pytest.skip(what)
+
+
 @pytest.fixture(scope="session")
 def kubernetes_peers(pytestconfig: pytest.Config) -> Peers:
     """The binaries; without them the test is skipped, and told why."""
     peers = pytestconfig.stash[_PEERS]
-    if isinstance(peers, Peers):
-        return peers
-    if os.environ.get(REQUIRE) == "1":
-        pytest.fail(f"{REQUIRE} is set, and there is no kube-apiserver: {peers}", pytrace=False)
-    pytest.skip(f"no kube-apiserver: {peers}")
+    if not isinstance(peers, Peers):
+        lack(f"no kube-apiserver: {peers}")
+    return peers
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -53,9 +53,26 @@ def find_or_build(report: Report, environment: Environment | None = None) -> Pee
     return Peers(_kube_apiserver(report, environment), etcd)
 
 
-def cached(environment: Environment) -> Path:
-    """Where the kube-apiserver that was built is kept."""
-    return kept(f"kube-apiserver-{VERSION}", environment) / "kube-apiserver"
+def cached(environment: Environment, program: str = "kube-apiserver") -> Path:
+    """Where the kube-apiserver, or another program of its module, that was built is kept."""
+    return kept(f"{program}-{VERSION}", environment) / program
+
+
+def built(program: str, report: Report, environment: Environment) -> Path:
+    """A program of Kubernetes' module, of the cache or built into it. Raises PeersMissing."""
+    target = cached(environment, program)
+    if executable(target):
+        return target
+    go = find_go(environment)
+    if go is None:
+        raise PeersMissing(
+            f"{program} {VERSION} isn't built yet, and there is no Go to build it: install Go from "
+            f"https://go.dev/dl, or name a folder with a ready one in {ASSETS}"
+        )
+    try:
+        return _built(target, go, report, environment)
+    except OSError as error:
+        raise PeersMissing(f"{target.parent.parent}, where the {program} is kept: {error}") from error
 
 
 def kept(name: str, environment: Environment) -> Path:
@@ -79,19 +96,7 @@ def _kube_apiserver(report: Report, environment: Environment) -> Path:
         if not executable(given):
             raise PeersMissing(f"{ASSETS} is {assets}, where no kube-apiserver is; unset, one is built with Go")
         return given
-    target = cached(environment)
-    if executable(target):
-        return target
-    go = find_go(environment)
-    if go is None:
-        raise PeersMissing(
-            f"kube-apiserver {VERSION} isn't built yet, and there is no Go to build it: install Go from "
-            f"https://go.dev/dl, or name a folder with a ready one in {ASSETS}"
-        )
-    try:
-        return _built(target, go, report, environment)
-    except OSError as error:
-        raise PeersMissing(f"{target.parent.parent}, where the kube-apiserver is kept: {error}") from error
+    return built("kube-apiserver", report, environment)
 
 
 def find_go(environment: Environment) -> Path | None:
@@ -113,16 +118,17 @@ def executable(path: Path) -> bool:
 def _built(target: Path, go: Path, report: Report, environment: Environment) -> Path:
     """Build it beside its place and put it there by a rename: a half-written one is never seen."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with only_one(target.parent / "building", "kube-apiserver", report):
+    program = target.name
+    with only_one(target.parent / "building", program, report):
         if executable(target):
             return target
         for interrupted in target.parent.glob("build-*"):
             shutil.rmtree(interrupted, ignore_errors=True)
-        report(f"building kube-apiserver {VERSION} into {target.parent}: minutes, and only once")
+        report(f"building {program} {VERSION} into {target.parent}: minutes, and only once")
         with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent, ignore_cleanup_errors=True) as name:
             directory = Path(name)
-            _compile(Go(go, directory, environment, f"kube-apiserver {VERSION}"), directory)
-            (directory / "kube-apiserver").replace(target)
+            _compile(Go(go, directory, environment, f"{program} {VERSION}"), directory, program)
+            (directory / program).replace(target)
     return target
 
 
@@ -176,8 +182,8 @@ class Go:
         return f"<Go {self._binary} in {self._directory} for {self._what}>"
 
 
-def _compile(go: Go, directory: Path) -> None:
-    """Build `kube-apiserver` in the folder.
+def _compile(go: Go, directory: Path, program: str) -> None:
+    """Build the program in the folder.
 
     Inside its own repository the module takes a part of its packages from folders below `staging/`. To others they are
     modules of their own, with the same version number below v0, and a module that depends on it has to say so.
@@ -187,7 +193,7 @@ def _compile(go: Go, directory: Path) -> None:
     staged = [one["Old"]["Path"] for one in its_file["Replace"] if one["New"]["Path"].startswith("./staging/")]
     staging_version = "v0." + VERSION.partition(".")[2]
     lines = [
-        "module pointsman.test/kube-apiserver",
+        f"module pointsman.test/{program}",
         f"go {its_file['Go']}",
         f"require {MODULE} v{VERSION}",
         *(f"replace {path} => {path} {staging_version}" for path in staged),
@@ -195,4 +201,4 @@ def _compile(go: Go, directory: Path) -> None:
     (directory / "go.mod").write_text("\n".join(lines) + "\n")
     # Without symbols, it is a third smaller. The version is what the server says of itself.
     flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}"
-    go("build", "-trimpath", "-ldflags", flags, "-o", "kube-apiserver", f"{MODULE}/cmd/kube-apiserver")
+    go("build", "-trimpath", "-ldflags", flags, "-o", program, f"{MODULE}/cmd/{program}")

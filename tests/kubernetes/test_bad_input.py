@@ -4,6 +4,7 @@ The API server refuses most of them by the resources' definitions. What reaches 
 older or looser definitions; here they are those of `crds` without rules for `spec`.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,72 @@ async def test_a_pool_that_was_bad_from_the_start_is_refused_and_the_other_pool_
         found = await event(free, place, "ResourceRefused")
         assert (found["regarding"]["name"], found["note"]) == ("broken", "spec.targetPorts[0].number: 0 is below 1")
         await seen.sees("a-rank-0")
+
+
+async def test_a_pool_that_is_refused_when_watchers_start_keeps_its_published_endpoints(
+    loose: ApiServer, free: Api, place: str, nats: NatsServer, tmp_path: Path
+) -> None:
+    async with reading(nats.url, place) as seen:
+        async with watching(nats.url, loose, place, tmp_path):
+            await seen.sees("a-rank-0")
+        await free.patch(*POOLS, POOL, {"spec": {"targetPorts": [{"number": 0}]}}, place)
+        since, epoch = len(seen.events), seen.replica.epoch
+        async with watching(nats.url, loose, place, tmp_path) as service:
+            await eventually(lambda: seen.replica.epoch > epoch and seen.replica.age() < 0.5, "another leader")
+            await eventually(lambda: "targetPorts" in service.readiness.reasons().get("published", ""), "the reason")
+            await event(free, place, "ResourceRefused")
+            await eventually(lambda: seen.replica.source_age() > 0.5, "their age")
+            assert seen.endpoints == ["a-rank-0"]
+            assert seen.events[since:] == []
+            await Pods(free, place).create("b", "10.1.0.2", labels=LABELS)
+            await free.patch(*POOLS, POOL, {"spec": {"targetPorts": [{"number": 8000}]}}, place)
+            await seen.sees("a-rank-0", "b-rank-0")
+            await eventually(lambda: service.readiness.ready, "ready")
+            assert seen.deleted(since) == set()
+
+
+async def test_an_objective_that_is_refused_when_watchers_start_keeps_what_was_published_of_it(
+    loose: ApiServer, free: Api, place: str, nats: NatsServer, tmp_path: Path
+) -> None:
+    await free.create(referring(OBJECTIVE, "premium", priority=10), place)
+    async with reading(nats.url, place) as seen:
+        async with watching(nats.url, loose, place, tmp_path):
+            await eventually(lambda: "premium" in seen.facts("objective"), "the objective")
+        await free.patch(*OBJECTIVE, "premium", {"spec": {"priority": "high"}}, place)
+        epoch, since = seen.replica.epoch, len(seen.events)
+        async with watching(nats.url, loose, place, tmp_path) as service:
+            await eventually(lambda: seen.replica.epoch > epoch and seen.replica.age() < 0.5, "another leader")
+            assert service.readiness.ready
+            await Pods(free, place).create("b", "10.1.0.2", labels=LABELS)
+            await seen.sees("a-rank-0", "b-rank-0")
+            assert seen.facts("objective")["premium"].priority == 10  # type: ignore[union-attr]
+            await free.delete(*OBJECTIVE, "premium", place)
+            await eventually(lambda: not seen.facts("objective"), "its end")
+            assert [one for one in seen.events[since:] if "objective" in getattr(one, "key", "")] == seen.events[-1:]
+
+
+async def test_a_pool_that_isnt_known_is_neither_empty_nor_in_the_way_of_another(
+    loose: ApiServer, free: Api, place: str, nats: NatsServer, tmp_path: Path
+) -> None:
+    other = await free.create_namespace()
+    await free.create(pool_document("other", ports=(0,)), other)
+    several: dict[str, Any] = {"pools": (f"{place}/{POOL}", f"{other}/other")}
+    async with (
+        watching(nats.url, loose, place, tmp_path, **several) as service,
+        reading(nats.url, place) as seen,
+        reading(nats.url, other, "other") as theirs,
+    ):
+        await seen.sees("a-rank-0")
+        await Pods(free, place).create("b", "10.1.0.2", labels=LABELS)
+        await seen.sees("a-rank-0", "b-rank-0")
+        assert not service.readiness.ready
+        assert f"{other}/other" in service.readiness.reasons()["published"]
+        await asyncio.sleep(0.5)
+        assert not theirs.replica.synced, "nobody knows what it is, so nobody says that it is empty"
+        await free.patch(*POOLS, "other", {"spec": {"targetPorts": [{"number": 8000}]}}, other)
+        await Pods(free, other).create("c", "10.1.0.3", labels=LABELS)
+        await theirs.sees("c-rank-0")
+        await eventually(lambda: service.readiness.ready, "ready")
 
 
 async def test_a_pool_with_an_unknown_field_is_refused(

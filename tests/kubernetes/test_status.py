@@ -244,13 +244,19 @@ async def test_a_selector_that_matches_no_pod_is_an_event_on_the_pool(
         await seen.sees("a-rank-0")
 
 
-async def test_two_pools_that_claim_a_pod_are_an_event_on_the_younger_and_both_serve(
-    apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path
-) -> None:
+async def contested(admin: Api, namespace: str, pods: Pods) -> Object:
+    """The pools `older` and `a-younger`, which both select the pod a; the younger one."""
     await admin.create(pool_document("older"), namespace)
     await asyncio.sleep(1.1)  # a second is what times of creation tell apart
     younger = await admin.create(pool_document("a-younger", {"tier": "gold"}), namespace)
     await pods.create("a", "10.1.0.1", labels={**LABELS, "tier": "gold"})
+    return younger
+
+
+async def test_two_pools_that_claim_a_pod_are_an_event_on_the_younger_and_both_serve(
+    apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path
+) -> None:
+    younger = await contested(admin, namespace, pods)
     several: dict[str, Any] = {"pools": (f"{namespace}/older", f"{namespace}/a-younger"), **GRACE}
     async with (
         watching(nats.url, apiserver, namespace, tmp_path, **several),
@@ -262,6 +268,46 @@ async def test_two_pools_that_claim_a_pod_are_an_event_on_the_younger_and_both_s
         assert f"spec.selector: it selects pods that InferencePool {namespace}/older selects too" in found["note"]
         await first.sees("a-rank-0")
         await second.sees("a-rank-0")
+
+
+async def test_the_younger_pools_watcher_says_so_too_where_another_watcher_serves_the_older_one(
+    apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path
+) -> None:
+    """As the chart has it: a release, and with it a watcher, for each pool."""
+    younger = await contested(admin, namespace, pods)
+    for directory in ("first", "second"):
+        (tmp_path / directory).mkdir()
+    first: dict[str, Any] = {"pool_name": "older", "nats_prefix": "first", **GRACE}
+    second: dict[str, Any] = {"pool_name": "a-younger", "nats_prefix": "second", **GRACE}
+    async with watching(nats.url, apiserver, namespace, tmp_path / "first", **first):
+        await asyncio.sleep(2.5)
+        assert await events(admin, namespace) == [], "that is for the younger one's watcher to say"
+        async with watching(nats.url, apiserver, namespace, tmp_path / "second", **second):
+            found = await event(admin, namespace, "PodClaimedTwice")
+            assert found["regarding"]["uid"] == younger["metadata"]["uid"]
+            assert f"InferencePool {namespace}/older selects too" in found["note"]
+            await asyncio.sleep(2.5)
+            assert len(await events(admin, namespace)) == 1
+
+
+async def test_a_reference_to_another_group_than_the_pools_is_left_out_and_told_of(
+    apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path
+) -> None:
+    await admin.create(pool_document(), namespace)
+    await pods.create("a", "10.1.0.1", labels=LABELS)
+    astray = referring(OBJECTIVE, "astray")
+    astray["spec"]["poolRef"]["group"] = GROUP
+    await admin.create(astray, namespace)
+    async with watching(nats.url, apiserver, namespace, tmp_path, **GRACE), reading(nats.url, namespace) as seen:
+        found = await event(admin, namespace, "PoolNotFound")
+        assert found["regarding"]["name"] == "astray"
+        assert f"spec.poolRef.group: InferencePool '{POOL}' of namespace {namespace} isn't in {GROUP}" in found["note"]
+        assert await accepted(admin, OBJECTIVE, "astray", namespace) == {}
+        assert not seen.facts("objective")
+        reference = {"group": "inference.networking.k8s.io"}
+        await admin.patch(*OBJECTIVE, "astray", {"spec": {"poolRef": reference}}, namespace)
+        await says(admin, OBJECTIVE, "astray", namespace, "Accepted")
+        await eventually(lambda: "astray" in seen.facts("objective"), "the objective", CONVERGED)
 
 
 async def test_what_refers_to_a_pool_that_there_is_not_is_an_event_and_to_anothers_pool_is_not(

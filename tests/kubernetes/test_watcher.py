@@ -303,6 +303,31 @@ async def test_endpoint_slices_say_where_the_servers_are(
         await seen.sees("a-rank-0", "b-rank-0", "c-rank-0")
 
 
+async def test_a_server_of_a_slice_whose_pods_name_is_left_out_is_one_too(
+    apiserver: ApiServer, admin: Api, namespace: str, nats: NatsServer, tmp_path: Path
+) -> None:
+    await admin.create(pool_document(), namespace)
+    document = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "one", "labels": {"kubernetes.io/service-name": "servers"}},
+        "addressType": "IPv4",
+        "ports": [{"port": 80}],
+        "endpoints": [
+            {"addresses": ["10.1.0.1"], "targetRef": {"kind": "Pod"}},
+            {"addresses": ["10.1.0.2"], "targetRef": {"kind": "Pod", "name": "b"}},
+        ],
+    }
+    await admin.create(document, namespace)
+    slices = {"endpoint_slices": "servers"}
+    async with (
+        watching(nats.url, apiserver, namespace, tmp_path, **slices) as service,
+        reading(nats.url, namespace) as seen,
+    ):
+        await seen.sees("10.1.0.1-rank-0", "b-rank-0")
+        assert not service.readiness.notes()
+
+
 async def test_a_burst_is_a_few_changes_and_every_fact_is_told_once(
     apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path
 ) -> None:
@@ -319,6 +344,7 @@ async def test_a_burst_is_a_few_changes_and_every_fact_is_told_once(
 
         await asyncio.gather(*(one(number) for number in range(1, 101)))
         await seen.sees(*(f"p{number:03}-rank-0" for number in range(1, 101)), timeout=20.0)
+        await service.leadership.publisher.wait_published(CONVERGED)  # a reader sees a fact before its writer knows of it
         assert service.leadership.publisher.written - written == 100
         before = len(seen.events)
         await pods.annotate("p001", {"note": "nothing that matters"})

@@ -255,7 +255,8 @@ async def test_status_is_applied_and_never_taken_from_another_controller(
     assert applied["status"]["parents"][0]["conditions"][0]["message"] == "ours"
     with pytest.raises(Conflict, match=r"can't patch inferencepools\..*/status .*conflict"):
         await apply("theirs", "another")
-    assert (await client.get(pools, "p", namespace))["status"] == applied["status"]
+    there = await admin.get("inference.networking.k8s.io/v1", "InferencePool", "p", namespace)
+    assert there["status"] == applied["status"]
 
 
 async def test_an_event_is_created(client: Client, admin: Api, namespace: str) -> None:

@@ -31,8 +31,9 @@ USER_AGENT = f"pointsman-watcher/{VERSION}"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet puts a pod's token and authority."""
 JSON = "application/json"
-METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
+"""An extension's own API server that doesn't know of it sends the whole objects."""
+METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 APPLY = "application/apply-patch+yaml"
 ERROR_BYTES = 65_536
 """Of an error's body are read: its Status object is a few hundred."""
@@ -141,11 +142,6 @@ class Client:
             await self._check(action, answer)
             answer.probe(self._settings.kubernetes_keepalive)
             yield answer
-
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> JsonObject:
-        """One object. Raises NotFound and other KubernetesErrors."""
-        action = f"get {resource} {_place(namespace, name)}"
-        return await self._json(action, "GET", resource.path(namespace, name))
 
     async def document(self, path: str, accept: str = JSON, etag: str = "") -> Document:
         """What is at a path that is no object's, discovery for example. With the `etag` of the last time the answer may

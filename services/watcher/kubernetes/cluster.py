@@ -1,13 +1,14 @@
 """What a watcher knows of a cluster: for each selection that somebody needs its objects, as a watch keeps them.
 
 A selection names kinds from the newest to the oldest version; the first one that is served is followed, another one
-from the moment on at which discovery says so. Those who need the same share a watch.
+from the moment on at which discovery says so. Those who need the same share a watch, also where they ask for it in
+other words: a kind without namespaces is the same in all of them.
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -16,17 +17,22 @@ from services.watcher.kubernetes.backoff import Timing
 from services.watcher.kubernetes.client import Client
 from services.watcher.kubernetes.discovery import Discovery
 from services.watcher.kubernetes.errors import Kind
-from services.watcher.kubernetes.resource import JsonObject, Resource, Selection, tidy
+from services.watcher.kubernetes.resource import JsonObject, ObjectId, Resource, Selection, cut, identity, tidy
 from services.watcher.kubernetes.settings import KubernetesSettings
+from services.watcher.kubernetes.unreadable import Unreadable
 from services.watcher.kubernetes.watching import Changed, Gone, Listed, Report, Troubled, Watch
 from services.watcher.origin import Spawn
-from shared.datalayer.objects import ObjectKind
+from shared.datalayer.objects import ObjectKind, Parts
 
 log = structlog.get_logger(__name__)
 
-Arrive = Callable[[JsonObject, Resource], JsonObject]
-ObjectId = tuple[str, str]
-"""Namespace and name."""
+Arrive: TypeAlias = Callable[[JsonObject, Resource], JsonObject]
+Made = TypeVar("Made")
+Key: TypeAlias = tuple[Selection, Arrive, Parts]
+"""What makes two watches the same."""
+METADATA = frozenset({"metadata"})
+SILENCES = 2.0
+"""Looks of discovery that may fail to come before a silent watch is no longer believed in."""
 
 
 class Wanted(Struct, frozen=True):
@@ -39,9 +45,15 @@ class Wanted(Struct, frozen=True):
     fields: str = ""
     arrive: Arrive = tidy
     """What is kept of each."""
+    parts: Parts = None
+    """What is read of each, beside its kind; where that is its metadata, nothing else is sent."""
+    needed: str = ""
+    """What is wrong while none is installed of all kinds that are wanted with these words; empty: nothing is."""
 
     def of(self, resource: Resource) -> Selection:
-        return Selection(resource, self.namespace if resource.namespaced else "", self.labels, self.fields)
+        namespace = self.namespace if resource.namespaced else ""
+        alone = self.parts is not None and self.parts <= METADATA
+        return Selection(resource, namespace, self.labels, self.fields, metadata_only=alone)
 
     def __str__(self) -> str:
         place = f" in namespace {self.namespace}" if self.namespace else ""
@@ -52,7 +64,9 @@ class Wanted(Struct, frozen=True):
 class Feed:
     """The objects of one selection. Made and ended by a `Cluster`."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, heard: Callable[[float, float], float] = lambda now, at: now) -> None:
+        """`heard` says when all that is confirmed by a server that answers was confirmed, of something that was last
+        confirmed by itself at a time."""
         self.wanted = wanted
         self.objects: dict[ObjectId, JsonObject] = {}
         """The last known ones; each is replaced, never changed."""
@@ -61,38 +75,57 @@ class Feed:
         self.watch: Watch | None = None
         self.looked_for = False
         """Whether the server has said which of the kinds it serves."""
+        self.was_served = False
+        """Whether one of the kinds was served, ever."""
         self.listeners: list[Callable[[Feed], None]] = []
-        self.task: asyncio.Task[None] | None = None
+        self.alternatives: list[Feed] = [self]
+        """All that are needed in the same words: one of them has to be served."""
+        self.unreadable = Unreadable(str(wanted))
+        self._heard = heard
 
     @property
     def known(self) -> bool:
-        """Whether it is known what there is: the objects of a complete list, or none of a kind that isn't served."""
-        return self.looked_for if self.watch is None else self.watch.listed
+        """Whether it is known what there is: the objects of a complete list, or none of a kind that isn't served and
+        needn't be, or was."""
+        if self.watch is not None:
+            return self.watch.listed
+        return self.looked_for and not (self._missing and not any(one.was_served for one in self.alternatives))
 
     @property
     def problem(self) -> str:
-        """Why what there is isn't known now; empty when it is."""
-        return self.watch.problem.text if self.watch is not None and self.watch.problem is not None else ""
+        """Why what there is isn't known now, or can't be made use of; empty when it is."""
+        if self.watch is not None and self.watch.problem is not None:
+            return self.watch.problem.text
+        return self.wanted.needed if self._missing else self.unreadable.problem
+
+    @property
+    def _missing(self) -> bool:
+        """Whether nothing is installed of what has to be."""
+        served = any(one.resource is not None or not one.looked_for for one in self.alternatives)
+        return bool(self.wanted.needed) and not served
 
     def confirmed(self, now: float) -> float:
-        """When the server last confirmed the objects: `now` while a watch is open. Minus infinity: never."""
-        if self.watch is None or self.watch.in_touch:
-            return now if self.looked_for else float("-inf")
-        return self.watch.confirmed_at if self.watch.confirmed_at is not None else float("-inf")
+        """When the server last confirmed the objects: `now` while a watch is open and the server answers. Minus
+        infinity: never."""
+        if not self.looked_for:
+            return float("-inf")
+        if self.watch is None:
+            return self._heard(now, float("-inf"))
+        at = self.watch.confirmed_at if self.watch.confirmed_at is not None else float("-inf")
+        return self._heard(now, at) if self.watch.in_touch else at
 
-    def take(self, report: Report) -> None:
-        """What the watch says."""
-        match report:
-            case Listed(items=items):
-                self.objects = {_id(one): one for one in items}
-            case Changed(object=one):
-                self.objects[_id(one)] = one
-            case Gone(object=one):
-                self.objects.pop(_id(one), None)
-            case Troubled():
-                pass  # the objects stay: they are the last that is known
+    def make(self, item: JsonObject, read: Callable[[JsonObject], Made], nothing: Made) -> Made:
+        """What `read` makes of one of the objects; where it fails, `nothing`, and a problem until there is another form
+        of the object."""
+        try:
+            return read(item)
+        except Exception as error:  # noqa: BLE001 - one object that nobody foresaw isn't the end of all others
+            self.unreadable.note(item, error)
+            return nothing
 
     def tell(self) -> None:
+        """Let the listeners know that something is another now."""
+        self.unreadable.keep(self.objects)
         for listener in tuple(self.listeners):
             listener(self)
 
@@ -103,6 +136,7 @@ class Feed:
             "selection": str(self.wanted),
             "served": None if self.resource is None else str(self.resource.kind),
             "objects": len(self.objects),
+            "unreadable": self.unreadable.state(),
             "known": self.known,
             "in_touch": watch is not None and watch.in_touch,
             "problem": self.problem or None,
@@ -113,6 +147,48 @@ class Feed:
 
     def __repr__(self) -> str:
         return f"<Feed {self.wanted}: {len(self.objects)} objects, {'known' if self.known else 'not known'}>"
+
+
+class Stream:
+    """One watch, and the feeds that live by it."""
+
+    def __init__(self, key: Key) -> None:
+        self._selection, self._arrive, self._parts = self.key = key
+        self.objects: dict[ObjectId, JsonObject] = {}
+        self.feeds: list[Feed] = []
+        self.watch: Watch | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def arrive(self, item: JsonObject, resource: Resource) -> JsonObject:
+        """What is kept of an object; of one that can't be understood, what every object has."""
+        metadata = {name: item["metadata"].get(name) for name in ("name", "namespace", "uid", "resourceVersion")}
+        try:
+            return cut(self._arrive(item, resource), self._parts)
+        except Exception as error:  # noqa: BLE001 - one object that nobody foresaw isn't the end of all others
+            stub = tidy({"metadata": metadata}, resource)
+            for feed in self.feeds:
+                feed.unreadable.note(stub, error)
+            return stub
+
+    def take(self, report: Report) -> bool:
+        """What the watch says; whether anything is another now."""
+        match report:
+            case Listed(items=items):
+                self.objects = {identity(one): one for one in items}
+            case Changed(object=one):
+                if self.objects.get(identity(one)) == one:
+                    return False
+                self.objects[identity(one)] = one
+            case Gone(object=one):
+                self.objects.pop(identity(one), None)
+            case Troubled():
+                return True  # the objects stay: they are the last that is known
+        for feed in self.feeds:
+            feed.objects = self.objects
+        return True
+
+    def __repr__(self) -> str:
+        return f"<Stream {self._selection}: {len(self.objects)} objects for {len(self.feeds)}>"
 
 
 class Cluster:
@@ -126,6 +202,7 @@ class Cluster:
         self._spawn = spawn
         self._timing = timing or Timing()
         self._feeds: dict[Wanted, Feed] = {}
+        self._streams: dict[Key, Stream] = {}
         self.discovery = Discovery(client, settings, self._timing)
 
     def start(self) -> None:
@@ -136,7 +213,8 @@ class Cluster:
         """The objects of a selection from now on. The listener is told of every change; `leave` ends it."""
         feed = self._feeds.get(wanted)
         if feed is None:
-            feed = self._feeds[wanted] = Feed(wanted)
+            feed = self._feeds[wanted] = Feed(wanted, self._heard)
+            self._group(wanted.needed)
             self._want()
             if self.discovery.answered.issuperset(wanted.kinds):
                 self._serve(feed, self.discovery.find(*wanted.kinds))
@@ -148,6 +226,7 @@ class Cluster:
         feed.listeners.remove(listener)
         if not feed.listeners:
             del self._feeds[feed.wanted]
+            self._group(feed.wanted.needed)
             self._stop(feed)
             self._want()
 
@@ -165,14 +244,28 @@ class Cluster:
             "feeds": [feed.state() for feed in self._feeds.values()],
         }
 
+    def _heard(self, now: float, at: float) -> float:
+        """`now` while the server answers, by a watch (at a time) or by saying what it serves; else when it last did. A
+        kernel acknowledges what a server that hangs will never read, so that a watch is open proves nothing."""
+        heard = self.discovery.heard_at
+        last = at if heard is None else max(at, heard)
+        return now if now - last <= SILENCES * self._settings.kubernetes_discovery_interval else last
+
+    def _group(self, needed: str) -> None:
+        """Let those that are needed in these words know of each other."""
+        if needed:
+            group = [feed for wanted, feed in self._feeds.items() if wanted.needed == needed]
+            for feed in group:
+                feed.alternatives = group
+
     def _want(self) -> None:
         self.discovery.want(kind for wanted in self._feeds for kind in wanted.kinds)
 
     async def _discover(self) -> None:
         async for _ in self.discovery.changes():
-            for feed in list(self._feeds.values()):
-                if self.discovery.answered.issuperset(feed.wanted.kinds):
-                    self._serve(feed, self.discovery.find(*feed.wanted.kinds))
+            answered = [one for one in self._feeds.values() if self.discovery.answered.issuperset(one.wanted.kinds)]
+            for feed in answered:
+                self._serve(feed, self.discovery.find(*feed.wanted.kinds))
 
     def _serve(self, feed: Feed, resource: Resource | None) -> None:
         """Follow what the server has of the kinds now."""
@@ -185,27 +278,41 @@ class Cluster:
             feed.objects = {}
             feed.tell()
         else:
-            selection = feed.wanted.of(resource)
-            feed.watch = Watch(self.client, selection, self._settings, self._timing, feed.wanted.arrive)
-            feed.task = self._spawn(self._keep(feed, feed.watch), f"watch of {feed.wanted}")
+            feed.was_served = True
+            self._join(feed, resource)
 
-    async def _keep(self, feed: Feed, watch: Watch) -> None:
+    def _join(self, feed: Feed, resource: Resource) -> None:
+        """Live by the watch of what is wanted, as it is sent and kept: one that runs, or a new one."""
+        key = feed.wanted.of(resource), feed.wanted.arrive, feed.wanted.parts
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = Stream(key)
+            stream.watch = Watch(self.client, key[0], self._settings, self._timing, stream.arrive)
+            stream.task = self._spawn(self._keep(stream, stream.watch), f"watch of {feed.wanted}")
+        stream.feeds.append(feed)
+        feed.watch = stream.watch
+        if feed.known:
+            feed.objects = stream.objects
+            feed.unreadable.join(stream.feeds[0].unreadable)
+            feed.tell()
+
+    async def _keep(self, stream: Stream, watch: Watch) -> None:
         async with aclosing(watch.forever()) as reports:
             async for report in reports:
                 if isinstance(report, Troubled) and report.problem.kind is Kind.NOT_FOUND:
                     self.discovery.ask()
-                feed.take(report)
-                feed.tell()
+                if stream.take(report):
+                    for feed in tuple(stream.feeds):
+                        feed.tell()
 
     def _stop(self, feed: Feed) -> None:
-        if feed.task is not None:
-            feed.task.cancel()
-        feed.task = feed.watch = None
+        feed.watch = None
+        for key, stream in [(key, one) for key, one in self._streams.items() if feed in one.feeds]:
+            stream.feeds.remove(feed)
+            if not stream.feeds:
+                del self._streams[key]
+                if stream.task is not None:
+                    stream.task.cancel()
 
     def __repr__(self) -> str:
-        return f"<Cluster {self.client!r}: {len(self._feeds)} feeds>"
-
-
-def _id(item: JsonObject) -> ObjectId:
-    metadata = item["metadata"]
-    return metadata.get("namespace") or "", metadata["name"]
+        return f"<Cluster {self.client!r}: {len(self._feeds)} feeds by {len(self._streams)} watches>"

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from services.watcher.kubernetes.backoff import Backoff, Timing
 from services.watcher.kubernetes.client import Document
-from services.watcher.kubernetes.errors import BadAnswer, KubernetesError, NotFound
+from services.watcher.kubernetes.errors import ApiError, BadAnswer, Kind, KubernetesError, NotFound
 from services.watcher.kubernetes.resource import Resource
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.kubernetes.watching import Problem
@@ -155,6 +155,8 @@ class Discovery:
         """The kinds of which `changes` has said whether they are served."""
         self.confirmed_at: float | None = None
         """When the server last said so. Seconds of the clock."""
+        self.heard_at: float | None = None
+        """When it was last asked something that it answered, be it with a refusal."""
         self.problem: Problem | None = None
         self.questions = 0
 
@@ -179,6 +181,20 @@ class Discovery:
         self.questions += 1
         wanted = self._wanted
         asked_at = self._timing.clock()
+        try:
+            found = await self._look(wanted)
+        except ApiError as error:
+            if error.kind is not Kind.UNAVAILABLE:  # which may be the word of whoever stands before it
+                self.heard_at = asked_at
+            raise
+        self.resources = found
+        self.heard_at = self.confirmed_at = asked_at
+        self.problem = None
+        self._backoff.reset()
+        return found
+
+    async def _look(self, wanted: frozenset[ObjectKind]) -> Mapping[ObjectKind, Resource]:
+        """What is served of these kinds. Raises KubernetesError."""
         found: dict[ObjectKind, Resource] = {}
         core = {kind for kind in wanted if not kind.group}
         for path, kinds in ((CORE, core), (GROUPS, wanted - core)):
@@ -189,10 +205,6 @@ class Discovery:
                         found[kind] = self.resources[kind]
                     elif kind in served.resources:
                         found[kind] = served.resources[kind]
-        self.resources = found
-        self.confirmed_at = asked_at
-        self.problem = None
-        self._backoff.reset()
         return found
 
     async def changes(self) -> AsyncGenerator[Mapping[ObjectKind, Resource], None]:

@@ -6,8 +6,8 @@ and however often. So nothing has to be remembered or read: one that is there al
 
 import hashlib
 
-from services.watcher.kubernetes.resource import JsonObject, Resource
-from services.watcher.kubernetes.verdicts import Finding, identity
+from services.watcher.kubernetes.resource import JsonObject, Resource, identity
+from services.watcher.kubernetes.verdicts import Finding
 from shared.datalayer.objects import ObjectKind
 
 EVENTS = Resource(ObjectKind("events.k8s.io", "v1", "Event"), "events", True)

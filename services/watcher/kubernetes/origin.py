@@ -99,6 +99,9 @@ class KubernetesOrigin:
     def accepted(self, keeper: PoolKeeper) -> None:
         """Where things come from doesn't depend on what they say."""
 
+    def awaited(self, pool: PoolId) -> str | None:
+        return self._sources[pool].awaited()
+
     def problem(self) -> str | None:
         return "not connected" if self._cluster is None else self._cluster.problem()
 

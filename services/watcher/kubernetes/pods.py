@@ -4,7 +4,7 @@ A pod can when it is ready, isn't being deleted, and has an address. Its ports a
 among them is the rank, also where an annotation names fewer ports as active.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
@@ -96,12 +96,6 @@ def active_ports(annotations: Mapping[str, str]) -> frozenset[int] | None:
             texts = (one.strip() for one in annotations[name].split(","))
             return frozenset(int(one) for one in texts if one.isascii() and one.isdigit() and len(one) <= 5)
     return None
-
-
-def all_endpoints(pods: Iterable[Mapping[str, Any]], pool: Pool, family: IpFamily = "any") -> tuple[Endpoint, ...]:
-    """The endpoints of all pods, by id."""
-    found = [endpoint for pod in pods for endpoint in endpoints_of(pod, pool, family)]
-    return tuple(sorted(found, key=lambda one: one.id))
 
 
 def selector_text(labels: Mapping[str, str]) -> str:

@@ -1,38 +1,59 @@
 """What one resource of a cluster comes to for one pool: facts, a refusal, or that it isn't for this pool. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+import structlog
 
 from services.watcher.documents import Documents
 from services.watcher.kubernetes.resource import JsonObject
-from services.watcher.resources import PoolId, read_resource
+from services.watcher.resources import PoolId, fact_of, group_of, read_resource
 from services.watcher.sources import Rejected, Reset
-from shared.config.problems import Problems
+from shared.config.problems import Problem, Problems
 from shared.model import Pool
 
+log = structlog.get_logger(__name__)
 
-def read_item(item: JsonObject, kind: str, origin: str, pool: PoolId) -> Reset | Rejected | str:
-    """A text says why it isn't for the pool."""
+
+def read_item(
+    item: JsonObject, kind: str, origin: str, pool: PoolId, groups: Collection[str] = ()
+) -> Reset | Rejected | str:
+    """A text says why it isn't for the pool, which the API groups `groups` have; none: there is no such pool, and a
+    resource for one of its name is read."""
+    try:
+        return _read(item, kind, origin, pool, groups)
+    except Exception as error:  # one resource that nobody foresaw isn't the end of all others
+        log.exception("kubernetes.resource.unreadable", origin=origin)
+        problem = Problem("", f"it can't be read: {type(error).__name__}: {error}")
+        return Rejected(origin, (problem,), fact_of(kind, item["metadata"]["name"]))
+
+
+def _read(item: JsonObject, kind: str, origin: str, pool: PoolId, groups: Collection[str]) -> Reset | Rejected | str:
     metadata = item["metadata"]
     if kind == "InferencePool" and (metadata.get("namespace"), metadata["name"]) != (pool.namespace, pool.name):
         return f"{pool} is served"
     if metadata.get("deletionTimestamp"):
         return "it is being deleted"
-    if (other := _other_pool(item, pool)) is not None:
-        return f"for pool {other!r}, and {pool} is served"
+    if (other := _other_pool(item, kind, pool, groups)) is not None:
+        return f"for pool {other}, and {pool} is served"
     problems = Problems()
     read = read_resource(item, kind, "", problems, pool)
     if isinstance(read.resource, Pool) and not read.resource.target_ports:
         problems.error("spec.targetPorts", "empty; the port at which the model servers serve is needed")
     if problems.errors:
-        return Rejected(origin, tuple(problems.errors))
+        return Rejected(origin, tuple(problems.errors), fact_of(kind, metadata["name"]))
     if read.resource is None:
         return read.ignored
     return Reset(origin, Documents(resources=(read.resource,), warnings=tuple(problems.warnings)))
 
 
-def _other_pool(item: JsonObject, pool: PoolId) -> str | None:
+def _other_pool(item: JsonObject, kind: str, pool: PoolId, groups: Collection[str]) -> str | None:
     """The pool that it refers to, where that isn't this one: then it isn't for us to find anything wrong with it."""
     spec = item.get("spec")
     reference = spec.get("poolRef") if isinstance(spec, Mapping) else None
     name = reference.get("name") if isinstance(reference, Mapping) else None
-    return name if isinstance(name, str) and name != pool.name else None
+    if not isinstance(reference, Mapping) or not isinstance(name, str):
+        return None
+    if name != pool.name:
+        return repr(name)
+    group = group_of(kind, reference)
+    return f"{name!r} of {group}" if groups and group is not None and group not in groups else None

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 import structlog
 
 from services.watcher.kubernetes.backoff import Backoff, Timing
+from services.watcher.kubernetes.contested import Contested
 from services.watcher.kubernetes.errors import Conflict, Kind, KubernetesError, NotFound
 from services.watcher.kubernetes.events import EVENTS, event_name, event_of
-from services.watcher.kubernetes.resource import JsonObject, Resource
+from services.watcher.kubernetes.resource import JsonObject, Resource, identity
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.kubernetes.status import (
     FIELD_MANAGER,
@@ -27,7 +28,7 @@ from services.watcher.kubernetes.status import (
     body_of,
     takes_conditions,
 )
-from services.watcher.kubernetes.verdicts import Finding, PoolView, Verdict, identity, verdicts
+from services.watcher.kubernetes.verdicts import Finding, PoolView, Verdict, verdicts
 from services.watcher.kubernetes.watching import SLOW
 from services.watcher.metrics import WatcherMetrics
 
@@ -166,18 +167,21 @@ class Reporter:
         others waiting."""
         self._left: dict[str, tuple[object, str]] = {}
         """By uid: what is left alone until it is another, and why."""
+        self._contested = Contested()
 
     async def run(self) -> None:
         """Until cancelled. What goes wrong is told, never raised."""
         self._forget()
         while True:
+            pause = INTERVAL
             try:
                 await self.look()
             except Exception:  # the top of a task: what is published mustn't end because something can't be said
                 log.exception("status.crashed")
                 self._metrics.report_failures.inc()
-                self._due = self._timing.clock() + self._settings.kubernetes_longest_backoff
-            await self._timing.sleep(INTERVAL)
+                self._seen = -1
+                pause = self._settings.kubernetes_longest_backoff
+            await self._timing.sleep(pause)
 
     # What is to be said
 
@@ -188,9 +192,9 @@ class Reporter:
         if self._api is None or (revision == self._seen and now < self._due):
             return
         if revision != self._seen:
-            self._seen = revision
             self._verdicts = verdicts(self._views())
             self._prune(now)
+            self._seen = revision
         self._due = NEVER
         self._pending.clear()
         ordered = sorted(self._verdicts, key=lambda one: self._failures[_uid(one.item)])
@@ -208,6 +212,7 @@ class Reporter:
         self._said = {name: at for name, at in self._said.items() if name in found}
         there = {_uid(one.item): one.item for one in self._verdicts}
         self._left = {uid: left for uid, left in self._left.items() if uid in there}
+        self._contested.keep(there)
         self._failures = Counter({uid: count for uid, count in self._failures.items() if uid in there})
         self._written = {uid: one for uid, one in self._written.items() if uid in there and _newer(one, there[uid])}
 
@@ -243,6 +248,10 @@ class Reporter:
         if body is None or self._left.get(uid, (None, ""))[0] == form:
             return
         namespace, name = identity(item)
+        what = item["metadata"].get("generation"), verdict.condition
+        if (due := self._contested.due(uid, what)) > self._timing.clock():
+            self._later(due)
+            return
         target = self._target(f"{verdict.resource}/{SUBRESOURCE}", namespace)
         if not self._may(target, self._conditions):
             return
@@ -259,6 +268,8 @@ class Reporter:
         target.succeed()
         self._written[uid] = arrive(answer, verdict.resource)
         self._metrics.conditions.inc()
+        if self._contested.wrote(uid, what, self._timing.clock()):
+            log.warning("status.contested", resource=_name(verdict), reason="somebody removes the condition each time")
         reason = verdict.condition.reason if verdict.condition else "withdrawn"
         log.info("status.written", resource=_name(verdict), reason=reason)
 
@@ -334,6 +345,7 @@ class Reporter:
         findings = [(_name(one), finding) for one in self._verdicts for finding in one.findings]
         return {
             "findings": [f"{name}: {one.reason}: {one.note}" for name, one in findings[:SHOWN]],
+            "contested": {names.get(uid, uid): times for uid, times in list(self._contested.state().items())[:SHOWN]},
             "left_alone": {names.get(uid, uid): why for uid, (_, why) in list(self._left.items())[:SHOWN]},
             "problems": {name: one.problem for name, one in self._targets.items() if one.problem},
         }

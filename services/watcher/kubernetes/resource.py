@@ -4,10 +4,12 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from shared.datalayer.objects import ObjectKind
+from shared.datalayer.objects import ObjectKind, Parts
 
 JsonObject: TypeAlias = dict[str, Any]
 """A Kubernetes object as JSON has it, without `metadata.managedFields`."""
+ObjectId: TypeAlias = tuple[str, str]
+"""Namespace, empty for kinds without, and name."""
 
 
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
@@ -84,5 +86,21 @@ def tidy(item: JsonObject, resource: Resource) -> JsonObject:
     return item
 
 
+def cut(item: JsonObject, parts: Parts) -> JsonObject:
+    """What is read of a tidy object and what it is known by: `parts` of its fields, all where that is None. Without its
+    resource version: it changes with what isn't read."""
+    if parts is None:
+        return item
+    metadata = {name: value for name, value in item["metadata"].items() if name != "resourceVersion"}
+    kept = {name: item[name] for name in ("apiVersion", "kind", *sorted(parts - {"metadata"})) if name in item}
+    return {**kept, "metadata": metadata}
+
+
 def _quoted(part: str) -> str:
     return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in part.encode())
+
+
+def identity(item: JsonObject) -> ObjectId:
+    """The namespace and the name of an object."""
+    metadata = item["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]

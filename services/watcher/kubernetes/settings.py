@@ -63,7 +63,11 @@ class KubernetesSettings(CommonSettings, frozen=True, kw_only=True):
         PositiveDuration, Meta(description="time between two tries of what is forbidden (403) or isn't installed (404)")
     ] = 30.0
     kubernetes_discovery_interval: Annotated[
-        PositiveDuration, Meta(description="time between two looks at which kinds are installed")
+        PositiveDuration,
+        Meta(
+            description="time between two looks at which kinds are installed; "
+            "after twice that without an answer, what a silent watch has said counts as no longer confirmed"
+        ),
     ] = 10.0
     kubernetes_conditions_per_minute: Annotated[
         int, Meta(ge=0, description="conditions of resources that are written in a minute at most; 0: none ever")

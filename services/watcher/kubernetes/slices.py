@@ -28,9 +28,10 @@ def endpoints_of_slice(item: Mapping[str, Any], pool: Pool, family: IpFamily = "
             continue
         address = one["addresses"][0]
         target = one.get("targetRef") or {}
+        pod = target.get("name") if target.get("kind") == "Pod" else None  # whose name may be left out
         server = Endpoint(
             id="",
-            name=target["name"] if target.get("kind") == "Pod" else address,
+            name=pod or address,
             namespace=namespace,
             address=address,
             port=0,

@@ -1,21 +1,22 @@
 """What a cluster says of one pool, as a source: its resource, its pods, what refers to it, and its configuration.
 
-Each resource is an origin of its own: a bad one is rejected and its last good version holds, while the others go on.
+Each resource is an origin of its own (`services.watcher.kubernetes.pool_resources`): a bad one doesn't hold up others.
 The pods together are one origin, because they are listed as one. Bursts are put together: a watch that lists again, or
 a deployment that scales, is one change or a few.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import structlog
 from msgspec import Struct
 
 from services.watcher.documents import Documents
-from services.watcher.kubernetes.cluster import Cluster, Feed, ObjectId, Wanted
+from services.watcher.kubernetes.cluster import Cluster, Feed, Wanted
 from services.watcher.kubernetes.pods import arrive, endpoints_of, selector_text
-from services.watcher.kubernetes.reading import read_item
-from services.watcher.kubernetes.resource import JsonObject
+from services.watcher.kubernetes.pool_resources import PoolResources, origin_of
+from services.watcher.kubernetes.resource import JsonObject, ObjectId
 from services.watcher.kubernetes.settings import IpFamily
 from services.watcher.kubernetes.slices import SERVICE_LABEL, endpoints_of_slice
 from services.watcher.kubernetes.status import arrive as arrive_with_status
@@ -24,7 +25,7 @@ from services.watcher.resources import GROUPS, KINDS, PoolId
 from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem
-from shared.datalayer.objects import KubernetesObject, ObjectKind
+from shared.datalayer.objects import KubernetesObject, ObjectKind, Parts
 from shared.model import Configuration, Endpoint, Pool
 
 log = structlog.get_logger(__name__)
@@ -79,12 +80,7 @@ class KubernetesSource:
         self._changed = asyncio.Event()
         self._dirty: set[Feed] = set()
         self._told: dict[str, Event] = {}
-        self._read: dict[tuple[str, str, ObjectId], tuple[JsonObject, Reset | Rejected | str]] = {}
-        """By kind, group and object: what it comes to; a text says why it isn't for this pool."""
-        self._shadowed: dict[tuple[str, str, ObjectId], str] = {}
-        """Those instead of which a resource of another group counts, with that group."""
-        self._resources: dict[tuple[str, str], Feed] = {}
-        """By kind and group."""
+        self._resources = PoolResources(plan.pool)
         self._objects: dict[ObjectKind, Feed] = {}
         """Those that the configuration's extractors hear of."""
         self._config: Feed | None = None
@@ -93,6 +89,10 @@ class KubernetesSource:
         """Of a selector that has changed, until it is known what it selects."""
         self._endpoints: dict[ObjectId, tuple[JsonObject, tuple[Endpoint, ...]]] = {}
         self._pool: Pool | None = None
+        self._settled = False
+        """It has been known once what the pool is, or that there is none."""
+        self._loaded = False
+        """There has been a complete reading."""
         self.revision = 0
         """Grows with everything that is taken in."""
 
@@ -106,17 +106,29 @@ class KubernetesSource:
             self._use(self._plan.stand_alone)
         else:
             for kind in KINDS:
+                needed = f"InferencePool isn't installed, and {self._plan.pool} is one" if kind == POOL else ""
                 for group in GROUPS:
                     kinds = tuple(ObjectKind(group, version, kind) for version in KINDS[kind].specs)
-                    self._resources[kind, group] = self._follow(Wanted(kinds, namespace, arrive=arrive_with_status))
+                    wanted = Wanted(kinds, namespace, arrive=arrive_with_status, needed=needed)
+                    self._resources.feeds[kind, group] = self._follow(wanted)
         if (config := self._plan.config_map) is not None:
             self._config = self._follow(Wanted(_CONFIG_MAP, config.namespace, fields=f"metadata.name={config.name}"))
 
-    def want(self, kinds: frozenset[ObjectKind]) -> bool:
-        for kind in self._objects.keys() - kinds:
+    def want(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
+        namespace = self._plan.pool.namespace
+        wanted = {
+            kind: Wanted(
+                (kind,),
+                namespace,
+                parts=parts,
+                needed=f"{kind} isn't installed, and a source of the configuration names it",
+            )
+            for kind, parts in kinds.items()
+        }
+        for kind in [kind for kind, feed in self._objects.items() if feed.wanted != wanted.get(kind)]:
             self._leave(self._objects.pop(kind))
-        for kind in kinds - self._objects.keys():
-            self._objects[kind] = self._follow(Wanted((kind,), self._plan.pool.namespace))
+        for kind in wanted.keys() - self._objects.keys():
+            self._objects[kind] = self._follow(wanted[kind])
         return False
 
     def confirmed(self, now: float) -> float:
@@ -127,6 +139,7 @@ class KubernetesSource:
         while True:
             events = self._collect()
             if self._complete():
+                self._loaded = True
                 return [*self._told.values()] or events
             await self._wait()
 
@@ -147,16 +160,25 @@ class KubernetesSource:
 
     def _complete(self) -> bool:
         """Whether it is known what there is. What isn't required is waited for unless there is trouble with it."""
-        optional = [feed for key, feed in self._resources.items() if key[0] != "InferencePool"]
-        if not all(feed.known for feed in self._required()) or (self._pods is None and self._pool is not None):
+        if not self._settled or not all(feed.known for feed in self._required()):
+            return False
+        if self._pods is None and self._pool is not None:
             return False
         if self._config is not None and not isinstance(self._told.get(str(self._plan.config_map)), Reset):
             return False
-        return all(feed.known or feed.problem for feed in (*optional, *self._objects.values()))
+        return all(feed.known or feed.problem for feed in (*self._resources.other_feeds, *self._objects.values()))
 
     def _required(self) -> Iterator[Feed]:
-        yield from (feed for key, feed in self._resources.items() if key[0] == "InferencePool")
+        yield from self._resources.pool_feeds
         yield from (feed for feed in (self._pods, self._config) if feed is not None)
+
+    def awaited(self) -> str | None:
+        """What has to be put right before there is a first complete reading; None when that isn't what is missing."""
+        if self._loaded:
+            return None
+        refused = (event for event in self._told.values() if isinstance(event, Rejected))
+        needed = (event for event in refused if event.origin.startswith((f"{POOL} ", "ConfigMap ")))
+        return "; ".join(f"{event.origin}: {problem}" for event in needed for problem in event.problems) or None
 
     # What comes
 
@@ -179,10 +201,14 @@ class KubernetesSource:
         """What is to be told of all that has changed."""
         events: list[Event] = []
         dirty, self._dirty = self._dirty, set()
-        for name in {key[0] for key, feed in self._resources.items() if feed in dirty}:
-            self._differ(f"{name} ", self._read_kind(name), events)
+        for kind in self._resources.touched(dirty):
+            found, orphans = self._resources.read(kind)
+            events += [Removed(origin) for origin in orphans if self._told.pop(origin, None) is not None]
+            if kind == POOL:
+                self._choose(found)
+            self._differ(f"{kind} ", found, events)
         if (alone := self._plan.stand_alone) is not None:
-            origin = _origin("InferencePool", (alone.namespace, alone.name))
+            origin = origin_of(POOL, (alone.namespace, alone.name))
             self._differ(origin, {origin: Reset(origin, Documents(resources=(alone,)))}, events)
         self._differ("objects ", {**self._wanted_objects, **self._read_objects(dirty)}, events)
         if self._config is not None and self._config in dirty and self._config.known:
@@ -218,52 +244,16 @@ class KubernetesSource:
                 self._told[origin] = event
                 events.append(event)
 
-    # Resources
-
-    def _read_kind(self, kind: str) -> dict[str, Event]:
-        """All resources of a kind, each once: where two groups have one of a name, the newer group's counts."""
-        found: dict[str, Event] = {}
-        seen: dict[str, str] = {}
-        chosen: Pool | None = None
-        self._shadowed = {key: group for key, group in self._shadowed.items() if key[0] != kind}
-        for group in GROUPS:
-            feed = self._resources[kind, group]
-            present = set()
-            for id, item in sorted(feed.objects.items()):
-                key = kind, group, id
-                present.add(key)
-                event = self._read_one(key, item)
-                if isinstance(event, str):
-                    continue
-                if id[1] in seen:
-                    log.debug("resource.shadowed", kind=kind, name=id[1], group=group)
-                    self._shadowed[key] = seen[id[1]]
-                    continue
-                seen[id[1]] = group
-                found[_origin(kind, id)] = event
-                if isinstance(event, Reset) and event.documents.resources:
-                    chosen = next((one for one in event.documents.resources if isinstance(one, Pool)), chosen)
-            for key in [one for one in self._read if one[:2] == (kind, group) and one not in present]:
-                del self._read[key]
-        if kind == "InferencePool":
-            self._choose(chosen, rejected=any(isinstance(one, Rejected) for one in found.values()))
-        return found
-
-    def _read_one(self, key: tuple[str, str, ObjectId], item: JsonObject) -> Reset | Rejected | str:
-        known = self._read.get(key)
-        if known is not None and known[0] is item:
-            return known[1]
-        event = read_item(item, key[0], _origin(key[0], key[2]), self._plan.pool)
-        self._read[key] = item, event
-        return event
-
     # Endpoints
 
-    def _choose(self, pool: Pool | None, *, rejected: bool) -> None:
-        """This is the pool now. None: there is none; one that is rejected stays as it was."""
+    def _choose(self, found: Mapping[str, Event]) -> None:
+        """Which the pool is now, of what there is. One that is refused stays as it was."""
+        stated = [one for event in found.values() if isinstance(event, Reset) for one in event.documents.resources]
+        pool = next((one for one in stated if isinstance(one, Pool)), None)
         if pool is not None:
             self._use(pool)
-        elif not rejected:
+        elif not any(map(self._resources.holds, found)) and all(feed.known for feed in self._resources.pool_feeds):
+            self._settled = self._settled or not found
             self._pool = None
             for feed in (self._pods, self._next_pods):
                 if feed is not None:
@@ -271,6 +261,7 @@ class KubernetesSource:
             self._pods = self._next_pods = None
 
     def _use(self, pool: Pool) -> None:
+        self._settled = True
         if pool == self._pool:
             return
         self._pool = pool
@@ -295,17 +286,18 @@ class KubernetesSource:
         """The endpoints; while it isn't known what the pool selects, those that are told last."""
         feed, pool = self._pods, self._pool
         if pool is None:
-            complete = all(one.known for one in self._required())
+            complete = self._settled and all(one.known for one in self._required())
             return {PODS: Reset(PODS, Documents(endpoints=()))} if complete else self._unchanged
         if feed is None or not feed.known:
             return self._unchanged
         make = endpoints_of_slice if self._plan.slices_of else endpoints_of
+        read = partial(make, pool=pool, family=self._plan.ip_family)
         before, self._endpoints = self._endpoints, {}
         found: dict[str, Endpoint] = {}
         for id, item in feed.objects.items():
             known = before.get(id)
             if known is None or known[0] is not item:
-                known = item, make(item, pool, self._plan.ip_family)
+                known = item, feed.make(item, read, ())
             self._endpoints[id] = known
             for one in known[1]:  # a server that moves from one slice to another is in both; so is one of two families
                 other = found.setdefault(one.id, one)
@@ -335,34 +327,26 @@ class KubernetesSource:
             loaded = self._validate(configuration)
         except Invalid as error:
             return Rejected(origin, tuple(error.problems))
+        except Exception as error:  # a plugin that nobody foresaw: what it makes of a document must not end the watcher
+            log.exception("configuration.unloadable", origin=origin)
+            return Rejected(origin, (Problem("", f"it can't be loaded: {type(error).__name__}: {error}"),))
         return Reset(origin, Documents(configuration=configuration), loaded)
 
     def not_ours(self) -> dict[str, str]:
         """Resources that are there and aren't for this pool, each with the reason."""
-        return {
-            _origin(kind, id): reason for (kind, _, id), (_, reason) in self._read.items() if isinstance(reason, str)
-        }
+        return self._resources.not_ours()
 
     def view(self) -> PoolView:
         """What is known of the pool."""
-        pools = [feed for key, feed in self._resources.items() if key[0] == POOL]
         selects = self._pool is not None and self._pods is not None and self._pods.known and self._next_pods is None
         return PoolView(
             pool=self._plan.pool,
-            readings=tuple(self._readings()),
-            pools=frozenset(id[1] for feed in pools for id in feed.objects)
-            if all(one.known for one in pools)
-            else None,
-            selected=self._pods.objects.keys() if selects and self._pods is not None else None,
+            readings=tuple(self._resources.readings(published=self._loaded)),
+            pools=self._resources.pools(),
+            selected=self._pods.objects if selects and self._pods is not None else None,
             slices_of=self._plan.slices_of,
             configuration=self._configuration(),
         )
-
-    def _readings(self) -> Iterator[Reading]:
-        for key, (item, outcome) in self._read.items():
-            resource = self._resources[key[:2]].resource
-            if resource is not None:
-                yield Reading(resource, item, outcome, self._shadowed.get(key, ""))
 
     def _configuration(self) -> Reading | None:
         config, feed = self._plan.config_map, self._config
@@ -373,10 +357,6 @@ class KubernetesSource:
 
     def __repr__(self) -> str:
         return f"<KubernetesSource {self._plan.pool}: {len(self._told)} origins>"
-
-
-def _origin(kind: str, id: ObjectId) -> str:
-    return f"{kind} {id[0]}/{id[1]}"
 
 
 def _object(kind: ObjectKind, item: JsonObject) -> KubernetesObject:

@@ -5,22 +5,19 @@ picker may serve the others. Only where there is no pool of the name at all, nob
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any
 
 from msgspec import Struct
 
-from services.watcher.kubernetes.resource import JsonObject, Resource
-from services.watcher.resources import PoolId
+from services.watcher.kubernetes.resource import JsonObject, ObjectId, Resource, identity
+from services.watcher.resources import PoolId, group_of
 from services.watcher.sources import Rejected, Reset
 from shared.config.problems import Problem
-from shared.model import Model, Pool
+from shared.model import Model
 
 POOL = "InferencePool"
 ACCEPTED = "Accepted"
 """The one condition that the API defines for what refers to a pool."""
-
-ObjectId: TypeAlias = tuple[str, str]
-"""Namespace and name."""
 
 
 class Condition(Struct, frozen=True):
@@ -58,6 +55,8 @@ class Reading(Struct, frozen=True):
     """A text says why it isn't for this pool."""
     shadowed_by: str = ""
     """The API group that has a resource of the same kind and name, which counts instead."""
+    last_good: Reset | None = None
+    """What it came to when it was good last; that holds while it is refused."""
 
     @property
     def kind(self) -> str:
@@ -75,7 +74,7 @@ class PoolView(Struct, frozen=True, kw_only=True):
     readings: Sequence[Reading] = ()
     pools: Collection[str] | None = None
     """The InferencePools of its namespace by name; None while that isn't known."""
-    selected: Collection[ObjectId] | None = None
+    selected: Mapping[ObjectId, JsonObject] | None = None
     """The pods, or EndpointSlices, that the pool selects; None while that isn't known."""
     slices_of: str = ""
     """The Service whose EndpointSlices are read instead of pods."""
@@ -105,18 +104,12 @@ def verdicts(views: Sequence[PoolView]) -> tuple[Verdict, ...]:
             if key not in best or isinstance(best[key][0].outcome, str):
                 best[key] = reading, view
     in_use = _names_in_use(reading for reading, _ in best.values())
-    claims = _claims(views)
     found = [
-        _pool_verdict(reading, view, claims) if reading.kind == POOL else _verdict(reading, view, in_use)
+        _pool_verdict(reading, view) if reading.kind == POOL else _verdict(reading, view, in_use)
         for reading, view in best.values()
     ]
     found += [_configuration_verdict(one) for one in _configurations(views)]
     return tuple(found)
-
-
-def identity(item: JsonObject) -> ObjectId:
-    metadata = item["metadata"]
-    return metadata.get("namespace") or "", metadata["name"]
 
 
 def _verdict(reading: Reading, view: PoolView, in_use: Mapping[str, tuple[Reading, Model]]) -> Verdict:
@@ -138,12 +131,12 @@ def _verdict(reading: Reading, view: PoolView, in_use: Mapping[str, tuple[Readin
     return _say(reading, Condition(True, ACCEPTED, f"in force for InferencePool {view.pool}{warnings}"))
 
 
-def _pool_verdict(reading: Reading, view: PoolView, claims: Mapping[PoolId, Finding]) -> Verdict:
+def _pool_verdict(reading: Reading, view: PoolView) -> Verdict:
     if isinstance(reading.outcome, str) or reading.shadowed_by:
         return _say(reading, None)
     if isinstance(reading.outcome, Rejected):
         return _say(reading, None, _refused(reading.outcome.problems))
-    return _say(reading, None, _without_endpoints(reading, view), claims.get(view.pool))
+    return _say(reading, None, _without_endpoints(reading, view), _claimed_twice(reading, view))
 
 
 def _configuration_verdict(reading: Reading) -> Verdict:
@@ -166,16 +159,36 @@ def _refused(problems: Iterable[Problem]) -> Finding:
 
 def _missing_pool(reading: Reading, view: PoolView) -> Finding | None:
     """There is no pool for it, whoever would serve that."""
-    reference = (reading.item.get("spec") or {}).get("poolRef")
-    name = reference.get("name") if isinstance(reference, Mapping) else None
-    if not isinstance(name, str) or name in (view.pools or ()):
+    reference = _reference(reading)
+    name = reference.get("name")
+    if not isinstance(name, str):
         return None
+    if name in (view.pools or ()):
+        return _missing_in_group(reading, view, name)
     text = f"spec.poolRef.name: there is no InferencePool {name!r} in namespace {reading.id[0]}"
     return Finding("PoolNotFound", f"{text}; the name of one in the same namespace is expected", patient=True)
 
 
+def _missing_in_group(reading: Reading, view: PoolView, name: str) -> Finding | None:
+    """There are pools of the name, and not in the API group that it refers to."""
+    group = group_of(reading.kind, _reference(reading))
+    groups = sorted({one.resource.kind.group for one in view.readings if one.kind == POOL and one.id[1] == name})
+    if group is None or not groups or group in groups:
+        return None
+    text = f"spec.poolRef.group: InferencePool {name!r} of namespace {reading.id[0]} isn't in {group}"
+    return Finding("PoolNotFound", f"{text}; {' or '.join(groups)}, where it is, is expected", patient=True)
+
+
+def _reference(reading: Reading) -> Mapping[str, Any]:
+    """The `poolRef`; empty where there is none."""
+    spec = reading.item.get("spec")
+    reference = spec.get("poolRef") if isinstance(spec, Mapping) else None
+    return reference if isinstance(reference, Mapping) else {}
+
+
 def _names_in_use(readings: Iterable[Reading]) -> dict[str, tuple[Reading, Model]]:
-    """The InferenceModel that has a model's name: the oldest, as the API defines it. By namespace, pool and name."""
+    """The InferenceModel that has a model's name: the oldest, as the API defines it. By namespace, pool and name. One
+    that is refused has the name that it had when it was good last: that is what is published."""
     holders: dict[str, tuple[Reading, Model]] = {}
     for reading, model in _models(readings):
         key = _name_key(reading, model)
@@ -196,14 +209,15 @@ def _taken(reading: Reading, in_use: Mapping[str, tuple[Reading, Model]]) -> Fin
 
 def _models(readings: Iterable[Reading]) -> Iterator[tuple[Reading, Model]]:
     for reading in readings:
-        if isinstance(reading.outcome, Reset) and not reading.shadowed_by:
-            for one in reading.outcome.documents.resources:
+        holds = reading.last_good if isinstance(reading.outcome, Rejected) else reading.outcome
+        if isinstance(holds, Reset) and not reading.shadowed_by:
+            for one in holds.documents.resources:
                 if isinstance(one, Model):
                     yield reading, one
 
 
 def _name_key(reading: Reading, model: Model) -> str:
-    return f"{reading.id[0]}/{reading.item['spec']['poolRef']['name']}/{model.model_name}"
+    return f"{reading.id[0]}/{_reference(reading).get('name')}/{model.model_name}"
 
 
 def _without_endpoints(reading: Reading, view: PoolView) -> Finding | None:
@@ -213,37 +227,51 @@ def _without_endpoints(reading: Reading, view: PoolView) -> Finding | None:
     if view.slices_of:
         text = f"there is no EndpointSlice of Service {view.slices_of!r} in namespace {namespace}"
         return Finding("NoEndpoints", f"{text}; --endpoint-slices names it", patient=True)
-    wanted = ", ".join(f"{name}={value}" for name, value in sorted(_selector(reading).items())) or "any labels"
+    wanted = ", ".join(f"{name}={value}" for name, value in sorted((_selector(reading) or {}).items())) or "any labels"
     text = f"spec.selector: no pod of namespace {namespace} has {wanted}; the labels of the model servers are expected"
     return Finding("NoEndpoints", text, patient=True)
 
 
-def _claims(views: Sequence[PoolView]) -> dict[PoolId, Finding]:
-    """Of two pools that select the same pod, what is to be said of the younger one."""
-    serving = [
-        (str(one.item["metadata"].get("creationTimestamp") or ""), view)
-        for view in views
-        if view.selected and not view.slices_of
-        for one in view.readings
-        if one.kind == POOL and isinstance(one.outcome, Reset) and not one.shadowed_by
-    ]
-    serving.sort(key=lambda pair: (pair[0], pair[1].pool.namespace, pair[1].pool.name))
-    found: dict[PoolId, Finding] = {}
-    for at, (_, younger) in enumerate(serving):
-        for _, older in serving[:at]:
-            both = frozenset(younger.selected or ()).intersection(older.selected or ())
-            if both and younger.pool not in found:
-                text = f"spec.selector: it selects pods that InferencePool {older.pool} selects too"
-                hint = "labels that only its own model servers have are expected"
-                example = f"({len(both)} of them, such as {min(both)[1]})"
-                found[younger.pool] = Finding("PodClaimedTwice", f"{text}; {hint}", example, patient=True)
-    return found
+def _claimed_twice(reading: Reading, view: PoolView) -> Finding | None:
+    """An older pool of the namespace, whoever serves that, selects pods of this one too."""
+    if not view.selected or view.slices_of:
+        return None
+    ours = _age(reading)
+    older = [one for one in view.readings if _claims(one) and one.id[1] != reading.id[1] and _age(one) < ours]
+    for other in sorted(older, key=_age):
+        theirs = _selector(other)
+        if theirs is None:
+            continue
+        both = [id for id, pod in view.selected.items() if theirs.items() <= _labels(pod).items()]
+        if both:
+            text = f"spec.selector: it selects pods that InferencePool {'/'.join(other.id)} selects too"
+            hint = "labels that only its own model servers have are expected"
+            example = f"({len(both)} of them, such as {min(both)[1]})"
+            return Finding("PodClaimedTwice", f"{text}; {hint}", example, patient=True)
+    return None
 
 
-def _selector(reading: Reading) -> Mapping[str, str]:
-    documents = reading.outcome.documents if isinstance(reading.outcome, Reset) else None
-    pools = [one for one in (documents.resources if documents else ()) if isinstance(one, Pool)]
-    return pools[0].selector if pools else {}
+def _claims(reading: Reading) -> bool:
+    """Whether it is a pool that is there to stay."""
+    return reading.kind == POOL and not reading.shadowed_by and not reading.item["metadata"].get("deletionTimestamp")
+
+
+def _age(reading: Reading) -> tuple[str, ObjectId]:
+    """What tells the older of two pools: its creation, and of two of one second its name."""
+    return str(reading.item["metadata"].get("creationTimestamp") or ""), reading.id
+
+
+def _labels(item: JsonObject) -> Mapping[str, str]:
+    return item["metadata"].get("labels") or {}
+
+
+def _selector(reading: Reading) -> Mapping[str, str] | None:
+    """The labels that a pool selects by, in any version; None where what is there is no such thing."""
+    spec = reading.item.get("spec")
+    selector = spec.get("selector") if isinstance(spec, Mapping) else None
+    if reading.resource.kind.version == "v1" and isinstance(selector, Mapping):
+        selector = selector.get("matchLabels")
+    return selector if isinstance(selector, Mapping) else None
 
 
 def _configurations(views: Iterable[PoolView]) -> Iterable[Reading]:

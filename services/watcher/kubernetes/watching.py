@@ -17,6 +17,7 @@ from typing import TypeAlias
 import structlog
 from msgspec import Struct
 
+from services.watcher.kubernetes import lines
 from services.watcher.kubernetes.backoff import Backoff, Timing
 from services.watcher.kubernetes.client import Api
 from services.watcher.kubernetes.errors import (
@@ -27,13 +28,7 @@ from services.watcher.kubernetes.errors import (
     TimedOut,
     error_of_status,
 )
-from services.watcher.kubernetes.lines import (
-    DELETED,
-    Lines,
-    WatchEvent,
-    check_object,
-    parse_event,
-)
+from services.watcher.kubernetes.lines import Lines, WatchEvent, check_object, parse_event
 from services.watcher.kubernetes.listing import list_all
 from services.watcher.kubernetes.resource import JsonObject, Resource, Selection, tidy
 from services.watcher.kubernetes.settings import KubernetesSettings
@@ -53,6 +48,10 @@ class Opened(Struct, frozen=True):
 
 class Closed(Struct, frozen=True):
     """A watch has ended, and another one is going to be tried from the last version."""
+
+    orderly: bool
+    """Whether the server ended it: until then nothing was missing. Else the connection broke off, or was silent for too
+    long."""
 
 
 class Bookmark(Struct, frozen=True):
@@ -111,13 +110,12 @@ async def watch_once(
     seconds = timing.spread(settings.kubernetes_watch_timeout)
     async with api.stream(selection, resource_version, seconds) as chunks:
         yield Opened()
-        lines = Lines(settings.kubernetes_line_limit)
+        collected = Lines(settings.kubernetes_line_limit)
         async for chunk in chunks:
-            for line in lines.feed(chunk):
+            for line in collected.feed(chunk):
                 yield parse_event(line)
-        if lines.pending:
-            # Not the whole event: it comes again after the last version.
-            log.debug("kubernetes.watch.cut", selection=str(selection), pending=lines.pending)
+        if collected.pending:  # not the whole event: it comes again after the last version
+            raise ConnectionFailed(f"the watch of {selection} ended within an event")
 
 
 async def follow(
@@ -141,7 +139,7 @@ async def follow(
     hasty = 0
     while True:
         began = timing.clock()
-        opened = useful = False
+        opened = useful = orderly = False
         try:
             async with aclosing(watch_once(api, selection, version, settings, timing)) as events:
                 async for event in events:
@@ -154,6 +152,7 @@ async def follow(
                         useful = True
                         version = happening.resource_version
                         yield happening
+            orderly = True
         except ConnectionFailed as error:
             if not opened:
                 raise
@@ -169,7 +168,7 @@ async def follow(
         hasty = hasty + 1 if not useful and timing.clock() - began < shortest else 0
         if hasty > 1:
             raise ConnectionFailed(f"each watch of {selection} ends as soon as it has begun, without an event")
-        yield Closed()
+        yield Closed(orderly)
 
 
 def _shortest(settings: KubernetesSettings) -> float:
@@ -181,14 +180,14 @@ def _read(
 ) -> Changed | Gone | Bookmark | None:
     """What an event means; None for one of a type that isn't known. Raises KubernetesError."""
     match event.type:
-        case "ADDED" | "MODIFIED" | "DELETED":
+        case lines.ADDED | lines.MODIFIED | lines.DELETED:
             check_object(event.object)
             version = event.resource_version
             item = arrive(event.object, selection.resource)
-            return Gone(item, version) if event.type == DELETED else Changed(item, version)
-        case "BOOKMARK":
+            return Gone(item, version) if event.type == lines.DELETED else Changed(item, version)
+        case lines.BOOKMARK:
             return Bookmark(event.resource_version)
-        case "ERROR":
+        case lines.ERROR:
             raise error_of_status(f"watch {selection}", event.object)
         case _:
             log.warning("kubernetes.watch.unknown_event", selection=str(selection), type=event.type)
@@ -238,9 +237,9 @@ class Watch:
     @property
     def confirmed_at(self) -> float | None:
         """When the server last confirmed that what was reported holds: by a list (the time of asking), an event, a
-        bookmark, or by answering a watch from the last version with nothing new for a second. Seconds of the clock;
-        None before the first list. While `in_touch`, that is what holds now as far as anybody can know; without
-        changes or bookmarks it lags by up to the inactivity time-out."""
+        bookmark, by answering a watch from the last version with nothing new for a second, or by ending one after its
+        time. Seconds of the clock; None before the first list. While `in_touch`, without changes and bookmarks, what
+        was reported holds as long as the server answers at all."""
         self._confirm_begin()
         return self._confirmed_at
 
@@ -278,9 +277,11 @@ class Watch:
                 self.in_touch = True
                 if not self._doubted:
                     self._recovered()
-            case Closed():
+            case Closed(orderly):
                 if self._confirm_begin():
                     self._proven()
+                    if orderly:
+                        self._confirmed_at = now
                 self._opened_at = None
                 self.in_touch = False
             case Listed(_, version, asked_at):

@@ -5,7 +5,6 @@ that they were told before, instead of letting it age.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
 from typing import Any
 
 from msgspec import Struct
@@ -13,6 +12,7 @@ from msgspec import Struct
 from shared.attributes import AttributeKey, AttributeMap
 from shared.datalayer.events import Tally
 from shared.datalayer.objects import NotificationExtractor
+from shared.datalayer.values import fault
 from shared.model import Endpoint
 
 
@@ -23,24 +23,33 @@ class Described(Struct, frozen=True):
 
 
 class Board:
-    """Attributes of all endpoints, by id."""
+    """Attributes of all endpoints, by id. `former` are those that were made until now: what nobody makes any more is
+    denied too."""
 
-    def __init__(self, extractors: Sequence[NotificationExtractor], tally: Tally) -> None:
+    def __init__(
+        self,
+        extractors: Sequence[NotificationExtractor],
+        tally: Tally,
+        former: frozenset[AttributeKey[Any]] = frozenset(),
+    ) -> None:
         self._makers = tuple((one, keys) for one in extractors if (keys := one.produces(one.name, one.parameters)))
+        self.keys = frozenset(key for _, keys in self._makers for key in keys)
+        """The attributes that are made."""
+        self._retired = dict.fromkeys(former - self.keys)
         self._tally = tally
         self._values: dict[str, dict[AttributeKey[Any], Any]] = {}
         """By endpoint: every attribute that is made, with None where the endpoint doesn't have it."""
 
     @property
     def makes(self) -> bool:
-        """Whether some extractor makes attributes: else nothing is to be sent."""
-        return bool(self._makers)
+        """Whether some extractor makes attributes, or did until now: else nothing is to be sent."""
+        return bool(self._makers or self._retired)
 
     def update(self, endpoints: Iterable[Endpoint]) -> list[str]:
         """These are all endpoints; ids of those of which something else is said than before."""
         before, self._values = self._values, {}
-        if self._makers:
-            self._values = {one.id: self._ask(one) for one in endpoints}
+        if self.makes:
+            self._values = {one.id: {**self._retired, **self._ask(one)} for one in endpoints}
         return [id for id, values in self._values.items() if values != before.get(id)]
 
     def described(self, confirmed_at: float) -> Mapping[str, Described]:
@@ -64,7 +73,7 @@ class Board:
         values: dict[AttributeKey[Any], Any] = {}
         for extractor, keys in self._makers:
             try:
-                said = extractor.attributes(endpoint)
+                said = dict(extractor.attributes(endpoint))
             except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and no other plugin's
                 self._tally.failed(extractor.name, endpoint.id, error)
                 said = {}
@@ -73,15 +82,11 @@ class Board:
                     self._tally.refused(extractor.name, endpoint.id, f"{key} isn't among what it declares to produce")
             for key in keys:
                 value = said.get(key)
-                if key.kind is float and value is not None and not _is_number(value):
-                    self._tally.refused(extractor.name, endpoint.id, f"{key} is {value!r}; a finite number is expected")
+                if reason := fault(key, value):
+                    self._tally.refused(extractor.name, endpoint.id, reason)
                     value = None
                 values[key] = value
         return values
 
     def __repr__(self) -> str:
         return f"<Board {len(self._values)} endpoints, {sum(len(keys) for _, keys in self._makers)} attributes>"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)

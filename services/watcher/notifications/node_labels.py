@@ -63,6 +63,7 @@ class NodeLabelsExtractor(NotificationExtractor):
 
     TYPE = "node-labels-extractor"
     Parameters = NodeLabelsExtractorParameters
+    READS = frozenset({"metadata"})
     DEFAULT_SOURCE = "k8s-notification-source"
     DEFAULT_SOURCE_PARAMETERS = {"version": NODE.version, "kind": NODE.kind}  # noqa: RUF012 - read-only by its type
     parameters: NodeLabelsExtractorParameters

@@ -15,6 +15,7 @@ from shared.datalayer.objects import (
     NotificationSource,
     ObjectDispatcher,
     ObjectKind,
+    Parts,
 )
 from shared.datalayer.wiring import feeds, plan
 from shared.model import Endpoint
@@ -37,13 +38,13 @@ class Notifications:
         self._endpoints: tuple[Endpoint, ...] = ()
 
     @property
-    def kinds(self) -> frozenset[ObjectKind]:
-        """The kinds of objects that somebody wants to hear of."""
-        return self._dispatcher.kinds
+    def kinds(self) -> Mapping[ObjectKind, Parts]:
+        """The kinds of objects that somebody wants to hear of, each with what is read of it."""
+        return self._dispatcher.parts
 
     @property
     def makes(self) -> bool:
-        """Whether some extractor makes attributes: else nothing is to be sent."""
+        """Whether some extractor makes attributes, or did until now: else nothing is to be sent."""
         return self._board.makes
 
     def use(self, config: LoadedConfig | None) -> None:
@@ -63,7 +64,7 @@ class Notifications:
             return
         self._plan = wanted
         self._dispatcher = ObjectDispatcher(found, self._tally)
-        self._board = Board(self._dispatcher.extractors, self._tally)
+        self._board = Board(self._dispatcher.extractors, self._tally, self._board.keys)
         self._dispatcher.reset(self._objects)
         self._stale = True
         log.info("notifications.taken", sources=self._dispatcher.describe())

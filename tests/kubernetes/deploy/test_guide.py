@@ -1,17 +1,25 @@
 """docs/kubernetes.md can be followed literally: its commands render, its examples are what the API server takes."""
 
 import asyncio
+import json
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 from pointsman.docs import DOCS
+from pointsman.local.stack import LocalStack, StackPlan, simulators
+from services.watcher.kubernetes.events import event_of
+from services.watcher.kubernetes.verdicts import Finding
 from tests.kubernetes.api import Api
-from tests.kubernetes.apiserver import ApiServer
+from tests.kubernetes.apiserver import CRDS, ApiServer
+from tests.kubernetes.conftest import OwnApiServer
 from tests.kubernetes.deploy.render import COMPONENTS, DEPLOY, NAMESPACE, OVERLAYS, Objects, Renderer, by_name
+from tests.kubernetes.deploy.test_apiserver import CRDS as GATEWAYS
 from tests.kubernetes.deploy.test_apiserver import cluster, refusals
 from tests.kubernetes.deploy.test_rbac import ALWAYS, NODES, PODS, POOL, SLICES, Permission
 
@@ -85,6 +93,101 @@ async def test_helm_installs_upgrades_and_goes_back(
     assert f"picks for the InferencePool {namespace}/llama" in said[0]
     config = await cluster.get("v1", "ConfigMap", "pointsman-config", namespace)
     assert "maxNumOfEndpoints: 3" in config["data"]["pointsman.yaml"]
+
+
+NOT_RUN = {
+    "apply -f https": "the definitions come from the internet, and are there in a form of ours",
+    "--namespace inference port-forward": "there is no kubelet, so no pod runs",
+}
+"""The beginnings of the page's kubectl commands that can't be run here, and why."""
+
+
+async def test_kubectl_takes_the_pages_commands_as_they_stand(
+    kubectl: Path, own_apiserver: OwnApiServer, tmp_path: Path
+) -> None:
+    """All of them, in the page's order, with the example of a kustomization, a server without anything, and two objects
+    that the commands are to show."""
+    server = await own_apiserver(crds=(*CRDS, *GATEWAYS))
+    environment = {"KUBECONFIG": str(server.kubeconfig(tmp_path / "kubeconfig")), "HOME": str(tmp_path), "PATH": ""}
+    folder = tmp_path / "inference"
+    folder.mkdir()
+    (text,) = [one for one in EXAMPLES if "kind: Kustomization" in one]
+    (folder / "kustomization.yaml").write_text(text)
+    (tmp_path / "pointsman").symlink_to(ROOT)
+    said: dict[str, str] = {}
+    shown = False
+    async with server.client() as admin:
+        for words in (words[1:] for words in commands() if words[0] == "kubectl"):
+            command = " ".join(words)
+            if any(command.startswith(one) for one in NOT_RUN):
+                continue
+            if "get" in words and not shown:
+                await something_to_see(admin)
+                shown = True
+            done = await asyncio.to_thread(
+                subprocess.run,
+                [str(kubectl), *words],
+                cwd=folder if "-k" in words else ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, f"{command}: {done.stderr}"
+            said[command] = done.stdout
+    assert len(said) + len(NOT_RUN) == len([words for words in commands() if words[0] == "kubectl"])
+    assert "deployment.apps/pointsman-picker created" in said["apply -k ."]
+    assert said["--namespace inference get inferencepool"].splitlines()[1].startswith("model-servers ")
+    assert "name: premium" in said["--namespace inference get inferenceobjectives -o yaml"]
+    assert "PoolNotFound" in said["--namespace inference events --types=Warning"]
+    ours = "app.kubernetes.io/instance=pointsman"
+    assert "a-picker" in said[f"--namespace inference get pods -l {ours}"]
+
+
+async def test_curl_is_answered_as_the_page_says(tmp_path: Path) -> None:
+    """The page's commands, with the addresses of a picker and a proxy that have been started here."""
+    if (curl := shutil.which("curl")) is None:
+        pytest.skip("there is no curl")
+    plan = StackPlan(simulators=simulators(1, models="llama", speed=20), collectors=1, pickers=1)
+    said: list[str] = []
+    async with LocalStack(plan, tmp_path) as stack:
+        (picker,) = stack.pickers
+        for words in (words for words in commands() if words[0] == "curl"):
+            there = [
+                word.replace("localhost:9090", picker.url.removeprefix("http://")).replace("http://GATEWAY", stack.url)
+                for word in words[1:]
+            ]
+            done = await asyncio.to_thread(
+                subprocess.run, [curl, "--noproxy", "*", *there], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{words}: {done.stderr}"
+            said.append(done.stdout)
+    ready, state, answer, decision = said
+    assert "ready" in ready
+    (endpoint,) = json.loads(state)["endpoints"]
+    assert endpoint["attributes"]
+    assert answer.startswith("HTTP/1.1 200")
+    assert '"model":"llama"' in answer.replace(" ", "")
+    assert endpoint["id"] in decision
+
+
+async def something_to_see(admin: Api) -> None:
+    """A pod of ours, an objective, and an Event as a watcher makes it."""
+    labels = {"app.kubernetes.io/instance": "pointsman"}
+    pod = {"metadata": {"name": "a-picker", "labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+    for document in (
+        {"apiVersion": "v1", "kind": "Pod", **pod},
+        {
+            "apiVersion": "inference.networking.x-k8s.io/v1alpha2",
+            "kind": "InferenceObjective",
+            "metadata": {"name": "premium"},
+            "spec": {"poolRef": {"name": "model-servers"}, "priority": 1},
+        },
+    ):
+        await admin.apply(document, NAMESPACE)
+    objective = await admin.get("inference.networking.x-k8s.io/v1alpha2", "InferenceObjective", "premium", NAMESPACE)
+    finding = Finding("PoolNotFound", "spec.poolRef.name: there is no InferencePool")
+    await admin.create(event_of(objective, finding, "watcher-1", "2026-08-01T12:00:00.000000Z"), NAMESPACE)
 
 
 async def test_the_example_of_a_kustomization_is_taken(renderer: Renderer, cluster: Api, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kubernetes.deploy.tools import HELM, KUSTOMIZE, find_or_install
-from tests.kubernetes.peers import PeersMissing
+from tests.kubernetes.deploy.tools import HELM, KUSTOMIZE, find_or_build_kubectl, find_or_install
+from tests.kubernetes.peers import VERSION, PeersMissing
 
 GO = """#!/bin/sh
 echo "$*" >> "$CALLS"
@@ -69,6 +69,17 @@ def test_without_go_the_one_of_path_is_taken(machine: Machine, installed: str, c
     machine.has(installed)
     name, argument = command
     assert find_or_install(KUSTOMIZE, print, machine.environment) == (f"{machine.bin}/{name}", argument)
+
+
+def test_kubectl_is_that_of_the_cache_or_of_path(machine: Machine) -> None:
+    with pytest.raises(PeersMissing, match=r"kubectl .* isn't built yet, .* no Go .*; nor is it in PATH"):
+        find_or_build_kubectl(print, machine.environment)
+    machine.has("kubectl")
+    assert find_or_build_kubectl(print, machine.environment) == machine.bin / "kubectl"
+    built = machine.kept / f"kubectl-{VERSION}/kubectl"
+    built.parent.mkdir(parents=True)
+    (machine.bin / "kubectl").rename(built)
+    assert find_or_build_kubectl(print, machine.environment) == built
 
 
 def test_with_neither_it_says_what_would_help(machine: Machine) -> None:

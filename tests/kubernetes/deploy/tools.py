@@ -1,5 +1,5 @@
-"""Where the real helm and kustomize come from: in one version each, installed with Go once for each user; without Go
-those of PATH, in whatever version they are there.
+"""Where the real helm, kustomize and kubectl come from: in one version each, installed with Go once for each user;
+without Go those of PATH, in whatever version they are there. kubectl is built as the API server is, of the same module.
 """
 
 import os
@@ -9,7 +9,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from tests.kubernetes.peers import Environment, Go, PeersMissing, Report, executable, find_go, kept, only_one, which
+from tests.kubernetes.peers import (
+    Environment,
+    Go,
+    PeersMissing,
+    Report,
+    built,
+    executable,
+    find_go,
+    kept,
+    only_one,
+    which,
+)
 
 
 class Tool(Struct, frozen=True):
@@ -56,6 +67,17 @@ def find_or_install(tool: Tool, report: Report, environment: Environment | None 
         f"{tool.name} {tool.version} isn't in {target.parent}, there is no Go to install it with (https://go.dev/dl), "
         f"and neither is {' or '.join(tool.stand_ins)} in PATH"
     )
+
+
+def find_or_build_kubectl(report: Report, environment: Environment | None = None) -> Path:
+    """The program. Raises PeersMissing when there is neither it nor Go to make it."""
+    environment = os.environ if environment is None else environment
+    try:
+        return built("kubectl", report, environment)
+    except PeersMissing as error:
+        if (found := which("kubectl", environment)) is not None:
+            return found
+        raise PeersMissing(f"{error}; nor is it in PATH") from error
 
 
 def _install(tool: Tool, target: Path, go: Path, report: Report, environment: Environment) -> None:

@@ -119,6 +119,41 @@ async def test_a_pool_that_is_removed_leaves_nothing_behind(connect: Connect) ->
         }
 
 
+async def test_a_pool_that_the_new_leader_doesnt_know_stays_as_it_is_and_gets_older(connect: Connect) -> None:
+    other = pool_token("default", "other")
+    theirs: dict[str, Fact] = {fact_key(other, fact): fact for fact in endpoints("x", "y").values()}
+    first = FactPublisher(await connect(), SUBJECTS, "w1", age=lambda _: 40.0)
+    async with leading(first):
+        first.update(endpoints("a") | theirs, [POOL, other])
+        await first.wait_published(2.0)
+    second = FactPublisher(await connect(), SUBJECTS, "w2", synced_interval=0.05, check_interval=0.1)
+    async with leading(second), reading(await connect(), other) as (replica, view):
+        second.update(endpoints("b"), [POOL], kept=[other])
+        await second.wait_published(2.0)
+        await until(lambda: replica.synced and replica.epoch == second.epoch and replica.age() < 0.5)
+        assert view.facts == theirs
+        assert 40.0 <= replica.source_age() < 50.0
+        await until(lambda: replica.source_age() >= 40.5)
+        view.clear()
+        second.update(endpoints("b") | {key: theirs[key] for key in list(theirs)[:1]}, [POOL, other])
+        await until(lambda: len(view.facts) == 1)
+        await until(lambda: replica.source_age() < 2.0)
+        assert second.repaired == 0
+
+
+async def test_a_pool_that_nobody_ever_published_isnt_called_empty_by_one_that_doesnt_know_it(
+    connect: Connect,
+) -> None:
+    publisher = FactPublisher(await connect(), SUBJECTS, "w1", synced_interval=0.05)
+    async with leading(publisher), reading(await connect()) as (replica, _):
+        publisher.update({}, [], kept=[POOL])
+        await publisher.wait_published(2.0)
+        await asyncio.sleep(0.3)
+        assert not replica.synced
+        publisher.update({}, [POOL])
+        await until(lambda: replica.synced)
+
+
 async def test_nothing_is_published_before_the_owner_knows_its_facts(connect: Connect) -> None:
     """A standby that has just taken over must not clear what the former leader published."""
     first = FactPublisher(await connect(), SUBJECTS, "w1")
@@ -146,6 +181,7 @@ async def test_a_new_leader_writes_only_what_differs_and_removes_what_its_predec
         async with leading(second):
             second.update(endpoints("a", "b", "c"), [POOL])
             await until(lambda: view.facts == endpoints("a", "b", "c"), what=lambda: (second, replica))
+            await second.wait_published(2.0)
             assert second.written == 1
             assert second.deleted == 1
             assert not any(isinstance(event, Reset) for event in view.events)
@@ -281,7 +317,7 @@ async def test_what_somebody_writes_by_hand_is_skipped_counted_and_repaired(conn
             await js.put(stranger, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=1.0)
             await until(lambda: replica.malformed.total >= 3)
         assert view.facts == endpoints("a", "b")
-        assert [line["event"] for line in lines].count("bus.message.malformed") == 1
+        assert [line["sender"] for line in lines if line["event"] == "bus.message.malformed"] == [POOL]
         await until(lambda: publisher.repaired >= 3, what=lambda: publisher)
         await publisher.wait_published(2.0)
         async with reading(await connect()) as (late, fresh):
@@ -330,10 +366,15 @@ async def test_a_fact_of_a_newer_version_does_not_keep_a_reader_from_the_others(
         await js.put(bus, SUBJECTS.fact(change.key), ledger.envelope(change.raw), timeout=1.0)
         ledger.done(change)
     await js.put(bus, SUBJECTS.fact(f"{POOL}.synced"), encode(ledger.synced(POOL)), timeout=1.0)
-    async with reading(await connect()) as (replica, view):
-        await until(lambda: replica.synced, what=lambda: replica)
-        assert set(view.facts) == {a}
-        assert replica.malformed.total == 1
+    with capture_logs() as lines:
+        async with reading(await connect()) as (replica, view):
+            await until(lambda: replica.synced, what=lambda: replica)
+            assert set(view.facts) == {a}
+            assert replica.malformed.total == 1
+            await js.put(bus, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=1.0)
+            await until(lambda: replica.malformed.total == 2)
+    bad = [line["sender"] for line in lines if line["event"] == "bus.message.malformed"]
+    assert bad == [f"{POOL}, epoch 1", POOL], "two senders, a line for each"
 
 
 async def test_repr_and_readiness_tell_the_truth(connect: Connect) -> None:

@@ -62,6 +62,19 @@ async def test_while_nats_is_away_nobody_takes_the_others_for_dead(server: NatsS
         assert len(changes) == 2
 
 
+async def test_two_members_with_one_id_hear_of_each_other(connect: Connect) -> None:
+    async with (
+        member(await connect(), "c1") as (first, changes),
+        member(await connect(), "c2") as (other, _),
+        member(await connect(), "c1") as (second, _),
+    ):
+        await until(lambda: first.taken() and second.taken(), 10.0)
+        assert first.taken() == "another collector has the id 'c1' too; each needs an --id of its own"
+        assert first.namesake.messages >= 3
+        assert other.taken() is None
+        assert changes[-1] == ("c1", "c2")
+
+
 async def test_a_heartbeat_that_cannot_be_decoded_is_counted(connect: Connect) -> None:
     bus = await connect()
     async with member(await connect(), "c1") as (first, changes):

@@ -42,17 +42,17 @@ class Reader:
     """A picker's view of the facts: what there is now, and every event that led to it."""
 
     def __init__(self, url: str, pool: str = POOL) -> None:
-        self._bus = Bus(url, name="reader")
+        self.bus = Bus(url, name="reader")
         self.events: list[Event] = []
-        self.replica = Replica(self._bus, Subjects(), pool, self.events.append)
+        self.replica = Replica(self.bus, Subjects(), pool, self.events.append)
 
     async def start(self) -> None:
         await self.replica.start()
-        await self._bus.start()
+        await self.bus.start()
 
     async def close(self) -> None:
         await self.replica.close()
-        await self._bus.close()
+        await self.bus.close()
 
     def facts(self, kind: str) -> dict[str, Fact]:
         """The facts of a kind by name."""

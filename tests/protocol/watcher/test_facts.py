@@ -6,6 +6,8 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from services.watcher.app import WatcherService
+from shared.bus import jetstream
+from shared.bus.subjects import Subjects
 from shared.model import Configuration, Endpoint, Objective, Pool
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import endpoints_text, eventually, reader, replace, watcher
@@ -49,6 +51,17 @@ async def test_what_the_file_states_is_published(nats: NatsServer, tmp_path: Pat
         assert metric(service, "pointsman_watcher_facts_written_total") == 3.0
         assert metric(service, "pointsman_watcher_leader") == 1.0
         assert metric(service, "pointsman_bus_connected") == 1.0
+
+
+async def test_what_a_stranger_writes_among_the_facts_is_counted(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a"))
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
+        await seen.sees("a")
+        assert metric(service, "pointsman_bus_malformed_messages_total") == 0.0
+        key = Subjects().fact("default_default.endpoint.ghost")
+        await jetstream.put(seen.bus, key, b"garbage", timeout=1.0)
+        await eventually(lambda: metric(service, "pointsman_bus_malformed_messages_total") == 1.0, "counted")
 
 
 async def test_a_file_that_is_replaced_by_rename_is_published(nats: NatsServer, tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+import gc
+
 from shared.attributes import KV_CACHE_USAGE, STANDARD_KEYS, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap, Sample
 
 
@@ -34,6 +36,15 @@ def test_equal_keys_are_one() -> None:
     assert AttributeKey("Depth", "one", float) is AttributeKey("Depth", "one", float)
     assert AttributeKey("Depth", "one", float) != AttributeKey("Depth", "other", float)
     assert len({AttributeKey("Depth", "one", float), AttributeKey("Depth", "one", tuple)}) == 2
+
+
+def test_keys_that_nobody_has_any_more_are_forgotten() -> None:
+    """Every configuration may name others."""
+    key = AttributeKey("Once", "one", float)
+    assert ("Once", "one", float) in AttributeKey._known
+    del key
+    gc.collect()
+    assert ("Once", "one", float) not in AttributeKey._known
 
 
 def test_what_has_changed_is_told_once() -> None:

@@ -201,7 +201,7 @@ async def test_a_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
 
 async def test_a_file_that_changes_while_it_is_read_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read the first time is half of the old and half of the new text, and must not be used."""
-    read = files._bytes
+    read = files.read_bytes
     readings: list[bytes] = []
 
     def reading(origin: str, limit: int) -> bytes:
@@ -211,7 +211,7 @@ async def test_a_file_that_changes_while_it_is_read_is_read_again(path: Path, mo
         readings.append(data)
         return data
 
-    monkeypatch.setattr(files, "_bytes", reading)
+    monkeypatch.setattr(files, "read_bytes", reading)
     assert said(await source(path).load()) == [("endpoints.yaml", "b")]
     assert len(readings) == 2
 
@@ -219,14 +219,14 @@ async def test_a_file_that_changes_while_it_is_read_is_read_again(path: Path, mo
 async def test_a_file_that_changes_all_the_time_is_rejected_at_the_start(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = files._bytes
+    read = files.read_bytes
 
     def reading(origin: str, limit: int) -> bytes:
         data = read(origin, limit)
         path.write_text(GOOD + "#" * (path.stat().st_size + 1))
         return data
 
-    monkeypatch.setattr(files, "_bytes", reading)
+    monkeypatch.setattr(files, "read_bytes", reading)
     monkeypatch.setattr(files, "UNSTEADY_WAIT", 0.0)
     assert said(await source(path).load()) == [
         ("endpoints.yaml", "document: changes all the time; a file should be replaced by rename")
@@ -282,12 +282,12 @@ async def test_files_are_read_again_for_objects_that_somebody_wants_to_hear_of(t
     (tmp_path / "b.yaml").write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")
     files = source(tmp_path)
     assert [one.documents.objects for one in await files.load() if isinstance(one, Reset)] == [(), ()]
-    assert files.want(frozenset({NODE}))
+    assert files.want({NODE: None})
     events = [one for one in await files.load() if isinstance(one, Reset)]
     assert [[one.name for one in event.documents.objects] for event in events] == [[], ["n1"]]
-    assert not files.want(frozenset({NODE}))
+    assert not files.want({NODE: None})
     assert await files.load() == []
-    assert files.want(frozenset())
+    assert files.want({})
     assert [one.documents.objects for one in await files.load() if isinstance(one, Reset)] == [(), ()]
 
 
@@ -296,7 +296,7 @@ async def test_a_file_that_has_gone_before_it_is_read_again_is_removed_all_the_s
     (tmp_path / "b.yaml").write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")
     files = source(tmp_path)
     await files.load()
-    files.want(frozenset({NODE}))
+    files.want({NODE: None})
     (tmp_path / "b.yaml").unlink()
     assert said(await files.load()) == [("a.yaml", ""), ("b.yaml", "removed")]
 
@@ -305,12 +305,12 @@ async def test_a_file_that_is_not_watched_is_read_again_for_other_objects_only(p
     files = source(path, watched=False)
     await files.load()
     assert await files.load() == []
-    files.want(frozenset({NODE}))
+    files.want({NODE: None})
     assert [type(one) for one in await files.load()] == [Reset]
     assert await files.load() == []
 
 
 async def test_before_anything_was_read_nothing_is_to_be_read_again(path: Path) -> None:
     files = source(path)
-    assert not files.want(frozenset({NODE}))
+    assert not files.want({NODE: None})
     assert files.confirmed(7.0) == 7.0

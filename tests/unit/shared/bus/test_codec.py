@@ -22,8 +22,6 @@ from shared.bus.columns import (
 from shared.bus.errors import Malformed
 from shared.bus.messages import (
     MAX_FRAME_ENDPOINTS,
-    DumpPiece,
-    DumpRequest,
     Epoch,
     FactEnvelope,
     Frame,
@@ -31,8 +29,6 @@ from shared.bus.messages import (
     Load,
     Member,
     Message,
-    PlacementBatch,
-    Placements,
     Synced,
 )
 from shared.model import Endpoint, Pool
@@ -53,9 +49,6 @@ MESSAGES: list[Message] = [
     ),
     Load(sender="p", sent=1.0, sequence=1, ids=pack_hashes([1, 2]), requests=pack_counts([1, 2]), tokens=bytes(8)),
     Member(id="c", tier="collector", sent=1.0),
-    PlacementBatch(sender="p", sent=1.0, sequence=1, entries=(Placements("a", pack_hashes([1])),)),
-    DumpRequest(sender="p"),
-    DumpPiece(sender="p", sequence=1, index=0, last=True, entries=()),
     Holder(owner="w"),
 ]
 

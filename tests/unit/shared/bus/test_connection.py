@@ -3,9 +3,13 @@
 import asyncio
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from nats.aio.client import Client
 
+from shared.bus import connection
 from shared.bus.connection import Bus
 from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusOptionError, NotConnected
@@ -105,6 +109,48 @@ async def test_without_a_server_a_bus_starts_says_why_it_is_not_ready_and_goes_o
     finally:
         await bus.close()
     assert "closed" in (bus.readiness() or "")
+
+
+@pytest.mark.parametrize("step", ["connect", "subscribe"])
+async def test_a_client_that_swallows_the_cancellation_doesnt_keep_a_bus_from_closing(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """As asyncio.wait_for of Python 3.11 does, when what it waits for is there at the same moment."""
+    begun = asyncio.Event()
+
+    async def swallows() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+    class Connected(Client):
+        is_connected = True
+
+        async def connect(self, *_: Any, **__: Any) -> None:
+            if step == "connect":
+                await swallows()
+
+        async def subscribe(self, *_: Any, **__: Any) -> Any:
+            await swallows()
+
+        async def close(self) -> None:
+            pass
+
+        @property
+        def connected_server_version(self) -> Any:
+            return SimpleNamespace(major=2, minor=15, patch=0)
+
+        def new_inbox(self) -> str:
+            return "_INBOX.a"
+
+    monkeypatch.setattr(connection, "NatsClient", Connected)
+    bus = Bus("nats://127.0.0.1:4222", name="test", connect_timeout=20.0)
+    await bus.start()
+    await begun.wait()
+    await asyncio.wait_for(bus.close(), 5.0)
+    assert not bus.connected
 
 
 async def test_something_that_is_no_nats_server_is_named_as_the_reason() -> None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.bus.codec import MASK, decode, encode_fact, fact_digest
+from shared.bus.codec import MASK, decode, encode, encode_fact, fact_digest
 from shared.bus.ledger import Change, Ledger
-from shared.bus.messages import FactEnvelope
+from shared.bus.messages import FactEnvelope, Synced
 from shared.bus.publisher import next_epoch
-from shared.bus.subjects import fact_key
+from shared.bus.subjects import fact_key, synced_key
 from shared.model import Endpoint, Fact
 
 POOL = "default_p"
@@ -122,6 +122,86 @@ def test_synced_describes_what_is_stored_per_pool() -> None:
     assert ledger.synced("default_q").count == 1
     assert (ledger.synced("default_empty").count, ledger.synced("default_empty").digest) == (0, 0)
     assert ledger.pools == ("default_empty", POOL, "default_q")
+
+
+def test_a_pool_that_is_kept_stays_as_it_is_found_until_it_is_stated() -> None:
+    """An owner that doesn't know yet what a pool is must neither take it away nor let it age unseen."""
+    ledger, other = Ledger(), "default_other"
+    ledger.want(facts(endpoint("a")), [POOL], [other])
+    theirs = facts(endpoint("x"), endpoint("y"), pool=other)
+    was = Synced(epoch=1, sequence=7, count=2, digest=3, age=4.0)
+    found: list[tuple[str, bytes | None]] = [(key, encode_fact(fact)) for key, fact in theirs.items()]
+    assert list(ledger.complete) == [POOL], "nobody knows what there is"
+    ledger.adopt([*found, (synced_key(other), encode(was))], trust=True)
+    assert [change.key for change in settle(ledger)] == list(facts(endpoint("a")))
+    assert list(ledger.complete) == [other, POOL]
+    assert ledger.found_age(other) == 4.0
+    assert ledger.synced(other).count == 2
+    assert ledger.keys == 3 + 2 + 1, "facts, a synced for each pool, the epoch"
+    ledger.want(facts(endpoint("a"), endpoint("b")), [POOL], [other])
+    assert [change.key for change in settle(ledger)] == list(facts(endpoint("b")))
+    ledger.want(facts(endpoint("a"), endpoint("b")) | facts(endpoint("y"), pool=other), [POOL, other])
+    assert settle(ledger) == [Change("default_other.endpoint.default/x", None)]
+    assert ledger.found_age(other) is None
+
+
+def test_a_kept_pool_is_written_again_where_readers_may_have_missed_it() -> None:
+    ledger = Ledger()
+    ledger.want({}, [], [POOL])
+    raw = encode_fact(endpoint("a"))
+    (key,) = facts(endpoint("a"))
+    ledger.adopt([(key, raw)], trust=True)
+    assert settle(ledger) == []
+    ledger.adopt([(key, raw)], trust=False)
+    assert settle(ledger) == [Change(key, raw)]
+    ledger.adopt([], trust=True)
+    assert settle(ledger) == [], "somebody has deleted it by hand: it isn't known what is right"
+
+
+@pytest.mark.parametrize("found", [None, b"\xc1"])
+def test_a_kept_pool_of_which_no_complete_copy_was_found_isnt_called_complete(found: bytes | None) -> None:
+    ledger = Ledger()
+    ledger.want({}, [], [POOL])
+    ledger.adopt([(synced_key(POOL), found)] if found else [], trust=True)
+    assert ledger.complete == ()
+    assert settle(ledger) == []
+
+
+def test_a_fact_of_a_pool_that_is_kept_is_refused() -> None:
+    with pytest.raises(ValueError, match="is no fact of one of the pools"):
+        Ledger().want(facts(endpoint("a")), [POOL], [POOL])
+
+
+def test_single_facts_can_be_kept_too_until_they_are_stated() -> None:
+    ledger = Ledger()
+    (x,), (y,) = facts(endpoint("x")), facts(endpoint("y"))
+    ledger.want(facts(endpoint("a")), [POOL], [x, y])
+    ledger.adopt([(x, encode_fact(endpoint("x")))], trust=True)
+    assert [change.key for change in settle(ledger)] == list(facts(endpoint("a")))
+    assert ledger.synced(POOL).count == 2
+    ledger.want(facts(endpoint("a"), endpoint("x", port=9000)), [POOL], [x])
+    assert settle(ledger) == [Change(x, encode_fact(endpoint("x", port=9000)))], "what is stated goes before"
+    ledger.adopt([(key, encode_fact(endpoint(key[-1]))) for key in (x, y)], trust=True)
+    assert {(change.key, change.raw is None) for change in settle(ledger)} >= {(x, False), (y, True)}
+    ledger.want(facts(endpoint("a")), [POOL], [x])
+    ledger.want(facts(endpoint("a")), [POOL])
+    assert settle(ledger) == [Change(x, None)]
+
+
+@pytest.mark.parametrize("key", ["default_other.endpoint.x", "default_p.synced"])
+def test_a_key_that_is_no_fact_of_the_pools_cant_be_kept(key: str) -> None:
+    with pytest.raises(ValueError, match="is no fact of one of the pools"):
+        Ledger().want({}, [POOL], [key])
+
+
+def test_a_pool_that_becomes_kept_keeps_what_it_holds() -> None:
+    ledger = Ledger()
+    ledger.want(facts(endpoint("a")), [POOL])
+    ledger.adopt([], trust=True)
+    settle(ledger)
+    ledger.want({}, [], [POOL])
+    assert settle(ledger) == []
+    assert ledger.complete == (POOL,)
 
 
 def test_every_write_has_its_own_sequence_which_starts_anew_with_an_epoch() -> None:

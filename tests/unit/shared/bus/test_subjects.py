@@ -107,9 +107,6 @@ def every_name(subjects: Subjects) -> set[str]:
         subjects.lease_released("watcher"),
         subjects.load("default_p", "a"),
         subjects.loads("default_p"),
-        subjects.prefixes("default_p", "a"),
-        subjects.all_prefixes("default_p"),
-        subjects.prefix_dump("default_p", "a"),
         subjects.member("default_p", "collector", "a"),
         subjects.members("default_p", "collector"),
     }
@@ -130,7 +127,6 @@ def test_names_are_those_of_the_design() -> None:
     assert subjects.republished(">") == "pointsman.kv.endpoints.>"
     assert subjects.frame("default_p", "c.1", 2) == "$KV.attributes.default_p.c=2E1.2"
     assert subjects.load("default_p", "picker-1") == "pointsman.default_p.load.picker-1"
-    assert subjects.prefixes("default_p", "picker-1") == "pointsman.default_p.prefix.picker-1"
     assert subjects.member("default_p", "collector", "c1") == "pointsman.default_p.member.collector.c1"
     staging = Subjects("staging")
     assert staging.endpoints_bucket == "staging_endpoints"

@@ -1,12 +1,15 @@
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from shared.attributes import ALWAYS, AttributeKey, AttributeMap
+from services.picker.state.view import View
+from shared.attributes import ALWAYS, AttributeKey, AttributeMap, Sample
 from shared.datalayer.endpoints import (
     EndpointDispatcher,
     EndpointEvent,
@@ -20,6 +23,8 @@ from shared.model import Endpoint
 from shared.plugin import Tier
 
 PORT = AttributeKey("Port", "port", float)
+SIZE = AttributeKey("Size", "says", float)
+NAMES: AttributeKey[tuple[str, ...]] = AttributeKey("Names", "says", tuple)
 
 
 class Listener(EndpointExtractor):
@@ -138,7 +143,7 @@ def test_what_extractors_made_goes_with_them() -> None:
     world.reset(A)
     assert world.of("a").get(PORT) == 8000.0
     world.events.close()
-    assert world.of("a").get(PORT) is None
+    assert world.of("a").sample(PORT) == Sample(None, ALWAYS), "pickers are told"
 
 
 def test_without_extractors_nothing_is_kept() -> None:
@@ -161,7 +166,75 @@ def test_a_failing_extractor_leaves_no_attribute_of_before() -> None:
     world.events.upsert(A)
     assert world.of("a").get(PORT) == 8000.0
     world.events.upsert(replace(A, port=9000))
-    assert world.of("a").get(PORT) is None
+    assert world.of("a").sample(PORT) == Sample(None, ALWAYS)
+
+
+class Says(EndpointExtractor):
+    """Puts what it is told to."""
+
+    TYPE = "says"
+    PRODUCES: ClassVar[tuple[AttributeKey[Any], ...]] = (SIZE, NAMES)
+
+    def __init__(self, says: dict[AttributeKey[Any], Any], at: Any = ALWAYS) -> None:
+        super().__init__("says")
+        self.says = says
+        self._at = at
+
+    def on_endpoint(self, event: EndpointEvent, attributes: AttributeMap) -> None:
+        for key, value in self.says.items():
+            attributes.put(key, value, self._at)
+
+
+def test_what_an_extractor_declares_and_doesnt_say_is_denied() -> None:
+    says = Says({SIZE: 2.0, NAMES: ("x",)})
+    world = World(says)
+    world.events.upsert(A)
+    assert dict(world.of("a").items()) == {SIZE: Sample(2.0, ALWAYS), NAMES: Sample(("x",), ALWAYS)}
+    says.says = {SIZE: None}
+    world.of("a").drop(NAMES)
+    world.events.upsert(replace(A, port=9000))
+    assert dict(world.of("a").items()) == {SIZE: Sample(None, ALWAYS), NAMES: Sample(None, ALWAYS)}
+    assert world.tally.failures == {"says": 0}
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        ({SIZE: "large"}, "Size/says is 'large'; a finite number is expected"),
+        ({NAMES: ["x"]}, "Names/says is ['x']; a tuple is expected"),
+        ({PORT: 1.0}, "Port/port isn't among what it declares to produce"),
+    ],
+)
+def test_a_value_that_would_break_the_readers_costs_only_itself(
+    says: dict[AttributeKey[Any], Any], reason: str
+) -> None:
+    world = World(Listener(), Says(says))
+    with capture_logs() as logs:
+        world.events.upsert(A)
+    assert [one["reason"] for one in logs] == [reason]
+    assert {key.name: sample.value for key, sample in world.of("a").items()} == {
+        "Port": 8000.0,
+        "Size": None,
+        "Names": None,
+    }
+    assert world.tally.failures == {"port": 0, "says": 1}
+
+
+@pytest.mark.parametrize("at", ["now", math.nan, None])
+def test_a_value_without_a_time_is_refused(at: Any) -> None:
+    world = World(Says({SIZE: 1.0}, at))
+    world.events.upsert(A)
+    assert world.of("a").get(SIZE) is None
+    assert world.tally.failures == {"says": 1}
+
+
+def test_no_value_that_an_extractor_says_stops_a_pickers_decisions() -> None:
+    view, says = View(), Says({SIZE: "large"})
+    events = EndpointDispatcher([Feed(EndpointNotificationSource("e"), (says,))], view.made, Tally())
+    view.reset({"default.endpoint.a": A})
+    events.reset(view.endpoints)
+    assert len(view.layout) == 1
+    assert np.isnan(view.columns.numbers(SIZE.wire).values).all()
 
 
 def test_a_reason_is_logged_once() -> None:

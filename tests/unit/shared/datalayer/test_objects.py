@@ -10,6 +10,7 @@ from shared.datalayer.objects import (
     NotificationExtractor,
     NotificationSource,
     ObjectDispatcher,
+    ObjectFeed,
     ObjectKind,
 )
 from shared.datalayer.wiring import Feed
@@ -121,6 +122,32 @@ def test_an_extractor_hears_of_its_sources_kind_only() -> None:
     assert pods.told == [("added", "p")]
     assert events.kinds == {NODE, POD}
     assert [(one["kind"], one["objects"]) for one in events.describe()] == [("v1 Node", 1), ("v1 Pod", 1)]
+
+
+@pytest.mark.parametrize(
+    ("reads", "parts"),
+    [
+        ([{"metadata"}], {"metadata"}),
+        ([{"metadata"}, {"spec", "metadata"}], {"metadata", "spec"}),
+        ([{"metadata"}, None], None),
+        ([None, {"metadata"}], None),
+        ([], None),
+    ],
+    ids=["metadata", "of two", "of one that says nothing", "of another that says nothing", "of nobody"],
+)
+def test_of_a_kind_is_wanted_what_any_of_its_extractors_reads_and_all_where_one_does_not_say(
+    reads: list[set[str] | None], parts: set[str] | None
+) -> None:
+    def listener(names: set[str] | None) -> Listener:
+        made = Listener(str(names))
+        made.READS = None if names is None else frozenset(names)  # type: ignore[misc]
+        return made
+
+    feeds: list[ObjectFeed] = [
+        Feed(Source(NODE), tuple(map(listener, reads))),
+        Feed(Source(POD), (listener(None),)),
+    ]
+    assert ObjectDispatcher(feeds, Tally()).parts == {NODE: parts, POD: None}
 
 
 def test_extractors_say_whether_endpoints_are_concerned() -> None:

@@ -27,11 +27,15 @@ def item_of(kind: str, name: str, spec: dict[str, Any], group: str = EXPERIMENTA
     return {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {**common, **metadata}, "spec": spec}
 
 
-def reading(item: JsonObject, pool: PoolId = LLAMA, shadowed_by: str = "") -> Reading:
-    """As the source of that pool reads it."""
+def reading(
+    item: JsonObject, pool: PoolId = LLAMA, shadowed_by: str = "", last_good: JsonObject | None = None
+) -> Reading:
+    """As the source of that pool reads it, which has read the last good one before."""
     group, _, version = item["apiVersion"].partition("/")
     outcome = read_item(item, item["kind"], "origin", pool)
-    return Reading(resource_of(item["kind"], group, version), item, outcome, shadowed_by)
+    before = None if last_good is None else read_item(last_good, item["kind"], "origin", pool)
+    good = before if isinstance(before, Reset) else None
+    return Reading(resource_of(item["kind"], group, version), item, outcome, shadowed_by, good)
 
 
 def objective(name: str = "premium", pool: str = "llama", *, priority: object = 1, **metadata: Any) -> JsonObject:
@@ -48,10 +52,15 @@ def pool(name: str = "llama", port: int = 8000, created: str = "2026-01-01T00:00
     return item_of(POOL, name, spec, STABLE, creationTimestamp=created)
 
 
+def pods(*names: str, **labels: str) -> dict[tuple[str, str], JsonObject]:
+    """Pods with these labels, as a feed has them."""
+    return {("default", name): {"metadata": {"name": name, "labels": labels}} for name in names}
+
+
 def view(*items: JsonObject, name: str = "llama", **more: Any) -> PoolView:
     """Of a pool that is there."""
     served = PoolId("default", name)
-    told: dict[str, Any] = {"pools": {name}, "selected": {("default", "a")}, **more}
+    told: dict[str, Any] = {"pools": {name}, "selected": pods("a"), **more}
     return PoolView(pool=served, readings=[reading(one, served) for one in items], **told)
 
 

@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.watcher.kubernetes.client import Client, Document
 from services.watcher.kubernetes.cluster import Cluster, Feed, Wanted
 from services.watcher.kubernetes.errors import ConnectionFailed, Forbidden, KubernetesError, NotFound
-from services.watcher.kubernetes.resource import JsonObject, Resource
+from services.watcher.kubernetes.resource import JsonObject, Resource, tidy
 from services.watcher.kubernetes.settings import KubernetesSettings
 from shared.datalayer.objects import ObjectKind
 from tests.fake_kubernetes import cluster as fake
@@ -34,11 +35,18 @@ class Api(FakeApi):
     def __init__(self, *served: ObjectKind) -> None:
         super().__init__(fake.Cluster())
         self.served = list(served)
+        self.namespaced = True
+        self.hangs = False
+        """Takes questions about what it serves, and answers none."""
+        self.hanging = False
         self.asked: list[str] = []
 
     async def document(self, path: str, accept: str = "", etag: str = "") -> Document:
         self.asked.append(path)
         await asyncio.sleep(0)
+        if self.hangs:
+            self.hanging = True
+            await asyncio.Event().wait()
         if error := self.down():
             raise error
         if path in ("/api", "/apis"):
@@ -47,7 +55,12 @@ class Api(FakeApi):
         if not found:
             raise NotFound(f"get {path}", 404, "NotFound")
         told = [
-            {"name": resource_of(one).plural, "kind": one.kind, "namespaced": True, "verbs": ["list", "watch"]}
+            {
+                "name": resource_of(one).plural,
+                "kind": one.kind,
+                "namespaced": self.namespaced,
+                "verbs": ["list", "watch"],
+            }
             for one in found
         ]
         return Document({"resources": told}, "application/json", "")
@@ -159,6 +172,160 @@ async def test_a_kind_that_is_not_served_has_no_objects_and_that_is_no_problem()
         assert peer.cluster.problem() is None
         assert peer.told == [feed]
         assert feed.confirmed(peer.time.now) == peer.time.now
+
+
+async def test_a_kind_that_has_to_be_installed_is_a_problem_until_it_is_and_after_it_was() -> None:
+    peer = Peer(POD)
+    async with peer.at_work():
+        expected = "InferencePool isn't installed, and a source names it"
+        feed = peer.follow(Wanted((POOL,), "default", needed=expected))
+        peer.follow(Wanted((POD,), "default", needed="Pod isn't installed, and a source names it"))
+        assert (feed.known, feed.problem) == (False, "")
+        await until(lambda: bool(feed.problem))
+        assert feed.problem == peer.cluster.problem() == expected
+        assert not feed.known
+        peer.api.served.append(POOL)
+        await peer.known(feed)
+        assert feed.problem == ""
+        peer.api.served.remove(POOL)
+        await until(lambda: feed.watch is None)
+        assert feed.problem == expected
+        assert feed.known, "its objects went with it"
+
+
+async def test_of_kinds_that_are_needed_in_the_same_words_one_is_enough() -> None:
+    peer = Peer(POOL)
+    needed = "InferencePool isn't installed, and default/llama is one"
+    other = ObjectKind("inference.networking.x-k8s.io", "v1alpha2", "InferencePool")
+    async with peer.at_work():
+        feeds = [peer.follow(Wanted(kinds, needed=needed)) for kinds in ((POOL, OLD_POOL), (other,))]
+        await until(lambda: all(feed.known for feed in feeds))
+        assert peer.cluster.problem() is None
+        peer.api.served.clear()
+        await until(lambda: peer.cluster.problem() is not None)
+        assert peer.cluster.problem() == needed
+        peer.api.served.append(other)
+        await until(lambda: peer.cluster.problem() is None)
+
+
+async def test_a_kind_without_namespaces_is_watched_once_whoever_asks_for_it_from_wherever() -> None:
+    node = ObjectKind("", "v1", "Node")
+    peer = Peer(node)
+    peer.api.namespaced = False
+    peer.api.cluster.put("n1")
+    async with peer.at_work():
+        first, second = (peer.follow(Wanted((node,), namespace)) for namespace in ("a", "b"))
+        assert first is not second
+        await peer.known(first)
+        await peer.known(second)
+        await peer.api.idle()
+        assert names(first) == names(second) == ["n1"]
+        assert peer.api.open == 1
+        late = peer.follow(Wanted((node,), "c"))
+        assert (late.known, names(late)) == (True, ["n1"])
+        peer.api.cluster.put("n2")
+        await until(lambda: all(names(one) == ["n1", "n2"] for one in (first, second, late)))
+        assert len(peer.api.pages) == 1
+        for one in (first, second):
+            peer.cluster.leave(one, peer.told.append)
+        peer.api.cluster.delete("n1")
+        await until(lambda: names(late) == ["n2"])
+        peer.cluster.leave(late, peer.told.append)
+        await until(lambda: peer.api.open == 0)
+
+
+async def test_of_what_reads_metadata_alone_nothing_else_is_asked_for_and_other_changes_are_none() -> None:
+    peer = Peer(POD)
+    peer.api.cluster.put("a", labels={"app": "vllm"}, image="x")
+    async with peer.at_work():
+        feed = peer.follow(Wanted((POD,), "default", parts=frozenset({"metadata"})))
+        await peer.known(feed)
+        await peer.api.idle()
+        assert feed.watch is not None
+        assert feed.watch.selection.metadata_only
+        [item] = feed.objects.values()
+        assert item.keys() == {"apiVersion", "kind", "metadata"}
+        peer.told.clear()
+        peer.api.cluster.put("a", labels={"app": "vllm"}, image="y")
+        await peer.api.idle()
+        assert (peer.told, feed.watch.events) == ([], 1)
+        peer.api.cluster.put("a", labels={"app": "other"})
+        await until(lambda: peer.told == [feed])
+        whole = peer.follow(Wanted((POD,), "default", parts=frozenset({"metadata", "spec"})))
+        await peer.known(whole)
+        assert whole.watch is not None
+        assert not whole.watch.selection.metadata_only
+        [item] = whole.objects.values()
+        assert item.keys() == {"apiVersion", "kind", "metadata", "spec"}
+
+
+async def test_an_object_that_cannot_be_understood_is_told_of_and_hurts_no_other() -> None:
+    def careful(item: JsonObject, resource: Resource) -> JsonObject:
+        return {**tidy(item, resource), "size": item["spec"]["size"] + 1}
+
+    peer = Peer(POD)
+    for name, size in (("bad", "none"), ("good", 1), ("worse", None)):
+        peer.api.cluster.put(name, size=size)
+    async with peer.at_work():
+        feed = peer.follow(Wanted((POD,), "default", arrive=careful))
+        await peer.known(feed)
+        assert names(feed) == ["bad", "good", "worse"]
+        assert feed.objects["default", "good"]["size"] == 2
+        assert "spec" not in feed.objects["default", "bad"]
+        assert feed.problem.startswith("Pod of core in namespace default: default/bad can't be read: TypeError: ")
+        assert feed.problem.endswith(", and 1 more")
+        assert feed.state()["unreadable"].keys() == {"default/bad", "default/worse"}
+        assert feed.known
+        peer.api.cluster.put("bad", size=2)
+        peer.api.cluster.delete("worse")
+        await until(lambda: names(feed) == ["bad", "good"])
+        assert (feed.problem, peer.cluster.problem()) == ("", None)
+
+
+async def test_what_nothing_can_be_made_of_is_told_of_until_there_is_another_form_of_it() -> None:
+    peer = Peer(POD)
+    for name in "ab":
+        peer.api.cluster.put(name, labels={"app": "vllm"}, size=name == "a")
+
+    def read(item: JsonObject) -> int:
+        assert item["spec"]["size"], "it has no size"
+        return 1
+
+    async with peer.at_work():
+        feed = peer.follow(PODS)
+        await peer.known(feed)
+        with capture_logs() as logs:
+            assert [feed.make(item, read, 0) for _, item in sorted(feed.objects.items())] == [1, 0]
+        assert [(one["event"], one["name"]) for one in logs] == [("kubernetes.object.unreadable", "b")]
+        assert "default/b can't be read: AssertionError: it has no size" in str(peer.cluster.problem())
+        peer.api.cluster.put("b", labels={"app": "vllm"}, size=1)
+        await until(lambda: peer.cluster.problem() is None)
+
+
+async def test_a_server_that_hangs_confirms_nothing_after_two_looks_however_open_its_watches_are() -> None:
+    peer = Peer(POD)
+    async with peer.at_work():
+        feed = peer.follow(PODS)
+        absent = peer.follow(Wanted((POOL,), "default"))
+        await peer.known(feed)
+        await peer.api.idle()
+        peer.api.hangs = True
+        await until(lambda: peer.api.hanging)
+        began = peer.time.now
+        heard = peer.cluster.discovery.heard_at
+        assert heard is not None
+        assert began - heard <= 12.0
+        for since, one in ((0.0, feed), (0.0, absent), (19.0, feed), (19.0, absent)):
+            assert one.confirmed(heard + since) == heard + since
+        for one in (feed, absent):
+            assert one.confirmed(heard + 21.0) == heard
+        assert feed.watch is not None
+        assert feed.watch.in_touch
+        peer.time.now = heard + 60.0
+        peer.api.cluster.put("a", labels={"app": "vllm"})
+        await peer.api.idle()
+        assert feed.confirmed(heard + 61.0) == heard + 61.0, "by the watch itself"
+        assert absent.confirmed(heard + 61.0) == heard
 
 
 async def test_a_kind_that_is_installed_later_is_followed_and_one_that_vanishes_takes_its_objects_along() -> None:

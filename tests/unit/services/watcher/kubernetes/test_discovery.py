@@ -10,7 +10,15 @@ from structlog.testing import capture_logs
 
 from services.watcher.kubernetes.client import Document
 from services.watcher.kubernetes.discovery import ACCEPT, Discovery, read_aggregated, read_plain
-from services.watcher.kubernetes.errors import BadAnswer, ConnectionFailed, Kind, KubernetesError, NotFound, Unavailable
+from services.watcher.kubernetes.errors import (
+    BadAnswer,
+    ConnectionFailed,
+    Forbidden,
+    Kind,
+    KubernetesError,
+    NotFound,
+    Unavailable,
+)
 from services.watcher.kubernetes.resource import Resource
 from services.watcher.kubernetes.settings import KubernetesSettings
 from shared.datalayer.objects import ObjectKind
@@ -271,6 +279,31 @@ async def test_what_was_known_holds_while_the_server_is_away() -> None:
         server.resources.remove(POOLS)
         assert await task == {POD: PODS}
         assert discovery.problem is None
+
+
+@pytest.mark.parametrize(
+    ("failure", "heard"),
+    [
+        (Forbidden("get /api", 403, "Forbidden"), True),
+        (Unavailable("get /api", 503), False),
+        (ConnectionFailed("Connection refused"), False),
+    ],
+    ids=["refused", "unavailable", "unreachable"],
+)
+async def test_a_server_that_refuses_to_say_has_been_heard_and_nobody_else(
+    failure: KubernetesError, heard: bool
+) -> None:
+    server = Server(PODS)
+    discovery, time = made(server, POD)
+    await discovery.refresh()
+    began = time.now
+    assert (discovery.heard_at, discovery.confirmed_at) == (began, began)
+    server.failure = failure
+    time.now += 10.0
+    with pytest.raises(type(failure)):
+        await discovery.refresh()
+    assert discovery.confirmed_at == began
+    assert discovery.heard_at == (began + 10.0 if heard else began)
 
 
 async def test_retry_after_is_honoured() -> None:

@@ -7,7 +7,6 @@ import pytest
 from services.watcher.kubernetes.pods import (
     active_ports,
     address_of,
-    all_endpoints,
     arrive,
     endpoints_of,
     is_ready,
@@ -169,13 +168,6 @@ def test_what_is_kept_of_a_pod_makes_the_same_endpoints_and_is_a_fraction_of_it(
 def test_a_pod_that_has_just_been_made_arrives_too() -> None:
     bare = {"metadata": {"name": "a", "namespace": "serving"}}
     assert endpoints_of(arrive(bare, PODS), POOL) == ()
-
-
-def test_all_endpoints_are_in_the_order_of_their_ids() -> None:
-    assert ids(all_endpoints([pod("b"), pod("c", ready="False"), pod("a")], POOL)) == [
-        "serving/a-rank-0",
-        "serving/b-rank-0",
-    ]
 
 
 def test_a_selector_is_by_equality_in_one_order() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from services.watcher.kubernetes.errors import (
     ApiError,
@@ -145,8 +146,35 @@ async def test_a_condition_that_somebody_removed_is_written_again() -> None:
     assert world.api.names == ["premium", "premium"]
 
 
+async def test_a_condition_that_somebody_removes_each_time_is_written_more_and_more_seldom_and_that_is_said_once() -> (
+    None
+):
+    world = World(view(objective()))
+    with capture_logs() as logs:
+        for turn in range(3600):
+            world.change(view(objective(resourceVersion=str(10_000 + turn))))
+            await world.look(after=1.0)
+    assert 10 <= len(world.api.conditions) <= 25
+    assert [one["event"] for one in logs].count("status.contested") == 1
+    state = world.reporter.state()
+    assert state["contested"] == {"InferenceObjective default/premium": len(world.api.conditions)}
+    written = len(world.api.conditions)
+    world.change(view(objective(resourceVersion="20000", generation=2)))
+    await world.look()
+    assert len(world.api.conditions) == written + 1, "another generation is another matter"
+
+
+async def test_a_condition_that_is_removed_once_in_a_long_while_is_written_again_at_once() -> None:
+    world = World(view(objective()))
+    for turn in range(10):
+        world.change(view(objective(resourceVersion=str(10_000 + turn))))
+        await world.look(after=1000.0)
+    assert len(world.api.conditions) == 10
+    assert world.reporter.state()["contested"] == {}
+
+
 async def test_who_does_not_lead_writes_nothing() -> None:
-    world = World(view(objective(), selected=set()), kubernetes_event_grace=1.0)
+    world = World(view(objective(), selected={}), kubernetes_event_grace=1.0)
     world.leads = False
     await world.look()
     await world.look(after=10.0)
@@ -264,11 +292,11 @@ async def test_a_refused_resource_is_an_event_at_once_and_once() -> None:
 
 
 async def test_what_may_be_over_in_a_moment_is_waited_for() -> None:
-    world = World(view(pool(x="1"), selected=set()), kubernetes_event_grace=10.0)
+    world = World(view(pool(x="1"), selected={}), kubernetes_event_grace=10.0)
     await world.look()
     world.change(view(pool(x="1")))
     await world.look(after=9.0)
-    world.change(view(pool(x="1"), selected=set()))
+    world.change(view(pool(x="1"), selected={}))
     await world.look()
     await world.look(after=9.0)
     assert world.api.events == []
@@ -277,9 +305,9 @@ async def test_what_may_be_over_in_a_moment_is_waited_for() -> None:
 
 
 async def test_a_change_elsewhere_does_not_begin_the_wait_anew() -> None:
-    world = World(view(pool(x="1"), selected=set()), kubernetes_event_grace=10.0)
+    world = World(view(pool(x="1"), selected={}), kubernetes_event_grace=10.0)
     await world.look()
-    world.change(view(pool(x="1"), objective(), selected=set()))
+    world.change(view(pool(x="1"), objective(), selected={}))
     await world.look(after=6.0)
     await world.look(after=4.0)
     assert [one["reason"] for one in world.api.events] == ["NoEndpoints"]
@@ -342,6 +370,11 @@ async def test_a_defect_ends_neither_the_reporter_nor_who_leads() -> None:
     world.change(*views)
     await until(lambda: world.api.names == ["premium"])
     assert not leading.done()
+    world.views = (None,)  # type: ignore[assignment]
+    world.revision += 1
+    await until(lambda: world.count("report_failures") == 2.0)
+    world.views = (view(objective("second")),)
+    await until(lambda: world.api.names == ["premium", "second"])  # though nothing has changed since
     leading.cancel()
     await asyncio.wait({leading})
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.watcher.kubernetes.resource import Resource, Selection, tidy
+from services.watcher.kubernetes.resource import Resource, Selection, cut, tidy
 from shared.datalayer.objects import ObjectKind
 
 PODS = Resource(ObjectKind("", "v1", "Pod"), "pods", True)
@@ -40,6 +40,20 @@ def test_a_selection_asks_for_what_it_selects_and_says_so() -> None:
     assert str(selection) == "pods in namespace default with app=vllm and status.phase!=Failed"
     assert (Selection(PODS).parameters, str(Selection(PODS))) == ((), "pods")
     assert str(Selection(NODES, "ignored")) == "nodes"
+
+
+def test_what_is_not_read_is_cut_off_with_the_version_that_changes_with_it() -> None:
+    item = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "a", "resourceVersion": "7"},
+        "spec": {},
+        "status": {},
+    }
+    assert cut(item, None) is item
+    alone = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a"}}
+    assert cut(item, frozenset({"metadata"})) == alone
+    assert cut(item, frozenset({"spec", "data"})) == {**alone, "spec": {}}
 
 
 def test_tidying_drops_managed_fields_and_names_the_kind() -> None:

@@ -89,6 +89,13 @@ def test_what_is_no_pod_goes_by_its_address() -> None:
     assert [one.id for one in found] == ["serving/10.0.0.9-rank-0", "serving/10.0.0.8-rank-0"]
 
 
+@pytest.mark.parametrize("target", [{"kind": "Pod"}, {"kind": "Pod", "name": ""}, {}, None], ids=str)
+def test_a_pod_whose_name_is_left_out_goes_by_its_address_too(target: Any) -> None:
+    nameless = {**entry("10.0.0.7"), "targetRef": target}
+    found = endpoints_of_slice(slice_of(nameless, entry("10.0.0.8")), POOL)
+    assert [one.id for one in found] == ["serving/10.0.0.7-rank-0", "serving/a-rank-0"]
+
+
 def test_the_ports_are_the_pools_each_a_rank() -> None:
     found = endpoints_of_slice(slice_of(entry()), Pool(name="llama", target_ports=(8000, 8001)))
     assert [(one.name, one.port, one.rank) for one in found] == [("a-rank-0", 8000, 0), ("a-rank-1", 8001, 1)]

@@ -230,6 +230,80 @@ async def test_a_bad_pool_is_rejected_and_its_endpoints_stay() -> None:
     assert len(endpoints((await peer.changes())[PODS])) == 2
 
 
+def bad_pool(group: str = STABLE) -> JsonObject:
+    return pool("vllm", 70000, group=group)
+
+
+async def test_a_pool_that_is_refused_at_the_start_isnt_known_to_have_no_endpoints() -> None:
+    """Another watcher has published what held before: that must not be taken away."""
+    peer = Peer()
+    stable = peer.feeds.find("InferencePool", STABLE)
+    peer.feeds.say(stable, bad_pool())
+    peer.feeds.say_the_rest()
+    assert await peer.waits()
+    assert "70000" in (peer.source.awaited() or "")
+    peer.feeds.say(stable, pool())
+    assert await peer.waits(), "what it selects isn't known"
+    peer.feeds.say(peer.pods(), pod("a"))
+    assert len(endpoints((await peer.loaded())[PODS])) == 1
+    assert peer.source.awaited() is None
+
+
+async def test_a_refused_pool_that_goes_leaves_no_endpoints() -> None:
+    peer = Peer()
+    stable = peer.feeds.find("InferencePool", STABLE)
+    peer.feeds.say(stable, bad_pool())
+    peer.feeds.say_the_rest()
+    assert await peer.waits()
+    peer.feeds.say(stable)
+    assert endpoints((await peer.loaded())[PODS]) == {}
+
+
+async def test_nothing_is_said_to_be_in_force_before_everything_is_known() -> None:
+    peer = Peer(config_map=CONFIG)
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
+    ours = item_of("InferenceObjective", "premium", {"poolRef": {"name": "llama"}, "priority": 1})
+    bad = item_of("InferenceObjective", "bad", {"poolRef": {"name": "llama"}, "priority": "high"})
+    peer.feeds.say(peer.feeds.find("InferenceObjective", EXPERIMENTAL), ours, bad)
+    peer.feeds.say_the_rest()
+    assert await peer.waits()
+    peer.feeds.say(peer.pods(), pod("a"))
+    assert await peer.waits(), "there is no configuration"
+    assert {one.id[1] for one in peer.source.view().readings} == {"llama", "bad"}, "what is wrong can be said"
+    peer.feeds.say(peer.feeds.find("ConfigMap"), config_map())
+    await peer.loaded()
+    assert {one.id[1] for one in peer.source.view().readings} == {"llama", "bad", "premium"}
+
+
+async def test_what_holds_of_a_resource_that_goes_isnt_held_by_a_refused_one_of_its_name() -> None:
+    """In a migration from one API group to the other both have a resource of the name for a time."""
+    peer = await served()
+    stable, former = peer.feeds.find("InferencePool", STABLE), peer.feeds.find("InferencePool", EXPERIMENTAL)
+    peer.feeds.say(former, bad_pool(EXPERIMENTAL))
+    assert await peer.changes() == {}
+    peer.feeds.say(stable)
+    events = await asyncio.wait_for(peer.source.changes(), 5)
+    assert [type(one) for one in events if one.origin == "InferencePool default/llama"] == [Removed, Rejected]
+    assert endpoints({one.origin: one for one in events}[PODS]) == {}
+
+
+async def test_of_two_groups_a_good_pool_counts_before_a_refused_one_and_the_last_good_one_holds() -> None:
+    peer = await served()
+    stable, former = peer.feeds.find("InferencePool", STABLE), peer.feeds.find("InferencePool", EXPERIMENTAL)
+    peer.feeds.say(former, pool("vllm", 9000, group=EXPERIMENTAL))
+    assert await peer.changes() == {}
+    peer.feeds.say(stable, bad_pool())
+    assert endpoints((await peer.changes())[PODS]) == {"default/a-rank-0": "10.0.0.1:9000"}, "the other group's is good"
+    peer.feeds.say(former, bad_pool(EXPERIMENTAL))
+    found = await peer.changes()
+    assert PODS not in found, "its last good version holds"
+    assert isinstance(found["InferencePool default/llama"], Rejected)
+    peer.feeds.say(peer.pods(), pod("b", "10.0.0.2"))
+    assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:9000"}
+    peer.feeds.say(stable, pool())
+    assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}
+
+
 async def test_a_pool_that_goes_or_is_being_deleted_takes_its_endpoints_along() -> None:
     for gone in ([], [pool(deletionTimestamp="2026-08-01T12:00:00Z")]):
         peer = await served()
@@ -306,6 +380,21 @@ async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -
         assert words in str(rejected.problems)
 
 
+async def test_a_plugin_that_fails_on_a_configuration_refuses_it_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peer = Peer(stand_alone=ALONE, config_map=CONFIG)
+
+    def fails(_: Configuration) -> LoadedConfig:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(peer.source, "_validate", fails)
+    peer.feeds.say(peer.feeds.find("ConfigMap"), config_map())
+    rejected = (await peer.changes())["ConfigMap default/picker"]
+    assert isinstance(rejected, Rejected)
+    assert "it can't be loaded: ZeroDivisionError: division by zero" in str(rejected.problems)
+
+
 @pytest.mark.parametrize(
     ("key", "data", "origin"),
     [
@@ -359,7 +448,7 @@ async def test_of_a_server_in_two_slices_one_address_is_taken_whichever_is_liste
 
 async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted() -> None:
     peer = await served()
-    assert peer.source.want(frozenset({NODE})) is False
+    assert peer.source.want({NODE: None}) is False
     node = {"metadata": {"name": "n1", "labels": {"zone": "a"}}}
     nodes = peer.feeds.find("Node")
     peer.feeds.say(nodes, node)
@@ -370,7 +459,7 @@ async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted(
     assert (one.kind, one.name, one.namespace) == (NODE, "n1", "")
     peer.feeds.say(peer.pods(), pod("b"))
     assert (await peer.changes()).keys() == {PODS}, "they stay while others change"
-    peer.source.want(frozenset())
+    peer.source.want({})
     peer.feeds.say(peer.pods(), pod("c"))
     assert (await peer.changes())[f"objects {NODE}"] == Removed(f"objects {NODE}")
     assert nodes.wanted in peer.feeds.left
@@ -389,3 +478,75 @@ async def test_what_holds_was_confirmed_when_the_oldest_of_what_is_required_was(
     peer.pods().watch = cast(Any, Away())
     assert peer.source.confirmed(1000.0) == 400.0
     assert Peer().source.confirmed(1000.0) == float("-inf")
+
+
+async def test_a_pod_that_nothing_can_be_made_of_is_no_endpoint_and_takes_no_other_along() -> None:
+    peer = await served(ip_family="IPv4")
+    odd = pod("odd", "no address")
+    peer.feeds.say(peer.pods(), odd, pod("b", "10.0.0.2"))
+    assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}
+    assert "default/odd can't be read: ValueError: 'no address'" in peer.pods().problem
+    peer.feeds.say(peer.pods(), pod("odd"), pod("b", "10.0.0.2"))
+    assert len(endpoints((await peer.changes())[PODS])) == 2
+    assert peer.pods().problem == ""
+
+
+async def test_what_refers_to_the_pool_by_its_group_is_read_again_when_the_pool_is_in_another_one() -> None:
+    peer = await served()
+    reference = {"name": "llama", "group": EXPERIMENTAL}
+    former = item_of("InferenceObjective", "former", {"poolRef": reference, "priority": 1})
+    today = item_of("InferenceObjective", "today", {"poolRef": {"name": "llama"}, "priority": 1})
+    peer.feeds.say(peer.feeds.find("InferenceObjective", EXPERIMENTAL), former, today)
+    assert (await peer.changes()).keys() == {"InferenceObjective default/today"}
+    assert EXPERIMENTAL in peer.source.not_ours()["InferenceObjective default/former"]
+    peer.feeds.say(peer.feeds.find("InferencePool", EXPERIMENTAL), pool(group=EXPERIMENTAL))
+    assert (await peer.changes()).keys() == {"InferenceObjective default/former"}, "there are two now"
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE))
+    found = await peer.changes()
+    assert found["InferenceObjective default/today"] == Removed("InferenceObjective default/today")
+
+
+async def test_a_pool_of_some_group_has_to_be_installed_and_what_extractors_hear_of_too() -> None:
+    peer = Peer()
+    assert {one.needed for one in peer.feeds.feeds if one.kinds[0].kind == "InferencePool"} == {
+        "InferencePool isn't installed, and default/llama is one"
+    }
+    assert {one.needed for one in peer.feeds.feeds if one.kinds[0].kind != "InferencePool"} == {""}
+    peer.source.want({NODE: None})
+    node = peer.feeds.find("Node").wanted
+    assert node.needed == "v1 Node isn't installed, and a source of the configuration names it"
+
+
+async def test_of_objects_that_less_or_more_is_read_of_another_watch_begins() -> None:
+    peer = await served()
+    peer.source.want({NODE: frozenset({"metadata"})})
+    former = peer.feeds.find("Node").wanted
+    assert former.parts == frozenset({"metadata"})
+    peer.source.want({NODE: frozenset({"metadata"})})
+    assert peer.feeds.find("Node").wanted is former
+    peer.source.want({NODE: None})
+    assert peer.feeds.find("Node").wanted.parts is None
+    assert former in peer.feeds.left
+
+
+async def test_of_what_is_refused_the_last_good_one_is_told_along_with_the_pods_that_are_selected() -> None:
+    peer = await served()
+    feed = peer.feeds.find("InferenceModel", EXPERIMENTAL)
+    spec = {"poolRef": {"name": "llama"}, "modelName": "chat"}
+    peer.feeds.say(feed, item_of("InferenceModel", "m", spec))
+    await peer.changes()
+    peer.feeds.say(feed, item_of("InferenceModel", "m", {**spec, "criticality": "Utmost"}))
+    await peer.changes()
+    view = peer.source.view()
+    [reading] = [one for one in view.readings if one.kind == "InferenceModel"]
+    assert isinstance(reading.outcome, Rejected)
+    assert reading.last_good is not None
+    assert [type(one).__name__ for one in reading.last_good.documents.resources] == ["Model"]
+    assert view.selected is not None
+    assert view.selected["default", "a"]["metadata"]["name"] == "a"
+    peer.feeds.say(feed)
+    await peer.changes()
+    peer.feeds.say(feed, item_of("InferenceModel", "m", {**spec, "criticality": "Utmost"}))
+    await peer.changes()
+    [reading] = [one for one in peer.source.view().readings if one.kind == "InferenceModel"]
+    assert reading.last_good is None, "it is another one of the name"

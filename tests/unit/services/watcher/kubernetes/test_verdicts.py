@@ -1,8 +1,7 @@
 """What is said of each resource."""
 
-from typing import Any
-
-from services.watcher.kubernetes.verdicts import Condition, Finding, PoolView, Verdict, verdicts
+from services.watcher.kubernetes.reading import read_item
+from services.watcher.kubernetes.verdicts import Condition, Finding, PoolView, Reading, Verdict, verdicts
 from services.watcher.resources import PoolId
 from shared.config.problems import Problem
 from tests.unit.services.watcher.kubernetes.readings import (
@@ -13,6 +12,7 @@ from tests.unit.services.watcher.kubernetes.readings import (
     item_of,
     model,
     objective,
+    pods,
     pool,
     reading,
     view,
@@ -110,6 +110,37 @@ def test_of_models_of_one_name_the_oldest_is_accepted() -> None:
     assert "InferenceModel 'z'" in found["a"].findings[0].text
 
 
+def test_of_an_older_model_that_is_refused_the_last_good_name_is_still_taken() -> None:
+    good = model("z", "chat", "2026-01-01T00:00:00Z")
+    bad = {**good, "spec": {**good["spec"], "modelName": "other", "targetModels": [{"name": "x", "weight": 0}]}}
+    younger = reading(model("a", "chat", "2026-01-02T00:00:00Z"))
+    for last_good, reason in ((good, "ModelNameInUse"), (None, "Accepted")):
+        readings = [reading(bad, last_good=last_good), younger]
+        found = {one.item["metadata"]["name"]: one for one in verdicts([PoolView(pool=LLAMA, readings=readings)])}
+        assert found == {}, "it isn't known which pools there are"
+        views = [PoolView(pool=LLAMA, readings=readings, pools={"llama"})]
+        conditions = {name: one.condition.reason for name, one in said(*views).items() if one.condition}
+        assert conditions == {"z": "Invalid", "a": reason}
+
+
+def test_a_reference_to_a_group_that_has_no_such_pool_is_found() -> None:
+    spec = {"poolRef": {"name": "llama", "group": EXPERIMENTAL}, "priority": 1}
+    items = [pool(x="1"), item_of("InferenceObjective", "lost", spec)]
+    readings = [
+        Reading(one.resource, one.item, read_item(one.item, one.kind, "", LLAMA, {STABLE}))
+        for one in map(reading, items)
+    ]
+    views = [PoolView(pool=LLAMA, readings=readings, pools={"llama"}, selected=pods("a", x="1"))]
+    one = said(*views)["lost"]
+    assert one.condition is None
+    [finding] = one.findings
+    assert (finding.reason, finding.patient) == ("PoolNotFound", True)
+    expected = (
+        f"spec.poolRef.group: InferencePool 'llama' of namespace default isn't in {EXPERIMENTAL}; {STABLE}, where it"
+    )
+    assert finding.text.startswith(expected)
+
+
 def test_of_what_is_being_deleted_nothing_is_said() -> None:
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     assert verdicts([view(objective(pool="nowhere", **gone), objective("bad", priority="high", **gone))]) == ()
@@ -126,44 +157,57 @@ def test_a_refused_pool_is_found() -> None:
 
 
 def test_a_selector_without_pods_is_found_only_when_it_is_known() -> None:
-    assert reasons(said(view(pool(app="vllm"), selected=set()))["llama"]) == ["NoEndpoints"]
+    assert reasons(said(view(pool(app="vllm"), selected={}))["llama"]) == ["NoEndpoints"]
     assert reasons(said(view(pool(app="vllm"), selected=None))["llama"]) == []
 
 
 def test_what_is_missing_is_a_slice_where_slices_are_read() -> None:
-    one = said(view(pool(app="vllm"), selected=set(), slices_of="servers"))["llama"]
+    one = said(view(pool(app="vllm"), selected={}, slices_of="servers"))["llama"]
     assert "Service 'servers'" in one.findings[0].text
 
 
 def test_slices_are_no_pods_that_could_be_claimed() -> None:
-    shared: dict[str, Any] = {"selected": {("default", "a")}, "slices_of": "servers"}
-    assert all(
-        one.findings == () for one in verdicts([view(pool(x="1"), **shared), view(pool("b"), name="b", **shared)])
-    )
+    items = pool(x="1"), pool("b", created="2027-01-01T00:00:00Z", x="1")
+    one = said(view(*items, name="b", selected=pods("a", x="1"), slices_of="servers"))["b"]
+    assert one.findings == ()
 
 
-def test_a_pod_that_two_pools_select_is_found_on_the_younger() -> None:
-    pods = {("default", "a"), ("default", "b"), ("default", "c")}
-    younger = view(pool("a-younger", created="2026-02-01T00:00:00Z", x="1"), name="a-younger", selected=pods)
-    older = view(pool("older", x="2"), name="older", selected=pods - {("default", "a")})
-    for views in ((younger, older), (older, younger)):
-        found = said(*views)
-        assert found["older"].findings == ()
-        assert reasons(found["a-younger"]) == ["PodClaimedTwice"]
-        assert found["a-younger"].findings[0].example == "(2 of them, such as b)"
+def test_a_pod_that_two_pools_select_is_found_on_the_younger_by_whoever_serves_that() -> None:
+    items = pool("a-younger", created="2026-02-01T00:00:00Z", x="1"), pool("older", y="2")
+    selected = {**pods("a", x="1"), **pods("b", "c", x="1", y="2")}
+    [found] = said(view(*items, name="a-younger", selected=selected))["a-younger"].findings
+    assert (found.reason, found.patient) == ("PodClaimedTwice", True)
+    assert found.text.startswith("spec.selector: it selects pods that InferencePool default/older selects too")
+    assert found.example == "(2 of them, such as b)"
+    assert said(view(*items, name="older", selected=pods("b", "c", x="1", y="2")))["older"].findings == ()
+
+
+def test_of_two_pools_of_one_second_the_later_name_is_the_younger() -> None:
+    items = pool("first", x="1"), pool("second", x="1")
+    both = [view(*items, name=name, selected=pods("a", x="1")) for name in ("first", "second")]
+    found = {name: reasons(one) for name, one in said(*both).items()}
+    assert found == {"first": [], "second": ["PodClaimedTwice"]}
 
 
 def test_which_pods_are_claimed_twice_does_not_make_it_another_finding() -> None:
-    texts = set()
-    for pods in ({("default", "a")}, {("default", "b")}):
-        views = [view(pool(name, x="1"), name=name, selected=pods) for name in ("first", "second")]
-        texts.add(said(*views)["second"].findings[0].text)
+    items = pool("first", x="1"), pool("second", x="1")
+    texts = {said(view(*items, name="second", selected=pods(one, x="1")))["second"].findings[0].text for one in "ab"}
     assert len(texts) == 1
 
 
-def test_pools_that_share_no_pod_are_left_in_peace() -> None:
-    views = [view(pool(name, x=name), name=name, selected={("default", name)}) for name in ("first", "second")]
-    assert all(one.findings == () for one in verdicts(views))
+def test_a_pool_of_the_older_group_selects_too_and_one_that_goes_or_says_nothing_does_not() -> None:
+    ours = pool("ours", created="2026-02-01T00:00:00Z", x="1")
+    for other, claims in (
+        (item_of("InferencePool", "old", {"selector": {"x": "1"}}), True),
+        (item_of("InferencePool", "all", {"selector": {"matchLabels": {}}}, STABLE), True),
+        (item_of("InferencePool", "odd", {"selector": ["x"]}, STABLE), False),
+        (item_of("InferencePool", "bare", {}, STABLE), False),
+        (pool("going", x="1") | {"metadata": {"name": "going", "deletionTimestamp": "2026-03-01T00:00:00Z"}}, False),
+        (pool("other", y="1"), False),
+        (pool("younger", created="2026-03-01T00:00:00Z", x="1"), False),
+    ):
+        found = said(view(ours, other, name="ours", selected=pods("a", x="1")))["ours"]
+        assert reasons(found) == (["PodClaimedTwice"] if claims else []), other["metadata"]["name"]
 
 
 def test_a_config_map_that_several_pools_have_is_spoken_of_once() -> None:
@@ -176,5 +220,5 @@ def test_a_config_map_that_several_pools_have_is_spoken_of_once() -> None:
 def test_resources_of_one_name_in_two_groups_or_namespaces_are_kept_apart() -> None:
     items = [pool(x="1"), item_of("InferencePool", "llama", {"selector": {"x": "1"}, "targetPortNumber": 1})]
     readings = [reading(items[0]), reading(items[1], shadowed_by=STABLE)]
-    found = verdicts([PoolView(pool=PoolId("default", "llama"), readings=readings, selected=set())])
+    found = verdicts([PoolView(pool=PoolId("default", "llama"), readings=readings, selected={})])
     assert {one.resource.kind.group: len(one.findings) for one in found} == {STABLE: 1, EXPERIMENTAL: 0}

@@ -543,7 +543,45 @@ async def test_confirmed_at_moves_with_lists_events_and_bookmarks_and_with_nothi
         peer.api.end()
         await peer.api.idle()
         seen.append(peer.watch.confirmed_at)
-    assert seen == [None, 1000.0, 1010.0, 1020.0, 1020.0]
+        peer.api.fail()
+        await peer.api.idle()
+        seen.append(peer.watch.confirmed_at)
+    assert seen == [None, 1000.0, 1010.0, 1020.0, 1030.0, 1030.0]
+
+
+@pytest.mark.parametrize(("orderly", "confirmed"), [(True, 1300.0), (False, 1000.0)], ids=["ended", "broken"])
+async def test_the_orderly_end_of_a_silent_watch_confirms_all_of_its_time_and_a_break_only_its_beginning(
+    orderly: bool, confirmed: float
+) -> None:
+    peer = Peer()
+    held = asyncio.Event()
+    async with peer.followed():
+        peer.api.before_watch = held.wait
+        peer.time.now += 300
+        if orderly:
+            peer.api.end()
+        else:
+            peer.api.fail()
+        await until(lambda: not peer.watch.in_touch)
+        seen = peer.watch.confirmed_at
+        held.set()
+    assert seen == confirmed
+
+
+async def test_a_watch_that_ends_within_an_event_confirms_nothing_and_goes_on_from_before_it() -> None:
+    peer = Peer()
+    held = asyncio.Event()
+    async with peer.followed() as reader:
+        peer.api.before_watch = held.wait
+        peer.time.now += 300
+        peer.api.send(line("ADDED", peer.cluster.objects["default", "a"])[:-20])
+        peer.api.end()
+        await until(lambda: not peer.watch.in_touch)
+        seen = peer.watch.confirmed_at
+        held.set()
+    assert seen == 1000.0
+    assert reader.reports == ["listed a b"]
+    assert peer.api.watches == ["102", "102"]
 
 
 async def test_a_watch_that_stays_open_without_anything_new_confirms_its_beginning() -> None:

@@ -96,6 +96,24 @@ def test_an_extractor_that_fails_on_an_endpoint_costs_only_its_own_attributes_th
     assert [(one["extractor"], one["about"], one["reason"]) for one in logs] == [("sizes", "a", "KeyError: 'gpu'")]
 
 
+@pytest.mark.parametrize("said", [None, 5, ["Size"]])
+def test_an_extractor_that_says_nothing_of_use_costs_only_its_own_attributes(said: Any) -> None:
+    tally = Tally()
+    board = Board([Sizes({"n1": said, "n2": {SIZE: 1.0}})], tally)
+    board.update([A, B])
+    assert (board.of("a"), board.of("b")) == ({}, {"Size/sizes": 1.0})
+    assert tally.failures == {"sizes": 1}
+
+
+@pytest.mark.parametrize("value", ["x", ["x"], (object(),)])
+def test_what_is_of_another_kind_or_can_not_travel_is_refused(value: Any) -> None:
+    tally = Tally()
+    board = Board([Sizes({"n1": {NAMES: value, SIZE: 1.0}})], tally)
+    board.update([A])
+    assert board.of("a") == {"Size/sizes": 1.0}
+    assert tally.failures == {"sizes": 1}
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, "8", True])
 def test_what_is_no_finite_number_is_refused_where_a_number_is_declared(value: Any) -> None:
     tally = Tally()

@@ -33,7 +33,7 @@ def test_without_a_source_nothing_is_wanted_and_nothing_made() -> None:
     for one in (None, load("", Registry.installed())):
         made.use(one)
         made.tell([node("n1", "8")])
-        assert made.kinds == frozenset()
+        assert made.kinds == {}
         assert not made.makes
         assert made.follow((A,)) == []
 
@@ -48,7 +48,7 @@ def test_objects_become_attributes_of_endpoints_in_whatever_order_they_come() ->
     second.use(config())
     assert second.follow((A, B)) == ["a", "b"]
     for made in (first, second):
-        assert made.kinds == {NODE}
+        assert made.kinds == {NODE: frozenset({"metadata"})}
         assert made.of("a") == {"GPUs/node-labels-extractor": 8.0}
         assert made.of("b") == {}
 
@@ -87,9 +87,16 @@ def test_the_extractors_of_another_configuration_begin_with_all_objects() -> Non
     made.use(config("Cards"))
     assert made.follow((A,)) == ["a"]
     assert made.of("a") == {"Cards/node-labels-extractor": 8.0}
+    assert denied(made) == {"GPUs/node-labels-extractor"}
     made.use(None)
-    made.follow((A,))
-    assert (made.of("a"), made.makes, made.kinds) == ({}, False, frozenset())
+    assert made.follow((A,)) == ["a"]
+    assert (made.of("a"), made.kinds) == ({}, {})
+    assert denied(made) == {"Cards/node-labels-extractor"}, "pickers forget it, and what was before is forgotten"
+
+
+def denied(made: Notifications) -> set[str]:
+    attributes = made.described(1.0)["a"].attributes
+    return {key.wire for key, sample in attributes.items() if sample.value is None}
 
 
 def test_the_state_shows_sources_objects_and_what_was_learnt() -> None:

@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from services.watcher import watch
-from services.watcher.watch import looks
+from shared.service import watch
+from shared.service.watch import looks
 
 
 def test_a_path_is_watched_where_a_rename_can_change_what_it_means(tmp_path: Path) -> None:

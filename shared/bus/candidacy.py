@@ -1,0 +1,161 @@
+"""Who of several would lead best: each candidate for a lease says how well it is placed, and gives way to a better one.
+
+The lease alone says that one leads, not that it can: one that knows nothing yet, or has lost touch with what it would
+speak of, may hold it as well as another. So all candidates tell each other their fitness. Who is outdone doesn't try
+for the lease, and gives it back when that lasts. Those who are silent don't count: a better candidate that can't be
+heard can't be waited for.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+import structlog
+from nats.aio.msg import Msg
+
+from shared.bus.codec import MalformedLog, decode, encode
+from shared.bus.connection import Bus, Subscription
+from shared.bus.errors import BusError, Malformed
+from shared.bus.messages import Candidate
+from shared.bus.subjects import Subjects
+
+Fitness: TypeAlias = tuple[int, ...]
+"""Compared as tuples are: the first number counts most."""
+
+INTERVAL = 0.5
+EXPIRY = 1.5
+PATIENCE = 3.0
+
+
+class Field:
+    """The other candidates that were heard lately, by the receiver's monotonic clock."""
+
+    def __init__(self, expiry: float = EXPIRY) -> None:
+        self._expiry = expiry
+        self._heard: dict[str, tuple[float, Fitness]] = {}
+
+    def heard(self, candidate: Candidate, now: float) -> None:
+        """Take in what a candidate says of itself."""
+        if candidate.leaving:
+            self._heard.pop(candidate.owner, None)
+        else:
+            self._heard[candidate.owner] = now, candidate.fitness
+        self._heard = {owner: one for owner, one in self._heard.items() if now - one[0] < self._expiry}
+
+    def better(self, fitness: Fitness, now: float) -> str | None:
+        """The fittest of those that are fitter than this; None when nobody is."""
+        live = {owner: theirs for owner, (heard, theirs) in self._heard.items() if now - heard < self._expiry}
+        best = max(live, key=lambda owner: (live[owner], owner), default=None)
+        return best if best is not None and live[best] > fitness else None
+
+
+class Candidacy:
+    """`owner` as a candidate for the lease `name`. `fitness` is asked before each heartbeat and each comparison.
+
+    Seconds: `interval` between heartbeats, `expiry` until a candidate that isn't heard doesn't count, `patience` that
+    somebody has to be fitter before the one that leads gives way.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        name: str,
+        owner: str,
+        fitness: Callable[[], Fitness],
+        *,
+        interval: float = INTERVAL,
+        expiry: float = EXPIRY,
+        patience: float = PATIENCE,
+        clock: Callable[[], float] = time.monotonic,
+        malformed: MalformedLog | None = None,
+    ) -> None:
+        self._bus = bus
+        self._everybody = subjects.candidates(name)
+        self._subject = subjects.candidate(name, owner)
+        self.owner = owner
+        self._fitness = fitness
+        self._interval = interval
+        self._expiry = expiry
+        self._patience = patience
+        self._clock = clock
+        self._malformed = malformed or MalformedLog(clock)
+        self._field = Field(expiry)
+        self._listens_since: float | None = None
+        self._subscription: Subscription | None = None
+        self._unhook: list[Callable[[], None]] = []
+        self._beats: asyncio.Task[None] | None = None
+        self._log = structlog.get_logger()
+
+    async def start(self) -> None:
+        self._subscription = await self._bus.subscribe(self._everybody, self._receive)
+        self._unhook = [self._bus.on_connect(self._connected), self._bus.on_disconnect(self._disconnected)]
+        self._beats = asyncio.create_task(self._beat(), name=f"candidate {self.owner}")
+
+    async def close(self) -> None:
+        """Stand no more: the others hear it at once."""
+        for unhook in self._unhook:
+            unhook()
+        self._unhook = []
+        if self._beats is not None:
+            self._beats.cancel()
+            await asyncio.wait([self._beats])
+            self._beats = None
+        if self._subscription is not None:
+            await self._subscription.unsubscribe()
+            self._subscription = None
+            await self._send(leaving=True)
+
+    def may_lead(self) -> bool:
+        """Whether to try for the lease: nobody fitter is there. Who is fit for nothing listens for a while first."""
+        fitness = self._fitness()
+        if not any(fitness) and (self._listens_since is None or self._clock() - self._listens_since < self._expiry):
+            return False
+        return self._field.better(fitness, self._clock()) is None
+
+    def outdone_by(self) -> str | None:
+        """The fittest of those that are fitter; None when nobody is."""
+        return self._field.better(self._fitness(), self._clock())
+
+    async def outdone(self) -> str:
+        """Wait until somebody has been fitter for as long as `patience`; who."""
+        since: float | None = None
+        while True:
+            better, now = self.outdone_by(), self._clock()
+            if better is None:
+                since = None
+            elif since is None:
+                since = now
+            elif now - since >= self._patience:
+                return better
+            await asyncio.sleep(self._interval / 2)
+
+    def _connected(self) -> None:
+        self._listens_since = self._clock()
+
+    def _disconnected(self) -> None:
+        self._listens_since = None
+
+    def _receive(self, message: Msg) -> None:
+        try:
+            candidate = decode(Candidate, message.data)
+        except Malformed as error:
+            self._malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
+            return
+        self._field.heard(candidate, self._clock())
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                await self._send(leaving=False)
+            except BusError:
+                self._log.exception("candidate.heartbeat.failed", owner=self.owner)
+            await asyncio.sleep(self._interval)
+
+    async def _send(self, *, leaving: bool) -> None:
+        candidate = Candidate(owner=self.owner, fitness=self._fitness(), leaving=leaving)
+        await self._bus.publish(self._subject, encode(candidate))
+
+    def __repr__(self) -> str:
+        return f"<Candidacy {self.owner!r} {self._fitness()}, outdone by {self.outdone_by() or 'nobody'}>"

@@ -1,0 +1,52 @@
+"""Whether another process has this one's id.
+
+A connection brings no echo of what was sent on it, so a message with our id is another process's. One exception: what
+we had sent may still lie in the server when the connection is made anew. That comes at one moment; who lives goes on.
+"""
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+LASTING = 1.0
+"""Seconds over which messages with our id have to come until it is certain: two heartbeats."""
+SILENCE = 1.5
+"""Seconds without one after which there is nobody any more: three heartbeats."""
+
+
+class Namesake:
+    """Counts messages with the id of this process, one of `tier`, and tells when they last."""
+
+    def __init__(self, tier: str, id: str, *, lasting: float = LASTING, silence: float = SILENCE) -> None:
+        self._tier = tier
+        self._id = id
+        self._lasting = lasting
+        self._silence = silence
+        self._since: float | None = None
+        self._heard = 0.0
+        self._told = False
+        self.messages = 0
+
+    def heard(self, now: float, *, leaving: bool = False) -> None:
+        """A message with our id that we haven't sent; `leaving`: its sender's last one."""
+        self.messages += 1
+        if not self._present(now):
+            self._since, self._told = now, False
+        self._heard = now
+        if leaving:
+            self._since = None
+        elif not self._told and (problem := self.problem(now)) is not None:
+            self._told = True
+            log.warning("id.taken", problem=problem)
+
+    def problem(self, now: float) -> str | None:
+        """None while nobody else has the id, otherwise what is amiss."""
+        if not self._present(now) or self._heard - (self._since or 0.0) < self._lasting:
+            return None
+        return f"another {self._tier} has the id {self._id!r} too; each needs an --id of its own"
+
+    def _present(self, now: float) -> bool:
+        return self._since is not None and now - self._heard < self._silence
+
+    def __repr__(self) -> str:
+        return f"<Namesake of {self._id!r}: {self.messages} messages>"

@@ -1,0 +1,114 @@
+"""The configuration that a tier runs: swapped in whole when another one can be used, else the last good one stays.
+
+Another one comes from the bus, or from a file of the process's own that is followed. Plugins are anybody's, so what
+making them may raise is anything: none of it may end, or be lost in, whatever brought the configuration.
+"""
+
+import asyncio
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import structlog
+
+from shared.config.problems import Invalid, Problem
+from shared.service.settings import read_text
+from shared.service.watch import looks
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+RETRY = 5.0
+"""Seconds until a configuration on which a plugin failed is tried again."""
+RESCAN = 2.0
+"""Seconds between two looks at a file without notice: network file systems give none."""
+
+
+class Reloader(Generic[T]):
+    """Makes what a tier runs of each configuration that it is offered, and has it used.
+
+    `build(text, origin)` makes it; an empty text is the built-in default. `use` swaps it in.
+    """
+
+    def __init__(self, build: Callable[[str, str], T], use: Callable[[T], None], running: str | None = None) -> None:
+        """`running` is the text of the configuration that is in use already, None when there is none."""
+        self._build = build
+        self._use = use
+        self._last: str | Invalid | None = running
+        """The text that was offered last, or why there was none."""
+        self._failed: tuple[str, str] | None = None
+        """The last one where it may be no fault of its own that it can't be used, with its origin."""
+        self.taken = 0
+        self.refused = 0
+        self.problem = ""
+        """Why the last one was refused; empty when it was taken."""
+
+    def offer(self, text: str, origin: str) -> None:
+        """A configuration, which may be the one that was offered last. Doesn't raise."""
+        if text != self._last:
+            self._last = text
+            self._try(text, origin)
+
+    async def retry(self) -> None:
+        """Try a configuration on which a plugin failed again and again: what it didn't find may come. For ever."""
+        while True:
+            await asyncio.sleep(RETRY)
+            if self._failed is not None:
+                self._try(*self._failed)
+
+    def _try(self, text: str, origin: str) -> None:
+        self._failed = None
+        try:
+            self._use(self._build(text, origin))
+        except Invalid as error:
+            self._refuse(error, origin)
+        except Exception as error:
+            self._failed = text, origin
+            problem = f"{origin or 'built-in default'}: {type(error).__name__}: {error}"
+            if problem != self.problem:
+                self.problem = problem
+                self.refused += 1
+                log.exception("config.failed", origin=origin, again_in=RETRY)
+        else:
+            self.problem = ""
+            self.taken += 1
+            log.info("config.taken", origin=origin or "built-in default")
+
+    async def follow(self, path: str, flag: str, interval: float = RESCAN) -> None:
+        """Offer what the file that a flag names says, whenever it changes, for ever. `interval` is seconds."""
+        seen: tuple[int, ...] | None = None
+        async for _ in looks(lambda: [Path(path)], interval):
+            signature = await asyncio.to_thread(_signature, path)
+            if signature is None or signature == seen:
+                continue
+            seen = signature
+            try:
+                text = await asyncio.to_thread(read_text, path, flag)
+                if text != self._last and not text.strip():
+                    raise Invalid([Problem(flag, f"{path!r} is empty, as a file is while somebody writes it")])
+            except Invalid as error:
+                self._last, self._failed = error, None
+                self._refuse(error, path)
+            else:
+                self.offer(text, path)
+
+    def _refuse(self, error: Invalid, origin: str) -> None:
+        self.refused += 1
+        self.problem = str(error)
+        log.error("config.refused", origin=origin, problems=error.lines())
+
+    def __repr__(self) -> str:
+        return f"<Reloader {self.taken} taken, {self.refused} refused{self.problem and ': '}{self.problem}>"
+
+
+def _signature(path: str) -> tuple[int, ...] | None:
+    """What tells that a file was changed or replaced; empty when it isn't there, None for what is no file."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return ()
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

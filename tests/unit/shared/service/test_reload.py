@@ -1,0 +1,192 @@
+"""What becomes of configurations that a process is offered."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from shared.config.problems import Invalid, Problem
+from shared.service import reload
+from shared.service.reload import Reloader
+
+
+class Tier:
+    """Runs texts; refuses those that begin with `bad`, and fails on those that begin with `odd`."""
+
+    def __init__(self, running: str | None = "") -> None:
+        self.used: list[tuple[str, str]] = []
+        self.built = 0
+        self.mended = False
+        self.config = Reloader(self._build, self.used.append, running)
+
+    def _build(self, text: str, origin: str) -> tuple[str, str]:
+        self.built += 1
+        if text.startswith("bad"):
+            raise Invalid([Problem("plugins[0]", text)], origin)
+        if text.startswith("odd") and not self.mended:
+            raise KeyError(text)
+        return text, origin
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return self.config.taken, self.config.refused
+
+
+def test_a_configuration_is_used_once_however_often_it_comes() -> None:
+    tier = Tier()
+    for text in ("a", "a", "b", "a"):
+        tier.config.offer(text, "here")
+    assert tier.used == [("a", "here"), ("b", "here"), ("a", "here")]
+    assert (tier.counts, tier.config.problem) == ((3, 0), "")
+
+
+@pytest.mark.parametrize(("running", "used"), [("", []), (None, [("", "")])])
+def test_the_one_that_is_running_is_no_news(running: str | None, used: list[tuple[str, str]]) -> None:
+    tier = Tier(running)
+    tier.config.offer("", "")
+    assert tier.used == used
+
+
+def test_a_bad_one_is_refused_once_and_said_until_a_good_one_comes() -> None:
+    tier = Tier()
+    tier.config.offer("a", "here")
+    with capture_logs() as logs:
+        for _ in range(3):
+            tier.config.offer("bad", "there")
+    assert [(one["event"], one["problems"]) for one in logs] == [("config.refused", ["there: plugins[0]: bad"])]
+    assert (tier.counts, tier.config.problem) == ((1, 1), "there: plugins[0]: bad")
+    assert repr(tier.config) == "<Reloader 1 taken, 1 refused: there: plugins[0]: bad>"
+    tier.config.offer("a", "here")
+    assert tier.used == [("a", "here"), ("a", "here")]
+    assert (tier.counts, tier.config.problem) == ((2, 1), "")
+
+
+async def test_one_on_which_a_plugin_fails_is_refused_with_the_traceback_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tier = Tier()
+    monkeypatch.setattr(reload, "RETRY", 0.005)
+    with capture_logs() as logs:
+        tier.config.offer("odd", "there")
+        retrying = asyncio.create_task(tier.config.retry())
+        await eventually(lambda: tier.built > 3)
+        assert (tier.used, tier.counts, tier.config.problem) == ([], (0, 1), "there: KeyError: 'odd'")
+        tier.mended = True
+        await eventually(lambda: tier.used == [("odd", "there")])
+        built = tier.built
+        await asyncio.sleep(0.03)
+    assert (tier.built, tier.counts, tier.config.problem) == (built, (1, 1), "")
+    assert [one["event"] for one in logs] == ["config.failed", "config.taken"], "each said once"
+    assert logs[0]["exc_info"]
+    retrying.cancel()
+    await asyncio.wait({retrying})
+
+
+async def test_a_failed_one_isnt_tried_any_more_when_another_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = Tier()
+    monkeypatch.setattr(reload, "RETRY", 0.005)
+    tier.config.offer("odd", "there")
+    tier.config.offer("bad", "there")
+    retrying = asyncio.create_task(tier.config.retry())
+    await asyncio.sleep(0.03)
+    assert (tier.built, tier.counts) == (2, (0, 2))
+    retrying.cancel()
+    await asyncio.wait({retrying})
+
+
+def test_one_that_fails_when_it_is_put_to_use_is_said_too() -> None:
+    def fail(_: str) -> None:
+        raise OSError("no room")
+
+    config = Reloader(lambda text, _: text, fail)
+    config.offer("", "")
+    assert (config.taken, config.refused, config.problem) == (0, 1, "built-in default: OSError: no room")
+
+
+# A file that is followed
+
+
+class Followed(Tier):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.read_text())
+        self.path = path
+
+    async def sees(self, *texts: str) -> None:
+        await eventually(lambda: [text for text, _ in self.used] == list(texts))
+
+    async def refuses(self, reason: str, count: int) -> None:
+        await eventually(lambda: self.config.refused == count)
+        assert reason in self.config.problem
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, "not in time"
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def followed(tmp_path: Path) -> AsyncIterator[Followed]:
+    path = tmp_path / "config.yaml"
+    path.write_text("first")
+    tier = Followed(path)
+    task = asyncio.create_task(tier.config.follow(str(path), "--config-file", interval=0.1))
+    yield tier
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_a_changed_file_is_offered_and_an_unchanged_one_isnt(followed: Followed) -> None:
+    followed.path.write_text("second")
+    await followed.sees("second")
+    followed.path.touch()
+    (followed.path.parent / "neighbour").touch()
+    new = followed.path.with_suffix(".new")
+    new.write_text("third")
+    new.rename(followed.path)
+    await followed.sees("second", "third")
+    assert followed.used[-1] == ("third", str(followed.path))
+
+
+async def test_a_file_that_is_gone_empty_or_no_text_changes_nothing_and_is_said_once(followed: Followed) -> None:
+    followed.path.unlink()
+    await followed.refuses("can't be read: No such file", 1)
+    followed.path.write_text("\n")
+    await followed.refuses("is empty", 2)
+    followed.path.write_bytes(b"\xff")
+    await followed.refuses("isn't UTF-8", 3)
+    await asyncio.sleep(0.3)
+    assert (followed.used, followed.config.refused) == ([], 3)
+    followed.path.write_text("first")
+    await followed.sees("first")
+    assert followed.config.problem == ""
+
+
+async def test_a_link_that_is_swapped_is_a_change(tmp_path: Path) -> None:
+    """As Kubernetes updates a mounted ConfigMap."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(name)
+    (tmp_path / "..data").symlink_to("one")
+    (tmp_path / "config.yaml").symlink_to("..data/config.yaml")
+    tier = Followed(tmp_path / "config.yaml")
+    task = asyncio.create_task(tier.config.follow(str(tier.path), "--config-file", interval=1.0))
+    await asyncio.sleep(0.2)
+    (tmp_path / "..new").symlink_to("two")
+    (tmp_path / "..new").rename(tmp_path / "..data")
+    await tier.sees("two")
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_what_can_be_read_once_only_is_left_alone(tmp_path: Path) -> None:
+    config = Reloader(lambda text, _: text, lambda _: None, "read already")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await config.follow("/dev/null", "--config-file", interval=0.05)
+    assert (config.taken, config.refused) == (0, 0)

@@ -5,6 +5,7 @@ A plugin type is a class with a `TYPE` name, the `ROLES` it plays, the tiers tha
 names another tier's plugins without importing that tier, and third parties add theirs by installing a package.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
@@ -79,6 +80,8 @@ class Demand(Struct, frozen=True):
     """By those that can't work without it."""
     used: Mapping[AttributeKey[Any], tuple[str, ...]] = {}
     """By those that do without where there is none."""
+    stale_after: float = math.inf
+    """Seconds from which on what is known counts as old; infinite where nothing does."""
 
 
 class Concern(Struct, frozen=True):

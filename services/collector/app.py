@@ -32,18 +32,9 @@ from shared.model import Configuration, Endpoint, Pool
 from shared.plugin import Registry
 from shared.service import Service, read_text, run
 from shared.service.bus import BusMetrics, make_bus
+from shared.service.reload import Reloader
 
 log = structlog.get_logger(__name__)
-
-
-class Reloads:
-    """What became of the configurations that the bus brought."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-        self.refused = 0
-        self.problem = ""
-        """Why the last one was refused; empty when it was taken."""
 
 
 class CollectorService(Service):
@@ -61,12 +52,12 @@ class CollectorService(Service):
         self._resource: Pool | None = None
         self._reassigning: asyncio.Handle | None = None
         self._stopping = False
-        self._published: str | None = None
-        """The configuration that the bus brought last."""
-        self._reloads = Reloads()
         self._unconfigured = ""
         """Why there is no configuration yet that could be used."""
-        first = self._first()
+        path = settings.config_file
+        text = read_text(path, "--config-file") if path else None
+        first = self._first() if text is None else self._load(text, path)
+        self.config = Reloader(self._load, self._take, running=text)
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
         malformed = MalformedLog(time.monotonic)
         self.replica = Replica(self.bus, subjects, self._pool, self._on_event, malformed=malformed)
@@ -89,10 +80,11 @@ class CollectorService(Service):
         self._endpoint_events = EndpointDispatcher((), self._attributes, self._tally)
         self._use(first)
         self.registry.register(DataLayerMetrics(self._tally))
-        self.registry.register(CollectorMetrics(self.scraper, self.sender, self._reloads))
-        self.registry.register(BusMetrics(self.bus, self.replica, malformed))
+        self.registry.register(CollectorMetrics(self.scraper, self.sender, self.config))
+        self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.members.namesake))
         self.readiness.require("endpoints", self.replica.readiness)
-        self.readiness.mention("configuration", lambda: self._reloads.problem or None)
+        self.readiness.mention("configuration", lambda: self.config.problem or None)
+        self.readiness.mention("id", self.members.taken)
         self.readiness.require("configuration", lambda: self._unconfigured or None)
 
     async def start(self) -> None:
@@ -102,6 +94,9 @@ class CollectorService(Service):
         await self._publisher.start()
         await self.bus.start()
         self.spawn(self.sender.run(), "frames")
+        self.spawn(self.config.retry(), "configuration")
+        if path := self._settings.config_file:
+            self.spawn(self.config.follow(path, "--config-file"), "configuration file")
 
     async def drain(self) -> None:
         """Leave first, so that the others take over at once; then stop scraping."""
@@ -133,9 +128,9 @@ class CollectorService(Service):
             "sources": [*self.scraper.pipeline.describe(), *self._endpoint_events.describe()],
             "config": {
                 "origin": self._settings.config_file or "bus",
-                "taken": self._reloads.taken,
-                "refused": self._reloads.refused,
-                "problem": self._reloads.problem or None,
+                "taken": self.config.taken,
+                "refused": self.config.refused,
+                "problem": self.config.problem or None,
             },
             "frames": {
                 "sent": self.sender.frames,
@@ -203,10 +198,8 @@ class CollectorService(Service):
     # Configuration
 
     def _first(self) -> Pipeline:
-        """The configuration to start with: the file's, or the default until the bus has brought another. Metric flags
-        that don't go with the default may go with that one, so they are no reason not to start, but not to be ready."""
-        if path := self._settings.config_file:
-            return self._load(read_text(path, "--config-file"), path)
+        """The default, until the bus has brought another. Metric flags that don't go with the default may go with that
+        one, so they are no reason not to start, but not to be ready."""
         try:
             return self._load("", "built-in default")
         except Invalid as error:
@@ -217,28 +210,20 @@ class CollectorService(Service):
             return Pipeline()
 
     def _on_config(self, config: Configuration | None) -> None:
-        """A configuration from the bus, or none there: swapped in whole, or the last good one stays."""
-        text, origin = (config.text, config.origin) if config else ("", "")
-        if self._settings.config_file or text == self._published:
-            return
-        self._published = text
-        try:
-            pipeline = self._load(text, origin)
-        except Invalid as error:
-            self._reloads.refused += 1
-            self._reloads.problem = str(error)
-            log.error("config.refused", origin=origin, problems=error.lines())
-            return
-        self._reloads.taken += 1
-        self._reloads.problem = self._unconfigured = ""
+        """A configuration from the bus, or none there."""
+        if not self._settings.config_file:
+            self.config.offer(*((config.text, config.origin) if config else ("", "")))
+
+    def _take(self, pipeline: Pipeline) -> None:
+        """A configuration that could be used is used."""
         self._use(pipeline)
-        log.info("config.taken", origin=origin or "built-in default", sources=pipeline.describe())
+        self._unconfigured = ""
 
     def _use(self, pipeline: Pipeline) -> None:
         """Collect by this pipeline from now on. Its endpoint extractors begin with all endpoints of the share."""
+        self.scraper.use(pipeline)
         self._endpoint_events.close()
         self._endpoint_events = EndpointDispatcher(pipeline.endpoint_feeds, self._attributes, self._tally)
-        self.scraper.use(pipeline)
         self._tell_of_endpoints()
 
     def _tell_of_endpoints(self) -> None:

@@ -3,11 +3,11 @@
 A source is asked for one page per endpoint and interval, and feeds the extractors that the configuration hangs on it.
 An extractor is bound to each endpoint: the binding knows the endpoint's engine, takes part in the reading of its pages,
 and puts what it finds into the endpoint's attributes. Bindings keep what they learn of their endpoint's pages; they end
-when the endpoint's address or labels change.
+when the endpoint becomes another server, or what they read of it changes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from ssl import SSLContext
 from typing import ClassVar
 
@@ -77,6 +77,11 @@ class Extractor(Plugin):
     def bind(self, endpoint: Endpoint) -> Binding:
         """The extractor at work for an endpoint as it is now."""
         raise NotImplementedError
+
+    def reads(self, endpoint: Endpoint) -> Hashable:
+        """What `bind` reads of an endpoint beside its id and name: while it is equal, the binding stays as it is and
+        keeps what it has learnt. Everything, unless a type says less."""
+        return tuple(sorted(endpoint.labels.items())), endpoint.node_address, endpoint.node, endpoint.metrics_host
 
 
 class PollingSource(Plugin):

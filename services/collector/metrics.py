@@ -72,7 +72,7 @@ class CollectorMetrics(Collector):
         )
         reloads = CounterMetricFamily(
             "pointsman_collector_config_reloads",
-            "Configurations from the bus, by what became of them",
+            "Configurations that came after the first, by what became of them",
             labels=["result"],
         )
         reloads.add_metric(["taken"], self._reloads.taken)

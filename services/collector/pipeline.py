@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from services.collector.interfaces import Extractor, PollingSource
+from shared.attributes import AttributeKey
 from shared.config.loaded import LoadedConfig, PluginSpec
 from shared.config.problems import Problems
 from shared.datalayer.endpoints import EndpointExtractor, EndpointFeed, EndpointNotificationSource
@@ -30,6 +31,12 @@ class Pipeline(Struct, frozen=True):
     """What it was built from: pipelines with equal plans do the same."""
     endpoint_feeds: tuple[EndpointFeed, ...] = ()
     """Who hears of endpoints that come, change and go."""
+
+    @property
+    def keys(self) -> frozenset[AttributeKey[Any]]:
+        """The attributes that are found on pages, as far as the configuration says."""
+        extractors = (one for feed in self.feeds for one in feed.extractors)
+        return frozenset(key for one in extractors for key in one.produces(one.name, one.parameters))
 
     def describe(self) -> list[dict[str, Any]]:
         """For the debug pages: what is polled."""

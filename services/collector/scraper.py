@@ -1,8 +1,8 @@
 """Drives the scrapes: which endpoint is asked when, over one HTTP client, and what became of it.
 
 One request at most is in flight per endpoint and source, and each is a task of its own, so an endpoint that hangs
-delays nobody. What the collector knows of an endpoint belongs to the server at its address: when the address, the port
-or a label changes, all of it is dropped and the endpoint is scraped anew at once.
+delays nobody. What the collector knows of an endpoint belongs to the server at its address: when the address, the port,
+where it is asked or what its extractors go by changes, all of it is dropped and the endpoint is scraped anew at once.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from shared.model import Endpoint
 
 log = structlog.get_logger(__name__)
 
+_server = attrgetter("address", "port", "uid", "name", "namespace")
+"""What of an endpoint says which server it is."""
+
 GRAIN = (0.001, 0.005)
 """Seconds by which a scrape may be early, at least and at most: timers have no finer grain, and what is begun in one go
 costs the event loop a third less than one by one. A tenth of the shortest interval, within these bounds."""
-
-_server = attrgetter("address", "port", "metrics_host", "labels", "node_address", "uid")
-"""What of an endpoint says which server it is, and where and how it is read."""
 
 
 class Target:
@@ -40,13 +40,9 @@ class Target:
         self.bindings: list[Binding] = [one.bind(endpoint) for one in feed.extractors]
         self.reader = feed.source.reader(self.bindings)
         self.name = f"{endpoint.id}|{feed.source.name}"
-        self.fault = ""
+        self.url, fault = _place(endpoint, feed)
+        self.fault = fault
         """Why it can't be asked, if it can't."""
-        self.url = URL()
-        try:
-            self.url = URL(feed.source.url(endpoint), encoded=True)
-        except ValueError as error:
-            self.fault = str(error)
         self.task: asyncio.Task[None] | None = None
         self.scrapes = 0
         self.pages = 0
@@ -127,15 +123,22 @@ class Scraper:
         return self._pipeline
 
     def use(self, pipeline: Pipeline) -> None:
-        """Scrape through this pipeline from now on; one that does the same as the present one changes nothing."""
+        """Scrape through this pipeline from now on; one that does the same as the present one changes nothing.
+
+        What was known and no longer is looked for is denied, so that pickers forget it.
+        """
         if pipeline.plan == self._pipeline.plan:
             return
         self._pipeline = pipeline
         shortest = min((feed.source.interval or self._interval for feed in pipeline.feeds), default=self._interval)
         self._grain = min(max(shortest / 10, GRAIN[0]), GRAIN[1])
-        endpoints = {id: one.endpoint for id, one in self.watched.items()}
+        former, kept, now = self.watched, pipeline.keys, self._clock()
         self.assign({})
-        self.assign(endpoints)
+        self.assign({id: one.endpoint for id, one in former.items()})
+        for id, one in self.watched.items():
+            for key, sample in former[id].attributes.items():
+                if sample.value is not None and key not in kept:
+                    one.attributes.deny(key, now)
 
     def assign(self, endpoints: Mapping[str, Endpoint]) -> None:
         """Scrape these endpoints from now on, and no others."""
@@ -145,7 +148,7 @@ class Scraper:
         self.watched = {}
         for id in sorted(endpoints):
             endpoint, known = endpoints[id], before.pop(id, None)
-            if known is not None and _same_server(known.endpoint, endpoint):
+            if known is not None and self._same_server(known.endpoint, endpoint):
                 known.endpoint = endpoint
                 self.watched[id] = known
                 continue
@@ -155,6 +158,14 @@ class Scraper:
         for gone in before.values():
             self._forget(gone)
         self._arm()
+
+    def _same_server(self, one: Endpoint, other: Endpoint) -> bool:
+        """Whether what is known of the one holds for the other."""
+        if one is other or one == other:
+            return True
+        if _server(one) != _server(other):
+            return False
+        return all(_read(one, feed) == _read(other, feed) for feed in self._pipeline.feeds)
 
     def _begin(self, endpoint: Endpoint) -> Watched:
         watched = Watched(endpoint, self._pipeline)
@@ -258,16 +269,24 @@ class Scraper:
         return f"<Scraper {len(self.watched)} endpoints, {up} of {len(self._owner)} targets up, {self._schedule!r}>"
 
 
-def _same_server(one: Endpoint, other: Endpoint) -> bool:
-    """Whether what is known of the one holds for the other."""
-    return bool(_server(one) == _server(other))
+def _place(endpoint: Endpoint, feed: Feed) -> tuple[URL, str]:
+    """(where the source asks the endpoint, why it can't)."""
+    try:
+        return URL(feed.source.url(endpoint), encoded=True), ""
+    except ValueError as error:
+        return URL(), str(error)
+
+
+def _read(endpoint: Endpoint, feed: Feed) -> tuple[object, ...]:
+    """What a source and its extractors go by."""
+    return _place(endpoint, feed), *(one.reads(endpoint) for one in feed.extractors)
 
 
 def _describe(watched: Watched, now: float) -> dict[str, Any]:
     return {
         "id": watched.endpoint.id,
         "address": watched.endpoint.authority,
-        "up": all(target.up for target in watched.targets),
+        "up": all(target.up for target in watched.targets) if watched.targets else None,
         "attributes": {
             key.name: {"value": sample.value, "age": round(sample.age(now), 4)}
             for key, sample in watched.attributes.items()

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from services.collector.page.spec import SpecError, parse_spec
-from services.collector.sources.http import check_path
-from shared.quantities import Duration, PositiveDuration, Size
+from services.collector.sources.http import LEAST_INTERVAL, check_path
+from shared.quantities import Duration, PositiveDuration, Size, format_duration
 from shared.service import CommonSettings
 
 METRIC_FLAGS: Mapping[str, str] = {
@@ -37,7 +37,11 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     """Scrapes the model servers that are its share, and publishes what it finds as attributes of the endpoints."""
 
     config_file: Annotated[
-        str, Meta(description="an EndpointPickerConfig; without it the one that the watcher publishes, or the default")
+        str,
+        Meta(
+            description="an EndpointPickerConfig, which is followed when it changes; without it the one that the "
+            "watcher publishes, or the default"
+        ),
     ] = ""
     allow_experimental_plugins: Annotated[bool, Meta(description="load plugin types of alpha stability")] = False
     interval: Annotated[
@@ -166,6 +170,8 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super().problems(sound)
+        if sound.get("interval", LEAST_INTERVAL) < LEAST_INTERVAL:
+            yield (("interval",), f"is below {format_duration(LEAST_INTERVAL)}")
         for name in METRIC_FLAGS:
             try:
                 parse_spec(sound.get(name) or "")

@@ -1,5 +1,6 @@
 """What the plugins of a configuration want of each other, and whether those that are asked can do it."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ from shared.attributes import AttributeKey
 from shared.config.inputs import makers
 from shared.config.loaded import PluginSpec, SourceSpec
 from shared.config.problems import Problems, join
+from shared.config.schema import StaleMetrics
 from shared.plugin import Demand
 
 
@@ -14,8 +16,10 @@ def demands(
     plugins: Mapping[str, PluginSpec],
     sources: Iterable[SourceSpec],
     inputs: Mapping[str, Mapping[str, AttributeKey[Any]]],
+    stale: StaleMetrics | None = None,
 ) -> dict[str, Demand]:
     """What is wanted of each plugin that makes attributes, by its name; `inputs` as in a `LoadedConfig`."""
+    after = math.inf if stale is None or stale.policy == "lastKnown" else stale.after
     required: dict[AttributeKey[Any], list[str]] = {}
     used: dict[AttributeKey[Any], list[str]] = {}
     for spec in plugins.values():
@@ -27,6 +31,7 @@ def demands(
         spec.name: Demand(
             required={key: tuple(required[key]) for key in spec.produces if key in required},
             used={key: tuple(used[key]) for key in spec.produces if key in used},
+            stale_after=after,
         )
         for spec in makers(plugins, sources)
     }
@@ -36,10 +41,11 @@ def check(
     plugins: Mapping[str, PluginSpec],
     sources: Iterable[SourceSpec],
     inputs: Mapping[str, Mapping[str, AttributeKey[Any]]],
+    stale: StaleMetrics,
     problems: Problems,
 ) -> None:
     """Note what plugins lack for what is wanted of them."""
-    for name, demand in demands(plugins, sources, inputs).items():
+    for name, demand in demands(plugins, sources, inputs, stale).items():
         spec = plugins[name]
         for concern in spec.kind.check(spec.parameters, demand):
             at = join(spec.path or spec.name, "parameters")

@@ -10,7 +10,7 @@ from typing import Any
 from shared.attributes import AttributeKey
 from shared.config.loaded import PluginSpec, SourceSpec
 from shared.config.problems import Problems, join, nearest, show
-from shared.plugin import Need, Role
+from shared.plugin import Need, Role, Tier
 
 _WORDS: dict[type[Any], str] = {float: "a number", tuple: "names"}
 """What attributes hold, as messages call it."""
@@ -44,6 +44,28 @@ def makers(plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec]) -> 
     """The plugins that make what they declare: an extractor does only where a source feeds it."""
     there = fed(sources)
     return [one for one in plugins.values() if Role.EXTRACTOR not in one.kind.ROLES or one.name in there]
+
+
+def check_writers(plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec], problems: Problems) -> None:
+    """Note attributes that two extractors would make of an endpoint, or one extractor of two of its pages: each value
+    would be the one that came last."""
+    writers: dict[str, tuple[SourceSpec, str]] = {}
+    for source in sources:
+        kind = plugins[source.source].kind
+        polled = kind.TIER is Tier.COLLECTOR and not kind.TIERS
+        for name in source.extractors:
+            twice: dict[tuple[str, str], list[str]] = {}
+            for key in plugins[name].produces:
+                other, former = writers.setdefault(key.wire, (source, name))
+                if former != name or (other is not source and polled):
+                    twice.setdefault((other.source, former), []).append(key.name)
+            for (other_source, former), keys in twice.items():
+                many = f"{keys[0]} and {len(keys) - 1} more" if len(keys) > 1 else keys[0]
+                problems.error(
+                    plugins[name].path or name,
+                    f"{show(name)} under {show(source.source)} and {show(former)} under {show(other_source)} make the "
+                    f"same attribute, {many}; let one of them read it from one source",
+                )
 
 
 def resolve(

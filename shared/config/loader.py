@@ -15,7 +15,7 @@ from shared.config.decode import MISSING, decode, fields_given
 from shared.config.defaults import DEFAULT_DOCUMENT, DEFAULT_PARSERS, DETECTOR, Injector
 from shared.config.demand import check as check_demand
 from shared.config.gates import FLOW_CONTROL, read_gates
-from shared.config.inputs import resolve
+from shared.config.inputs import check_writers, resolve
 from shared.config.loaded import LoadedConfig, PluginSpec, ProfileMember, ProfileSpec
 from shared.config.names import Names
 from shared.config.order import in_order
@@ -122,10 +122,11 @@ class _Loader:
         parsers = given_parsers or injector.parsers()
         detector = detector or injector.saturation_detector()
         sources = injector.sources(given_sources, data_layer.inject_defaults)
+        check_writers(self._plugins, sources, added)
         injector.producers(sources)
         producers = in_order(self._plugins, profiles, added)
         inputs = resolve(self._plugins, sources, added)
-        check_demand(self._plugins, sources, inputs, added)
+        check_demand(self._plugins, sources, inputs, data_layer.stale_metrics, added)
         self._problems.warnings += added.warnings
         if not self._names.incomplete:
             self._problems.errors += added.errors

@@ -19,6 +19,7 @@ from services.collector.sources.metrics import MetricsSource
 from shared.config.demand import demands
 from shared.config.loaded import LoadedConfig, PluginSpec
 from shared.config.problems import Problems, join
+from shared.quantities import format_duration
 from shared.service.flags import flag_of
 
 NAME = "flags"
@@ -69,8 +70,24 @@ def with_flags(config: LoadedConfig, settings: CollectorSettings) -> LoadedConfi
         elif spec.kind is MetricsSource:  # not sources of other pages that are made of it
             fields = {field: value for field, value in page.items() if field not in spec.given}
             plugins[name] = replace(spec, parameters=replace(spec.parameters, **fields))
+    _check_interval(config, settings, problems)
     problems.raise_if_any(config.origin)
     return replace(config, plugins=plugins, warnings=(*config.warnings, *problems.warnings))
+
+
+def _check_interval(config: LoadedConfig, settings: CollectorSettings, problems: Problems) -> None:
+    """Note where the collector's own interval, for sources that have none, is too long for what they bring."""
+    stale = config.stale_metrics
+    if stale.policy == "lastKnown" or settings.interval < stale.after:
+        return
+    specs = (config.plugins[one.source] for one in config.sources if one.extractors)
+    if any(issubclass(one.kind, MetricsSource) and not one.parameters.interval for one in specs):
+        every = format_duration(settings.interval)
+        problems.warn(
+            "dataLayer.staleMetrics.after",
+            f"{format_duration(stale.after)} isn't above {flag_of('interval')}, {every}: "
+            "what is read is old before it is read again",
+        )
 
 
 def _with_engine(spec: PluginSpec, engine: EngineConfig) -> PluginSpec:

@@ -65,6 +65,9 @@ class DcgmExtractor(Extractor):
     DEFAULT_SOURCE = "dcgm-data-source"
     PRODUCES = (GPU_UTILIZATION,)
 
+    def reads(self, endpoint: Endpoint) -> None:
+        return None
+
     def bind(self, endpoint: Endpoint) -> "DcgmBinding":
         return DcgmBinding(endpoint)
 

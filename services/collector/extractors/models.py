@@ -1,13 +1,14 @@
 """`models-data-extractor`: which models a server answers for, base models and LoRA adapters alike.
 
 A list that can't be read whole says nothing: half of it would make requests for the other half homeless. Only an entry
-that names nothing is passed over.
+that names nothing is passed over. One that is far longer than it may be isn't read at all, which would take a while.
 """
 
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Raw, Struct
+from xxhash import xxh3_128_digest
 
 from services.collector.interfaces import Extractor, Finding
 from services.collector.page.selection import Outcome
@@ -15,6 +16,10 @@ from services.collector.sources.models import MODELS_JSON, ModelsBinding
 from shared.attributes import SERVED_MODELS, AttributeMap
 from shared.model import Endpoint
 
+ENTRY = 1024
+"""Bytes of an entry beside its name: a generous average, vLLM's have 500."""
+SPARE = 64 * 1024
+"""Bytes of any answer, however few models it may have."""
 WHAT = "data[].id"
 """Where in the answer the names are."""
 
@@ -25,6 +30,11 @@ class ModelsExtractorParameters(Struct, frozen=True, kw_only=True, rename="camel
     max_models: Annotated[int, Meta(ge=1)] = 1000
     max_name_length: Annotated[int, Meta(ge=1)] = 512
     """Characters."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Of an answer."""
+        return SPARE + self.max_models * (self.max_name_length + ENTRY)
 
 
 class Model(Struct):
@@ -53,6 +63,9 @@ class Listing(Struct, frozen=True):
 
 def read_models(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
     """The ids in the order of the list, each once. Whatever the answer is, it is no error to ask."""
+    if len(page) > parameters.most_bytes:
+        most = f"maxModels and maxNameLength allow, {parameters.most_bytes}"
+        return Listing(Outcome.INVALID, problem=f"{len(page)} bytes are more than {most}")
     try:
         entries = _LIST.decode(page).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -95,6 +108,9 @@ class ModelsExtractor(Extractor):
 
     parameters: ModelsExtractorParameters
 
+    def reads(self, endpoint: Endpoint) -> None:
+        return None
+
     def bind(self, endpoint: Endpoint) -> "ModelListBinding":
         return ModelListBinding(self.parameters)
 
@@ -104,12 +120,14 @@ class ModelListBinding(ModelsBinding):
 
     def __init__(self, parameters: ModelsExtractorParameters) -> None:
         self._parameters = parameters
-        self._page = b""
+        self._seen = b""
+        """Of the last answer, whose text isn't kept: it can be long."""
         self._listing = Listing(Outcome.UNKNOWN)
 
     def take(self, page: bytes) -> None:
-        if page != self._page or self._listing.outcome is Outcome.UNKNOWN:
-            self._page, self._listing = page, read_models(page, self._parameters)
+        seen = xxh3_128_digest(page)
+        if seen != self._seen:
+            self._seen, self._listing = seen, read_models(page, self._parameters)
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
         if self._listing.outcome is not Outcome.FOUND:

@@ -17,6 +17,7 @@ from services.collector.page.selection import Choice
 from services.collector.page.spec import MetricSpec
 from shared.attributes import AttributeKey, AttributeMap
 from shared.model import Endpoint
+from shared.plugin import Concern, Demand
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -66,6 +67,14 @@ class PrometheusMetricExtractor(Extractor):
     @classmethod
     def produces(cls, name: str, parameters: PrometheusMetricParameters) -> tuple[AttributeKey[float], ...]:
         return (AttributeKey(parameters.metric_name, name, float),)
+
+    @classmethod
+    def check(cls, parameters: PrometheusMetricParameters, demand: Demand) -> list[Concern]:
+        concern = parameters.of_page().concern
+        return [Concern("", concern, fatal=False)] if concern and demand.required else []
+
+    def reads(self, endpoint: Endpoint) -> None:
+        return None
 
     def bind(self, endpoint: Endpoint) -> "PrometheusMetricBinding":
         return PrometheusMetricBinding(self._key, self._measure)

@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 
 from yarl import URL
 
-from services.collector.http.response import Answer, AnswerReader, BadAnswerError, TooLargeError
+from services.collector.http.response import Answer, AnswerReader, BadAnswerError, TooLargeError, expanded
 from shared.quantities import format_duration
 from shared.version import VERSION
 
@@ -144,6 +144,8 @@ class Client:
         the scrape's request."""
         self._tls: dict[bool, SSLContext] = {}
         self._sweep_at = 0.0
+        self._sweeper: asyncio.TimerHandle | None = None
+        """Looks after idle connections when nobody asks anything any more."""
         self._opened = False
 
     async def open(self) -> None:
@@ -152,9 +154,10 @@ class Client:
 
     async def close(self) -> None:
         self._opened = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._sweeper):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._sweeper = None
         for connection in [*self._used, *(one for many in self._idle.values() for one in many)]:
             connection.abort()
         self._idle.clear()
@@ -165,6 +168,7 @@ class Client:
         assert self._opened, "the client is open"
         try:
             answer = await self._ask((url, tls), self._clock() + self.timeout)
+            body = await self._expand(answer) if answer.encoding else answer.body
         except TimeoutError as error:
             raise ScrapeError(Failure.TIMEOUT, f"no complete answer within {format_duration(self.timeout)}") from error
         except SSLError as error:
@@ -173,7 +177,16 @@ class Client:
             raise ScrapeError(Failure.TOO_LARGE, f"the page is larger than {self.page_limit} bytes") from error
         except (BadAnswerError, OSError) as error:
             raise ScrapeError(Failure.PROTOCOL, f"the answer failed: {_cause(error)}") from error
-        return _page(answer)
+        _check(answer)
+        return body
+
+    async def _expand(self, answer: Answer) -> bytes:
+        """The body of a compressed answer; others have their turn meanwhile."""
+        pieces: list[bytes] = []
+        for piece in expanded(answer, self.page_limit):
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        return b"".join(pieces)
 
     async def _ask(self, place: Place, until: float) -> Answer:
         idle = self._idle.get(place)
@@ -210,6 +223,8 @@ class Client:
             self._idle.setdefault(place, []).append(connection)
             if now >= self._sweep_at:
                 self._sweep(now)
+            if self._sweeper is None:
+                self._sweep_again()
         return answer
 
     def _look_again(self) -> None:
@@ -253,6 +268,15 @@ class Client:
                 context.verify_mode = CERT_NONE
         return context
 
+    def _sweep_again(self) -> None:
+        self._sweeper = asyncio.get_running_loop().call_later(1.25 * KEPT, self._sweep_late)
+
+    def _sweep_late(self) -> None:
+        self._sweeper = None
+        self._sweep(self._clock())
+        if self._idle and self._opened:
+            self._sweep_again()
+
     def _sweep(self, now: float) -> None:
         """Close what nobody has used for long: its endpoint is gone, or has another address."""
         self._sweep_at = now + KEPT / 4
@@ -280,8 +304,8 @@ def _request(url: URL) -> bytes:
     ).encode("ascii")
 
 
-def _page(answer: Answer) -> bytes:
-    """The body of an answer that is a page. Raises `ScrapeError`."""
+def _check(answer: Answer) -> None:
+    """Raises `ScrapeError` where the answer is no page."""
     status = answer.status
     if status != 200:
         if 300 <= status < 400:
@@ -290,7 +314,6 @@ def _page(answer: Answer) -> bytes:
         raise ScrapeError(Failure.STATUS, f"status {status} {answer.reason}".rstrip())
     if answer.headers.get("content-type", "").lower().startswith("text/html"):
         raise ScrapeError(Failure.CONTENT, "the answer is HTML, not a metrics page")
-    return answer.body
 
 
 def _cause(error: BaseException) -> str:

@@ -3,17 +3,30 @@
 A collector asks thousands of times a second for the same page of the same server; that is all that this has to do, and
 it costs a sixth of what a general client does (`tests/benchmarks/bench_scrape.py`). What isn't plain is refused rather
 than guessed at: the framing of an answer is by its length, by chunks, or by the end of the connection (RFC 9112,
-section 6). An answer that isn't 200 is complete with its head: nobody reads its body.
+section 6). An answer that isn't 200 is complete with its head: nobody reads its body. Nothing takes long in one go,
+whatever a server sends: an answer in crumbs is refused, and a body that comes compressed is expanded piece by piece.
 """
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 MOST_HEAD = 64 * 1024
 """Bytes of a head, or of what stands between two chunks."""
+CACHED_HEAD = 1024
+"""Longer heads aren't remembered, so that a hostile server can't fill the memory."""
+LEAST_CHUNK = 16
+"""Bytes that the chunks of an answer have to have on average, if there are more than `FREE_CHUNKS`: each costs a
+microsecond."""
+FREE_CHUNKS = 1000
+SMALL = 512
+"""Bytes of a piece that is put together with others, to be an object no longer."""
+EXPANDED = 64 * 1024
+"""Bytes that are expanded in one go."""
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([^\r\n]*))?")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*", re.DOTALL)
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
@@ -39,12 +52,26 @@ class Answer(Struct, frozen=True):
     """Empty unless the status is 200."""
     reusable: bool
     """Whether the connection can take another request."""
+    encoding: str = ""
+    """How the body is compressed, which nobody has asked for; empty where it isn't. `expanded` expands it."""
 
 
 class AnswerReader:
     """Reads one answer whose body has at most `limit` bytes."""
 
-    __slots__ = ("_answer", "_chunk", "_chunked", "_encoding", "_head", "_left", "_limit", "_pieces", "_size", "begun")
+    __slots__ = (
+        "_answer",
+        "_chunk",
+        "_chunked",
+        "_chunks",
+        "_encoding",
+        "_head",
+        "_left",
+        "_limit",
+        "_pieces",
+        "_size",
+        "begun",
+    )
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -55,10 +82,12 @@ class AnswerReader:
         self._chunked = False
         self._chunk = -1
         """Bytes of the chunk that are still to come; -1 between chunks."""
+        self._chunks = 0
+        """How many have begun."""
         self._left: int | None = None
         """Bytes of the body that are still to come; None when the end of the connection ends it."""
         self._encoding = ""
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | bytearray] = []
         self._size = 0
         self.begun = False
         """Whether any byte has come."""
@@ -88,53 +117,15 @@ class AnswerReader:
     def _read_heads(self, data: bytes) -> tuple[Answer | None, bytes]:
         """(the answer without its body, if its head is there; what follows). Interim answers are passed over."""
         while 0 <= (end := data.find(b"\r\n\r\n")) <= MOST_HEAD:
-            answer = self._read_head(data[:end])
+            head = _remembered(data[:end]) if end <= CACHED_HEAD else _read_head(data[:end])
             data = data[end + 4 :]
-            if answer is not None:
-                return answer, data
-        return None, data
-
-    def _read_head(self, head: bytes) -> Answer | None:
-        first, *lines = head.split(b"\r\n")
-        status = _STATUS.fullmatch(first)
-        if status is None:
-            raise BadAnswerError(f"the answer begins with {first[:60]!r}, which isn't HTTP/1.1")
-        version, code, reason = status.groups()
-        if code[:1] == b"1":
-            if code == b"101":
-                raise BadAnswerError("the server switches to another protocol")
-            return None  # an interim answer: the real one follows
-        headers: dict[str, str] = {}
-        for line in lines:
-            match = _HEADER.fullmatch(line)
-            if match is None:
-                raise BadAnswerError(f"the header {line[:60]!r} is none")
-            name, value = match.group(1).decode().lower(), match.group(2).decode("latin-1")
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        asked = headers.get("connection", "").lower()
-        reusable = code == b"200" and "close" not in asked and (version == b"1" or "keep-alive" in asked)
-        if code == b"200":
-            self._frame(headers)
-            reusable = reusable and (self._chunked or self._left is not None)
-        return Answer(int(code), (reason or b"").decode("latin-1"), headers, b"", reusable)
-
-    def _frame(self, headers: Mapping[str, str]) -> None:
-        self._encoding = headers.get("content-encoding", "").lower()
-        if self._encoding and self._encoding != "identity" and self._encoding not in _WINDOW_BITS:
-            raise BadAnswerError(f"the content is encoded as {self._encoding[:60]!r}, which wasn't asked for")
-        transfer, length = headers.get("transfer-encoding"), headers.get("content-length")
-        if transfer is not None:
-            if transfer.lower() != "chunked":
-                raise BadAnswerError(f"the transfer is encoded as {transfer[:60]!r}, which wasn't asked for")
-            self._chunked = True
-        elif length is not None:
-            lengths = {one.strip() for one in length.split(",")}
-            (one, *others) = lengths
-            if others or not (one.isascii() and one.isdigit() and len(one) <= 18):
-                raise BadAnswerError(f"the content's length is {length[:60]!r}")
-            self._left = int(one)
-            if self._left > self._limit:
+            if head is None:
+                continue  # an interim answer: the real one follows
+            self._chunked, self._left, self._encoding = head.chunked, head.length, head.encoding
+            if self._left is not None and self._left > self._limit:
                 raise TooLargeError
+            return head.answer, data
+        return None, data
 
     def _read_plain(self, data: bytes) -> Answer | None:
         if self._left is None:
@@ -184,6 +175,9 @@ class AnswerReader:
                 return self._complete(reusable=len(data) == last + 4)
             if self._size + number > self._limit:
                 raise TooLargeError
+            self._chunks += 1
+            if self._chunks > FREE_CHUNKS and self._chunks * LEAST_CHUNK > self._size + number:
+                raise BadAnswerError(f"the answer is in crumbs: {self._size} bytes in {self._chunks} chunks")
             at, self._chunk = end + 2, number
         self._head = data[at:]
         if len(self._head) > MOST_HEAD:
@@ -194,29 +188,106 @@ class AnswerReader:
         self._size += len(piece)
         if self._size > self._limit:
             raise TooLargeError
-        if piece:
+        if len(piece) > SMALL:
             self._pieces.append(piece)
+        elif piece:
+            if not self._pieces or not isinstance(last := self._pieces[-1], bytearray):
+                self._pieces.append(last := bytearray())
+            last += piece
 
     def _complete(self, *, reusable: bool) -> Answer:
         answer = self._answer
         assert answer is not None, "the head has been read"
-        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        if self._encoding in _WINDOW_BITS:
-            body = self._expand(body)
-        return Answer(answer.status, answer.reason, answer.headers, body, answer.reusable and reusable)
-
-    def _expand(self, body: bytes) -> bytes:
-        expander = zlib.decompressobj(_WINDOW_BITS[self._encoding])
-        try:
-            expanded = expander.decompress(body, self._limit + 1)
-        except zlib.error as error:
-            raise BadAnswerError(f"the content isn't what {self._encoding} gives: {error}") from error
-        if len(expanded) > self._limit:
-            raise TooLargeError
-        if not expander.eof:
-            raise BadAnswerError("the compressed content breaks off")
-        return expanded
+        first = self._pieces[0] if len(self._pieces) == 1 else None
+        body = first if isinstance(first, bytes) else b"".join(self._pieces)
+        encoding = self._encoding if self._encoding in _WINDOW_BITS else ""
+        return Answer(answer.status, answer.reason, answer.headers, body, answer.reusable and reusable, encoding)
 
     def __repr__(self) -> str:
         where = "head" if self._answer is None else f"{self._size} bytes of the body"
         return f"<AnswerReader {where}>"
+
+
+class _Head(Struct, frozen=True):
+    """What a head says."""
+
+    answer: Answer
+    chunked: bool = False
+    length: int | None = None
+    """Of the body; None where chunks, or the end of the connection, end it."""
+    encoding: str = ""
+
+
+def _read_head(head: bytes) -> _Head | None:
+    """What a head says, without the empty line that ends it; None for that of an interim answer. Raises
+    `BadAnswerError`."""
+    first, *lines = head.split(b"\r\n")
+    status = _STATUS.fullmatch(first)
+    if status is None:
+        raise BadAnswerError(f"the answer begins with {first[:60]!r}, which isn't HTTP/1.1")
+    version, code, reason = status.groups()
+    if code[:1] == b"1":
+        if code == b"101":
+            raise BadAnswerError("the server switches to another protocol")
+        return None
+    headers: dict[str, str] = {}
+    for line in lines:
+        match = _HEADER.fullmatch(line)
+        if match is None:
+            raise BadAnswerError(f"the header {line[:60]!r} is none")
+        name, value = match.group(1).decode().lower(), match.group(2).decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    asked = headers.get("connection", "").lower()
+    reusable = code == b"200" and "close" not in asked and (version == b"1" or "keep-alive" in asked)
+    answer = Answer(int(code), (reason or b"").decode("latin-1"), headers, b"", reusable)
+    if code != b"200":
+        return _Head(answer)
+    chunked, length, encoding = _framing(headers)
+    return _Head(
+        answer if chunked or length is not None else replace(answer, reusable=False), chunked, length, encoding
+    )
+
+
+_remembered = lru_cache(maxsize=256)(_read_head)
+"""Most heads are those of the answers before, of this server or of another like it."""
+
+
+def _framing(headers: Mapping[str, str]) -> tuple[bool, int | None, str]:
+    """(whether the body comes in chunks, else its length if that is said, how it is compressed)."""
+    encoding = headers.get("content-encoding", "").lower()
+    if encoding and encoding != "identity" and encoding not in _WINDOW_BITS:
+        raise BadAnswerError(f"the content is encoded as {encoding[:60]!r}, which wasn't asked for")
+    transfer, length = headers.get("transfer-encoding"), headers.get("content-length")
+    if transfer is not None:
+        if transfer.lower() != "chunked":
+            raise BadAnswerError(f"the transfer is encoded as {transfer[:60]!r}, which wasn't asked for")
+        return True, None, encoding
+    if length is None:
+        return False, None, encoding
+    one, *others = {part.strip() for part in length.split(",")}
+    if others or not (one.isascii() and one.isdigit() and len(one) <= 18):
+        raise BadAnswerError(f"the content's length is {length[:60]!r}")
+    return False, int(one), encoding
+
+
+def expanded(answer: Answer, limit: int) -> Iterator[bytes]:
+    """The body of a compressed answer in pieces, together at most `limit` bytes.
+
+    Raises `BadAnswerError` and `TooLargeError`.
+    """
+    expander = zlib.decompressobj(_WINDOW_BITS[answer.encoding])
+    size = 0
+    for start in range(0, len(answer.body), EXPANDED):
+        rest, full = answer.body[start : start + EXPANDED], True
+        while (rest or full) and not expander.eof:
+            try:
+                piece = expander.decompress(rest, EXPANDED)
+            except zlib.error as error:
+                raise BadAnswerError(f"the content isn't what {answer.encoding} gives: {error}") from error
+            rest, full = expander.unconsumed_tail, len(piece) == EXPANDED
+            size += len(piece)
+            if size > limit:
+                raise TooLargeError
+            yield piece
+    if not expander.eof:
+        raise BadAnswerError("the compressed content breaks off")

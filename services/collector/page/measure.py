@@ -19,7 +19,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from services.collector.page.spec import MetricSpec
-from shared.quantities import PositiveDuration
+from shared.quantities import PositiveDuration, format_duration
 
 DEFAULT_WINDOW = 10.0
 """Seconds."""
@@ -73,7 +73,18 @@ class Measure(Struct, frozen=True):
     what was observed on them no longer counts."""
     quantile: float = 0.0
     empty_value: float | None = None
-    """What holds where nothing has been observed yet."""
+    """What holds where nothing has been observed within the window."""
+
+    @property
+    def concern(self) -> str:
+        """What is amiss with it as a signal to choose servers by; empty where nothing is."""
+        if self.function not in (Function.MEAN, Function.QUANTILE) or self.empty_value is not None:
+            return ""
+        return (
+            f"an endpoint that observes nothing for {format_duration(self.window)} has no fresh {self.function.value}, "
+            "is scored as dataLayer.staleMetrics.policy says (by default as the worst), and may so never observe "
+            "anything again; give emptyValue, the value to take for it then"
+        )
 
     def __str__(self) -> str:
         if self.function is Function.VALUE:

@@ -4,6 +4,9 @@ Counters are compared with what they were on the page before, series by series, 
 counters with it) costs nothing: a counter that is lower than before has risen from 0. So has a series that wasn't on
 the pages before. On the first page of all nothing has risen yet.
 
+A mean or quantile says what was observed within the window, and no longer: what was observed before it would count as
+fresh for ever, and a server that isn't chosen because of it would never observe anything else.
+
 What is kept is bounded, whatever the pages say: `MOST_SERIES` series, `MOST_GROUPS` increases that are told apart,
 `SAMPLES` moments of a window. A page that exceeds the first two makes no value.
 """
@@ -49,33 +52,32 @@ class Meter:
         """The series that it looks for."""
         self.outcome = Outcome.UNKNOWN
         """What the last page said."""
-        self._held: float | None = None
-        """The last value, until the series have been missing for too long."""
+        self._value: float | None = None
+        """What the last page made."""
         self._seen_at: float | None = None
         """When a page last had the series."""
 
     def read(self, at: float) -> float | None:
         """The measure after a page that was asked for at `at` (monotonic seconds); None when the page makes no value
         and what it was before has to age."""
+        self._value = self._read(at)
+        return self._value
+
+    def _read(self, at: float) -> float | None:
         value = self._reading.read(at)
         self.outcome = self._reading.outcome
         if value is not None and not math.isfinite(value):
             self.outcome = Outcome.INVALID
         match self.outcome:
-            case Outcome.FOUND:
+            case Outcome.FOUND | Outcome.UNOBSERVED:
                 self._seen_at = at
                 if value is not None:
-                    self._held = value
-                elif self._held is None:
-                    self.outcome = Outcome.UNOBSERVED
-                return self._held if self._held is not None else self.measure.empty_value
-            case Outcome.UNOBSERVED:
-                self._seen_at, self._held = at, None
+                    return value
+                self.outcome = Outcome.UNOBSERVED
                 return self.measure.empty_value
             case Outcome.ABSENT | Outcome.NO_SERIES:
                 if self._seen_at is not None and at - self._seen_at < self.measure.window:
                     return None
-                self._held = None
                 return self.measure.empty_value
             case _:
                 return None
@@ -84,7 +86,7 @@ class Meter:
         return str(self.measure)
 
     def __repr__(self) -> str:
-        return f"<Meter {self.measure} {self.outcome}{'' if self._held is None else f' {self._held:g}'}>"
+        return f"<Meter {self.measure} {self.outcome}{'' if self._value is None else f' {self._value:g}'}>"
 
 
 class _Reading(ABC):
@@ -98,7 +100,7 @@ class _Reading(ABC):
 
     @abstractmethod
     def read(self, at: float) -> float | None:
-        """The value, and `outcome`. FOUND without a value: nothing new was observed, the former value holds."""
+        """The value, and `outcome`. FOUND without a value: nothing was observed within the window."""
 
 
 class _Value(_Reading):
@@ -134,9 +136,11 @@ class _Rate(_Reading):
         apart = self._aggregation is not Aggregation.SUM
         for text, rise in self._standings.rises(values):
             self._window.add(text if apart else b"", rise)
-        if self._window.groups > MOST_GROUPS:
+        if crowded := self._window.groups > MOST_GROUPS:
             self._window.reset()  # series come and go; those that are there begin anew
         risen, seconds = self._window.risen(at)
+        if crowded:
+            self.outcome = Outcome.INVALID
         if self.outcome is not Outcome.FOUND or not seconds:
             return None
         if not apart:

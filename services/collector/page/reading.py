@@ -6,8 +6,8 @@ there first, moved by as much as the groups before have moved; a group that says
 and what its selectors hold stays. Only what isn't where it was is looked for on the whole page.
 
 A page that keeps the format's rule of one group a family so gives what a whole scan gives, with one exception: a family
-that wasn't there before, not even its `# TYPE` line, is found when next the whole page is looked at, at the latest
-after `WHOLE_EVERY`. No longer can a page that breaks the rule hide a sample.
+that wasn't there before, not even its `# TYPE` line, is found when next the whole page is looked at, which is after
+`WHOLE_EVERY` and `WHOLE_PAGES`. No longer can a page that breaks the rule hide a sample.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ from services.collector.page.scan import STEP, scan, steps
 from services.collector.page.selection import Choice, Selector
 
 WHOLE_EVERY = 1.0
-"""Seconds after which nothing that is remembered counts."""
+WHOLE_PAGES = 10
+"""Seconds and pages after both of which nothing that is remembered counts. By the seconds alone, an endpoint that is
+asked once a second would have every page searched as a whole."""
 SLACK = 2048
 """Bytes by which a group may be off its place before the whole page is searched for it."""
 MOST_GROUP = STEP
@@ -54,10 +56,13 @@ class MetricsReader(Reader):
         page, with the selectors that hold what they say."""
         self._whole_at: float | None = None
         """When the groups were last forgotten."""
+        self._pages = 0
+        """Pages since then."""
 
     async def read(self, page: bytes, at: float) -> None:
-        if self._whole_at is None or not at - self._whole_at < WHOLE_EVERY:
-            self._groups, self._plan, self._whole_at = {}, None, at
+        if self._whole_at is None or (self._pages >= WHOLE_PAGES and not at - self._whole_at < WHOLE_EVERY):
+            self._groups, self._plan, self._whole_at, self._pages = {}, None, at, 0
+        self._pages += 1
         choices = [choice for one in self._bindings for choice in one.choices]
         if self._plan is None or choices != self._choices or not await self._follow(self._plan, page):
             self._choices = choices

@@ -11,11 +11,16 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from services.collector.interfaces import PollingSource
+from services.collector.sources.trust import Trust, TrustFiles
 from shared.model import Endpoint, join_host_port
-from shared.quantities import Duration
+from shared.plugin import Concern, Demand
+from shared.quantities import Duration, format_duration
 
 Scheme = Literal["http", "https"]
 Port = Annotated[int, Meta(ge=1, le=65535)]
+
+LEAST_INTERVAL = 0.001
+"""Seconds: timers have no finer grain."""
 
 
 class Override(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -47,7 +52,8 @@ class HttpParameters(Struct, frozen=True, kw_only=True, rename="camel"):
     scheme: Scheme = "http"
     path: str = "/"
     port: Port | None = None
-    insecure_skip_verify: bool = True
+    insecure_skip_verify: bool | None = None
+    """None: true, unless a CA is named: whoever names one wants servers verified by it."""
     ca_cert_path: str = ""
     client_cert_path: str = ""
     client_key_path: str = ""
@@ -58,6 +64,21 @@ class HttpParameters(Struct, frozen=True, kw_only=True, rename="camel"):
         check_path(self.path)
         if bool(self.client_cert_path) != bool(self.client_key_path):
             raise ValueError("clientCertPath and clientKeyPath belong together: give both or none")
+        if self.interval and self.interval < LEAST_INTERVAL:
+            raise ValueError(f"interval: {format_duration(self.interval)} is below {format_duration(LEAST_INTERVAL)}")
+
+    @property
+    def verifies(self) -> bool:
+        """Whether the certificates of https servers are verified."""
+        return bool(self.ca_cert_path) if self.insecure_skip_verify is None else not self.insecure_skip_verify
+
+    @property
+    def trust(self) -> TrustFiles | None:
+        """What https servers are verified by; None where nobody is asked by https."""
+        if "https" not in (self.scheme, *(one.scheme for one in self.overrides)):
+            return None
+        ca = self.ca_cert_path if self.verifies else ""
+        return TrustFiles(self.verifies, ca, self.client_cert_path, self.client_key_path)
 
 
 class HttpSource(PollingSource):
@@ -69,8 +90,19 @@ class HttpSource(PollingSource):
     def __init__(self, name: str, parameters: Any = None) -> None:
         """Raises ValueError when a certificate file can't be used."""
         super().__init__(name, parameters)
-        schemes = {self.parameters.scheme, *(one.scheme for one in self.parameters.overrides)}
-        self._tls = tls(self.parameters) if "https" in schemes else True
+        files = self.parameters.trust
+        self._trust = None if files is None else Trust(name, files)
+
+    @classmethod
+    def check(cls, parameters: HttpParameters, demand: Demand) -> list[Concern]:
+        if not parameters.ca_cert_path:
+            return []
+        if parameters.trust is None:
+            return [Concern("caCertPath", "no effect while nothing is asked by https", fatal=False)]
+        if not parameters.verifies:
+            why = "no effect: insecureSkipVerify is true, so any certificate is taken; leave that out"
+            return [Concern("caCertPath", why, fatal=False)]
+        return []
 
     @property
     def interval(self) -> float | None:
@@ -79,7 +111,7 @@ class HttpSource(PollingSource):
 
     @property
     def tls(self) -> ssl.SSLContext | bool:
-        return self._tls
+        return True if self._trust is None else self._trust.context
 
     def url(self, endpoint: Endpoint) -> str:
         host, port = self.address(endpoint)
@@ -102,27 +134,3 @@ def check_path(path: str) -> None:
         raise ValueError(f"path: {path!r} doesn't begin with /")
     if not path.isascii() or not path.isprintable() or " " in path or "#" in path:
         raise ValueError(f"path: {path!r} has a blank, # or no ASCII; escape it as %20, %23 or the like")
-
-
-def tls(parameters: HttpParameters) -> ssl.SSLContext:
-    """How https servers are verified, and by what the collector identifies itself.
-
-    Raises ValueError that names the file which can't be used.
-    """
-    context = ssl.create_default_context()
-    if parameters.insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    elif parameters.ca_cert_path:
-        try:
-            context = ssl.create_default_context(cafile=parameters.ca_cert_path)
-        except OSError as error:
-            raise ValueError(f"caCertPath: {parameters.ca_cert_path!r} can't be used: {error}") from error
-    if parameters.client_cert_path:
-        try:
-            # Without a password openssl would ask the terminal for that of an encrypted key.
-            context.load_cert_chain(parameters.client_cert_path, parameters.client_key_path, password="")
-        except OSError as error:
-            files = f"{parameters.client_cert_path!r} and {parameters.client_key_path!r}"
-            raise ValueError(f"clientCertPath, clientKeyPath: {files} can't be used: {error}") from error
-    return context

@@ -6,6 +6,8 @@ from services.collector.interfaces import PROMETHEUS_TEXT, Binding
 from services.collector.page.reading import MetricsReader
 from services.collector.sources.http import HttpParameters, HttpSource
 from shared.model import Endpoint, split_host_port
+from shared.plugin import Concern, Demand
+from shared.quantities import format_duration
 
 
 class MetricsParameters(HttpParameters, frozen=True, kw_only=True):
@@ -20,6 +22,15 @@ class MetricsSource(HttpSource):
     TYPE = "metrics-data-source"
     OUTPUT = PROMETHEUS_TEXT
     Parameters = MetricsParameters
+
+    @classmethod
+    def check(cls, parameters: HttpParameters, demand: Demand) -> list[Concern]:
+        concerns = super().check(parameters, demand)
+        if parameters.interval and parameters.interval >= demand.stale_after:
+            every, after = format_duration(parameters.interval), format_duration(demand.stale_after)
+            limit = f"{every} isn't below {after}, dataLayer.staleMetrics.after"
+            concerns.append(Concern("interval", f"{limit}: what is read is old before it is read again", fatal=False))
+        return concerns
 
     def address(self, endpoint: Endpoint) -> tuple[str, int]:
         if not endpoint.metrics_host:

@@ -6,8 +6,8 @@ import pytest
 
 from tests.faults.collector.picker import PickerView, Servers
 from tests.nats import NatsServer
-from tests.protocol.collector.conftest import nats, owner
 from tests.protocol.collector.harness import Owner, endpoint
+from tests.protocol.conftest import nats, owner
 
 __all__ = ["nats", "owner"]
 

@@ -1,6 +1,7 @@
 """Endpoint extractors in a collector: they hear of its share, and what they find out travels with the metrics."""
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 
 import httpx
@@ -11,6 +12,7 @@ from shared.attributes import ALWAYS, AttributeKey, AttributeMap
 from shared.datalayer.endpoints import EndpointEvent, EndpointExtractor
 from shared.datalayer.events import Change
 from shared.plugin import Registry, Tier
+from tests.faults.collector.picker import PickerView
 from tests.in_process import serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, Owner, endpoint, eventually
@@ -98,7 +100,29 @@ async def test_a_configuration_brings_its_extractors_and_takes_their_attributes_
         await owner.publish([endpoint("a", CLOSED_PORT, cost="1")], CONFIG)
         await eventually(lambda: frames.value("a", COST) == 1.0, "the attribute")
         await owner.publish([endpoint("a", CLOSED_PORT, cost="1")], WITHOUT)
-        await eventually(lambda: len(one.scraper.watched["default/a"].attributes) == 0, "nothing of it is left")
+        await eventually(lambda: one.scraper.watched["default/a"].attributes.get(COST) is None, "nothing of it is left")
+
+
+async def test_a_picker_forgets_what_an_extractor_no_longer_says(nats: NatsServer, owner: Owner) -> None:
+    """By its age it would hold for seconds, and under `lastKnown` for ever."""
+    async with serving(service(nats.url, "one")), PickerView(nats.url) as picker:
+
+        def costs() -> list[float | None]:
+            known = [one["attributes"].get(COST.wire) for one in picker.view.state(time.monotonic())]
+            return [None if one is None else one["value"] for one in known]
+
+        async def seen(expected: list[float | None], what: str) -> None:
+            await eventually(lambda: costs() == expected, what)
+
+        a, b = endpoint("a", CLOSED_PORT, cost="1"), endpoint("b", CLOSED_PORT, cost="2")
+        await owner.publish([a, b], CONFIG)
+        await seen([1.0, 2.0], "the attributes")
+        await owner.publish([endpoint("a", CLOSED_PORT), b], CONFIG)
+        await seen([None, 2.0], "what was dropped")
+        await owner.publish([endpoint("a", CLOSED_PORT, cost="3"), endpoint("b", CLOSED_PORT, cost="no")], CONFIG)
+        await seen([3.0, None], "what the extractor failed on")
+        await owner.publish([endpoint("a", CLOSED_PORT, cost="3"), b], WITHOUT)
+        await seen([None, None], "what left the configuration")
 
 
 async def test_an_endpoint_that_moves_to_another_collector_is_heard_of_there(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.collector.http.client import Failure
+from services.collector.sources import trust
 from shared.attributes import WAITING_QUEUE_SIZE
 from tests.nats import NatsServer
 from tests.protocol.collector.certificates import Authority
@@ -99,3 +100,36 @@ async def test_a_server_without_tls_is_told_apart_from_one_that_is_not_there(
         await owner.publish([endpoint("a", server.sockets[0].getsockname()[1])], verifying(trusted))
         await eventually(lambda: service.scraper.failures[Failure.TLS] >= 1, "a failure of TLS")
         assert service.scraper.failures[Failure.CONNECT] == 0
+
+
+async def test_certificates_that_are_renewed_are_read_again(
+    nats: NatsServer,
+    owner: Owner,
+    frames: Frames,
+    trusted: Authority,
+    stranger: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The authority changes, and with it what the server shows and what it wants to be shown."""
+    monkeypatch.setattr(trust, "LOOK_EVERY", 0.05)
+
+    def server(authority: Authority) -> ssl.SSLContext:
+        context = authority.server()
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(authority.ca)
+        return context
+
+    certificate, key = trusted.issue()
+    config = verifying(trusted, f"clientCertPath: {certificate}", f"clientKeyPath: {key}")
+    async with (
+        OddServer(vllm(3), ssl=server(trusted)) as old,
+        OddServer(vllm(4), ssl=server(stranger)) as new,
+        collector(nats.url) as service,
+    ):
+        await owner.publish([endpoint("old", old.port), endpoint("new", new.port)], config)
+        await eventually(lambda: frames.value("old", WAITING_QUEUE_SIZE) == 3.0, "the value by the old certificates")
+        assert frames.values("new") == {}
+        for path, source in zip((trusted.ca, certificate, key), (stranger.ca, *stranger.issue()), strict=True):
+            path.write_bytes(source.read_bytes())
+        await eventually(lambda: frames.value("new", WAITING_QUEUE_SIZE) == 4.0, "the value by the new certificates")
+        assert service.scraper.watched["default/new"].targets[0].up

@@ -31,11 +31,12 @@ class CoreBinding(MetricsBinding):
     """Reads one endpoint's pages.
 
     `engine` is what its label says, or the default; `others` are the engines that it may be instead, in the order in
-    which they are looked for.
+    which they are looked for. `unknown` is what its label says where no engine has that name.
     """
 
-    def __init__(self, engine: Engine, chosen: Chosen, others: Sequence[Engine] = ()) -> None:
+    def __init__(self, engine: Engine, chosen: Chosen, others: Sequence[Engine] = (), unknown: str = "") -> None:
         self.chosen = chosen
+        self._unknown = unknown
         self._candidates = (engine, *others)
         self._reader = EngineReader(engine)
         self._looked_at: list[EngineReader] = []
@@ -106,7 +107,8 @@ class CoreBinding(MetricsBinding):
         return self._reader.findings()
 
     def describe(self) -> dict[str, str]:
-        return {"engine": self.engine.name, "engine_chosen_by": self.chosen.value}
+        described = {"engine": self.engine.name, "engine_chosen_by": self.chosen.value}
+        return described | {"unknown_engine_label": self._unknown} if self._unknown else described
 
     def __repr__(self) -> str:
         looking = f", looking at {len(self._looked_at)}" if self._looked_at else ""

@@ -7,6 +7,8 @@ leaves the others alone.
 
 from typing import Any
 
+import structlog
+
 from services.collector.engines.configs import EngineConfig
 from services.collector.engines.known import Engine
 from services.collector.engines.sufficiency import Words, shortfalls
@@ -17,6 +19,10 @@ from shared.attributes import CORE, STANDARD_KEYS, AttributeKey
 from shared.model import Endpoint
 from shared.plugin import Concern, Demand
 
+log = structlog.get_logger(__name__)
+
+MOST_UNKNOWN = 20
+"""Names of engines that nobody knows, of which the log tells."""
 FORMER_ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
 """Consulted where an endpoint doesn't have the configured label."""
 
@@ -42,6 +48,7 @@ class CoreMetricsExtractor(Extractor):
         self._engines = self.parameters.engines()
         self._default = self._engines[self.parameters.default_engine]
         self._others = tuple(one for one in self._engines.values() if one is not self._default)
+        self._unknown: set[str] = set()
 
     @classmethod
     def produces(cls, name: str, parameters: CoreParameters) -> tuple[AttributeKey[Any], ...]:
@@ -51,23 +58,48 @@ class CoreMetricsExtractor(Extractor):
     def check(cls, parameters: CoreParameters, demand: Demand) -> list[Concern]:
         """Whether the engines that are defined here can give what is wanted; of the built-in ones that isn't asked,
         because what they don't publish can't be had."""
-        return [
+        lacking = [
             Concern(f"engineConfigs[{index}]", one.message, one.fatal)
             for index, config in enumerate(parameters.engine_configs)
             for one in shortfalls(config, demand, _WORDS)
         ]
+        risky = [
+            Concern(f"engineConfigs[{index}].customMetrics[{position}]", one.measure.concern, fatal=False)
+            for index, engine in enumerate(parameters.own_engines())
+            for position, one in enumerate(engine.custom)
+            if one.measure.concern and one.key in demand.required
+        ]
+        return lacking + risky
 
     @classmethod
     def deprecations(cls, parameters: CoreParameters) -> list[str]:
         return [f"{field} is deprecated; write an entry of engineConfigs" for field in parameters.flat]
 
+    def label(self, endpoint: Endpoint) -> str:
+        """What the endpoint's labels say that its engine is; empty where they say nothing."""
+        keys = (self.parameters.engine_label_key, FORMER_ENGINE_LABEL)
+        return next((value for key in keys if key and (value := endpoint.labels.get(key))), "")
+
     def named(self, endpoint: Endpoint) -> Engine | None:
         """The engine that an endpoint's labels name, if they name one that is known."""
-        keys = (self.parameters.engine_label_key, FORMER_ENGINE_LABEL)
-        return self._engines.get(next((value for key in keys if key and (value := endpoint.labels.get(key))), ""))
+        return self._engines.get(self.label(endpoint))
+
+    def reads(self, endpoint: Endpoint) -> str:
+        return self.label(endpoint)
 
     def bind(self, endpoint: Endpoint) -> CoreBinding:
-        named = self.named(endpoint)
+        label = self.label(endpoint)
+        named = self._engines.get(label)
         if named is not None:
             return CoreBinding(named, Chosen.LABEL)
-        return CoreBinding(self._default, Chosen.DEFAULT, self._others if self.parameters.recognize_engine else ())
+        if label:
+            self._note(label, endpoint)
+        others = self._others if self.parameters.recognize_engine else ()
+        return CoreBinding(self._default, Chosen.DEFAULT, others, unknown=label)
+
+    def _note(self, label: str, endpoint: Endpoint) -> None:
+        """Say once of each name that it is no engine's."""
+        if label not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
+            self._unknown.add(label)
+            known = ", ".join(sorted(self._engines))
+            log.warning("engine.unknown", extractor=self.name, endpoint=endpoint.id, engine=label[:100], known=known)

@@ -4,22 +4,27 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ssl import SSLContext
+from typing import Any
 
 from msgspec import structs
 from yarl import URL
 
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.dcgm import DcgmExtractor
+from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
 from services.collector.http.client import Client, Failure, ScrapeError
+from services.collector.interfaces import Extractor
 from services.collector.pipeline import Feed, Pipeline
 from services.collector.scraper import Scraper, Watched
 from services.collector.sources.dcgm import DcgmParameters, DcgmSource
+from services.collector.sources.http import Override
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
-from shared.attributes import GPU_UTILIZATION, WAITING_QUEUE_SIZE
+from shared.attributes import GPU_UTILIZATION, WAITING_QUEUE_SIZE, AttributeKey
 from shared.model import Endpoint
 from tests.unit.services.collector.waiting import until
 
 Answer = Callable[[], Awaitable[bytes]]
+WAITS = "vllm:num_requests_waiting"
 
 
 class Servers(Client):
@@ -213,6 +218,50 @@ async def test_an_assignment_that_changes_nothing_for_an_endpoint_leaves_it_alon
         assert list(scraper.watched) == ["a", "b"]
 
 
+async def test_a_label_that_nobody_goes_by_changes_nothing_that_is_known() -> None:
+    servers = Servers()
+    servers.answers = {"a": page(7)}
+    override = Override(match_labels={"side": "door"}, path="/side")
+    source = MetricsSource("m", MetricsParameters(interval=0.002, overrides=(override,)))
+    async with scraping(servers, Pipeline((Feed(source, (CoreMetricsExtractor("core"),)),), ("m",))) as (scraper, _):
+        here = endpoint("a")
+        scraper.assign({"a": here})
+        before = scraper.watched["a"]
+        here = structs.replace(here, labels={"version": "2"}, node_address="10.0.0.9")
+        scraper.assign({"a": here})
+        assert scraper.watched["a"] is before
+        assert before.endpoint is here, "what hears of endpoints has the new labels"
+        for labels in ({"side": "door"}, {"llm-d.ai/engine-type": "sglang"}):
+            scraper.assign({"a": structs.replace(here, labels=labels)})
+            assert scraper.watched["a"] is not before, labels
+            scraper.assign({"a": here})
+            before = scraper.watched["a"]
+        scraper.assign({"a": structs.replace(here, uid="another")})
+        assert scraper.watched["a"] is not before
+
+
+async def test_an_extractor_that_says_nothing_of_what_it_reads_is_bound_anew_by_any_label() -> None:
+    class Foreign(CoreMetricsExtractor):
+        def reads(self, endpoint: Endpoint) -> Any:
+            return Extractor.reads(self, endpoint)
+
+    servers = Servers()
+    servers.answers = {"a": page(7)}
+    feed = Feed(MetricsSource("m", MetricsParameters(interval=0.002)), (Foreign("core"),))
+    async with scraping(servers, Pipeline((feed,), ("m",))) as (scraper, _):
+        scraper.assign({"a": endpoint("a")})
+        before = scraper.watched["a"]
+        scraper.assign({"a": structs.replace(endpoint("a"), labels={"version": "2"})})
+        assert scraper.watched["a"] is not before
+
+
+async def test_an_endpoint_that_nobody_asks_is_neither_up_nor_down() -> None:
+    async with scraping(Servers(), Pipeline((), ("nothing",))) as (scraper, _):
+        scraper.assign({"a": endpoint("a")})
+        (described,) = scraper.describe()
+        assert described["up"] is None
+
+
 async def test_an_endpoint_that_is_taken_away_is_not_asked_any_more() -> None:
     servers = Servers()
     servers.answers = {"a": page(7), "b": page(1)}
@@ -226,13 +275,21 @@ async def test_an_endpoint_that_is_taken_away_is_not_asked_any_more() -> None:
         assert servers.asked.count("http://a:8000/metrics") == asked
 
 
-async def test_two_sources_ask_an_endpoint_independently() -> None:
+async def test_two_sources_ask_an_endpoint_independently_each_at_its_own_interval() -> None:
     servers = Servers()
     servers.answers = {"a": page(7)}
-    async with scraping(servers, pipeline("one", "two")) as (scraper, watcher):
+    sources = (
+        MetricsSource(name, MetricsParameters(path=f"/{name}", interval=interval))
+        for name, interval in (("often", 0.002), ("seldom", 0.2), ("once", 3600.0))
+    )
+    both = Pipeline(tuple(Feed(source, (CoreMetricsExtractor("core"),)) for source in sources), ("both",))
+    async with scraping(servers, both) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        await until(lambda: watcher.count("a") >= 4)
-        assert all(target.pages for target in scraper.watched["a"].targets)
+        often, seldom, once = scraper.watched["a"].targets
+        await until(lambda: seldom.pages >= 3)
+        assert once.pages == 1
+        assert often.pages > 2 * seldom.pages
+        assert servers.asked.count("http://a:8000/once") == 1
 
 
 async def test_an_endpoint_without_a_usable_address_says_so_and_leaves_the_others() -> None:
@@ -266,6 +323,29 @@ async def test_another_pipeline_replaces_the_present_one() -> None:
         seen = watcher.count("a")
         await until(lambda: watcher.count("a") > seen)
         assert [target.source.name for target in scraper.watched["a"].targets] == ["other"]
+
+
+async def test_what_a_new_pipeline_doesnt_look_for_is_denied() -> None:
+    """Pickers would go by it until it is stale, and under `lastKnown` for ever."""
+    servers = Servers()
+    servers.answers = {"a": page(7)}
+
+    def reading(*names: str) -> Pipeline:
+        more = tuple(PrometheusMetricExtractor(name, PrometheusMetricParameters(metric_name=WAITS)) for name in names)
+        source = MetricsSource("metrics", MetricsParameters(interval=0.002))
+        return Pipeline((Feed(source, (CoreMetricsExtractor("core"), *more)),), names)
+
+    one, two = (AttributeKey(WAITS, name, float) for name in ("one", "two"))
+    async with scraping(servers, reading("one", "two")) as (scraper, _):
+        scraper.assign({"a": endpoint("a")})
+        await until(lambda: scraper.watched["a"].attributes.get(two) == 7.0)
+        scraper.use(reading("one"))
+        attributes = scraper.watched["a"].attributes
+        sample = attributes.sample(two)
+        assert sample is not None
+        assert sample.value is None
+        assert attributes.sample(one) is None, "it will be there with the next page"
+        assert attributes.take_changed() == {two}
 
 
 async def test_after_its_end_nothing_is_scraped() -> None:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from shared.attributes import WAITING_QUEUE_SIZE, AttributeKey
 from shared.config import Invalid, LoadedConfig, load
-from shared.plugin import Need, Plugin, Role, Tier
+from shared.plugin import Need, Plugin, Registry, Role, Tier
 from tests.unit.shared.config.plugins import HEADER, registry
 
 
@@ -180,3 +180,62 @@ def test_a_listed_extractor_joins_the_source_that_it_comes_with_where_there_is_o
         inject=False,
     )
     assert [(one.source, one.extractors) for one in config.sources] == [("positions", ("position-extractor",))]
+
+
+TWICE = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {name: one, type: metrics-data-source}
+- {name: two, type: metrics-data-source, parameters: {port: 9400}}
+- {name: core, type: core-metrics-extractor}
+- {name: other, type: core-metrics-extractor}
+- {name: depth, type: prometheus-metric, parameters: {metricName: depth, emptyValue: 0}}
+dataLayer:
+  sources:
+  - {pluginRef: one, extractors: [EXTRACTORS]}
+  - {pluginRef: two, extractors: [MORE]}
+"""
+
+
+def twice(extractors: str, more: str) -> list[str]:
+    document = TWICE.replace("EXTRACTORS", extractors).replace("MORE", more)
+    try:
+        load(document, Registry.installed())
+    except Invalid as error:
+        return [str(one) for one in error.problems]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("extractors", "more", "problem"),
+    [
+        (
+            "{pluginRef: core}",
+            "{pluginRef: other}",
+            "plugins[3]: 'other' under 'two' and 'core' under 'one' make the same attribute, "
+            "WaitingQueueSize and 7 more; let one of them read it from one source",
+        ),
+        (
+            "{pluginRef: core}, {pluginRef: other}",
+            "",
+            "plugins[3]: 'other' under 'one' and 'core' under 'one' make the same attribute, "
+            "WaitingQueueSize and 7 more; let one of them read it from one source",
+        ),
+        (
+            "{pluginRef: depth}",
+            "{pluginRef: depth}",
+            "plugins[4]: 'depth' under 'two' and 'depth' under 'one' make the same attribute, depth; "
+            "let one of them read it from one source",
+        ),
+    ],
+)
+def test_an_attribute_that_two_would_write_is_an_error_that_names_both(
+    extractors: str, more: str, problem: str
+) -> None:
+    assert [one.partition(" (line")[0] for one in twice(extractors, more)] == [problem]
+
+
+def test_two_sources_may_feed_extractors_of_their_own() -> None:
+    assert twice("{pluginRef: core}", "{pluginRef: depth}") == []
+    assert twice("", "{pluginRef: core}, {pluginRef: depth}") == []

@@ -255,6 +255,21 @@ def test_the_flags_of_the_page_are_about_no_other_page() -> None:
     assert {name for name, spec in changed.items() if spec != config.plugins[name]} == {"metrics-data-source"}
 
 
+def test_an_interval_of_the_collector_by_which_metrics_go_stale_is_warned_of() -> None:
+    (warning,) = loaded("", "--interval=2s").warnings
+    assert str(warning) == (
+        "dataLayer.staleMetrics.after: 2s isn't above --interval, 2s: what is read is old before it is read again"
+    )
+    assert not loaded("", "--interval=1s").warnings
+    own = "plugins: [{type: metrics-data-source, parameters: {interval: 1s}}, {type: queue-scorer}]\n"
+    assert not loaded(HEAD + own, "--interval=1m").warnings
+
+
+def test_an_interval_of_the_collector_is_a_millisecond_at_least() -> None:
+    with pytest.raises(Invalid, match="--interval: is below 1ms"):
+        settings("--interval=100us")
+
+
 def test_the_port_is_that_of_every_endpoint_of_a_pool_with_one_port() -> None:
     one, other = endpoint("a", "10.0.0.1"), endpoint("b", "fd00::1")
     for pool in (None, Pool(name="p"), Pool(name="p", target_ports=(8000,))):

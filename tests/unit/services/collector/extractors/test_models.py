@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from services.collector.extractors.models import ModelsExtractor, ModelsExtractorParameters, read_models
+from services.collector.extractors import models
+from services.collector.extractors.models import Listing, ModelsExtractor, ModelsExtractorParameters, read_models
 from services.collector.page.selection import Outcome
 from shared.attributes import SERVED_MODELS, AttributeMap
 from shared.model import Endpoint
@@ -20,6 +21,9 @@ VLLM: dict[str, Any] = {
         {"id": "sql", "object": "model", "parent": "llama"},
     ],
 }
+
+
+PERMISSION: dict[str, Any] = dict.fromkeys((f"allow_something_{number}" for number in range(8)), True)
 
 
 def answer(*ids: object) -> bytes:
@@ -77,6 +81,34 @@ def test_the_limits_are_parameters() -> None:
     assert read_models(answer("abc", "b"), parameters).ids == ("abc", "b")
     assert read_models(answer("a", "b", "c"), parameters).outcome is Outcome.INVALID
     assert read_models(answer("abcd"), parameters).outcome is Outcome.INVALID
+
+
+def test_an_answer_that_is_far_too_long_is_not_read_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "_LIST", None)
+    parameters = ModelsExtractorParameters(max_models=3, max_name_length=100)
+    listing = read_models(b" " * (parameters.most_bytes + 1), parameters)
+    assert listing.outcome is Outcome.INVALID
+    assert listing.problem == "68909 bytes are more than maxModels and maxNameLength allow, 68908"
+
+
+def test_the_longest_list_of_a_vllm_is_read() -> None:
+    entry = VLLM["data"][0] | {"permission": [{"id": "modelperm-" + "0" * 32, "organization": "*"} | PERMISSION]}
+    page = json.dumps({"data": [entry | {"id": f"{number:0512}"} for number in range(1000)]}).encode()
+    assert len(read_models(page, ModelsExtractorParameters()).ids) == 1000
+
+
+def test_the_same_answer_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+
+    def reading(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
+        read.append(page)
+        return Listing(Outcome.FOUND)
+
+    monkeypatch.setattr(models, "read_models", reading)
+    binding = ModelsExtractor("models").bind(ENDPOINT)
+    for page in (answer("a"), answer("a"), answer("b"), answer("b"), answer("a")):
+        binding.take(page)
+    assert read == [answer("a"), answer("b"), answer("a")]
 
 
 def test_a_list_that_can_not_be_read_leaves_the_last_one_to_age() -> None:

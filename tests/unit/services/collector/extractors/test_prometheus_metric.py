@@ -127,3 +127,36 @@ def test_two_extractors_of_one_metric_are_kept_apart_and_read_by_their_names() -
 def test_a_scorer_that_could_mean_either_of_two_extractors_has_to_say_which() -> None:
     with pytest.raises(Exception, match="'m' is made by 'first' and 'second'"):
         load(PAIR.replace("SCORED", "m"), Registry.installed())
+
+
+LATENCY = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- name: first-token
+  type: prometheus-metric
+  parameters: {metricName: ttft, function: mean, window: 30s}
+- type: core-metrics-extractor
+  parameters:
+    engineConfigs:
+    - name: vllm
+      extends: vllm
+      customMetrics: [{attributeKey: Slow, metricSpec: ttft, function: quantile, quantile: 0.9}]
+- {name: prompt, type: metric-scorer, parameters: {metricName: first-token, max: 2}}
+- name: slow
+  type: endpoint-attribute-scorer
+  parameters: {attributeKey: Slow, algorithm: {type: linear_lower_is_better}}
+"""
+
+
+def test_a_latency_without_an_empty_value_is_warned_of_where_it_is_scored() -> None:
+    warnings = load(LATENCY, Registry.installed()).warnings
+    assert [one.path for one in warnings] == [
+        "plugins[0].parameters",
+        "plugins[1].parameters.engineConfigs[0].customMetrics[0]",
+    ]
+    assert warnings[0].message.startswith("an endpoint that observes nothing for 30s has no fresh mean")
+    mended = LATENCY.replace("30s}", "30s, emptyValue: 0.1}").replace("0.9}", "0.9, emptyValue: 0.1}")
+    assert not load(mended, Registry.installed()).warnings
+    unread = LATENCY[: LATENCY.index("- {name: prompt")]
+    assert not load(unread, Registry.installed()).warnings

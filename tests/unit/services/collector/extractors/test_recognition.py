@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
 from services.collector.extractors.core.binding import LATEST_LOOK, CoreBinding
+from services.collector.extractors.core.extractor import MOST_UNKNOWN
 from services.collector.interfaces import Finding
 from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeMap
 from shared.model import Endpoint
@@ -239,3 +241,27 @@ def test_a_binding_says_what_it_is() -> None:
     assert repr(binding) == "<CoreBinding vllm by default, looking at 5>"
     read(binding, SGLANG, AttributeMap())
     assert repr(binding) == "<CoreBinding sglang by recognized>"
+
+
+def test_a_label_that_names_no_engine_is_said() -> None:
+    extractor = CoreMetricsExtractor("core")
+    mistaken = labelled("vlm")
+    with capture_logs() as logs:
+        bindings = [extractor.bind(mistaken) for _ in range(100)]
+        extractor.bind(labelled("vllm"))
+        extractor.bind(UNLABELLED)
+    assert bindings[0].describe() == {
+        "engine": "vllm",
+        "engine_chosen_by": "default",
+        "unknown_engine_label": "vlm",
+    }
+    assert [(one["event"], one["engine"]) for one in logs] == [("engine.unknown", "vlm")]
+    assert "sglang, triton, triton-tensorrt-llm, trtllm-serve, vllm" in logs[0]["known"]
+
+
+def test_names_without_end_are_not_all_logged() -> None:
+    extractor = CoreMetricsExtractor("core")
+    with capture_logs() as logs:
+        for number in range(MOST_UNKNOWN + 10):
+            extractor.bind(labelled(f"engine-{number}"))
+    assert len(logs) == MOST_UNKNOWN

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 from yarl import URL
 
+from services.collector.http import client as http_client
 from services.collector.http.client import KEPT, Client, Failure, ScrapeError
+from tests.unit.services.collector.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 
@@ -98,6 +100,15 @@ async def test_connections_that_nobody_uses_are_closed(server: Server) -> None:
     assert repr(client) == "<Client open, 0 connections in use, 1 idle>"
     await client.close()
     assert repr(client) == "<Client closed, 0 connections in use, 0 idle>"
+
+
+async def test_connections_that_nobody_uses_are_closed_also_when_nobody_asks_anything(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last endpoints of a pool are gone."""
+    monkeypatch.setattr(http_client, "KEPT", 0.02)
+    await client.get(server.url(), True)
+    await until(lambda: repr(client) == "<Client open, 0 connections in use, 0 idle>")
 
 
 async def test_an_answer_too_late_fails_and_its_connection_is_not_used_again() -> None:

@@ -1,13 +1,26 @@
 """Answers of HTTP/1.1 servers, byte by byte."""
 
 import gzip
+import random
 import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from services.collector.http.response import MOST_HEAD, Answer, AnswerReader, BadAnswerError, TooLargeError
+from services.collector.http.response import (
+    EXPANDED,
+    FREE_CHUNKS,
+    LEAST_CHUNK,
+    MOST_HEAD,
+    SMALL,
+    Answer,
+    AnswerReader,
+    BadAnswerError,
+    TooLargeError,
+    expanded,
+)
 
 PAGE = b"vllm:num_requests_waiting 3\n" * 4
 LIMIT = 1000
@@ -24,8 +37,13 @@ def read(data: bytes, *, limit: int = LIMIT, cuts: list[int] | None = None, end:
         answer = reader.feed(data[at:cut]) if cut > at else None
         at = max(at, cut)
         if answer is not None:
-            return answer
-    return reader.end() if end else None
+            return whole(answer, limit)
+    return whole(reader.end(), limit) if end else None
+
+
+def whole(answer: Answer, limit: int) -> Answer:
+    """With its body expanded."""
+    return replace(answer, body=b"".join(expanded(answer, limit)), encoding="") if answer.encoding else answer
 
 
 LENGTH = head("Content-Type: text/plain; version=0.0.4", f"content-length:{len(PAGE)} ") + PAGE
@@ -87,6 +105,15 @@ def test_a_connection_is_not_used_again_when(data: bytes) -> None:
     assert (answer.body, answer.reusable) == (PAGE, False)
 
 
+def test_a_head_like_one_before_is_held_against_this_answers_limit() -> None:
+    assert read(LENGTH, limit=len(PAGE)) is not None
+    with pytest.raises(TooLargeError):
+        read(LENGTH, limit=len(PAGE) - 1)
+    other = read(LENGTH.replace(PAGE, PAGE.upper()))
+    assert other is not None
+    assert other.body == PAGE.upper()
+
+
 @pytest.mark.parametrize("status", [204, 301, 302, 304, 404, 500, 503])
 def test_an_answer_that_is_no_page_is_complete_with_its_head(status: int) -> None:
     answer = read(head("Location: /there", "Content-Length: 100000000", status=f"HTTP/1.1 {status} So so"))
@@ -136,6 +163,42 @@ def test_a_page_that_was_compressed_unasked_is_read_all_the_same(encoding: str, 
     answer = read(head(f"Content-Encoding: {encoding}", f"Content-Length: {len(packed)}") + packed)
     assert answer is not None
     assert answer.body == PAGE
+
+
+def test_what_was_compressed_is_expanded_in_small_pieces() -> None:
+    page = PAGE * 10_000 + random.Random(1).randbytes(300_000)
+    packed = gzip.compress(page)
+    answer = AnswerReader(len(packed)).feed(head("Content-Encoding: gzip", f"Content-Length: {len(packed)}") + packed)
+    assert answer is not None
+    pieces = list(expanded(answer, len(page)))
+    assert b"".join(pieces) == page
+    assert max(map(len, pieces)) <= EXPANDED
+
+
+def chunked(*sizes: int) -> bytes:
+    chunks = b"".join(b"%x\r\n" % size + b"x" * size + b"\r\n" for size in sizes)
+    return head("Transfer-Encoding: chunked") + chunks + b"0\r\n\r\n"
+
+
+def test_an_answer_in_crumbs_is_refused() -> None:
+    with pytest.raises(BadAnswerError, match="in crumbs: 1000 bytes in 1001 chunks"):
+        read(chunked(*[1] * 50_000), limit=10**6)
+
+
+@pytest.mark.parametrize(
+    "sizes", [[1] * FREE_CHUNKS, [LEAST_CHUNK] * 5000, [40_000] + [1] * 2000, [SMALL, SMALL + 1] * 3]
+)
+def test_an_answer_in_small_chunks_is_read(sizes: list[int]) -> None:
+    answer = read(chunked(*sizes), limit=10**6)
+    assert answer is not None
+    assert answer.body == b"x" * sum(sizes)
+    assert type(answer.body) is bytes
+
+
+def test_small_pieces_are_put_together() -> None:
+    reader = AnswerReader(10**6)
+    reader.feed(chunked(*[10] * 900)[:-5])
+    assert len(reader._pieces) == 1
 
 
 BOMB = gzip.compress(b"0" * 1_000_000)

@@ -111,11 +111,19 @@ def test_means_pool_the_observations_of_all_series() -> None:
     assert read(meter("h", function="mean"), [before, after])[-1] == 2.5
 
 
-def test_while_nothing_new_is_observed_the_last_mean_holds() -> None:
-    one = meter("h", function="mean", window="1s")
-    pages = [histogram(*both) for both in ((1, 1), (5, 2), (5, 2), (5, 2))]
-    assert read(one, pages) == [None, 4.0, 4.0, 4.0]
-    assert one.outcome is Outcome.FOUND
+IDLE = [histogram(*both) for both in ((1, 1), (5, 2), (5, 2), (5, 2), (5, 2), (8, 3))]
+
+
+def test_a_mean_that_nothing_was_observed_for_within_the_window_ages() -> None:
+    one = meter("h", function="mean", window="2s")
+    assert read(one, IDLE[:-1]) == [None, 4.0, 4.0, None, None]
+    assert one.outcome is Outcome.UNOBSERVED
+    assert repr(one) == "<Meter mean(h, 2s) unobserved>"
+
+
+def test_the_empty_value_holds_while_nothing_was_observed_within_the_window() -> None:
+    """A server with one slow answer gets its next request, and can show that it is fast again."""
+    assert read(meter("h", function="mean", window="2s", emptyValue=0.1), IDLE) == [0.1, 4.0, 4.0, 0.1, 0.1, 3.0]
 
 
 def test_a_sum_of_negative_observations_falls_without_a_restart() -> None:
@@ -173,10 +181,10 @@ def test_quantiles_add_the_series_up() -> None:
     assert read(one, [before, after])[-1] == 0.5
 
 
-def test_a_quantile_looks_back_one_window_and_holds_while_nothing_new_is_observed() -> None:
-    one = meter("h", function="quantile", quantile=1.0, window="1s")
+def test_a_quantile_looks_back_one_window_and_no_further() -> None:
+    one = meter("h", function="quantile", quantile=1.0, window="1s", emptyValue=0.5)
     pages = [buckets(le1=0, le2=0, leInf=0), buckets(le1=0, le2=4, leInf=4), buckets(le1=4, le2=8, leInf=8)]
-    assert read(one, [*pages, pages[-1]]) == [None, 2.0, 1.0, 1.0]
+    assert read(one, [*pages, pages[-1]]) == [0.5, 2.0, 1.0, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from services.collector.extractors.prometheus_metric import PrometheusMetricExtr
 from services.collector.interfaces import Binding
 from services.collector.page import reading
 from services.collector.page.measure import Aggregation, Function
-from services.collector.page.reading import MOST_GROUP, SLACK, WHOLE_EVERY, MetricsReader
+from services.collector.page.reading import MOST_GROUP, SLACK, WHOLE_EVERY, WHOLE_PAGES, MetricsReader
 from services.collector.page.scan import STEP, scan
 from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
 from shared.model import Endpoint
@@ -60,9 +60,17 @@ class Watch:
     def read(self, page: bytes, at: float) -> list[object]:
         if not self._remembers:
             self.reader = MetricsReader(self.bindings)
-        asyncio.run(self.reader.read(page, at))
+        asyncio.run(self._read(page, at))
         news = [one.store(self.attributes, at) for one in self.bindings]
         return [news, self.attributes.items(), [one.findings() for one in self.bindings]]
+
+    def read_again(self, page: bytes, at: float) -> None:
+        """The same page so often at that moment that the number of pages is no reason to keep the memory."""
+        asyncio.run(self._read(page, at, 2 * WHOLE_PAGES))
+
+    async def _read(self, page: bytes, at: float, times: int = 1) -> None:
+        for _ in range(times):
+            await self.reader.read(page, at)
 
 
 @dataclass(frozen=True)
@@ -156,18 +164,18 @@ def filler(count: int, number: int = 0) -> Family:
 
 
 @st.composite
-def sequences(draw: st.DrawFn) -> list[tuple[float, bytes]]:
-    """Pages of one server with the seconds at which they are read. A wanted family that wasn't there before comes only
-    after more than `WHOLE_EVERY`."""
+def sequences(draw: st.DrawFn) -> list[tuple[float, bytes, bool]]:
+    """Pages of one server with the seconds at which they are read, and whether they may have a wanted family that
+    wasn't there before: that comes only after more than `WHOLE_EVERY`."""
     chosen = draw(st.permutations(sorted(KINDS)))[: draw(st.integers(1, len(KINDS)))]
     page = Page([draw(families(name)) for name in chosen], draw(st.sampled_from(["\n", "\r\n"])))
     page.families.insert(draw(st.integers(0, len(page.families))), filler(draw(st.sampled_from([1, 20]))))
     if draw(st.booleans()):
         page.closing = ["# EOF"]
     at = draw(st.floats(0, 5))
-    pages = [(at, page.text())]
+    pages = [(at, page.text(), False)]
     for _ in range(draw(st.integers(1, 6))):
-        step = draw(st.sampled_from([0.05, 0.05, 0.05, 0.4]))
+        step, more = draw(st.sampled_from([0.05, 0.05, 0.4, 2 * WHOLE_EVERY])), False
         there = page.families
         for _ in range(draw(st.integers(0, 2))):
             index = draw(st.integers(0, len(there) - 1))
@@ -181,7 +189,7 @@ def sequences(draw: st.DrawFn) -> list[tuple[float, bytes]]:
                     missing = sorted(set(KINDS) - {family.name for family in there})
                     if missing:
                         there.insert(index, draw(families(draw(st.sampled_from(missing)))))
-                        step = 1.5 * WHOLE_EVERY
+                        step, more = 1.5 * WHOLE_EVERY, True
                 case 3:
                     there.insert(index, filler(draw(st.sampled_from([1, 5, 60])), len(there)))
                 case 4 if one.name in KINDS and one.help is not None:
@@ -193,16 +201,20 @@ def sequences(draw: st.DrawFn) -> list[tuple[float, bytes]]:
                     # without a header a family without samples isn't there at all
                     there[index] = replace(one, series=new or (one.series if not one.typed else ()), comment=0)
         at += step
-        pages.append((at, page.text()))
+        pages.append((at, page.text(), more))
     return pages
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(sequences())
-def test_pages_that_keep_the_rules_give_what_whole_scans_give(pages: list[tuple[float, bytes]]) -> None:
+def test_pages_that_keep_the_rules_give_what_whole_scans_give(pages: list[tuple[float, bytes, bool]]) -> None:
     remembering, scanning = Watch(True), Watch(False)
-    for at, page in pages:
+    last: tuple[bytes, float] | None = None
+    for at, page, more in pages:
+        if more and last is not None:
+            remembering.read_again(*last)
         assert remembering.read(page, at) == scanning.read(page, at)
+        last = page, at
 
 
 def test_the_recorded_page_gives_what_a_whole_scan_gives_again_and_again() -> None:
@@ -293,26 +305,38 @@ def test_a_header_may_get_lines_on_either_side(before: bytes, after: bytes) -> N
     assert attributes.get(key) == 6.0
 
 
-def test_a_family_that_appears_is_found_within_a_second() -> None:
+@pytest.mark.parametrize(("interval", "pages"), [(0.05, 20), (0.1, 10), (1.0, 10), (5.0, 10)])
+def test_a_family_that_appears_is_found_within_a_second_or_ten_pages(interval: float, pages: int) -> None:
     reader, binding, attributes, key = watch("late")
     before, after = waiting("5"), waiting("5") + b"# TYPE late gauge\nlate 3\n"
     found = []
-    for at, page in ((0.0, before), (0.9, after), (WHOLE_EVERY, after)):
-        asyncio.run(reader.read(page, at))
-        binding.store(attributes, at)
+    for step in range(pages + 1):
+        asyncio.run(reader.read(after if step else before, step * interval))
+        binding.store(attributes, 0.0)
         found.append(attributes.get(key))
-    assert found == [None, None, 3.0]
+    assert found == [*[None] * pages, 3.0]
 
 
-def test_a_page_that_breaks_the_rule_hides_a_sample_for_a_second_at_most() -> None:
+def test_a_page_that_breaks_the_rule_hides_a_sample_until_the_whole_page_is_looked_at() -> None:
     reader, binding, attributes, key = watch()
     scattered = waiting("5") + b"m 8 1700000000000\n"
     found = []
-    for at, page in ((0.0, waiting("5")), (0.9, scattered), (WHOLE_EVERY, scattered)):
-        asyncio.run(reader.read(page, at))
-        binding.store(attributes, at)
+    for step in range(WHOLE_PAGES + 1):
+        asyncio.run(reader.read(scattered if step else waiting("5"), step * WHOLE_EVERY))
+        binding.store(attributes, 0.0)
         found.append(attributes.get(key))
-    assert found == [5.0, 5.0, 8.0]
+    assert found == [*[5.0] * WHOLE_PAGES, 8.0]
+
+
+@pytest.mark.parametrize("interval", [0.05, 1.0, 5.0])
+def test_few_pages_are_searched_as_a_whole_however_long_the_interval_is(
+    monkeypatch: pytest.MonkeyPatch, interval: float
+) -> None:
+    counted = Counted(monkeypatch)
+    reader, *_ = watch()
+    for step in range(50):
+        asyncio.run(reader.read(waiting(str(step)), step * interval))
+    assert len(counted.take()[0]) <= 50 / WHOLE_PAGES
 
 
 def test_a_page_that_breaks_the_rule_from_the_beginning_is_scanned_as_a_whole_each_time() -> None:

@@ -9,9 +9,12 @@ import pytest
 
 from services.collector.sources.http import HttpParameters, HttpSource, Override
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
+from shared.config import load
 from shared.config.decode import MISSING, decode
 from shared.config.problems import Problems
 from shared.model import Endpoint
+from shared.plugin import Registry
+from tests.protocol.collector.certificates import Authority
 
 
 def endpoint(**labels: str) -> Endpoint:
@@ -96,3 +99,71 @@ def test_a_client_key_with_a_password_is_an_error_and_asks_nobody(tmp_path: Path
     subprocess.run([*request, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
     with pytest.raises(ValueError, match="clientCertPath, clientKeyPath"):
         HttpSource("s", HttpParameters(scheme="https", client_cert_path=str(cert), client_key_path=str(key)))
+
+
+def warnings(parameters: str, stale: str = "{}") -> list[str]:
+    text = f"""\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {{type: metrics-data-source, parameters: {{{parameters}}}}}
+- {{type: models-data-source, parameters: {{interval: 1m}}}}
+- {{type: queue-scorer}}
+dataLayer: {{staleMetrics: {stale}}}
+"""
+    return [f"{one.path}: {one.message}" for one in load(text, Registry.installed()).warnings]
+
+
+def test_whoever_names_a_ca_has_servers_verified_by_it(tmp_path: Path) -> None:
+    ca = Authority(tmp_path, "ca").ca
+    found = HttpSource("s", HttpParameters(scheme="https", ca_cert_path=str(ca))).tls
+    assert isinstance(found, ssl.SSLContext)
+    assert found.verify_mode is ssl.CERT_REQUIRED
+    assert found.check_hostname
+    assert len(found.get_ca_certs()) == 1
+    plain = HttpSource("s", HttpParameters(scheme="https")).tls
+    assert isinstance(plain, ssl.SSLContext)
+    assert plain.verify_mode is ssl.CERT_NONE
+
+
+@pytest.mark.parametrize(
+    ("parameters", "warning"),
+    [
+        ("scheme: https, caCertPath: /ca.pem", ""),
+        ("scheme: https, caCertPath: /ca.pem, insecureSkipVerify: false", ""),
+        ("scheme: https, insecureSkipVerify: true", ""),
+        ("scheme: https, caCertPath: /ca.pem, insecureSkipVerify: true", "insecureSkipVerify is true"),
+        ("caCertPath: /ca.pem", "nothing is asked by https"),
+    ],
+)
+def test_a_ca_without_effect_is_warned_of(parameters: str, warning: str) -> None:
+    found = warnings(parameters)
+    assert len(found) == bool(warning)
+    assert all(one.startswith("plugins[0].parameters.caCertPath: no effect") and warning in one for one in found)
+
+
+@pytest.mark.parametrize(
+    ("interval", "stale", "warned"),
+    [
+        ("1s", "{}", False),
+        ("2s", "{}", True),
+        ("5s", "{}", True),
+        ("5s", "{after: 10s}", False),
+        ("5s", "{policy: lastKnown}", False),
+    ],
+)
+def test_an_interval_by_which_metrics_go_stale_is_warned_of(interval: str, stale: str, warned: bool) -> None:
+    expected = (
+        f"plugins[0].parameters.interval: {interval} isn't below 2s, dataLayer.staleMetrics.after: "
+        "what is read is old before it is read again"
+    )
+    assert warnings(f"interval: {interval}", stale) == ([expected] if warned else [])
+
+
+@pytest.mark.parametrize(("interval", "allowed"), [(0.0, True), (0.001, True), (0.0005, False)])
+def test_an_interval_is_a_millisecond_at_least(interval: float, allowed: bool) -> None:
+    if allowed:
+        assert HttpParameters(interval=interval).interval == interval
+        return
+    with pytest.raises(ValueError, match=r"interval: 0\.5ms is below 1ms"):
+        HttpParameters(interval=interval)

@@ -1,0 +1,94 @@
+"""Certificates that are renewed while the process runs."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from services.collector.sources.trust import LOOK_EVERY, Trust, TrustFiles
+from tests.protocol.collector.certificates import Authority
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "ca")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "other")
+
+
+def trusted(context: ssl.SSLContext) -> list[str]:
+    """The common names of the authorities."""
+    names = [dict(part[0] for part in one["subject"]) for one in context.get_ca_certs()]  # type: ignore[misc]
+    return [one["commonName"] for one in names]
+
+
+def test_a_ca_that_was_renewed_is_trusted_after_the_next_look(authority: Authority, other: Authority) -> None:
+    clock = Clock()
+    trust = Trust("secure", TrustFiles(verify=True, ca=str(authority.ca)), clock)
+    before = trust.context
+    assert trusted(before) == ["ca"]
+    authority.ca.write_bytes(other.ca.read_bytes())
+    clock.now += LOOK_EVERY - 1
+    assert trust.context is before
+    clock.now += 1
+    assert trust.context is not before, "connections of the former aren't used again"
+    assert trusted(trust.context) == ["other"]
+
+
+def test_files_that_say_the_same_change_nothing(authority: Authority) -> None:
+    clock = Clock()
+    trust = Trust("secure", TrustFiles(verify=True, ca=str(authority.ca)), clock)
+    before = trust.context
+    for _ in range(3):
+        clock.now += LOOK_EVERY
+        assert trust.context is before
+
+
+def test_until_a_renewed_pair_fits_together_the_former_holds(authority: Authority) -> None:
+    """Whoever renews a certificate writes its key before it or after it."""
+    clock = Clock()
+    certificate, key = authority.issue()
+    renewed, its_key = authority.issue()
+    trust = Trust("secure", TrustFiles(verify=False, certificate=str(certificate), key=str(key)), clock)
+    before = trust.context
+    certificate.write_bytes(renewed.read_bytes())
+    with capture_logs() as logs:
+        for _ in range(3):
+            clock.now += LOOK_EVERY
+            assert trust.context is before
+    assert [(one["event"], one["source"]) for one in logs] == [("certificates.refused", "secure")]
+    key.write_bytes(its_key.read_bytes())
+    with capture_logs() as logs:
+        clock.now += LOOK_EVERY
+        assert trust.context is not before
+    assert [one["event"] for one in logs] == ["certificates.taken"]
+
+
+def test_a_file_that_is_gone_changes_nothing(authority: Authority) -> None:
+    clock = Clock()
+    trust = Trust("secure", TrustFiles(verify=True, ca=str(authority.ca)), clock)
+    before = trust.context
+    authority.ca.unlink()
+    clock.now += LOOK_EVERY
+    assert trust.context is before
+    assert repr(trust) == "<Trust of 'secure' verifies>"
+
+
+def test_without_files_nothing_is_looked_at() -> None:
+    clock = Clock()
+    trust = Trust("secure", TrustFiles(verify=False), clock)
+    before = trust.context
+    clock.now += 10 * LOOK_EVERY
+    assert trust.context is before
+    assert before.verify_mode is ssl.CERT_NONE

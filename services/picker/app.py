@@ -12,9 +12,10 @@ import numpy as np
 import structlog
 from fastapi import FastAPI
 from nats.aio.msg import Msg
+from prometheus_client import Gauge
 
 from services.picker.admin.decisions import DecisionRing, add_routes
-from services.picker.admin.metrics import PickerMetrics
+from services.picker.admin.metrics import ConfigLoads, PickerMetrics
 from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import Pipeline, build
@@ -23,9 +24,22 @@ from services.picker.state.view import View
 from services.picker.transport import certificate
 from services.picker.transport.grpc_server import ExtProcServer, ServerOptions
 from services.picker.transport.health import HealthServer
-from shared.bus import Delete, Event, FrameReader, Load, Malformed, MalformedLog, Replica, Reset, Upsert, decode, encode
+from shared.bus import (
+    Delete,
+    Event,
+    FrameReader,
+    Load,
+    Malformed,
+    MalformedLog,
+    Namesake,
+    Replica,
+    Reset,
+    Upsert,
+    decode,
+    encode,
+)
 from shared.bus.subjects import parse_key
-from shared.config import Invalid, LoadedConfig, load
+from shared.config import load
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import Tally
 from shared.datalayer.metrics import DataLayerMetrics
@@ -33,6 +47,7 @@ from shared.model import Configuration, Endpoint
 from shared.plugin import Registry
 from shared.service import Service, read_text, run
 from shared.service.bus import BusMetrics, make_bus
+from shared.service.reload import Reloader
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +58,8 @@ LEAST_MESSAGE = 64 * 2**20
 """Bytes that a gRPC message may have whatever the body limit: above what our Envoy configuration buffers."""
 MAINTENANCE = 0.25
 """Seconds between two looks at what has expired."""
+ENDING = 0.5
+"""Seconds at the end of a drain in which streams that were cut off get to release what they hold."""
 
 
 class PickerService(Service):
@@ -50,10 +67,11 @@ class PickerService(Service):
 
     tier = "picker"
 
-    def __init__(self, settings: PickerSettings) -> None:
+    def __init__(self, settings: PickerSettings, plugins: Registry | None = None) -> None:
+        """Raises `Invalid` when the configuration file can't be used. `plugins` are the installed ones by default."""
         super().__init__(settings)
         self._settings = settings
-        self._plugins = Registry.installed()
+        self._plugins = Registry.installed() if plugins is None else plugins
         self._random = np.random.default_rng(settings.seed)
         self.view = View()
         self.ring = DecisionRing(settings.decisions_kept)
@@ -63,18 +81,30 @@ class PickerService(Service):
             models=settings.metrics_models,
             former_names=settings.former_metric_names,
         )
-        self._config_problem = ""
-        self._published_config = ""
+        path = settings.config_file
+        first = read_text(path, "--config-file") if path else ""
+        self.config = Reloader(self._build, self._use, running=first)
+        self.registry.register(ConfigLoads(self.config))
         self.desk = Desk(
             self.view,
-            self._first_pipeline(),
+            self._build(first, path),
             self.ring,
             self.metrics,
-            limits=Limits(request_body=settings.max_request_body, header_bytes=settings.max_request_headers),
+            limits=Limits(
+                request_body=settings.max_request_body,
+                held=settings.max_held_bodies,
+                header_bytes=settings.max_request_headers,
+            ),
             make_id=lambda: str(uuid.uuid4()),
             clock=time.monotonic,
             log_decisions=settings.log_decisions,
         )
+        held = Gauge(
+            "pointsman_picker_held_body_bytes",
+            "Bytes of request and response bodies that are kept until more of them comes",
+            registry=self.registry,
+        )
+        held.set_function(lambda: self.desk.held.size)
         self._tally = Tally()
         self._endpoint_events = self._dispatcher()
         self.registry.register(DataLayerMetrics(self._tally))
@@ -89,19 +119,23 @@ class PickerService(Service):
             lambda frame, extra: self.view.apply_frame(frame, time.monotonic(), extra),
             malformed=malformed,
         )
-        self.registry.register(BusMetrics(self.bus, self.replica, malformed))
+        self.namesake = Namesake(self.tier, self.id)
+        self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.namesake))
         self._load_sequence = 0
         self._load_published = 0.0
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
-        self.readiness.mention("configuration", lambda: self._config_problem or None)
+        self.readiness.mention("configuration", lambda: self.config.problem or None)
+        self.readiness.mention("id", lambda: self.namesake.problem(time.monotonic()))
         self.grpc = ExtProcServer(
             self.desk.exchange,
             host=settings.grpc_host,
             port=settings.grpc_port,
             certificate=_certificate(settings) if settings.secure_serving else None,
             # a BUFFERED body is one message; one beyond the body limit must still arrive to be refused with 413
-            options=ServerOptions(max_message_size=max(2 * settings.max_request_body, LEAST_MESSAGE)),
+            options=ServerOptions(
+                max_message_size=max(2 * settings.max_request_body, LEAST_MESSAGE), max_streams=settings.max_streams
+            ),
             registry=self.registry,
             unable=self.replica.readiness,
         )
@@ -119,12 +153,17 @@ class PickerService(Service):
         self.spawn(self._publish_load(), "load")
         self.spawn(self._maintain(), "maintenance")
         self.spawn(self.health.run(), "health")
+        self.spawn(self.config.retry(), "configuration")
+        if path := self._settings.config_file:
+            self.spawn(self.config.follow(path, "--config-file"), "configuration file")
 
     async def drain(self) -> None:
         """NOT_SERVING at once, time for the proxies to see it, then GOAWAY and the end of the open streams."""
+        end = time.monotonic() + self._settings.drain_timeout
         await self.health.drain()
         await asyncio.sleep(self._settings.drain_delay)
-        await self.grpc.stop(max(self._settings.drain_timeout - self._settings.drain_delay, 0.0))
+        rest = max(end - time.monotonic(), 0.0)
+        await self.grpc.stop(rest - min(ENDING, rest / 2))
 
     async def close(self) -> None:
         await self.grpc.stop(0.0)
@@ -144,6 +183,7 @@ class PickerService(Service):
     def state(self) -> Mapping[str, Any]:
         now = time.monotonic()
         age = self.replica.age(now)
+        picks = self.metrics.requests.picks()
         return {
             "pool": self._pool,
             "grpc_port": self.grpc.port,
@@ -162,8 +202,8 @@ class PickerService(Service):
                 for name, (requests, tokens) in self.view.in_flight.own().items()
             },
             "peers": sorted(self.view.in_flight.peers()),
-            "endpoints": [{**one, "picks": self.metrics.picks.get(one["id"], 0)} for one in self.view.state(now)],
-            "config": {**self.desk.pipeline.state(), "problem": self._config_problem or None},
+            "endpoints": [{**one, "picks": picks.get(one["id"], 0)} for one in self.view.state(now)],
+            "config": {**self.desk.pipeline.state(), "problem": self.config.problem or None},
         }
 
     def routes(self, app: FastAPI) -> None:
@@ -171,19 +211,11 @@ class PickerService(Service):
 
     # Configuration
 
-    def _first_pipeline(self) -> Pipeline:
-        """The pipeline of `--config-file`, or of the default until the watcher has published one."""
-        path = self._settings.config_file
-        text = read_text(path, "--config-file") if path else ""
-        return self._build(self._load(text, path))
-
-    def _load(self, text: str, origin: str) -> LoadedConfig:
+    def _build(self, text: str, origin: str) -> Pipeline:
+        """What a configuration comes to; no text is the default's. Raises `Invalid`, or whatever its plugins raise."""
         config = load(text, self._plugins, origin, allow_experimental=self._settings.allow_experimental_plugins)
         for warning in config.warnings:
             log.warning("config.warning", origin=origin, problem=str(warning))
-        return config
-
-    def _build(self, config: LoadedConfig) -> Pipeline:
         return build(
             config,
             self._random,
@@ -194,20 +226,9 @@ class PickerService(Service):
         )
 
     def _on_config(self, text: str, origin: str) -> None:
-        """A configuration from the bus: swapped in whole, or the last good one stays."""
-        if self._settings.config_file or text == self._published_config:
-            return
-        self._published_config = text
-        try:
-            self._use(self._build(self._load(text, origin)))
-        except Invalid as error:
-            self._config_problem = str(error)
-            self.metrics.reloads.labels("refused").inc()
-            log.error("config.refused", origin=origin, problems=error.lines())
-        else:
-            self._config_problem = ""
-            self.metrics.reloads.labels("taken").inc()
-            log.info("config.taken", origin=origin or "built-in default")
+        """A configuration from the bus, empty when there is none there."""
+        if not self._settings.config_file:
+            self.config.offer(text, origin)
 
     def _use(self, pipeline: Pipeline) -> None:
         """Decide by this pipeline from now on. Its endpoint extractors begin with all endpoints."""
@@ -249,7 +270,9 @@ class PickerService(Service):
         except Malformed as error:
             self._malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
             return
-        if row.sender != self.id:
+        if row.sender == self.id:
+            self.namesake.heard(time.monotonic(), leaving=row.leaving)
+        else:
             self.view.apply_load(row, time.monotonic())
 
     # What the bus is told

@@ -4,24 +4,51 @@ Whoever sends a body chooses how it is cut, and a `bytes` object of one byte tak
 in between, so that what is held is about what was sent.
 """
 
+import sys
+
 GATHERED = 1024
 """Pieces that are put together at a time."""
 
 
+class Held:
+    """Bytes that all bodies hold together, and how many they may: each is bounded by itself, but not their number."""
+
+    __slots__ = ("most", "size")
+
+    def __init__(self, most: int = sys.maxsize) -> None:
+        self.most = most
+        self.size = 0
+
+    def takes(self, more: int) -> bool:
+        """Whether there is room for so many bytes."""
+        return self.size + more <= self.most
+
+    def __repr__(self) -> str:
+        return f"<Held {self.size} of {self.most} bytes>"
+
+
 class Chunks:
-    """Pieces in their order."""
+    """Pieces in their order; they count in what is `held` together."""
 
-    __slots__ = ("_joined", "_pieces", "size")
+    __slots__ = ("_all", "_joined", "_pieces", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, held: Held | None = None) -> None:
+        self._all = Held() if held is None else held
         self._pieces: list[bytes] = []
         self._joined = 0
         """How many at the beginning are put together already."""
         self.size = 0
         """Bytes of all pieces."""
 
+    @property
+    def full(self) -> bool:
+        """Whether all together hold more than they may."""
+        return self._all.size > self._all.most
+
     def add(self, piece: bytes) -> None:
-        self.size += len(piece)
+        size = len(piece)
+        self.size += size
+        self._all.size += size
         self._pieces.append(piece)
         if len(self._pieces) - self._joined > GATHERED:
             self._pieces[self._joined :] = [b"".join(self._pieces[self._joined :])]
@@ -29,11 +56,12 @@ class Chunks:
 
     def take(self) -> bytes:
         """All of it; nothing is left."""
-        pieces, self._pieces = self._pieces, []
-        self._joined = self.size = 0
+        pieces = self._pieces
+        self.clear()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def clear(self) -> None:
+        self._all.size -= self.size
         self._pieces = []
         self._joined = self.size = 0
 

@@ -69,7 +69,7 @@ class Director:
         cycle = Cycle(
             request, view, now, self._random, self._stale, model=model, priority=priority, candidates=candidates
         )
-        course = self._course(cycle)
+        course = self._course(cycle, rewrite)
         return Decision(
             asked=Asked.of(request),
             outcome=course.outcome,
@@ -90,13 +90,13 @@ class Director:
             seconds=perf_counter() - started,
         )
 
-    def _course(self, cycle: Cycle) -> "_Course":
-        """What the request comes to, and how far it got."""
+    def _course(self, cycle: Cycle, rewrite: str) -> "_Course":
+        """What the request comes to, and how far it got; `rewrite` is the resource whose rule gave it its model."""
         content, candidates = cycle.request.content, cycle.candidates
         if content.takes_model and not cycle.model:
             return _Course(_NO_MODEL)
-        if (unknown := self._unknown(content.model, cycle.view)) is not None:
-            return _Course(unknown)
+        if (foreign := self._foreign(cycle, rewrite)) is not None:
+            return _Course(foreign)
         if not len(candidates):
             return _Course(_NONE_IN_SUBSET if len(cycle.layout) else _EMPTY)
         saturation = self.detector.saturation(cycle, candidates) if cycle.priority < 0 else None
@@ -135,12 +135,24 @@ class Director:
             return target, rewrite
         return request.headers.first_of(*REWRITE_HEADERS) or model, ""
 
-    def _unknown(self, model: str, view: View) -> Refusal | None:
-        """The refusal of a model that the pool doesn't name, where it serves only those that it names."""
-        rewrites = view.rewrites
-        if not model or rewrites.names(model) or not (rewrites.closed or self._named_models_only):
+    def _foreign(self, cycle: Cycle, rewrite: str) -> Refusal | None:
+        """The refusal of a request that isn't for a model that the pool names, where it serves only those.
+
+        A header that rewrites is the client's word: what it asks for has to be named as well. A body of which nobody
+        knows what model it names could name any; one that no model reads, and no body at all, asks none for anything.
+        """
+        request, rewrites = cycle.request, cycle.view.rewrites
+        if not (rewrites.closed or self._named_models_only):
             return None
-        return unknown_model(model, "none that this pool serves: no InferenceModel names it")
+        content = request.content
+        if rewrites.names(content.model):  # none at all only by a rule for every model
+            return None if rewrite or rewrites.names(cycle.model) else _not_named(cycle.model)
+        if content.model:
+            return _not_named(content.model)
+        if content.takes_model:
+            return _NO_MODEL
+        unseen = request.body_size > 0 or request.body_withheld
+        return _UNSEEN if unseen and content.prompt_tokens != 0 else None
 
     def _candidates(self, request: Request, layout: Layout) -> Rows:
         if request.subset is None or not self._honour_subset:
@@ -169,7 +181,16 @@ def _holders(cycle: Cycle, picked: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(row for row in picked if match.matched[row])
 
 
+def _not_named(model: str) -> Refusal:
+    return unknown_model(model, "none that this pool serves: no InferenceModel names it")
+
+
 _NO_MODEL = Refusal(status=400, message="model: model not found in request body; the name of the model is needed")
+_UNSEEN = Refusal(
+    status=400,
+    message="model: this pool serves only models that it names, and for which one this body is can't be seen; "
+    "a request that names its model, of an API that the picker reads, is needed",
+)
 _NOT_CACHED = Refusal(status=412, message="no decode worker has the requested KV cache", kind="precondition_failed")
 _EMPTY = Refusal(
     status=503,

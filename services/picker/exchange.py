@@ -11,6 +11,7 @@ import structlog
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.admin.request_metrics import OpenRequest
+from services.picker.chunks import Held
 from services.picker.decision import Decision
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
@@ -54,6 +55,8 @@ class Desk:
         self.ring = ring
         self.metrics = metrics
         self.limits = limits
+        self.held = Held(limits.held)
+        """Bytes of bodies that the exchanges keep from one message to the next."""
         self.make_id = make_id
         self.clock = clock
         self.log_decisions = log_decisions
@@ -78,6 +81,7 @@ class Desk:
             path=head.path,
             content=content,
             body_size=len(ready.body),
+            body_withheld=head.withheld,
             subset=head.subset,
             received_at=head.received_at,
         )
@@ -104,11 +108,13 @@ def _is_to_be_read(head: RequestHead) -> bool:
     return head.has_body or head.method in BODY_METHODS
 
 
-def _reader(route: Route, *, shown: bool) -> ResponseReader | None:
-    """What reads the response of a request that named a model: the tokens that it took, where the proxy shows bodies,
-    and the name to put back."""
-    wanted = route.client_model and (shown or route.model is not None)
-    return ResponseReader(route.model or "", route.client_model) if wanted else None
+def _reader(route: Route, api: str, held: Held, *, shown: bool) -> ResponseReader | None:
+    """What reads the response to a request of an API that is known: the tokens that it took, where the proxy shows
+    bodies, and the client's name of the model to put back, where it gave one."""
+    renames = route.model is not None and route.client_model != ""
+    if not renames and not (shown and api):
+        return None
+    return ResponseReader(route.model or "", route.client_model, api=api, held=held)
 
 
 class Exchange:
@@ -116,7 +122,7 @@ class Exchange:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._conversation = Conversation(desk.limits, desk.make_id)
+        self._conversation = Conversation(desk.limits, desk.make_id, held=desk.held)
         self._charge: Charge | None = None
         self._decision: Decision | None = None
         self._reader: ResponseReader | None = None
@@ -152,7 +158,7 @@ class Exchange:
             elif isinstance(event, ResponseStarted):
                 self._on_response(event)
             elif isinstance(event, Completed):
-                self._complete(now)
+                self._complete(event, now)
             elif isinstance(event, ResponseBodyStarted):
                 self._on_response_body(now)
             elif isinstance(event, Refused):
@@ -165,7 +171,8 @@ class Exchange:
             endpoint = decision.layout.endpoints[decision.picked[0]]
             self._charge = desk.view.in_flight.charge(endpoint.id, decision.tokens)
             self._decision = decision
-            self._reader = _reader(decision.outcome, shown=self._conversation.shows_responses)
+            shown = self._conversation.shows_responses
+            self._reader = _reader(decision.outcome, decision.asked.api, desk.held, shown=shown)
             self._conversation.route(decision.outcome, self._reader)
         else:
             self._conversation.refuse(decision.outcome)
@@ -195,21 +202,25 @@ class Exchange:
 
     def _on_response_body(self, now: float) -> None:
         """The prompt has been read; what it weighed is done with. A proxy that shows no bodies leaves it to the end."""
-        if self._counted is not None and self._decision is not None and self._decision.asked.stream:
-            self._counted.first_token(now - self._started)
-        if self._charge is not None and self._decision is not None and not self._decision.tokens_until_end:
+        decision, counted = self._decision, self._counted
+        if decision is None:
+            return
+        if counted is not None and decision.asked.stream and (counted.status or 0) < 400:  # an error has no tokens
+            counted.first_token(now - self._started)
+        if self._charge is not None and not decision.tokens_until_end:
             self._charge.release_tokens()
 
-    def _complete(self, now: float) -> None:
+    def _complete(self, event: Completed, now: float) -> None:
         desk = self._desk
         desk.open -= 1
+        seconds = now - self._started
         if self._charge is not None:
             self._charge.release()
-            desk.metrics.completed(now - self._started)
+            if not event.aborted:
+                desk.metrics.completed(seconds)
         if self._counted is not None:
-            reader = self._reader
-            usage, size = (None, 0) if reader is None else (reader.usage, reader.received)
-            self._counted.completed(now - self._started, usage, size)
+            usage = None if self._reader is None else self._reader.usage
+            self._counted.completed(seconds, usage, self._conversation.received, aborted=event.aborted)
 
     def __repr__(self) -> str:
         return f"<Exchange {self._conversation!r}, {self._charge!r}>"

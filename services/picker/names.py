@@ -7,4 +7,5 @@ OBJECTIVE_HEADERS = ("x-llm-d-inference-objective", "x-gateway-inference-objecti
 REWRITE_HEADERS = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 
 REJECTED_SATURATED = "rejected-saturated"
+REJECTED_MEMORY = "rejected-memory"
 REJECTED_NO_ENDPOINTS = "rejected-no-endpoints"

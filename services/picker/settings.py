@@ -1,10 +1,11 @@
 """What a picker can be told."""
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 from msgspec import Meta
 
-from shared.quantities import Duration, PositiveDuration, Size
+from shared.quantities import Duration, PositiveDuration, Size, format_duration
 from shared.service import CommonSettings
 
 
@@ -12,7 +13,11 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     """Serves Envoy's ext_proc: picks an endpoint for every request from a local view of the pool."""
 
     config_file: Annotated[
-        str, Meta(description="an EndpointPickerConfig; without it the one that the watcher publishes, or the default")
+        str,
+        Meta(
+            description="an EndpointPickerConfig, which is followed when it changes; without it the one that the "
+            "watcher publishes, or the default"
+        ),
     ] = ""
     grpc_host: Annotated[str, Meta(description="address of the ext_proc and health servers")] = "0.0.0.0"
     grpc_port: Annotated[int, Meta(ge=0, le=65535, description="port of the ext_proc server; 0 takes a free one")] = (
@@ -31,6 +36,16 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     max_request_headers: Annotated[Size, Meta(description="bytes of request headers; more are refused with 431")] = (
         256 * 2**10
     )
+    max_held_bodies: Annotated[
+        Size,
+        Meta(
+            description="bytes of all bodies that are on their way in several messages; a request whose body would go "
+            "beyond is refused with 503. No less than --max-request-body"
+        ),
+    ] = 512 * 2**20
+    max_streams: Annotated[
+        int, Meta(ge=1, description="open streams, one for each request; further ones are turned away")
+    ] = 20_000
     disable_endpoint_subset_filter: Annotated[bool, Meta(description="ignore a gateway's subset hint")] = False
     require_named_models: Annotated[
         bool,
@@ -60,6 +75,26 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     ] = 0.5
     drain_delay: Annotated[
         Duration,
-        Meta(description="how long a stopping picker takes streams after it says NOT_SERVING: two health checks"),
+        Meta(
+            description="how long a stopping picker takes streams after it says NOT_SERVING: two health checks; "
+            "shorter than --drain-timeout, which includes it"
+        ),
     ] = 2.0
     seed: Annotated[int | None, Meta(description="makes random choices repeatable")] = None
+
+    @classmethod
+    def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+        """As of every tier, and the times of a drain. Without a delay, no time at all means: at once. One body as large
+        as may be has to find room among all."""
+        yield from super().problems(sound)
+        body, held = sound.get("max_request_body"), sound.get("max_held_bodies")
+        if body is not None and held is not None and held < body:
+            message = f"{held} bytes for all bodies together don't hold one of {body}; at least as many are needed"
+            yield ("max_held_bodies", "max_request_body"), message
+        delay, timeout = sound.get("drain_delay", 0.0), sound.get("drain_timeout")
+        if timeout is not None and 0 < delay >= timeout:
+            message = (
+                f"of {format_duration(timeout)} nothing is left for the open streams after a delay of "
+                f"{format_duration(delay)}; a longer time-out or a shorter delay is needed"
+            )
+            yield ("drain_timeout", "drain_delay"), message

@@ -1,10 +1,32 @@
 """A histogram in plain lists, which becomes a metric when it is scraped."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 import numpy as np
 from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.utils import floatToGoString
+
+
+def show(
+    family: HistogramMetricFamily, labels: Iterable[str], bounds: tuple[float, ...], counts: Sequence[int], total: float
+) -> None:
+    """Make a series of a metric: `counts` of what is within each of the bounds and above the one before, and of what is
+    above them all; `total` is the sum of the amounts."""
+    buckets: list[tuple[str, float]] = []
+    seen = 0
+    for bound, count in zip(_written(bounds), counts, strict=True):
+        seen += count
+        buckets.append((bound, seen))
+    family.add_metric(list(labels), buckets=buckets, sum_value=total)
+
+
+@cache
+def _written(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """Upper bounds as Go's client writes them on its pages: what a dashboard of the Go original names is there."""
+    texts: list[str] = [floatToGoString(bound) for bound in bounds]  # type: ignore[no-untyped-call]
+    return (*(text.removesuffix(".0") for text in texts), "+Inf")
 
 
 class Histogram:
@@ -29,12 +51,7 @@ class Histogram:
 
     def add_to(self, family: HistogramMetricFamily, labels: Iterable[str] = ()) -> None:
         """Make it a series of a metric."""
-        buckets: list[tuple[str, float]] = []
-        total = 0
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            buckets.append((bound, total))
-        family.add_metric(list(labels), buckets=buckets, sum_value=self._sum)
+        show(family, labels, self._bounds, self._counts, self._sum)
 
     def __repr__(self) -> str:
         return f"<Histogram {self.count} times, {self._sum:g} together>"

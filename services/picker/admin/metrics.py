@@ -6,13 +6,16 @@ some tens of microseconds, of which the client library would need a fifth for th
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from services.picker.admin.histogram import Timings
+from services.picker.admin.pool_metrics import PoolCollector
 from services.picker.admin.request_metrics import MODELS, OpenRequest, RequestCollector, RequestMetrics
+from services.picker.admin.scheduler_metrics import PLUGIN_LABELS, SchedulerCollector
 from services.picker.decision import Decision
 from services.picker.requests.request import Route
 from services.picker.state.view import View
@@ -21,7 +24,6 @@ SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05,
 LONG = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1200.0)
 FOLD_EVERY = 512
 """Decisions whose timings are taken down before they are counted."""
-PLUGIN_LABELS = ("extension_point", "plugin_type", "plugin_name")
 
 
 class PickerMetrics:
@@ -37,9 +39,8 @@ class PickerMetrics:
         former_names: bool = True,
     ) -> None:
         self._view = view
-        self.requests = RequestMetrics(models)
-        self.picks: dict[str, int] = {}
-        """By endpoint id: how often it was the first choice."""
+        self._layout = view.layout
+        self.requests = RequestMetrics(models, named=lambda model: view.rewrites.mentions(model))
         self.statuses: dict[int, int] = {}
         self.served_by: dict[str, int] = {}
         self.decision_seconds = Timings(SHORT)
@@ -47,19 +48,19 @@ class PickerMetrics:
         self.scheduling_seconds = Timings(SHORT)
         self.plugin_seconds: dict[tuple[str, str, str], Timings] = {}
         self._unfolded = 0
-        self.reloads = Counter(
-            "pointsman_picker_config_loads", "Configurations taken over or refused", ["result"], registry=registry
-        )
         registry.register(_Collector(view, self, clock))
-        registry.register(RequestCollector(self.requests, view, clock, former_names=former_names))
-        registry.register(SchedulerCollector(self, former_names=former_names))
+        registry.register(RequestCollector(self.requests, former_names=former_names))
+        registry.register(PoolCollector(view, clock, former_names=former_names))
+        registry.register(
+            SchedulerCollector(
+                self.requests, self.scheduling_seconds, self.plugin_seconds, view, former_names=former_names
+            )
+        )
 
     def decided(self, decision: Decision, seconds: float) -> OpenRequest | None:
         """A request was routed or refused, `seconds` after its body ended; what follows of a routed one is told to the
         result."""
         if isinstance(decision.outcome, Route):
-            endpoint = decision.layout.endpoints[decision.picked[0]].id
-            self.picks[endpoint] = self.picks.get(endpoint, 0) + 1
             self.answered(200, seconds)
             self.scheduling_seconds.note(decision.seconds)
         else:
@@ -104,37 +105,41 @@ class PickerMetrics:
 
     def forget_endpoints(self) -> None:
         """Drop the counts of endpoints that have gone."""
-        index = self._view.layout.index
-        for name in [one for one in self.picks if one not in index]:
-            del self.picks[name]
+        layout = self._view.layout
+        if layout is not self._layout:
+            self._layout = layout
+            self.requests.forget_endpoints(layout.index)
 
     def __repr__(self) -> str:
         return f"<PickerMetrics {sum(self.statuses.values())} requests>"
 
 
-class SchedulerCollector(Collector):
-    """What scheduling takes, under the Go original's names."""
+class Loads(Protocol):
+    """How often a configuration was taken or refused."""
 
-    def __init__(self, metrics: PickerMetrics, *, former_names: bool) -> None:
-        self._metrics = metrics
-        self._prefixes = ("llm_d_epp_", "inference_extension_")[: 1 + former_names]
+    taken: int
+    refused: int
+
+
+class ConfigLoads(Collector):
+    """What became of configurations that came after the first."""
+
+    def __init__(self, loads: Loads) -> None:
+        self._loads = loads
 
     def describe(self) -> list[Metric]:
         """The registry asks for names at registration; there is nothing to collect then."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        for prefix in self._prefixes:
-            scheduling = HistogramMetricFamily(
-                f"{prefix}scheduler_e2e_duration_seconds", "What the decision on a routed request took", labels=[]
-            )
-            self._metrics.scheduling_seconds.add_to(scheduling)
-            plugins = HistogramMetricFamily(
-                f"{prefix}plugin_duration_seconds", "What a plugin's call took", labels=PLUGIN_LABELS
-            )
-            for labels, histogram in self._metrics.plugin_seconds.items():
-                histogram.add_to(plugins, labels)
-            yield from (scheduling, plugins)
+        family = CounterMetricFamily(
+            "pointsman_picker_config_loads",
+            "Configurations that came after the first, by what became of them",
+            labels=["result"],
+        )
+        family.add_metric(["taken"], self._loads.taken)
+        family.add_metric(["refused"], self._loads.refused)
+        yield family
 
 
 class _Collector(Collector):
@@ -212,9 +217,10 @@ class _Collector(Collector):
             "pointsman_picker_picks", "How often an endpoint was the first choice", labels=["endpoint"]
         )
         newest = view.columns.newest()
+        picked = self._metrics.requests.picks()
         for row, one in enumerate(layout.endpoints):
             requests.add_metric([one.id], float(view.in_flight.requests[row]))
             tokens.add_metric([one.id], float(view.in_flight.tokens[row]))
             age.add_metric([one.id], now - float(newest[row]))
-            picks.add_metric([one.id], self._metrics.picks.get(one.id, 0))
+            picks.add_metric([one.id], picked.get(one.id, 0))
         yield from (requests, tokens, age, picks)

@@ -1,11 +1,12 @@
 """What requests and responses come to, by model: the series of the Go original.
 
 They appear under its present names (`llm_d_epp_…`) and, unless that is switched off, under those that its dashboards
-know from before (`inference_objective_…`, `inference_pool_…`, `inference_extension_…`). Clients choose model names, so
+know from before (`inference_objective_…`, `inference_extension_…`). Clients choose model names, so
 there is a limit on how many are told apart: later ones are counted together.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -15,15 +16,11 @@ from services.picker.admin.histogram import Histogram
 from services.picker.decision import Decision
 from services.picker.requests.request import Route
 from services.picker.responses.usage import Usage
-from services.picker.state.view import View
-from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey
 
 OTHER = "other"
 """Stands for the models beyond the limit."""
 MODELS = 100
 """Models that are told apart. Each takes up to 600 lines of a page; the Go original's limit is 1 000."""
-FRESH = 2.0
-"""Seconds: older values have no part in a pool's averages (the Go original's figure)."""
 SHOWN = 128
 """Characters of a model's name in a label."""
 
@@ -36,9 +33,13 @@ _PER_TOKEN = (
     *(2.0, 3.0, 4.5, 6.0, 12.0, 18.0, 24.0, 30.0, 36.0, 48.0, 60.0, 90.0, 120.0, 180.0, 270.0, 360.0),
 )
 _NORMALIZED = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-_REQUEST_BYTES = tuple(float(64 << power) for power in range(0, 25, 2))
-_RESPONSE_BYTES = tuple(float(64 << power) for power in range(0, 21, 2))
-_TOKENS = (1.0, *(float(1 << power) for power in range(3, 21)))
+# The Go original has these bounds, and 32778 where 32768 is meant: dashboards name them as they are.
+_REQUEST_BYTES = tuple(float(64 << power) for power in range(25))
+_TO_64K = (1.0, *(float(1 << power) for power in range(3, 15)), 32778.0, 65536.0)
+_RESPONSE_BYTES = (*_TO_64K, *(float(1 << power) for power in range(18, 27, 2)))
+"""Up to 64 kB the Go original's, which ends there."""
+_TOKENS = (*_TO_64K, *(float(1 << power) for power in range(17, 21)))
+"""The Go original's; for generated tokens it has only those up to 8192."""
 
 _CODES = {404: "NotFound", 412: "PreconditionFailed", 429: "ResourceExhausted", 503: "ServiceUnavailable"}
 _MODEL_SERVER = "ModelServerError"
@@ -64,7 +65,7 @@ _FAMILIES = (
         "request_bytes",
         "request_size_bytes",
         "request_sizes",
-        "Sizes of request bodies",
+        "Sizes of request bodies, as clients send them",
     ),
     _Family(
         "response_bytes",
@@ -122,6 +123,7 @@ class Series:
         "first_token",
         "normalized",
         "per_token",
+        "picked",
         "prompt",
         "request_bytes",
         "requests",
@@ -131,6 +133,8 @@ class Series:
     def __init__(self) -> None:
         self.requests: dict[int, int] = {}
         """Routed requests, by priority."""
+        self.picked: dict[str, int] = {}
+        """Routed requests, by the id of the endpoint that was their first choice."""
         self.errors: dict[str, int] = {}
         self.duration = Histogram(_LATENCY)
         self.request_bytes = Histogram(_REQUEST_BYTES)
@@ -149,24 +153,32 @@ class Series:
 class RequestMetrics:
     """Counts requests by model. Not for several threads."""
 
-    def __init__(self, models: int = MODELS) -> None:
+    def __init__(self, models: int = MODELS, named: Callable[[str], bool] = lambda _: False) -> None:
+        """So many models at most are told apart; of those that are refused before any request for them was routed, only
+        those that a resource has `named`: clients could use up all names otherwise."""
         self._most = models
+        self._named = named
         self.series: dict[tuple[str, str], Series] = {}
         """By client's model and target model."""
         self.running: dict[str, int] = {}
         """Requests under way, by the client's model."""
         self.rewrites: dict[tuple[str, str, str], int] = {}
         """Rewritten requests, by resource, client's model and target."""
+        self.unscheduled: dict[str, int] = {}
+        """Requests that scheduling left no endpoint for, by target model."""
         self._models: set[str] = set()
 
     def decided(self, decision: Decision) -> "OpenRequest | None":
         """A request was routed or refused; what follows of a routed one is told to the result."""
-        model, target = self._bounded(decision.asked.model), self._bounded(decision.model)
         if not isinstance(decision.outcome, Route):
-            self._of(model, target).failed(_code(decision.outcome.status))
+            self._refused(decision, decision.outcome.status)
             return None
+        model, target = self._bounded(decision.asked.model), self._bounded(decision.model)
         series = self._of(model, target)
         series.requests[decision.priority] = series.requests.get(decision.priority, 0) + 1
+        if picked := decision.picked:
+            endpoint = decision.layout.endpoints[picked[0]].id
+            series.picked[endpoint] = series.picked.get(endpoint, 0) + 1
         series.request_bytes.observe(decision.asked.body_bytes)
         if model:
             self.running[model] = self.running.get(model, 0) + 1
@@ -178,6 +190,40 @@ class RequestMetrics:
     def refused(self, status: int) -> None:
         """A request was refused before anything was known of it."""
         self._of("", "").failed(_code(status))
+
+    def _refused(self, decision: Decision, status: int) -> None:
+        model = self._told_apart(decision.asked.model)
+        target = self._bounded(decision.model) if decision.rewrite else self._told_apart(decision.model)
+        self._of(model, target).failed(_code(status))
+        if decision.runs and not decision.picked:
+            self.unscheduled[target] = self.unscheduled.get(target, 0) + 1
+
+    def _told_apart(self, model: str) -> str:
+        """How a refused request's model is called."""
+        cut = model[:SHOWN]
+        if not model or cut in self._models or self._named(model):
+            return self._bounded(cut)
+        return OTHER
+
+    def picks(self) -> Counter[str]:
+        """How often each endpoint was the first choice, by its id."""
+        found: Counter[str] = Counter()
+        for series in self.series.values():
+            found.update(series.picked)
+        return found
+
+    def scheduled(self) -> Counter[tuple[str, str]]:
+        """The same by target model and endpoint id."""
+        found: Counter[tuple[str, str]] = Counter()
+        for (_, target), series in self.series.items():
+            for endpoint, count in series.picked.items():
+                found[target, endpoint] += count
+        return found
+
+    def forget_endpoints(self, known: Container[str]) -> None:
+        """Drop the counts of all other endpoints."""
+        for series in self.series.values():
+            series.picked = {id: count for id, count in series.picked.items() if id in known}
 
     def ended(self, model: str) -> None:
         if model:
@@ -222,17 +268,19 @@ class OpenRequest:
         self._first_at = seconds
         self._series.first_token.observe(seconds)
 
-    def completed(self, seconds: float, usage: Usage | None, response_bytes: int) -> None:
-        """The response has ended, or nobody waits for it any more."""
+    def completed(self, seconds: float, usage: Usage | None, response_bytes: int, *, aborted: bool = False) -> None:
+        """The response has ended, or it broke off (`aborted`): then its time and size say nothing, and what it has told
+        of its tokens does."""
         series = self._series
         self._metrics.ended(self._model)
         if self.status is None:
             return
         if self.status >= 400:
             series.failed(_MODEL_SERVER)
-        series.duration.observe(seconds)
-        if response_bytes:
-            series.response_bytes.observe(response_bytes)
+        if not aborted:
+            series.duration.observe(seconds)
+            if response_bytes:
+                series.response_bytes.observe(response_bytes)
         if usage is None:
             return
         if usage.prompt:
@@ -241,6 +289,8 @@ class OpenRequest:
             series.cached.observe(usage.cached)
         if usage.completion:
             series.completion.observe(usage.completion)
+            if aborted:
+                return
             series.normalized.observe(seconds / usage.completion)
             if self._first_at is not None and usage.completion > 1:
                 series.per_token.observe((seconds - self._first_at) / (usage.completion - 1))
@@ -249,12 +299,8 @@ class OpenRequest:
 class RequestCollector(Collector):
     """Makes metrics of the counts when somebody asks."""
 
-    def __init__(
-        self, metrics: RequestMetrics, view: View, clock: Callable[[], float], *, former_names: bool = True
-    ) -> None:
+    def __init__(self, metrics: RequestMetrics, *, former_names: bool = True) -> None:
         self._metrics = metrics
-        self._view = view
-        self._clock = clock
         self._prefixes = ("llm_d_epp_", "inference_objective_") if former_names else ("llm_d_epp_",)
         self._former = former_names
 
@@ -289,7 +335,6 @@ class RequestCollector(Collector):
                         histogram.add_to(family, key)
                 yield family
         yield from self._rewrites()
-        yield from self._pool()
 
     def _rewrites(self) -> Iterator[Metric]:
         for prefix in ("llm_d_epp_", "inference_extension_")[: 1 + self._former]:
@@ -301,35 +346,6 @@ class RequestCollector(Collector):
             for key, count in self._metrics.rewrites.items():
                 family.add_metric(list(key), count)
             yield family
-
-    def _pool(self) -> Iterator[Metric]:
-        pool = self._view.pool
-        name = pool.name if pool is not None else ""
-        averages: Sequence[tuple[str, AttributeKey[float]]] = (
-            ("kv_cache_utilization", KV_CACHE_USAGE),
-            ("queue_size", WAITING_QUEUE_SIZE),
-            ("running_requests", RUNNING_REQUESTS_SIZE),
-        )
-        fresh = self._view.columns.newest() >= self._clock() - FRESH
-        for prefix, ready in (("llm_d_epp_", "ready_endpoints"), ("inference_pool_", "ready_pods"))[: 1 + self._former]:
-            count = GaugeMetricFamily(f"{prefix}{ready}", "Endpoints with fresh metrics", labels=["name"])
-            count.add_metric([name], float(fresh.sum()))
-            yield count
-            for what, key in averages:
-                column = self._view.columns.numbers(key.wire)
-                known = column.values[column.at >= self._clock() - FRESH]
-                words = what.replace("_", " ")
-                mean = GaugeMetricFamily(f"{prefix}average_{what}", f"Mean {words} of the endpoints", labels=["name"])
-                if len(known):
-                    mean.add_metric([name], float(known.mean()))
-                yield mean
-                if prefix == "llm_d_epp_":
-                    spread = GaugeMetricFamily(
-                        f"{prefix}std_dev_{what}", f"Standard deviation of the endpoints' {words}", labels=["name"]
-                    )
-                    if len(known):
-                        spread.add_metric([name], float(known.std()))
-                    yield spread
 
 
 def _code(status: int) -> str:

@@ -9,7 +9,7 @@ Whatever order messages come in, `receive` doesn't raise, and `Completed` comes 
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from services.picker.chunks import Chunks
+from services.picker.chunks import Chunks, Held
 from services.picker.extproc import incoming, names, outgoing, refusals
 from services.picker.extproc.events import Completed, Event, Limits, Refused, RequestHead, RequestReady
 from services.picker.extproc.incoming import Context, Message
@@ -53,7 +53,7 @@ class Conversation:
     """What one proxy and this picker say about one HTTP request.
 
     `make_id` makes a request id for a request that has none. `fallback` are the body modes of a proxy that doesn't
-    announce its own.
+    announce its own. `held` counts the bytes of bodies that are kept from one message to the next.
     """
 
     __slots__ = (
@@ -65,6 +65,7 @@ class Conversation:
         "_head",
         "_headers",
         "_headers_owed",
+        "_held",
         "_limits",
         "_make_id",
         "_modes",
@@ -76,7 +77,13 @@ class Conversation:
         "_unanswered_chunks",
     )
 
-    def __init__(self, limits: Limits, make_id: Callable[[], str], fallback: BodyModes = GATEWAY_MODES) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        make_id: Callable[[], str],
+        fallback: BodyModes = GATEWAY_MODES,
+        held: Held | None = None,
+    ) -> None:
         self._limits = limits
         self._make_id = make_id
         self._fallback = fallback
@@ -86,7 +93,8 @@ class Conversation:
         self._head: RequestHead | None = None
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
-        self._chunks = Chunks()
+        self._held = Held(limits.held) if held is None else held
+        self._chunks = Chunks(self._held)
         self._body = b""
         self._headers_owed = False
         self._unanswered_chunks = 0
@@ -121,6 +129,11 @@ class Conversation:
             self._modes = message.context.modes or self._fallback
             self._received_at = now
         return handle(self, message)
+
+    @property
+    def received(self) -> int:
+        """Bytes of the response's body that the proxy has shown."""
+        return 0 if self._response is None else self._response.received
 
     def relay(self, data: bytes) -> Sequence[bytes] | None:
         """The answers to a message that is nothing but a piece in the middle of a response's body; None for every
@@ -180,7 +193,8 @@ class Conversation:
         seen = self._response is not None and self._response.seen
         self._release()
         self._state = _ENDED
-        self._response = None
+        if self._response is not None:
+            self._response.complete()
         return self._complete(aborted=not (refused or seen))
 
     # -- the request
@@ -194,25 +208,17 @@ class Conversation:
         limits = self._limits
         if count > limits.header_count or size > limits.header_bytes:
             self._headers = incoming.read_few(shown, refusals.FORM_HEADERS)
-            return self._refuse_itself(
-                431,
-                f"the request has {count} headers of {size} bytes together; "
-                f"at most {limits.header_count} headers and {limits.header_bytes} bytes are taken",
-            )
+            return self._refuse_itself(refusals.large_headers(count, size, limits))
         self._headers = incoming.read_headers(shown)
         mode = self._modes.request
         if shown.end_of_stream or mode in _HEADERS_DECIDE:
             self._headers_owed = True
             return self._ready(has_body=False, withheld=not shown.end_of_stream)
         if mode is BodyMode.GRPC:
-            return self._refuse_itself(
-                500,
-                "the proxy sends request bodies in mode GRPC, which this picker doesn't speak; "
-                "request_body_mode BUFFERED or FULL_DUPLEX_STREAMED is right",
-            )
+            return self._refuse_itself(refusals.GRPC_BODIES)
         length = self._headers.get("content-length")
         if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limits.request_body):
-            return self._refuse_large(f"of {length[:18]} bytes")
+            return self._refuse_itself(refusals.large_body(limits, length))
         self._state = _COLLECTING
         if mode in _BUFFERED:
             self._answers.append(outgoing.REQUEST_HEADERS_UNCHANGED)
@@ -238,15 +244,16 @@ class Conversation:
             return self._ready(has_body=False, withheld=True)
         chunk = shown.body
         if self._chunks.size + len(chunk) > self._limits.request_body:
-            return self._refuse_large("")
-        if chunk:
-            self._chunks.add(chunk)
-        if mode in _BUFFERED:  # one message, also when trailers follow and it isn't the end of the stream
+            return self._refuse_itself(refusals.large_body(self._limits))
+        # a BUFFERED body is one message, also when trailers follow and it isn't the end of the stream
+        if mode in _BUFFERED or shown.end_of_stream:
             self._unanswered_chunks = 1
+            self._body = chunk
             return self._ready(truncated=mode is BodyMode.BUFFERED_PARTIAL and not shown.end_of_stream)
-        if shown.end_of_stream:
-            self._unanswered_chunks = 1
-            return self._ready()
+        if chunk:
+            if not self._held.takes(len(chunk)):
+                return self._refuse_itself(refusals.no_room(self._held.most))
+            self._chunks.add(chunk)
         return []
 
     def _on_request_trailers(self, message: Message) -> list[Event]:
@@ -265,7 +272,9 @@ class Conversation:
             self._subset = context.subset
 
     def _ready(self, *, has_body: bool = True, withheld: bool = False, truncated: bool = False) -> list[Event]:
-        self._body = self._chunks.take()
+        if self._chunks.size:
+            self._chunks.add(self._body)
+            self._body = self._chunks.take()
         headers = self._headers
         self._head = RequestHead(
             headers=headers,
@@ -321,14 +330,9 @@ class Conversation:
         self._release()
         self._state = _REFUSED
 
-    def _refuse_itself(self, status: int, message: str) -> list[Event]:
-        refusal = Refusal(status=status, message=message)
+    def _refuse_itself(self, refusal: Refusal) -> list[Event]:
         self._refuse(refusal)
         return [Refused(refusal)]
-
-    def _refuse_large(self, size: str) -> list[Event]:
-        body = f"a body {size}" if size else "the body"
-        return self._refuse_itself(413, f"{body} is larger than the limit of {self._limits.request_body} bytes")
 
     def _release(self) -> None:
         self._chunks.clear()

@@ -9,10 +9,13 @@ from shared.quantities import Size
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much of one request a conversation keeps. What is beyond a limit is refused, never kept."""
+    """How much is kept of one request, and of all together. What is beyond a limit is refused, never kept."""
 
     request_body: Size = 64 * 2**20
     """Bytes; a larger body is refused with 413."""
+    held: Size = 512 * 2**20
+    """Bytes of bodies that all conversations together hold from one message to the next; a request whose body would go
+    beyond is refused with 503, and a response passes unread."""
     header_count: int = 1000
     """Request headers; more are refused with 431."""
     header_bytes: Size = 256 * 2**10

@@ -1,4 +1,5 @@
 """How a refusal reads on the wire: a gRPC status for gRPC clients, else the JSON that the client's API has for errors.
+And the refusals that a conversation comes to by itself.
 
 Which API that is, the path says alone: also a request whose body nobody has read is refused in the right form.
 """
@@ -8,7 +9,9 @@ from enum import Enum
 import msgspec
 
 from services.picker.extproc import names
+from services.picker.extproc.events import Limits
 from services.picker.extproc.outgoing import STATUS_CODES, immediate
+from services.picker.names import REJECTED_MEMORY
 from services.picker.requests.anthropic import AnthropicParser
 from services.picker.requests.parsers import bare_path
 from services.picker.requests.request import Headers, Refusal
@@ -80,23 +83,56 @@ def answer(refusal: Refusal, form: Form) -> bytes:
     return immediate(
         status,
         headers,
-        refusal.message.encode() if grpc else _BODIES[form](refusal),
+        refusal.message.encode() if grpc else _BODIES[form](refusal, status),
         refusal.reason or refusal.kind,
         _GRPC_STATUS.get(status, _UNKNOWN) if grpc else None,
     )
 
 
-def _openai(refusal: Refusal) -> bytes:
+def _openai(refusal: Refusal, status: int) -> bytes:
     """The error object of the OpenAI API. `code` is the HTTP status, as model servers fill it."""
-    error = {"message": refusal.message, "type": refusal.kind, "param": None, "code": refusal.status}
+    error = {"message": refusal.message, "type": refusal.kind, "param": None, "code": status}
     return msgspec.json.encode({"error": error})
 
 
-def _anthropic(refusal: Refusal) -> bytes:
+def _anthropic(refusal: Refusal, status: int) -> bytes:
     """The error object of the Messages API."""
-    general = "invalid_request_error" if refusal.status < 500 else "api_error"
-    error = {"type": _ANTHROPIC_TYPES.get(refusal.status, general), "message": refusal.message}
+    general = "invalid_request_error" if status < 500 else "api_error"
+    error = {"type": _ANTHROPIC_TYPES.get(status, general), "message": refusal.message}
     return msgspec.json.encode({"type": "error", "error": error})
 
 
 _BODIES = {Form.OPENAI: _openai, Form.ANTHROPIC: _anthropic}
+
+GRPC_BODIES = Refusal(
+    status=500,
+    message="the proxy sends request bodies in mode GRPC, which this picker doesn't speak; "
+    "request_body_mode BUFFERED or FULL_DUPLEX_STREAMED is right",
+)
+"""Of a request whose body can't be read or sent back as the proxy wants it."""
+
+
+def large_headers(count: int, size: int, limits: Limits) -> Refusal:
+    """Of a request with too many headers, or of too many bytes."""
+    return Refusal(
+        status=431,
+        message=f"the request has {count} headers of {size} bytes together; "
+        f"at most {limits.header_count} headers and {limits.header_bytes} bytes are taken",
+    )
+
+
+def large_body(limits: Limits, length: str = "") -> Refusal:
+    """Of a body beyond the limit, or of one that says so by its `length`."""
+    body = f"a body of {length[:18]} bytes" if length else "the body"
+    return Refusal(status=413, message=f"{body} is larger than the limit of {limits.request_body} bytes")
+
+
+def no_room(most: int) -> Refusal:
+    """Of a body that would go beyond what all together may hold."""
+    return Refusal(
+        status=503,
+        message=f"no room: bodies that are on their way take all of the {most} bytes for them",
+        kind="service_unavailable",
+        reason=REJECTED_MEMORY,
+        retry_after=1,
+    )

@@ -16,6 +16,9 @@ from services.picker.responses.reader import LIMIT, Interest, ResponseReader
 PIECE = 62_000
 """Bytes of a body piece on its way back: Envoy and its relatives take at most 64 KiB (the Go original's figure)."""
 
+WHOLE = 256 * 2**10
+"""Bytes of a response that a proxy is asked for as a whole: less than any holds by default (Envoy's 1 MiB)."""
+
 _FULL_DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
 _STREAMED = BodyMode.STREAMED
 _BUFFERED = BodyMode.BUFFERED
@@ -27,7 +30,7 @@ _READABLE = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED
 class Response:
     """One response. Each method appends what the message is answered with, and returns the events."""
 
-    __slots__ = ("_body_started", "_mode", "_pieces", "_reader", "_shown", "started")
+    __slots__ = ("_body_started", "_mode", "_pieces", "_reader", "_shown", "received", "started")
 
     def __init__(self, mode: BodyMode, reader: ResponseReader | None = None) -> None:
         self._mode = mode
@@ -38,11 +41,15 @@ class Response:
         """Set while pieces go back without being decoded."""
         self._body_started = False
         self.started = False
+        self.received = 0
+        """Bytes of the body that were shown."""
 
     @property
     def seen(self) -> bool:
-        """Whether it began, at a proxy that needn't show where it ends."""
-        return self.started and not self._shown and not self._body_started
+        """Whether it began, at a proxy that needn't show where it ends, or was shown whole."""
+        if self._body_started:
+            return self._mode is _BUFFERED
+        return self.started and not self._shown
 
     def headers(self, message: Message, answers: list[bytes]) -> list[Event]:
         """The response headers. Those of a second response are answered, and no event."""
@@ -64,23 +71,23 @@ class Response:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         headers = incoming.read_headers(shown)
         interest = reader.begin(headers)
-        if interest is Interest.READ and self._mode in _READABLE:
-            self._reader = reader
-        elif interest is Interest.CHANGE and self._mode in _READABLE:
-            self._reader = reader
-            if self._mode is not _BUFFERED:
-                return outgoing.answer_response_headers()
-        elif interest is Interest.CHANGE and self._mode is _NONE:
+        asked = None
+        if interest is Interest.CHANGE and self._mode is _NONE:
             asked = _mode_to_ask_for(headers)
-            if asked is not None:
-                self._reader, self._mode = reader, asked
-                return outgoing.answer_response_headers(asked)
-        return outgoing.RESPONSE_HEADERS_UNCHANGED
+            self._mode = asked or _NONE
+        if interest is Interest.NOTHING or self._mode not in _READABLE:
+            return outgoing.RESPONSE_HEADERS_UNCHANGED
+        reader.holds = self._mode is not _STREAMED
+        self._reader = reader
+        if interest is Interest.READ or (asked is None and self._mode is _BUFFERED):
+            return outgoing.RESPONSE_HEADERS_UNCHANGED
+        return outgoing.answer_response_headers(asked)
 
     def body(self, message: Message, answers: list[bytes]) -> list[Event]:
         """A piece of the body, or all of it."""
         chunk = message.shown
         ended = chunk.end_of_stream or chunk.end_of_stream_without_message
+        self.received += len(chunk.body)
         if self._reader is not None:
             whole = ended or self._mode is _BUFFERED  # also when trailers follow and it isn't the end of the stream
             self._send(chunk.body, self._reader.feed(chunk.body, whole), ended, answers)
@@ -101,10 +108,10 @@ class Response:
         pieces = self._pieces
         if pieces is None:
             return None
-        start = pieces.start(data)
-        if not start:
+        body = pieces.body(data)
+        if not body:
             return None
-        body = pieces.body(data, start)
+        self.received += len(body)
         if self._reader is not None:
             body = self._reader.feed(body, False)
             if not body:
@@ -115,14 +122,17 @@ class Response:
 
     def trailers(self, answers: list[bytes]) -> None:
         """The response trailers, which end the body too. What a reader still holds can be sent before them only where
-        bodies are echoed: elsewhere an event that was never ended is lost, which clients don't read either."""
-        if self._reader is not None and self._mode is _FULL_DUPLEX and (held := self._reader.feed(b"", True)):
+        bodies are echoed: in STREAMED, where it held no more, the beginning of a name in which the body broke off is
+        lost."""
+        if self._reader is not None and (held := self._reader.feed(b"", True)) and self._mode is _FULL_DUPLEX:
             self._send(b"", held, False, answers)
         self.complete()
         answers.append(outgoing.RESPONSE_TRAILERS_UNCHANGED)
 
     def complete(self) -> None:
         """Nothing of the body follows."""
+        if self._reader is not None:
+            self._reader.drop()
         self._reader = self._pieces = None
 
     def _send(self, shown: bytes, body: bytes, end: bool, answers: list[bytes]) -> None:
@@ -139,9 +149,11 @@ class Response:
 
 
 def _mode_to_ask_for(headers: Headers) -> BodyMode | None:
-    """How to ask for a body that is to be changed: whole, where it says that it isn't too large to be held, else as a
-    stream; None for one that is too large to be read anyway."""
+    """How to ask for a body that is to be changed: whole, where it says that any proxy can hold it, else as a stream;
+    None for one that is too large to be read anyway."""
     length = headers.get("content-length")
     if not length:
         return _STREAMED
-    return _BUFFERED if length.isascii() and length.isdigit() and len(length) < 18 and int(length) <= LIMIT else None
+    if not (length.isascii() and length.isdigit() and len(length) < 18 and int(length) <= LIMIT):
+        return None
+    return _BUFFERED if int(length) <= WHOLE else _STREAMED

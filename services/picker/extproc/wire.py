@@ -51,35 +51,31 @@ class Pieces:
         self._tail = b""
         """What follows the piece in every message, such as metadata: proxies repeat it."""
 
-    def start(self, text: bytes) -> int:
-        """Where the body of a piece begins in a `ProcessingRequest` that is nothing but a piece in the middle of a
-        response's body; 0 for any other message."""
+    def body(self, text: bytes) -> bytes:
+        """The body in a `ProcessingRequest` that is nothing but a piece in the middle of a response's body; empty for
+        any other message."""
         tail = self._tail
         size = len(text) - len(tail)
         head = _HEADS.get(size) or _head(size)
         if head and text.startswith(head) and (not tail or text.endswith(tail)):
-            return len(head)
-        return self._learn(text) if text[:1] == _RESPONSE_BODY else 0
+            return text[len(head) : size]
+        return self._learn(text) if text[:1] == _RESPONSE_BODY else b""
 
-    def _learn(self, text: bytes) -> int:
-        """`start` for a message with another tail than the last one's."""
+    def _learn(self, text: bytes) -> bytes:
+        """`body` for a message with another tail than the last one's."""
         try:
             message = ProcessingRequest.FromString(text)
         except DecodeError:
-            return 0
+            return b""
         shown = message.response_body
         size = shown.ByteSize()
         end = 1 + len(_length(size)) + size
         head = _head(end)
         whole = len(head) + len(shown.body) == end  # there is nothing but the body in it
         if message.WhichOneof("request") != "response_body" or not whole or not text.startswith(head):
-            return 0
+            return b""
         self._tail = text[end:]
-        return len(head)
-
-    def body(self, text: bytes, start: int) -> bytes:
-        """The piece that begins at `start`."""
-        return text[start : len(text) - len(self._tail)]
+        return text[len(head) : end]
 
     def __repr__(self) -> str:
         return f"<Pieces followed by {len(self._tail)} bytes>"

@@ -42,8 +42,10 @@ def read(decode: Callable[[bytes], T], body: bytes, most: JsonParameters) -> T:
     """The body as the decoder's struct. Raises `Unparsable` for one that can't be read, or has too many values."""
     if not body:
         raise Unparsable("the body is empty; a JSON object is needed")
+    # a body has no more of anything than it has bytes
     if len(body) > most.max_objects:
         _within(body, b"{[", most.max_objects, "opening braces and brackets")
+    if len(body) > most.max_values:
         _within(body, b",", most.max_values, "commas")
     try:
         return decode(body)

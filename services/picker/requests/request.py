@@ -88,6 +88,8 @@ class Request(Struct, frozen=True, kw_only=True):
     content: Content = Content()
     body_size: int = 0
     """Bytes."""
+    body_withheld: bool = False
+    """Whether there is, or may be, a body that the proxy keeps to itself."""
     subset: tuple[str, ...] | None = None
     """The gateway's subset hint: `address` or `address:port` entries; None means every endpoint, empty means none."""
     received_at: float = 0.0

@@ -40,7 +40,7 @@ class VllmGrpcParser(Parser):
 
     def takes(self, headers: Headers) -> bool:
         """Also calls of other methods and services, such as health checks: whatever is gRPC."""
-        return headers.get("content-type").startswith("application/grpc")
+        return headers.get("content-type").lower().startswith("application/grpc")
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
         if not path.endswith(self.SUFFIXES):

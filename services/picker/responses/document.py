@@ -20,6 +20,7 @@ class _Object(Struct):
 
 _object = msgspec.json.Decoder(_Object).decode
 _any = msgspec.json.Decoder().decode
+_text = msgspec.json.Decoder(str).decode
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -53,11 +54,26 @@ def read(text: bytes, served: bytes, asked: bytes) -> Document | None:
                 return None
     end = 0
     if served:
-        found = [one.model for one in (top, *inner) if memoryview(one.model) == served]
-        for start in sorted((start_of(model, text) for model in found), reverse=True):
-            text = text[:start] + asked + text[start + len(served) :]
-            end = max(end + len(asked) - len(served), start + len(asked))
+        found = [one.model for one in (top, *inner) if is_name(one.model, served)]
+        places = [(start_of(model, text), len(memoryview(model))) for model in found]
+        for start, size in sorted(places, reverse=True):
+            text = text[:start] + asked + text[start + size :]
+            end = max(end + len(asked) - size, start + len(asked))
     return Document(text, usage, end)
+
+
+def is_name(found: bytes | Raw, name: bytes) -> bool:
+    """Whether a JSON value is this name, a JSON string as `msgspec` writes it: servers may escape what needn't be."""
+    view = memoryview(found)
+    if view == name:
+        return True
+    value = bytes(view)
+    if b"\\" not in value or not value.startswith(b'"'):
+        return False
+    try:
+        return _text(value) == _text(name)
+    except _ERRORS:
+        return False
 
 
 def _is_object(value: Raw) -> bool:

@@ -2,7 +2,8 @@
 
 A JSON object is held until it is whole, an event stream until the end of a line. What is larger than the limit, is
 compressed, or isn't what its content type says passes unchanged: reading a response must never harm it. An object is
-let go when it is whole, not when the response ends: by its trailers, a proxy takes nothing of the body any more.
+let go when it is whole, not when the response ends. Where a proxy takes nothing of the body with the trailers, what is
+held until then would be lost: there nothing is held but what may be the name.
 """
 
 import re
@@ -10,9 +11,11 @@ from enum import Enum
 
 import msgspec
 
-from services.picker.chunks import Chunks
+from services.picker.chunks import Chunks, Held
 from services.picker.requests.request import Headers
-from services.picker.responses import document
+from services.picker.responses import document, grpc_usage
+from services.picker.responses.grpc_usage import GrpcUsage
+from services.picker.responses.restorer import Restorer
 from services.picker.responses.usage import NOTHING, Usage
 
 LIMIT = 4 * 2**20
@@ -22,6 +25,7 @@ _TRIES = 8
 """How often the limit may be read in vain to find out whether an object is whole: it may come in pieces that all look
 like its end."""
 _USAGE = re.compile(rb'"usage"[ \t]*:[ \t]*\{')
+_LINE_END = re.compile(rb"[\r\n]")
 _DATA = b"data:"
 _BLANKS = b" \t\r\n"
 
@@ -40,33 +44,41 @@ class _Form(Enum):
     OTHER = "other"
     JSON = "json"
     EVENTS = "events"
+    GRPC = "grpc"
 
 
 class ResponseReader:
     """Reads one response. `served` is the model's name that the server was asked for, `asked` the client's own; with
-    both, the client gets its own back."""
+    both, the client gets its own back. `api` is what was asked for, as `Content` names it; what it holds counts in
+    `held`."""
 
     __slots__ = (
+        "_api",
         "_asked",
         "_begun",
         "_form",
+        "_grpc",
         "_held",
         "_limit",
         "_prefix",
         "_replacement",
+        "_restorer",
         "_served",
         "_tried",
-        "received",
-        "usage",
+        "_usage",
+        "holds",
     )
 
-    def __init__(self, served: str = "", asked: str = "", limit: int = LIMIT) -> None:
+    def __init__(
+        self, served: str = "", asked: str = "", limit: int = LIMIT, *, api: str = "", held: Held | None = None
+    ) -> None:
         renames = bool(served and asked and served != asked)
         self._served = msgspec.json.encode(served) if renames else b""
         self._asked = msgspec.json.encode(asked) if renames else b""
+        self._api = api
         self._limit = limit
         self._form = _Form.OTHER
-        self._held = Chunks()
+        self._held = Chunks(held)
         self._begun = False
         """Whether something but blanks has come of an object."""
         self._tried = 0
@@ -74,9 +86,17 @@ class ResponseReader:
         self._prefix = b""
         """How the last event began, up to the name that was replaced: the next one mostly begins alike."""
         self._replacement = b""
-        self.received = 0
-        """Bytes of the body that came."""
-        self.usage: Usage = NOTHING
+        self._restorer: Restorer | None = None
+        """Of an object, or the line of an event, whose beginning has gone on already. It is held only to be read."""
+        self.holds = True
+        """Whether what is held is taken whenever the body ends; else nothing is held that isn't part of a name."""
+        self._usage: Usage = NOTHING
+        self._grpc: GrpcUsage | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that the response has told of so far."""
+        return self._usage if self._grpc is None else self._grpc.usage
 
     @property
     def changes(self) -> bool:
@@ -91,20 +111,33 @@ class ResponseReader:
                 self._form = _Form.EVENTS
             elif kind == "application/json" or kind.endswith("+json"):
                 self._form = _Form.JSON
+            elif kind.startswith("application/grpc") and kind[16:17] in ("", "+") and self._api in grpc_usage.APIS:
+                self._form = _Form.GRPC
+                self._grpc = GrpcUsage(self._api, headers.get("grpc-encoding"), self._limit, self._held)
+                return Interest.READ
         if self._form is _Form.OTHER:
             return Interest.NOTHING
         return Interest.CHANGE if self._served else Interest.READ
 
     def feed(self, chunk: bytes, end: bool) -> bytes:
         """A piece of the body came; what the client gets now. With `end` nothing is held back."""
-        self.received += len(chunk)
         if self._form is _Form.EVENTS:
             return self._events(chunk, end)
         if self._form is _Form.JSON:
             return self._json(chunk, end)
+        if self._form is _Form.GRPC and self._grpc is not None and not self._grpc.feed(chunk):
+            self.drop()
         return chunk
 
+    def drop(self) -> None:
+        """Nothing more is read: let go what is held."""
+        self._form = _Form.OTHER
+        self._held.clear()
+        self._restorer = None
+
     def _json(self, chunk: bytes, end: bool) -> bytes:
+        if self._restorer is not None:
+            return self._passing(self._restorer, chunk, end)
         if not self._begun:
             text = chunk.lstrip(_BLANKS)
             if not text:
@@ -113,60 +146,114 @@ class ResponseReader:
             if not text.startswith(b"{"):
                 self._form = _Form.OTHER
                 return chunk
-        held = self._held
-        held.add(chunk)
-        if held.size > self._limit:
-            return self._give_up(chunk)
+        if not end and not (self._served and chunk.rstrip(_BLANKS).endswith(b"}")):
+            return self._hold(chunk, chunk)
+        text = chunk
+        if self._held.size:
+            self._held.add(chunk)
+            text = self._held.take()
         if not end:
-            if not self._served:
-                return chunk  # what isn't changed needn't wait for the rest
-            if not chunk.rstrip(_BLANKS).endswith(b"}"):
-                return b""
-            self._tried += held.size
-            if self._tried > _TRIES * self._limit:
-                return self._give_up(chunk)
-        text = held.take()
-        read = document.read(text, self._served, self._asked)
-        if read is None and not end:
-            held.add(text)
-            return b""
+            self._tried += len(text)
+        read = None
+        if len(text) <= self._limit and self._tried <= _TRIES * self._limit:
+            read = document.read(text, self._served, self._asked)
+            if read is None and not end:
+                return self._hold(text, chunk)
+        self._form = _Form.OTHER
         if read is not None:
-            self._form = _Form.OTHER
-            self.usage = self.usage.merged(read.usage)
+            self._usage = self._usage.merged(read.usage)
             text = read.text
         return text if self._served else chunk
 
-    def _events(self, chunk: bytes, end: bool) -> bytes:
+    def _hold(self, text: bytes, chunk: bytes) -> bytes:
+        """Keep an object that isn't whole, or a piece of it. What goes on of its last piece, `chunk`."""
+        self._held.add(text)
+        if self._is_too_much():
+            return self._give_up(chunk)
+        if not self._served:
+            return chunk  # what isn't changed needn't wait for the rest
+        if self.holds:
+            return b""
+        self._restorer = Restorer(self._served, self._asked)
+        return self._restorer.feed(chunk)
+
+    def _passing(self, restorer: Restorer, chunk: bytes, end: bool) -> bytes:
+        """An object's next piece, where what came before has gone on."""
         held = self._held
-        cut = len(chunk) if end else chunk.rfind(b"\n") + 1
-        if not cut and not end:
-            held.add(chunk)
-            if held.size > self._limit:
-                return self._give_up(chunk)
-            return b"" if self._served else chunk
-        lines = chunk[:cut]
-        if held.size:
+        held.add(chunk)
+        chunk = restorer.feed(chunk)
+        if self._is_too_much():
+            return self._give_up(chunk)
+        if not end and not restorer.done:
+            return chunk
+        read = document.read(held.take(), b"", b"")
+        if read is not None:
+            self._usage = self._usage.merged(read.usage)
+        return self._give_up(chunk)
+
+    def _events(self, chunk: bytes, end: bool) -> bytes:
+        if self._restorer is not None:
+            return self._rest_of_line(self._restorer, chunk, end)
+        held = self._held
+        if not held.size and chunk.endswith(b"\n"):  # whole events, as servers send them
+            if not self._served:
+                if b'"usage"' in chunk and _USAGE.search(chunk):
+                    self._lines(chunk)
+                return chunk
+            single = chunk.find(b"\n") >= len(chunk) - 2 and b"\r" not in chunk
+            return (single and self._like_last(chunk)) or self._lines(chunk)
+        cut = len(chunk) if end else max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+        lines, rest = chunk[:cut], chunk[cut:]
+        if held.size and (cut or end):
             held.add(lines)
             lines = held.take()
-        if rest := chunk[cut:]:
-            held.add(rest)
-        if self._served:
-            return b"\n".join([self._line(line) for line in lines.split(b"\n")])
-        if _USAGE.search(lines):
-            for line in lines.split(b"\n"):
-                self._line(line)
-        return chunk
+        if self._served or _USAGE.search(lines):
+            lines = self._lines(lines)
+        if rest:
+            rest = self._begun_line(rest)
+        return lines + rest if self._served else chunk
+
+    def _begun_line(self, piece: bytes) -> bytes:
+        """What goes on of a piece of a line, which isn't its end."""
+        self._held.add(piece)
+        if self._is_too_much():
+            return self._give_up(piece)
+        if self.holds or not self._served:
+            return b""
+        self._restorer = Restorer(self._served, self._asked, _DATA)
+        return self._restorer.feed(piece)
+
+    def _rest_of_line(self, restorer: Restorer, chunk: bytes, end: bool) -> bytes:
+        """What follows of a line whose beginning has gone on, and all lines after it."""
+        ending = _LINE_END.search(chunk)
+        cut = ending.end() if ending else len(chunk)
+        line, rest = chunk[:cut], chunk[cut:]
+        self._held.add(line)
+        line = restorer.feed(line)
+        if self._is_too_much():
+            return self._give_up(line) + rest
+        if ending or end:
+            self._restorer = None
+            line += restorer.rest()
+            self._line(self._held.take())  # for its usage
+        return line + self._events(rest, end) if rest else line
+
+    def _lines(self, lines: bytes) -> bytes:
+        """Whole lines as they go on."""
+        if b"\r" in lines:
+            return b"".join([self._line(line) for line in lines.splitlines(keepends=True)])
+        return b"\n".join([self._line(line) for line in lines.split(b"\n")])
 
     def _line(self, line: bytes) -> bytes:
         if not line.startswith(_DATA):
             return line
-        if self._prefix and line.startswith(self._prefix) and not _USAGE.search(line):
-            return self._replacement + line[len(self._prefix) :]
+        if changed := self._like_last(line):
+            return changed
         start = 6 if line[5:6] == b" " else 5
         read = document.read(line[start:], self._served, self._asked)
         if read is None:  # [DONE], or nothing that can be read
             return line
-        self.usage = self.usage.merged(read.usage)
+        self._usage = self._usage.merged(read.usage)
         if not read.end:
             return line
         changed = line[:start] + read.text
@@ -174,10 +261,26 @@ class ResponseReader:
         self._prefix, self._replacement = line[: len(line) - ending], changed[: len(changed) - ending]
         return changed
 
+    def _like_last(self, event: bytes) -> bytes:
+        """An event that begins as the last one did, as it goes on; empty for one that has more to be looked at."""
+        prefix = self._prefix
+        if not prefix or not event.startswith(prefix):
+            return b""
+        rest = event[len(prefix) :]
+        if b'"model"' in rest or (b'"usage"' in rest and _USAGE.search(rest)):
+            return b""
+        return self._replacement + rest
+
+    def _is_too_much(self) -> bool:
+        return self._held.size > self._limit or self._held.full
+
     def _give_up(self, chunk: bytes) -> bytes:
-        """Read no further: from here on everything passes, and first what was held back."""
+        """Read no further: from here on everything passes, and first what was held back. `chunk` is what would have
+        gone on."""
         self._form = _Form.OTHER
         held = self._held.take()
+        if self._restorer is not None:
+            return chunk + self._restorer.rest()
         return held if self._served else chunk
 
     def __repr__(self) -> str:

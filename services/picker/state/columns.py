@@ -57,25 +57,35 @@ class Numbers:
     """All attributes of numbers as two tables, a line an attribute: a frame is taken in with a few operations on all
     of its attributes together, where one after the other would cost each of them the overhead of a dozen."""
 
-    __slots__ = ("_at", "_lines", "_values", "columns", "size")
+    __slots__ = ("_at", "_lines", "_unreported", "_values", "columns", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.columns: dict[str, Column] = {}
         """By wire name, in the order of the lines."""
+        self._unreported: dict[str, Column] = {}
+        """What is read and nobody reported: no lines, so that frames with all attributes there are have all lines."""
         self._values: Floats = np.empty((0, size))
         self._at: Floats = np.empty((0, size))
         self._lines: dict[tuple[str, ...], Rows] = {}
 
     def column(self, name: str) -> Column:
-        """The column of this name; one that wasn't there is all absent."""
-        column = self.columns.get(name)
+        """The column of this name; one that nobody reported is all absent."""
+        column = self.columns.get(name) or self._unreported.get(name)
         if column is None:
-            self._values = np.vstack((self._values, np.full((1, self.size), np.nan)))
-            self._at = np.vstack((self._at, np.full((1, self.size), NEVER)))
-            self._lines.clear()
-            column = self.columns[name] = Column(self._values[-1], self._at[-1])
+            column = Column(np.full(self.size, np.nan), np.full(self.size, NEVER))
+            self._unreported[name] = column
         return column
+
+    def _add(self, name: str) -> None:
+        """A line for what is reported for the first time."""
+        column = self.column(name)
+        del self._unreported[name]
+        self._values = np.vstack((self._values, np.full((1, self.size), np.nan)))
+        self._at = np.vstack((self._at, np.full((1, self.size), NEVER)))
+        self._lines.clear()
+        column.replace(self._values[-1], self._at[-1])
+        self.columns[name] = column
 
     def put(self, names: tuple[str, ...], place: "Place", values: Floats, at: Floats) -> None:
         """Take in what is newer and finite. Shape of `values` and `at`: (names, positions of the frame)."""
@@ -111,13 +121,17 @@ class Numbers:
             one.replace(line_values, line_at)
 
     def moved(self, size: int, here: Rows, there: Rows) -> "Numbers":
-        """These columns in another layout: row `there[i]` is row `here[i]` in it, the others are absent."""
+        """These columns in another layout: row `there[i]` is row `here[i]` in it, the others are absent. One that no
+        endpoint has any more is left out."""
         moved = Numbers(size)
-        moved._values = np.full((len(self.columns), size), np.nan)
-        moved._at = np.full((len(self.columns), size), NEVER)
-        moved._values[:, here] = self._values[:, there]
-        moved._at[:, here] = self._at[:, there]
-        tables = zip(self.columns, moved._values, moved._at, strict=True)
+        at = self._at[:, there]
+        kept = np.flatnonzero((at > NEVER).any(axis=1))
+        moved._values = np.full((len(kept), size), np.nan)
+        moved._at = np.full((len(kept), size), NEVER)
+        moved._values[:, here] = self._values[np.ix_(kept, there)]
+        moved._at[:, here] = at[kept]
+        names = list(self.columns)
+        tables = zip([names[line] for line in kept.tolist()], moved._values, moved._at, strict=True)
         moved.columns = {name: Column(values, at) for name, values, at in tables}
         return moved
 
@@ -131,7 +145,8 @@ class Numbers:
         lines = self._lines.get(names)
         if lines is None:
             for name in names:
-                self.column(name)
+                if name not in self.columns:
+                    self._add(name)
             if len(self._lines) >= REMEMBERED:
                 self._lines.clear()
             order = {name: line for line, name in enumerate(self.columns)}
@@ -263,7 +278,8 @@ class Columns:
         """
         here, there = layout.moved_from(self._layout)
         self._numbers = self._numbers.moved(len(layout), here, there)
-        self._objects = {name: one.moved(len(layout), here, there) for name, one in self._objects.items()}
+        moved = {name: one.moved(len(layout), here, there) for name, one in self._objects.items()}
+        self._objects = {name: one for name, one in moved.items() if (one.at > NEVER).any()}
         self._own_numbers, self._own_objects = {}, {}
         self._layout = layout
         self._places.clear()
@@ -277,6 +293,8 @@ class Columns:
             if row is None:
                 continue
             for key, sample in attributes.items():
+                if sample.value is None:
+                    continue
                 if key.kind is float:
                     if key.wire not in self._own_numbers:
                         self._own_numbers[key.wire] = Column(np.full(size, np.nan), np.full(size, NEVER))

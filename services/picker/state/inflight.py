@@ -17,6 +17,9 @@ from shared.bus.transit import Transit
 
 EXPIRY = 1.5
 """Seconds without news after which a peer's row no longer counts: three heartbeats."""
+MOST_TOKENS = 2**32 - 1
+"""Tokens that a charge can weigh: what peers can be told of an endpoint. Clients have a say in how many they ask for,
+and sums stay exact, in 64-bit floats too, as long as no two million such charges are open at once."""
 FORGOTTEN = 300.0
 """Seconds without news after which nothing at all is remembered of a peer."""
 
@@ -91,7 +94,8 @@ class InFlight:
         """Whether our own part changed since it was last published."""
 
     def charge(self, endpoint_id: str, tokens: int) -> Charge:
-        """Count one request, and its tokens, for the endpoint until the charge is released."""
+        """Count one request, and its tokens up to `MOST_TOKENS`, for the endpoint until the charge is released."""
+        tokens = min(tokens, MOST_TOKENS)
         self.add(endpoint_id, 1, tokens)
         return Charge(self, endpoint_id, tokens)
 

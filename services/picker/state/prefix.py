@@ -14,6 +14,7 @@ import numpy as np
 import xxhash
 
 from services.picker.state.layout import Floats, Layout, Rows
+from services.picker.state.prefix_hits import PrefixHits
 
 RETIRED_SWEEP = 2000
 """Blocks of endpoints that have gone which one `sweep` removes: about a millisecond's work."""
@@ -53,6 +54,7 @@ class PrefixIndex:
         """The same as an array, made when many are looked up at once."""
         self._live = 0
         """The bits of the layout's endpoints."""
+        self.hits = PrefixHits()
 
     def relayout(self, layout: Layout) -> None:
         """Endpoints that have gone, or are another server under the same id, lose their blocks."""
@@ -118,6 +120,11 @@ class PrefixIndex:
             budget -= len(gone)
             if not blocks:
                 self._free.append(self._retired.pop())
+
+    @property
+    def held(self) -> int:
+        """Blocks of all endpoints together; one that two of them hold counts twice."""
+        return sum(len(self._blocks[slot]) for slot in self._slots.values())
 
     def blocks_of(self, endpoint_id: str) -> int:
         """How many blocks the endpoint is thought to hold."""

@@ -52,7 +52,11 @@ class Rewrites:
 
     def names(self, model: str) -> bool:
         """Whether an InferenceModel or a rewrite is for this model."""
-        return model in self._priorities or model in self._exact or self._generic is not None
+        return self.mentions(model) or self._generic is not None
+
+    def mentions(self, model: str) -> bool:
+        """Whether an InferenceModel or a rewrite is for this very model, and not only one for every model."""
+        return model in self._priorities or model in self._exact
 
     def priority(self, model: str) -> int:
         """The priority of the client's model: its InferenceModel's criticality, 0 when there is none."""

@@ -46,7 +46,7 @@ class View:
             self._made_changed = True
         if self._made_changed:
             self._made_changed = False
-            self._made = {id: one for id, one in self._made.items() if len(one) and id in self._layout.index}
+            self._made = {id: one for id, one in self._made.items() if id in self._layout.index and _says(one)}
             self.columns.own(self._made)
         return self._layout
 
@@ -147,3 +147,8 @@ class View:
     def __repr__(self) -> str:
         endpoints = sum(isinstance(fact, Endpoint) for fact in self._facts.values())
         return f"<View {endpoints} endpoints, {self.in_flight!r}, {self.prefixes!r}>"
+
+
+def _says(attributes: AttributeMap) -> bool:
+    """Whether there is anything that the endpoint has."""
+    return any(sample.value is not None for _, sample in attributes.items())

@@ -36,6 +36,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     max_message_size: Annotated[Size, Meta(gt=0, description="largest gRPC message; more than the body limit")] = (
         128 * 2**20
     )
+    max_streams: Annotated[int, Meta(ge=1, description="open streams; further ones are turned away")] = 20_000
     keepalive_time: Annotated[PositiveDuration, Meta(description="a silent connection is asked for a sign of life")] = (
         30.0
     )
@@ -75,7 +76,7 @@ class ExtProcServer:
             "pointsman_ext_proc_streams",
             "ext_proc streams that have ended: finished (half-closed, cancelled or lost: gRPC doesn't tell which), "
             "refused (answered by the picker), malformed (a message that is no ProcessingRequest), failed (an error in "
-            "the picker), turned away (the picker knows no endpoints yet)",
+            "the picker), turned away (the picker knows no endpoints yet, or has as many streams as it takes)",
             ["outcome"],
             registry=registry,
         )
@@ -109,7 +110,7 @@ class ExtProcServer:
             await self._server.stop(grace)
 
     async def _serve(self, _: AsyncIterator[bytes], context: Any) -> None:
-        if (reason := self._unable()) is not None:
+        if (reason := self._unable() or self._too_many()) is not None:
             self._ended["turned away"].inc()
             await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
         outcome: Outcome = "finished"
@@ -135,6 +136,11 @@ class ExtProcServer:
             self._ended[outcome].inc()
         if failure is not None:
             await context.abort(*failure)
+
+    def _too_many(self) -> str | None:
+        """Why no further stream is taken now; None when one is. Each is memory, and no proxy counts all pickers'."""
+        most = self._options.max_streams
+        return f"{most} streams are open, which is as many as this picker takes" if self.open >= most else None
 
     def __repr__(self) -> str:
         state = f"on {self._host}:{self.port}, {self.open} streams open" if self.port else "not started"

@@ -75,6 +75,8 @@ class ModelServer:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         await self._receive(request)
+        if self.delay:
+            await asyncio.sleep(self.delay)
         response = web.StreamResponse(headers={"x-served-by": self.name})
         await response.prepare(request)
         for index in range(self.chunks):

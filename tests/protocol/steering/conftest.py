@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from pointsman.local.stack import LocalStack
 from tests.protocol.steering.pool import Pool, plan
+from tests.protocol.system.conftest import nothing_in_flight
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -17,3 +18,4 @@ async def pool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         httpx.AsyncClient(timeout=30, trust_env=False) as client,
     ):
         yield Pool(stack, client)
+        await nothing_in_flight(stack.pickers)

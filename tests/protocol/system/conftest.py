@@ -79,16 +79,19 @@ async def nothing_in_flight(pickers: list[Picker], within: float = 5.0) -> None:
     left: dict[str, Any] = {}
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
-        left = {}
-        for picker in pickers:
-            state = await picker.state()
-            busy = {one["id"]: one["inflight"] for one in state["endpoints"] if any(one["inflight"].values())}
-            if busy or state["own_inflight"] or state["open_exchanges"]:
-                left[picker.name] = {"endpoints": busy, "open": state["open_exchanges"], "own": state["own_inflight"]}
+        states = {picker.name: await picker.state() for picker in pickers}
+        left = {name: busy for name, state in states.items() if (busy := in_flight(state))}
         if not left:
             return
         await asyncio.sleep(0.05)
     pytest.fail(f"still in flight after {within} s: {left}")
+
+
+def in_flight(state: dict[str, Any]) -> dict[str, Any]:
+    """What a picker, by its state, counts in flight, of its own or of its peers; empty for nothing at all."""
+    endpoints = {one["id"]: one["inflight"] for one in state["endpoints"] if any(one["inflight"].values())}
+    found = {"endpoints": endpoints, "own": state["own_inflight"], "open": state["open_exchanges"]}
+    return {name: one for name, one in found.items() if one}
 
 
 async def decision(pickers: list[Picker], request_id: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
-from tests.protocol.system.conftest import decision, logs
+from tests.protocol.system.conftest import decision, logs, nothing_in_flight
 
 SERVERS = (
     SimulatorPlan(name="llama-1", flags={"speed": 50, "models": "llama", "adapters": "llama-sql"}),
@@ -71,3 +71,4 @@ async def test_in_a_mixed_pool_requests_only_reach_servers_of_their_model(tmp_pa
         assert "is served by no model server of this pool" in response.json()["error"]["message"]
         made = await decision(stack.pickers, "nobodys-1")
         assert "endpoint" not in made
+        await nothing_in_flight(stack.pickers)

@@ -1,6 +1,7 @@
 """Models that are split between targets: what servers are asked for, and what clients read in their responses."""
 
 import asyncio
+import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ import pytest_asyncio
 from anthropic import AsyncAnthropic
 from anthropic.types import Usage
 from openai import AsyncOpenAI
+from openai.types.responses import ResponseUsage
 
 from pointsman.local.stack import LocalStack, SimulatorPlan
 from tests.protocol.system.conftest import ENVOYS, decision, nothing_in_flight, plan
@@ -49,32 +51,48 @@ async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         yield started
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_a_90_to_10_split_is_one_at_the_servers_and_none_at_the_client(
-    stack: LocalStack, client: httpx.AsyncClient
+    stack: LocalStack, client: httpx.AsyncClient, stream: bool
 ) -> None:
     limit = asyncio.Semaphore(16)
+    before = await _served(stack)
 
-    async def ask(number: int) -> tuple[str, str]:
+    async def ask(number: int) -> tuple[set[str], str]:
+        id = f"split-{number}-{'streamed' if stream else 'whole'}"
         async with limit:
             response = await client.post(
                 "/v1/completions",
-                json={"model": "assistant", "prompt": f"request {number}", "max_tokens": 1},
-                headers={"x-request-id": f"split-{number}"},
+                json={"model": "assistant", "prompt": f"request {number}", "max_tokens": 2, "stream": stream},
+                headers={"x-request-id": id},
             )
         assert response.status_code == 200, response.text
         assert int(response.headers.get("content-length", len(response.content))) == len(response.content)
-        made = await decision(stack.pickers, f"split-{number}")
-        return response.json()["model"], made["target_model"]
+        assert response.headers["content-type"].startswith("text/event-stream" if stream else "application/json")
+        made = await decision(stack.pickers, id)
+        return _models(response.text) if stream else {response.json()["model"]}, made["target_model"]
 
     answers = await asyncio.gather(*(ask(number) for number in range(REQUESTS)))
-    assert {name for name, _ in answers} == {"assistant"}
+    assert {name for names, _ in answers for name in names} == {"assistant"}
     targets = Counter(target for _, target in answers)
     assert set(targets) == {"steady", "canary-that-is-longer"}
     assert abs(targets["canary-that-is-longer"] - EXPECTED) < 4 * SPREAD
+    assert await _served(stack) - before == targets
+
+
+def _models(events: str) -> set[str]:
+    """The models that a stream's events name; each names one."""
+    told = [line.removeprefix("data: ") for line in events.splitlines() if line.startswith("data: {")]
+    assert told
+    return {json.loads(one)["model"] for one in told}
+
+
+async def _served(stack: LocalStack) -> Counter[str]:
+    """What the servers were asked for."""
     served: Counter[str] = Counter()
     for simulator in stack.simulators:
         served.update((await simulator.state())["models"])
-    assert served == targets
+    return served
 
 
 async def test_a_retry_of_a_request_stays_with_its_target(stack: LocalStack, client: httpx.AsyncClient) -> None:
@@ -137,7 +155,7 @@ async def test_a_message_has_the_clients_model_and_its_tokens_are_counted(
         assert answer.content[0].type == "text"
         assert answer.content[0].text
         used.append(answer.usage)
-    await _counted(stack, before, used)
+    await _counted(stack, before, _of_messages(used))
 
 
 async def test_a_streamed_message_has_the_clients_model_and_its_tokens_are_counted(
@@ -156,7 +174,7 @@ async def test_a_streamed_message_has_the_clients_model_and_its_tokens_are_count
         assert answer.content[0].text == text
         assert answer.usage.output_tokens == 12
         used.append(answer.usage)
-    await _counted(stack, before, used)
+    await _counted(stack, before, _of_messages(used))
 
 
 async def test_tokens_of_a_rewritten_model_can_be_counted(anthropic: AsyncAnthropic) -> None:
@@ -164,17 +182,75 @@ async def test_tokens_of_a_rewritten_model_can_be_counted(anthropic: AsyncAnthro
     assert counted.input_tokens > 5
 
 
-async def _counted(stack: LocalStack, before: Counter[str], used: list[Usage]) -> None:
-    """The pickers' metrics have grown by these tokens: all of the prompts, what of them was cached, the answers."""
-    await nothing_in_flight(stack.pickers)
-    after = await _tokens(stack)
+async def test_a_response_has_the_clients_model_and_its_tokens_are_counted(
+    stack: LocalStack, openai: AsyncOpenAI
+) -> None:
+    before = await _tokens(stack)
+    used: list[ResponseUsage] = []
+    async with openai:
+        for _ in range(AGAIN):
+            answer = await openai.responses.create(
+                model="assistant", instructions="Be quick. " * 50, input=PROMPT, max_output_tokens=12
+            )
+            assert answer.model == "assistant"
+            assert answer.output_text
+            assert answer.usage is not None
+            used.append(answer.usage)
+    await _counted(stack, before, _of_responses(used))
+
+
+async def test_a_streamed_response_has_the_clients_model_in_its_events_and_its_tokens_are_counted(
+    stack: LocalStack, openai: AsyncOpenAI
+) -> None:
+    """The name stands one level down there, in the response that some of the events carry."""
+    before = await _tokens(stack)
+    used: list[ResponseUsage] = []
+    async with openai:
+        for _ in range(AGAIN):
+            stream = await openai.responses.create(
+                model="assistant", instructions="Be slow. " * 50, input=PROMPT, max_output_tokens=12, stream=True
+            )
+            named: dict[str, str] = {}
+            text = ""
+            async for event in stream:
+                if event.type == "response.output_text.delta":
+                    text += event.delta
+                elif event.type in ("response.created", "response.in_progress", "response.completed"):
+                    named[event.type] = event.response.model
+                    last = event.response
+            assert named == dict.fromkeys(named, "assistant")
+            assert len(named) == 3
+            assert last.output_text == text
+            assert last.usage is not None
+            assert last.usage.output_tokens == 12
+            used.append(last.usage)
+    await _counted(stack, before, _of_responses(used))
+
+
+def _of_messages(used: list[Usage]) -> Counter[str]:
+    """The tokens that messages took, as a picker counts them."""
     cached = sum(one.cache_read_input_tokens or 0 for one in used)
-    assert after - before == Counter(
+    return Counter(
         request_input_tokens=cached + sum(one.input_tokens for one in used),
         request_cached_tokens=cached,
         request_output_tokens=sum(one.output_tokens for one in used),
     )
-    assert cached
+
+
+def _of_responses(used: list[ResponseUsage]) -> Counter[str]:
+    """The tokens that responses took."""
+    return Counter(
+        request_input_tokens=sum(one.input_tokens for one in used),
+        request_cached_tokens=sum(one.input_tokens_details.cached_tokens for one in used),
+        request_output_tokens=sum(one.output_tokens for one in used),
+    )
+
+
+async def _counted(stack: LocalStack, before: Counter[str], used: Counter[str]) -> None:
+    """The pickers' metrics have grown by these tokens: all of the prompts, what of them was cached, the answers."""
+    await nothing_in_flight(stack.pickers)
+    assert await _tokens(stack) - before == used
+    assert used["request_cached_tokens"]
 
 
 async def _tokens(stack: LocalStack) -> Counter[str]:

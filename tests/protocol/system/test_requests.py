@@ -61,6 +61,32 @@ async def test_a_completion_and_a_streamed_one(openai: AsyncOpenAI) -> None:
     assert streamed == whole.choices[0].text
 
 
+async def test_a_response_and_a_streamed_one(stack: LocalStack, openai: AsyncOpenAI) -> None:
+    async with openai:
+        raw = await openai.responses.with_raw_response.create(
+            model="base", instructions="Be brief.", input="A signal", max_output_tokens=5
+        )
+        stream = await openai.responses.create(
+            model="base",
+            instructions="Be brief.",
+            input=[{"role": "user", "content": [{"type": "input_text", "text": "A signal"}]}],
+            max_output_tokens=5,
+            stream=True,
+        )
+        events = [event async for event in stream]
+    made = await decision(stack.pickers, raw.headers["x-request-id"])
+    assert raw.headers["x-simulator-endpoint"] == made["endpoint"].removeprefix("default/")
+    assert made["prompt_bytes"] > len("Be brief.A signal")
+    whole = raw.parse()
+    assert whole.output_text
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    last = events[-1]
+    assert last.type == "response.completed"
+    assert last.response.output_text == whole.output_text
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
+
+
 async def test_embeddings_and_the_list_of_models(openai: AsyncOpenAI) -> None:
     async with openai:
         vector = (await openai.embeddings.create(model="base", input="points")).data[0].embedding
@@ -77,6 +103,8 @@ async def test_the_client_library_shows_errors_as_its_own_types(openai: AsyncOpe
             await openai.chat.completions.create(
                 model="nothing-of-that-name", messages=[{"role": "user", "content": "Hello"}]
             )
+        with pytest.raises(NotFoundError, match="nothing-of-that-name"):
+            await openai.responses.create(model="nothing-of-that-name", input="Hello")
 
 
 async def test_a_body_arrives_byte_for_byte(stack: LocalStack, client: httpx.AsyncClient) -> None:

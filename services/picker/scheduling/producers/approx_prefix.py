@@ -91,11 +91,14 @@ class ApproxPrefixProducer(Producer):
     def picked(self, cycle: Cycle, row: int) -> None:
         hashes, match = cycle.get(_HASHES), cycle.get(PREFIX_MATCH)
         if hashes and match is not None:
+            matched = int(match.matched[row])
             self.lookups += 1
             self.blocks += match.total
-            self.hits += int(match.matched[row])
+            self.hits += matched
             endpoint = cycle.layout.endpoints[row]
-            cycle.view.prefixes.add(endpoint.id, hashes, self._capacity(cycle, row, match.block_tokens))
+            index = cycle.view.prefixes
+            index.hits.add(self.name, matched, match.total, match.block_tokens * BYTES_PER_TOKEN)
+            index.add(endpoint.id, hashes, self._capacity(cycle, row, match.block_tokens))
 
     def state(self) -> dict[str, Any]:
         return {"lookups": self.lookups, "blocks": self.blocks, "hits": self.hits}

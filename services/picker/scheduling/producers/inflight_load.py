@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Producer
+from services.picker.state.inflight import MOST_TOKENS
 from shared.attributes import AttributeKey
 
 
@@ -48,11 +49,11 @@ class InFlightLoadProducer(Producer):
         """What the request is charged with on this endpoint."""
         charged = cycle.uncached_tokens_at(row)
         if self.parameters.add_estimated_output_tokens:
-            estimate = round(cycle.prompt_tokens * self.parameters.output_ratio)
+            estimate = round(min(cycle.prompt_tokens * self.parameters.output_ratio, MOST_TOKENS))
             if cycle.request.content.output_limit is not None:
                 estimate = min(estimate, cycle.request.content.output_limit)
             estimate *= cycle.request.content.parallel
             if self.parameters.max_estimated_output_tokens:
                 estimate = min(estimate, self.parameters.max_estimated_output_tokens)
             charged += estimate
-        return charged
+        return min(charged, MOST_TOKENS)

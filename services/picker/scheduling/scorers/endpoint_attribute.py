@@ -82,5 +82,5 @@ class EndpointAttributeScorer(Scorer):
         if fresh is None or np.logical_and.reduce(fresh):
             return self._formula(values)
         scores = cycle.fill(fresh, self._formula(values[fresh]))
-        scores[np.isnan(values)] = 0.0  # absent is worst whatever the policy: it is for values that went stale
+        scores[np.isnan(values)] = 0.0  # as in the Go original; the policy is for values that went stale
         return scores

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.chunks import GATHERED, Chunks
+from services.picker.chunks import GATHERED, Chunks, Held
 
 
 @given(st.lists(st.binary(max_size=5)))
@@ -31,3 +31,19 @@ def test_a_single_piece_isnt_copied() -> None:
     chunks, piece = Chunks(), b"x" * 1000
     chunks.add(piece)
     assert chunks.take() is piece
+
+
+def test_what_bodies_hold_together_is_what_each_of_them_holds() -> None:
+    held = Held(100)
+    first, second = Chunks(held), Chunks(held)
+    first.add(b"x" * 60)
+    second.add(b"y" * 40)
+    assert (held.size, held.takes(0), held.takes(1), first.full) == (100, True, False, False)
+    second.add(b"z")
+    assert second.full
+    assert repr(held) == "<Held 101 of 100 bytes>"
+    assert first.take() == b"x" * 60
+    assert held.size == 41
+    second.clear()
+    second.clear()
+    assert held.size == 0

@@ -1,4 +1,5 @@
 import json
+import struct
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from services.picker.extproc.messages import BodyMode
 from services.picker.pipeline import build
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.config import load
+from shared.model import ModelRewrite, RewriteRule, Target
 from tests.unit.services.picker.desk import REGISTRY, PickerDesk, destinations, refused
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
@@ -23,6 +25,7 @@ from tests.unit.services.picker.extproc.proxy import (
     response_trailers,
     trailers,
 )
+from tests.unit.services.picker.requests import vllm_schema
 from tests.unit.services.picker.world import endpoint, pool, report
 
 CHAT = [(":method", "POST"), (":path", "/v1/chat/completions"), ("x-request-id", "mine")]
@@ -272,6 +275,74 @@ def test_a_pool_without_endpoints_refuses_with_the_reason() -> None:
     assert (world.load, world.desk.open) == ({}, 0)
 
 
+def test_bodies_that_are_on_their_way_have_a_bound_together_and_other_streams_go_on() -> None:
+    world = World()
+    world.desk.held.most = 100
+    slow, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
+    assert answers == []
+    late, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:41]))
+    answer = refused(answers)
+    assert (answer.status, late.closed) == (503, True)
+    assert answer.set_headers["retry-after"] == "1"
+    assert answer.set_headers["x-llm-d-request-dropped-reason"] == "rejected-memory"
+    assert json.loads(answer.body)["error"]["type"] == "service_unavailable"
+    late.end()
+    assert world.metrics.statuses == {503: 1}
+    _, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE, end=True))
+    assert destinations(answers), "a body that comes in one message isn't held"
+    assert world.desk.held.size == 60
+    assert destinations(world.say(slow, body(MESSAGE[60:], end=True)))
+    assert world.desk.held.size == 0
+
+
+def test_a_stream_that_is_lost_holds_nothing() -> None:
+    world = World()
+    exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
+    assert world.desk.held.size == 60
+    exchange.end()
+    assert world.desk.held.size == 0
+    exchange = world.routed(FULL_DUPLEX)
+    world.say(exchange, headers({":status": "200", "content-type": "application/json"}, phase="response_headers"))
+    world.say(exchange, response_body(b'{"usage":{'))
+    assert world.desk.held.size == 10
+    exchange.end()
+    assert world.desk.held.size == 0
+
+
+GRPC = f"""\
+{DOCUMENT}- type: vllmgrpc-parser
+requestHandler:
+  parsers:
+  - pluginRef: vllmgrpc-parser
+"""
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_usage_of_grpc_responses_is_read(streams: bool) -> None:
+    def framed(name: str, **fields: Any) -> bytes:
+        data: bytes = vllm_schema.message(name, **fields).SerializeToString()
+        return struct.pack(">BI", 0, len(data)) + data
+
+    world = World(GRPC)
+    path = "/vllm.grpc.engine.VllmEngine/Generate"
+    asked = headers([(":method", "POST"), (":path", path), ("content-type", "application/grpc")], modes=FULL_DUPLEX)
+    exchange, _ = world.begin(asked, body(framed("GenerateRequest", text="test1", stream=streams), end=True))
+    world.say(exchange, headers({":status": "200", "content-type": "application/grpc"}, phase="response_headers"))
+    sent = framed("GenerateResponse", complete={"output_ids": [1, 2], "prompt_tokens": 7, "completion_tokens": 10})
+    pieces = [sent[:9], sent[9:]]
+    if streams:
+        pieces = [framed("GenerateResponse", chunk={"token_ids": [1, 2, 3]}), sent]
+    for piece in pieces:
+        (answer,) = world.say(exchange, response_body(piece))
+        assert (answer.streamed, answer.end) == (piece, False)
+    assert [one.phase for one in world.say(exchange, response_trailers())] == ["response_trailers"]
+    none = {"model_name": "", "target_model_name": ""}
+    for name, total in (("input", 7), ("output", 10)):
+        assert world.sample(f"inference_objective_{name}_tokens_sum", **none) == total
+        assert world.sample(f"inference_objective_{name}_tokens_count", **none) == 1
+    assert world.sample(FIRST, **none) == (1 if streams else None)
+
+
 def test_requests_with_one_id_are_two_requests() -> None:
     world = World()
     first, second = world.routed(), world.routed()
@@ -293,8 +364,69 @@ def test_requests_are_timed_from_their_first_message_to_their_end() -> None:
     world = World()
     exchange = world.routed()
     world.now += 3
+    world.say(exchange, response_headers(), response_trailers())
+    world.now += 3
     exchange.end()
     assert repr(world.metrics.request_seconds) == "<Histogram 1 times, 3 together>"
+
+
+SECONDS = "llm_d_epp_request_duration_seconds_count"
+FIRST = "llm_d_epp_request_ttft_seconds_count"
+MODEL = {"model_name": "m", "target_model_name": "m"}
+STREAMING = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}).encode()
+
+
+def test_a_response_that_breaks_off_is_no_measure_of_time_or_size_but_of_the_tokens_that_it_told() -> None:
+    world = World()
+    exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE, end=True))
+    values = {":status": "200", "content-type": "text/event-stream"}
+    world.say(exchange, headers(values, phase="response_headers"))
+    world.say(exchange, response_body(b'data: {"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'))
+    world.now += 3
+    exchange.end()
+    assert repr(world.metrics.request_seconds) == "<Histogram 0 times, 0 together>"
+    for none in (SECONDS, "llm_d_epp_response_size_bytes_count", "llm_d_epp_request_ntpot_seconds_count"):
+        assert not world.sample(none, **MODEL)
+    assert world.sample("llm_d_epp_request_output_tokens_sum", **MODEL) == 3
+
+
+def test_an_error_has_no_first_token() -> None:
+    for status in (500, 200):
+        world = World()
+        exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(STREAMING, end=True))
+        world.say(exchange, response_headers(status), response_body(b'{"error":{}}'), response_body(b"", end=True))
+        assert world.sample(SECONDS, **MODEL) == 1
+        assert (world.sample(FIRST, **MODEL) or 0) == (status == 200)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json"])
+@pytest.mark.parametrize("sent", [headers(GET, modes=FULL_DUPLEX, end=True), None])
+def test_the_size_of_every_response_counts_that_the_proxy_shows(kind: str, sent: Any) -> None:
+    """Also of one that nobody reads, and of a request without a model."""
+    world = World()
+    asked = [sent] if sent is not None else [headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE, end=True)]
+    exchange, _ = world.begin(*asked)
+    world.say(exchange, headers({":status": "200", "content-type": kind}, phase="response_headers"))
+    for _ in range(3):
+        world.say(exchange, response_body(b"x" * 100))
+    world.say(exchange, response_trailers())
+    labels = {"model_name": "", "target_model_name": ""} if sent is not None else MODEL
+    assert world.sample("llm_d_epp_response_size_bytes_sum", **labels) == 300
+
+
+def test_the_usage_of_a_request_without_a_model_is_read_too() -> None:
+    """A rewrite for every model supplies it."""
+    world = World()
+    rule = RewriteRule(targets=(Target(model="supplied"),))
+    world.view.upsert("pool.rewrite.any", ModelRewrite(name="any", rules=(rule,)))
+    sent = json.dumps({"messages": [{"role": "user", "content": "x"}]}).encode()
+    exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(sent, end=True))
+    world.say(exchange, headers({":status": "200", "content-type": "application/json"}, phase="response_headers"))
+    text = b'{"model":"supplied","usage":{"prompt_tokens":7,"completion_tokens":3}}'
+    (answer,) = world.say(exchange, response_body(text, end=True))
+    assert answer.streamed == text
+    labels = {"model_name": "", "target_model_name": "supplied"}
+    assert world.sample("llm_d_epp_request_input_tokens_sum", **labels) == 7
 
 
 @pytest.mark.parametrize("log_decisions", [True, False])

@@ -1,5 +1,6 @@
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -9,10 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.picker.admin.histogram import Histogram, Timings
 from services.picker.admin.metrics import FOLD_EVERY, PickerMetrics
 from services.picker.decision import Asked, Decision
+from services.picker.pipeline import build
 from services.picker.requests.request import Refusal, Route
 from services.picker.scheduling.record import ProfileRun
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
+from shared.config import load as load_config
+from shared.model import Endpoint
+from shared.plugin import Registry
 from tests.unit.services.picker.world import NOW, load, pool, report, request
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
@@ -28,7 +33,7 @@ def scrape(registry: CollectorRegistry) -> Samples:
     return {(one.name, tuple(one.labels.values())): one.value for family in families for one in family.samples}
 
 
-def routed(view: View, row: int) -> Decision:
+def routed(view: View, row: int, model: str = "") -> Decision:
     layout = view.layout
     run = ProfileRun("p", layout.all_rows, (), layout.all_rows, (), np.zeros(len(layout)), "picker", (row,))
     return Decision(
@@ -37,6 +42,7 @@ def routed(view: View, row: int) -> Decision:
         layout=layout,
         runs={"p": run},
         primary="p",
+        model=model,
     )
 
 
@@ -47,7 +53,7 @@ def test_a_histogram_counts_by_upper_bound() -> None:
     family = HistogramMetricFamily("x", "", labels=[])
     histogram.add_to(family)
     found = {one.labels.get("le", one.name): one.value for one in family.samples}
-    assert found == {"0.1": 2, "1.0": 3, "+Inf": 4, "x_count": 4, "x_sum": pytest.approx(3.65)}
+    assert found == {"0.1": 2, "1": 3, "+Inf": 4, "x_count": 4, "x_sum": pytest.approx(3.65)}
     assert repr(histogram) == "<Histogram 4 times, 3.65 together>"
 
 
@@ -100,7 +106,7 @@ def test_decisions_are_counted_by_status_and_endpoint() -> None:
     assert found[("pointsman_picker_picks_total", ("a1",))] == 0
     assert found[("pointsman_picker_served_total", ("fallback",))] == 1
     assert found[("pointsman_picker_decision_seconds_count", ())] == 4
-    assert found[("pointsman_picker_request_seconds_bucket", ("1.0",))] == 1
+    assert found[("pointsman_picker_request_seconds_bucket", ("1",))] == 1
     assert found[("pointsman_picker_request_seconds_bucket", ("0.5",))] == 0
     assert repr(made) == "<PickerMetrics 4 requests>"
 
@@ -140,8 +146,63 @@ def test_endpoints_that_have_gone_are_forgotten() -> None:
     made.decided(routed(view, 1), 0.0)
     view.delete("pool.endpoint.a1")
     made.forget_endpoints()
-    assert made.picks == {"a2": 1}
+    assert made.requests.picks() == {"a2": 1}
     assert ("pointsman_picker_picks_total", ("a1",)) not in scrape(registry)
+
+
+def test_attempts_to_schedule_are_counted_by_who_got_the_request() -> None:
+    ranks = [
+        Endpoint(id=f"ns/pod-rank-{rank}", name=f"pod-rank-{rank}", namespace="ns", address="::1", port=port, rank=rank)
+        for rank, port in enumerate((8000, 8001))
+    ]
+    view = pool(*ranks)
+    made, registry = metrics(view)
+    for row in (0, 1, 1):
+        made.decided(routed(view, row, "m"), 0.0)
+    made.decided(routed(view, 1, "other"), 0.0)
+    nobody = ProfileRun("p", view.layout.all_rows, (), view.layout.all_rows[:0], (), np.zeros(0), "picker", ())
+    refusal = Refusal(status=429, message="")
+    for runs in ({"p": nobody}, {}):
+        made.decided(msgspec.structs.replace(routed(view, 0, "m"), outcome=refusal, runs=runs), 0.0)
+    for name, label in (("llm_d_epp_", "endpoint_name"), ("inference_extension_", "pod_name")):
+
+        def attempts(*values: str, name: str = name, label: str = label) -> float | None:
+            labels = dict(zip(("status", "target_model_name", label, "namespace", "port"), values, strict=True))
+            return registry.get_sample_value(f"{name}scheduler_attempts_total", labels)
+
+        assert attempts("success", "m", "pod", "ns", "8000") == 1
+        assert attempts("success", "m", "pod", "ns", "8001") == 2
+        assert attempts("success", "other", "pod", "ns", "8001") == 1
+        assert attempts("failure", "m", "", "", "") == 1, "one that wasn't scheduled is none"
+    view.delete("pool.endpoint.ns/pod-rank-1")
+    made.forget_endpoints()
+    assert attempts("success", "m", "pod", "ns", "8001") is None
+    assert attempts("success", "m", "pod", "ns", "8000") == 1
+
+
+def test_the_prefix_index_tells_its_size_and_how_much_the_chosen_endpoints_held() -> None:
+    view = pool("a1", "a2")
+    _, registry = metrics(view)
+    assert registry.get_sample_value("inference_extension_prefix_indexer_size") is None, "nobody looks prompts up"
+    made = build(load_config("", Registry.installed()), np.random.default_rng(1), lambda: 0.0).director
+    for subset, blocks in ((("10.0.0.1",), 4), (("10.0.0.1",), 8), (("10.0.0.2",), 8)):
+        made.decide(request(bytes(256) * blocks, subset=subset), view, NOW)
+    labels = {"plugin_name": "approx-prefix-cache-producer", "plugin_type": "approx-prefix-cache-producer"}
+    for prefix, more in (("llm_d_epp_prefix_indexer_", labels), ("inference_extension_prefix_indexer_", {})):
+
+        def sample(name: str, prefix: str = prefix, **le: str) -> float | None:
+            return registry.get_sample_value(f"{prefix}{name}", {**more, **le})  # noqa: B023
+
+        assert sample("size") == 16, "8 blocks of each"
+        assert (sample("hit_ratio_count"), sample("hit_ratio_sum")) == (3, 0.5)
+        ratios = [
+            sample("hit_ratio_bucket", le=bound)
+            for bound in ["0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1"]
+        ]
+        assert ratios == [2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3]
+        assert (sample("hit_bytes_count"), sample("hit_bytes_sum")) == (3, 1024)
+        sizes = ["0", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384", "32768", "65536"]
+        assert [sample("hit_bytes_bucket", le=bound) for bound in sizes] == [2] * 7 + [3] * 7
 
 
 def test_what_scheduling_takes_is_shown_under_the_names_that_dashboards_know() -> None:

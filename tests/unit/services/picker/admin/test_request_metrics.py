@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.picker.admin.pool_metrics import PoolCollector
 from services.picker.admin.request_metrics import OTHER, SHOWN, OpenRequest, RequestCollector, RequestMetrics
 from services.picker.decision import Asked, Decision
 from services.picker.requests.request import Content, Refusal, Request, Route
@@ -33,7 +34,8 @@ def routed(metrics: RequestMetrics, *args: str, **more: Any) -> OpenRequest:
 
 def scrape(metrics: RequestMetrics, view: View | None = None, *, former_names: bool = True) -> dict[str, float]:
     registry = CollectorRegistry()
-    registry.register(RequestCollector(metrics, view or View(), lambda: NOW, former_names=former_names))
+    registry.register(RequestCollector(metrics, former_names=former_names))
+    registry.register(PoolCollector(view or View(), lambda: NOW, former_names=former_names))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return {
         f"{one.name}{{{','.join(f'{name}={value}' for name, value in one.labels.items())}}}": one.value
@@ -87,6 +89,20 @@ def test_a_response_tells_durations_and_tokens() -> None:
             assert found[f"{name}_sum{labels}"] == pytest.approx(total)
 
 
+def test_a_response_that_broke_off_has_no_times_and_no_size() -> None:
+    metrics = RequestMetrics()
+    opened = routed(metrics)
+    opened.status = 500
+    opened.first_token(0.5)
+    opened.completed(2.5, Usage(prompt=100, completion=21, cached=0), 5000, aborted=True)
+    found = scrape(metrics)
+    counted = {name.partition("_count{")[0] for name in found if "_count{" in name and name.startswith(PRESENT)}
+    told = ("size_bytes", "ttft_seconds", "input_tokens", "output_tokens", "cached_tokens")
+    assert counted == {f"{PRESENT}request_{one}" for one in told}
+    errors = "llm_d_epp_request_error_total{error_code=ModelServerError,model_name=m,target_model_name=m}"
+    assert found[errors] == 1
+
+
 def test_a_request_without_a_response_has_no_duration() -> None:
     metrics = RequestMetrics()
     routed(metrics).completed(9.0, None, 0)
@@ -98,7 +114,7 @@ def test_a_request_without_a_response_has_no_duration() -> None:
     [(400, "BadRequest"), (404, "NotFound"), (413, "BadRequest"), (429, "ResourceExhausted"), (500, "Internal")],
 )
 def test_refusals_are_errors_by_code(status: int, code: str) -> None:
-    metrics = RequestMetrics()
+    metrics = RequestMetrics(named=lambda model: model == "m")
     assert metrics.decided(decision(outcome=Refusal(status=status, message=""))) is None
     metrics.refused(status)
     found = scrape(metrics)
@@ -126,6 +142,62 @@ def test_models_beyond_the_limit_are_counted_together() -> None:
         "llm_d_epp_request_total{model_name=b,priority=0,target_model_name=b}": 1,
         f"llm_d_epp_request_total{{model_name={OTHER},priority=0,target_model_name={OTHER}}}": 2,
     }
+
+
+def test_refused_requests_for_invented_models_leave_the_names_to_real_ones() -> None:
+    metrics = RequestMetrics(models=2, named=lambda model: model == "named")
+    refusal = Refusal(status=404, message="")
+    for number in range(10):
+        metrics.decided(decision(f"invented-{number}", outcome=refusal))
+        metrics.decided(decision("named", f"asked-by-header-{number}", outcome=refusal))
+    metrics.decided(decision("another", outcome=refusal))
+    routed(metrics, "another").completed(1.0, None, 0)
+    metrics.decided(decision("another", outcome=refusal))
+    errors = {
+        name: value
+        for name, value in scrape(metrics, former_names=False).items()
+        if name.startswith("llm_d_epp_request_error_total")
+    }
+    assert errors == {
+        f"llm_d_epp_request_error_total{{error_code=NotFound,model_name={model},target_model_name={target}}}": count
+        for model, target, count in ((OTHER, OTHER, 11), ("named", OTHER, 10), ("another", "another", 1))
+    }
+
+
+def test_the_target_of_a_rule_is_told_apart_though_the_request_is_refused() -> None:
+    metrics = RequestMetrics(named=lambda model: model == "named")
+    metrics.decided(decision("named", "named-v2", rewrite="r", outcome=Refusal(status=429, message="")))
+    assert set(metrics.series) == {("named", "named-v2")}
+
+
+ORIGINAL_TOKENS = "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384 32778 65536 131072 262144 524288 1.048576e+06"
+ORIGINAL_BOUNDS = {
+    "request_sizes": "64 128 256 512 1024 2048 4096 8192 16384 32768 65536 131072 262144 524288 1.048576e+06 "
+    "2.097152e+06 4.194304e+06 8.388608e+06 1.6777216e+07 3.3554432e+07 6.7108864e+07 1.34217728e+08 2.68435456e+08 "
+    "5.36870912e+08 1.073741824e+09",
+    "response_sizes": "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384 32778 65536",
+    "input_tokens": ORIGINAL_TOKENS,
+    "prompt_cached_tokens": ORIGINAL_TOKENS,
+    "output_tokens": "1 8 16 32 64 128 256 512 1024 2048 4096 8192",
+    "normalized_time_per_output_token_seconds": "0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10",
+    "request_duration_seconds": "0.005 0.025 0.05 0.1 0.2 0.4 0.6 0.8 1 1.25 1.5 2 3 4 5 6 8 10 15 20 30 45 60 120 180 "
+    "240 300 360 480 600 900 1200 1800 2700 3600",
+    "request_tpot_seconds": "0.0005 0.00205 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.125 0.15 0.2 0.3 0.4 0.5 0.6 0.8 1 "
+    "1.5 2 3 4.5 6 12 18 24 30 36 48 60 90 120 180 270 360",
+}
+"""As the Go original writes them on its page."""
+
+
+@pytest.mark.parametrize("name", ORIGINAL_BOUNDS)
+def test_a_histogram_has_the_bounds_that_dashboards_of_the_go_original_name(name: str) -> None:
+    metrics = RequestMetrics()
+    opened = routed(metrics)
+    opened.status = 200
+    opened.first_token(0.5)
+    opened.completed(2.5, Usage(prompt=100, completion=21, cached=0), 5000)
+    start = f"inference_objective_{name}_bucket{{le="
+    bounds = {line[len(start) :].partition(",")[0] for line in scrape(metrics) if line.startswith(start)}
+    assert bounds >= {*ORIGINAL_BOUNDS[name].split(), "+Inf"}
 
 
 def test_pairs_of_models_are_bounded_too() -> None:
@@ -162,6 +234,19 @@ def test_a_pools_averages_are_over_what_is_fresh() -> None:
     assert found["llm_d_epp_std_dev_queue_size{name=llama}"] == 1
     assert found["llm_d_epp_ready_endpoints{name=llama}"] == found["inference_pool_ready_pods{name=llama}"] == 2
     assert not [name for name in found if "kv_cache_utilization" in name]
+
+
+def test_the_queue_of_every_endpoint_is_shown_also_an_old_one() -> None:
+    view = pool("a1", "a2", "a3-rank-1")
+    view.upsert("pool.pool", Pool(name="llama"))
+    report(view, {WAITING_QUEUE_SIZE: [2, None, 7]}, now=NOW - 60)
+    found = scrape(RequestMetrics(), view)
+    assert {name: value for name, value in found.items() if "_queue_size" in name} == {
+        "llm_d_epp_per_endpoint_queue_size{model_server_endpoint=a1,name=llama}": 2,
+        "llm_d_epp_per_endpoint_queue_size{model_server_endpoint=a3-rank-1,name=llama}": 7,
+        "inference_pool_per_pod_queue_size{model_server_pod=a1,name=llama}": 2,
+        "inference_pool_per_pod_queue_size{model_server_pod=a3-rank-1,name=llama}": 7,
+    }
 
 
 def test_former_names_can_be_left_out() -> None:

@@ -112,7 +112,10 @@ def test_a_grpc_client_is_known_by_its_content_type(kind: str) -> None:
 
 
 def test_a_status_that_proxies_dont_take_becomes_500() -> None:
-    assert refused(Refusal(status=418, message="teapot")).status == 500
+    answer = refused(Refusal(status=418, message="teapot"))
+    assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, 500)
+    answer = refused(Refusal(status=418, message="teapot"), {":path": "/v1/messages"})
+    assert (answer.status, json.loads(answer.body)["error"]["type"]) == (500, "api_error")
 
 
 def test_a_refusal_can_come_at_the_headers() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from services.picker.extproc.events import Completed, ResponseBodyStarted
 from services.picker.extproc.messages import BodyMode
-from services.picker.extproc.response import PIECE
+from services.picker.extproc.response import PIECE, WHOLE
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.responses.usage import Usage
 from tests.unit.services.picker.extproc.proxy import (
@@ -151,15 +151,93 @@ def test_a_proxy_that_keeps_responses_is_asked_for_an_event_stream_that_must_cha
     (answer,) = proxy.say(response_body(EVENT))
     assert answer.replaced == EVENT_RESTORED
     (answer,) = proxy.say(response_body(EVENT[:5]))
-    assert answer.replaced == b""
+    assert answer.replaced is None
     (answer,) = proxy.say(response_body(EVENT[5:], end=True))
-    assert answer.replaced == EVENT_RESTORED
+    assert answer.replaced == EVENT_RESTORED[5:]
     assert proxy.events[-1] == Completed(aborted=False)
 
 
-def test_a_response_that_is_too_large_to_be_held_isnt_asked_for() -> None:
+def got(proxy: Proxy, pieces: list[bytes], *, trailers: bool) -> bytes:
+    """What the client gets of these pieces where each is answered once (STREAMED)."""
+    taken = []
+    for index, piece in enumerate(pieces):
+        (answer,) = proxy.say(response_body(piece, end=not trailers and index == len(pieces) - 1))
+        taken.append(piece if answer.replaced is None else answer.replaced)
+    if trailers:
+        assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
+    assert proxy.events[-1] == Completed(aborted=False)
+    return b"".join(taken)
+
+
+@pytest.mark.parametrize("trailers", [True, False])
+@pytest.mark.parametrize("modes", [LEAN, (BodyMode.BUFFERED, BodyMode.STREAMED)])
+def test_a_streamed_response_that_breaks_off_reaches_the_client_as_far_as_it_came(
+    modes: tuple[BodyMode, BodyMode], trailers: bool
+) -> None:
+    for kind, pieces in (
+        ("application/json", [b'{"error": upstream ', b"broke off"]),
+        ("application/json", [b'{"id":"c1","choices":[{"text":"a long', b" answer"]),
+        ("text/event-stream", [b'data: {"id":"c1","choices":[{"text":"a long', b" answer"]),
+        ("text/event-stream", [b"data: [DO", b"NE]"]),
+    ):
+        proxy = routed(modes, renaming())
+        begin(proxy, kind)
+        assert got(proxy, pieces, trailers=trailers) == b"".join(pieces)
+
+
+@pytest.mark.parametrize("trailers", [True, False])
+def test_a_streamed_response_has_the_clients_name_wherever_it_is_cut(trailers: bool) -> None:
+    for kind, text, restored in (("application/json", JSON, RESTORED), ("text/event-stream", EVENT, EVENT_RESTORED)):
+        for cut in range(1, len(text)):
+            reader = renaming()
+            proxy = routed(LEAN, reader)
+            assert begin(proxy, kind).asked is BodyMode.STREAMED
+            assert got(proxy, [text[:cut], text[cut:]], trailers=trailers) == restored
+            assert reader.usage == (Usage(3, 2, None) if text is JSON else Usage())
+
+
+def test_a_streamed_response_that_breaks_off_in_its_models_name_lacks_no_more_than_that() -> None:
+    text = b'{"id":"c1","model":"tun'
     proxy = routed(LEAN, renaming())
-    assert begin(proxy, length=LIMIT + 1).asked is None
+    begin(proxy)
+    assert got(proxy, [text[:9], text[9:]], trailers=True) == b'{"id":"c1","model":'
+    proxy = routed(LEAN, renaming())
+    begin(proxy)
+    assert got(proxy, [text[:9], text[9:]], trailers=False) == text
+
+
+def test_usage_is_read_when_trailers_end_a_response_that_isnt_changed() -> None:
+    for mode in (BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED):
+        reader = ResponseReader()
+        proxy = routed((BodyMode.BUFFERED, mode), reader)
+        begin(proxy)
+        proxy.say(response_body(JSON[:9]))
+        proxy.say(response_body(JSON[9:]))
+        assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
+        assert reader.usage == Usage(3, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("length", "asked"),
+    [
+        (WHOLE, BodyMode.BUFFERED),
+        (WHOLE + 1, BodyMode.STREAMED),
+        (LIMIT, BodyMode.STREAMED),
+        (LIMIT + 1, None),
+    ],
+)
+def test_a_response_is_asked_for_whole_only_where_any_proxy_can_hold_it(length: int, asked: BodyMode | None) -> None:
+    proxy = routed(LEAN, renaming())
+    answer = begin(proxy, length=length)
+    assert answer.asked is asked
+    assert answer.remove_headers == (("content-length",) if asked is BodyMode.STREAMED else ())
+    assert proxy.hang_up() == Completed(aborted=False)
+
+
+def test_a_response_that_was_shown_whole_is_complete_though_trailers_may_follow() -> None:
+    proxy = routed((BodyMode.BUFFERED, BodyMode.BUFFERED), None)
+    begin(proxy)
+    proxy.say(response_body(JSON))
     assert proxy.hang_up() == Completed(aborted=False)
 
 

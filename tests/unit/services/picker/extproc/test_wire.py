@@ -16,10 +16,9 @@ def piece(data: bytes, *, end: bool = False) -> bytes:
 
 
 def relayed(text: bytes, pieces: wire.Pieces | None = None) -> bytes:
-    pieces = pieces or wire.Pieces()
-    start = pieces.start(text)
-    assert start
-    return wire.echo(pieces.body(text, start))
+    taken = (pieces or wire.Pieces()).body(text)
+    assert taken
+    return wire.echo(taken)
 
 
 def sent_on(answer: bytes) -> bytes:
@@ -54,7 +53,7 @@ def test_what_is_in_a_piece_doesnt_matter(data: bytes) -> None:
     ids=["last", "empty", "empty and last", "request body", "headers", "response headers", "trailers", "nothing"],
 )
 def test_every_other_message_is_left_to_the_library(message: ProcessingRequest) -> None:
-    assert not wire.Pieces().start(message.SerializeToString())
+    assert not wire.Pieces().body(message.SerializeToString())
 
 
 def test_what_proxies_repeat_after_the_piece_is_passed_over() -> None:
@@ -78,9 +77,7 @@ def test_what_follows_the_piece_may_change_and_go_away() -> None:
 @given(st.binary(max_size=64))
 def test_bytes_that_are_no_message_are_never_taken_for_more_than_they_hold(data: bytes) -> None:
     for text in (data, b"\x2a" + data, b"\x2a" + bytes((len(data),)) + data):
-        pieces = wire.Pieces()
-        start = pieces.start(text)
-        if start:
+        if taken := wire.Pieces().body(text):
             message = ProcessingRequest.FromString(text)
-            assert pieces.body(text, start) == message.response_body.body
+            assert taken == message.response_body.body
             assert not message.response_body.end_of_stream

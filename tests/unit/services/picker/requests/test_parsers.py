@@ -14,7 +14,7 @@ from services.picker.requests.vllm_http import VllmHttpParser
 from shared.plugin import Role, Tier
 
 NO_HEADERS = Headers()
-GRPC = Headers([(":method", "POST"), ("content-type", "application/grpc+proto")])
+GRPC = Headers([(":method", "POST"), ("content-type", "Application/gRPC+proto")])
 DEFAULTS = ParserChain(
     [OpenAIParser("openai"), AnthropicParser("anthropic"), VllmHttpParser("vllm"), PassthroughParser("other")]
 )

@@ -31,7 +31,23 @@ _SCHEMA = {
         "mm_inputs": (7, "MultimodalInputs"),
     },
     "EmbedRequest": {"request_id": (1, "string"), "tokenized": (2, "TokenizedInput")},
+    "GenerateStreamChunk": {
+        "token_ids": (1, "uint32*"),
+        "prompt_tokens": (2, "uint32"),
+        "completion_tokens": (3, "uint32"),
+        "cached_tokens": (4, "uint32"),
+    },
+    "GenerateComplete": {
+        "output_ids": (1, "uint32*"),
+        "finish_reason": (2, "string"),
+        "prompt_tokens": (3, "uint32"),
+        "completion_tokens": (4, "uint32"),
+        "cached_tokens": (5, "uint32"),
+    },
+    "GenerateResponse": {"chunk": (1, "GenerateStreamChunk"), "complete": (2, "GenerateComplete")},
+    "EmbedResponse": {"embedding": (1, "float*"), "prompt_tokens": (2, "uint32"), "embedding_dim": (3, "uint32")},
 }
+_ONE_OF = {"GenerateRequest": ("input", ("tokenized", "text")), "GenerateResponse": ("response", ("chunk", "complete"))}
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
@@ -47,10 +63,11 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
                 added.type = _TYPES[bare]
             else:
                 added.type_name = f".{_PACKAGE}.{bare}"
-        if name == "GenerateRequest":
-            message.oneof_decl.add(name="input")
+        if name in _ONE_OF:
+            group, members = _ONE_OF[name]
+            message.oneof_decl.add(name=group)
             for one in message.field:
-                if one.name in ("tokenized", "text"):
+                if one.name in members:
                     one.oneof_index = 0
     return file
 

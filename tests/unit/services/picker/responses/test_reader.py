@@ -112,6 +112,74 @@ def test_lines_may_end_with_carriage_returns_and_data_needs_no_blank() -> None:
     assert one.usage == Usage(None, 2, None)
 
 
+def test_lines_may_end_with_carriage_returns_alone_and_arent_held_for_more() -> None:
+    text = b'data: {"model":"tuned-v2"}\r\r'
+    for renames in (True, False):
+        one = reader("text/event-stream", renames=renames, limit=100)
+        for _ in range(10):
+            assert one.feed(text, False) == (text.replace(b"tuned-v2", b"tuned") if renames else text)
+            assert "holds 0 bytes" in repr(one)
+    one = reader("text/event-stream", renames=False)
+    assert one.feed(b'data: {"usage":{"output_tokens":2}}\rdata: [DONE]\r', False)
+    assert one.usage == Usage(None, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "spelled"),
+    [
+        ("org/tuned", rb'"org\/tuned"'),
+        ("tun\u00e9", rb'"tun\u00e9"'),
+        ("tun\U0001f600", rb'"tun\ud83d\ude00"'),
+        ('a"b', rb'"\u0061\"b"'),
+    ],
+)
+def test_a_name_is_known_however_the_server_spells_it(name: str, spelled: bytes) -> None:
+    for kind, text in (("application/json", b'{"model":%s,"a":1}'), ("text/event-stream", b'data: {"model":%s}\n\n')):
+        one = ResponseReader(name, "mine")
+        one.begin(Headers([("content-type", kind)]))
+        assert one.feed(text % spelled, True) == text % b'"mine"'
+        other = spelled[:-1] + b'2"'
+        one.begin(Headers([("content-type", kind)]))
+        assert one.feed(text % other, True) == text % other
+
+
+def test_an_event_that_begins_like_the_last_one_may_name_the_model_once_more() -> None:
+    one = reader("text/event-stream")
+    first = b'data: {"model":"tuned-v2","type":"a"}\n\n'
+    second = b'data: {"model":"tuned-v2","response":{"model":"tuned-v2"}}\n\n'
+    for text in (first, second, first):
+        assert one.feed(text, False) == text.replace(b"tuned-v2", b"tuned")
+
+
+@given(PLACES)
+def test_where_nothing_may_be_held_the_same_comes_out_and_most_of_it_at_once(places: list[int]) -> None:
+    for kind, text, restored, usage in (
+        ("application/json", CHAT, CHAT_RESTORED, Usage(7, 3, 4)),
+        ("text/event-stream", STREAM, STREAM_RESTORED, Usage(11, 5, None)),
+    ):
+        one, came, sent = reader(kind), b"", b""
+        one.holds = False
+        for piece in cut(text, places):
+            sent += piece
+            came += one.feed(piece, False)
+            assert restored.startswith(came)
+            assert len(came) >= len(sent) - text.count(b"tuned-v2") * len(b"-v2") - len(b'"tuned-v2"')
+        assert came == restored
+        assert one.feed(b"", True) == b""
+        assert one.usage == usage
+
+
+def test_what_is_larger_than_the_limit_passes_where_nothing_may_be_held() -> None:
+    for kind in ("application/json", "text/event-stream"):
+        one = reader(kind, limit=100)
+        one.holds = False
+        text = b'data: {"model":"tuned-v2","x":"' + b"y" * 300 + b'"}\n\n'
+        text = text if kind == "text/event-stream" else text[6:]
+        pieces = [text[at : at + 7] for at in range(0, len(text), 7)]
+        assert through(one, pieces) == text.replace(b"tuned-v2", b"tuned")
+        assert "holds 0 bytes" in repr(one)
+
+
 def test_events_of_the_responses_api_have_the_model_one_level_down() -> None:
     one = reader("text/event-stream")
     text = (

@@ -280,3 +280,30 @@ def test_a_column_that_is_asked_for_first_is_filled_by_later_frames() -> None:
     assert made.numbers(USAGE.wire) is asked
     assert asked.at.tolist() == [NEVER, NOW + 1]
     assert made.numbers(QUEUE.wire).values.tolist() == [1, 3]
+
+
+def test_what_no_endpoint_has_any_more_is_no_column_of_the_next_layout() -> None:
+    made = columns("a1", "a2")
+    made.apply(frame(["a1", "a2"], {QUEUE: [1, 2], USAGE: [0.1, 0.2], MODELS: [["x"], ["y"]]}), NOW, 0.0)
+    made.apply(without(frame(["a1", "a2"], {}), queue=[0, 1], models=[0, 1]), NOW + 1, 0.0)
+    made.relayout(Layout([endpoint(name) for name in ("a1", "a2", "a3")]))
+    assert repr(made) == "<Columns 1 attributes of 3 endpoints, 2 frames>"
+    assert made.numbers(USAGE.wire).values[:2].tolist() == [0.1, 0.2]
+    made.apply(frame(["a2"], {QUEUE: [5], MODELS: [["z"]]}), NOW + 2, 0.0)
+    assert made.numbers(QUEUE.wire).values[1] == 5
+    assert made.numbers(USAGE.wire).values[:2].tolist() == [0.1, 0.2]
+    assert made.objects(MODELS.wire).values == [None, ("z",), None]
+
+
+def test_what_is_read_and_never_reported_costs_no_line_of_the_tables() -> None:
+    """A frame of all attributes of all endpoints is put in the place of the tables, without looking for their lines."""
+    made = columns("a1", "a2")
+    reader = made.numbers(USAGE.wire)
+    made.apply(frame(["a1", "a2"], {QUEUE: [1, 2]}), NOW, 0.0)
+    assert list(made._numbers.columns) == [QUEUE.wire]
+    assert made.numbers(USAGE.wire) is reader
+    assert np.isnan(reader.values).all()
+    made.apply(frame(["a1", "a2"], {USAGE: [0.1, 0.2]}), NOW, 0.0)
+    assert made.numbers(USAGE.wire) is reader
+    assert reader.values.tolist() == [0.1, 0.2]
+    assert made.numbers(QUEUE.wire).values.tolist() == [1, 2]

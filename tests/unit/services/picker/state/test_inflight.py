@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from services.picker.state.inflight import EXPIRY, InFlight
+from services.picker.state.inflight import EXPIRY, MOST_TOKENS, InFlight
 from services.picker.state.layout import Layout
 from shared.bus.columns import endpoint_hash, unpack_counts, unpack_hashes
 from tests.unit.services.picker.world import endpoint, load
@@ -39,6 +39,19 @@ def test_a_charge_is_released_once() -> None:
     assert counts(made) == [(1, 7)]
     other.release()
     assert counts(made) == [(0, 0)]
+
+
+def test_charges_however_large_leave_nothing_behind() -> None:
+    made = table("a1", "a2")
+    charges = [made.charge("a1", tokens) for tokens in (7, 2**62, 9)]
+    assert counts(made)[0] == (3, 16 + MOST_TOKENS)
+    charges[1].move("a2")
+    assert counts(made) == [(2, 16), (1, MOST_TOKENS)]
+    charges[0].release_tokens()
+    for charge in charges:
+        charge.release()
+    assert counts(made) == [(0, 0), (0, 0)]
+    assert made.own() == {}
 
 
 def test_a_charge_moves_to_the_endpoint_that_really_serves() -> None:

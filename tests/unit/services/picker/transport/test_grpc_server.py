@@ -144,6 +144,23 @@ async def test_while_nothing_can_be_decided_a_stream_ends_so_that_a_proxy_asks_a
             assert await hear(call) == REQUEST_HEADERS_UNCHANGED
 
 
+async def test_a_stream_beyond_those_that_may_be_open_ends_so_that_a_proxy_asks_another_picker() -> None:
+    async with serving(options=ServerOptions(max_streams=1)) as served:
+        async with stream(served.server.port) as call:
+            await say(call, headers())
+            await hear(call)
+            async with stream(served.server.port) as late:
+                assert await late.code() is grpc.StatusCode.UNAVAILABLE
+                assert await late.details() == "1 streams are open, which is as many as this picker takes"
+            await say(call, response_headers())
+            assert await hear(call) == RESPONSE_HEADERS_UNCHANGED
+        assert served.ended("turned away") == 1
+        await served.exchange(0)
+        async with stream(served.server.port) as call:
+            await say(call, headers())
+            assert await hear(call) == REQUEST_HEADERS_UNCHANGED
+
+
 async def test_a_half_closed_stream_ends_its_exchange_and_finishes() -> None:
     async with serving() as served, stream(served.server.port) as call:
         await say(call, headers())

@@ -3,6 +3,7 @@ import pytest
 
 from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
 from services.picker.scheduling.producers.inflight_load import InFlightLoadParameters, InFlightLoadProducer
+from services.picker.state.inflight import MOST_TOKENS
 from tests.unit.services.picker.world import cycle, pool, request
 
 
@@ -46,6 +47,14 @@ def test_every_sequence_that_is_generated_at_once_has_its_own_output() -> None:
     producer = InFlightLoadProducer("load", InFlightLoadParameters(add_estimated_output_tokens=True))
     run = cycle(pool("a1"), request(b"xxxx" * 100, output_limit=40, parallel=3))
     assert producer.tokens(run, 0) == 100 + 3 * 40
+
+
+def test_a_request_weighs_no_more_than_peers_can_be_told() -> None:
+    ratio = InFlightLoadParameters(add_estimated_output_tokens=True, output_ratio=1e308)
+    run = cycle(pool("a1"), request(b"xxxx" * 100, parallel=2**31 - 1))
+    assert InFlightLoadProducer("load", ratio).tokens(run, 0) == MOST_TOKENS
+    ratio = InFlightLoadParameters(add_estimated_output_tokens=True)
+    assert InFlightLoadProducer("load", ratio).tokens(run, 0) == MOST_TOKENS
 
 
 def test_with_an_estimate_of_the_output_the_tokens_count_until_the_end() -> None:

@@ -1,0 +1,94 @@
+"""What scheduling does and takes, under the Go original's names."""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.picker.admin.histogram import Timings, show
+from services.picker.admin.request_metrics import RequestMetrics
+from services.picker.state.prefix_hits import RATIOS, SIZES
+from services.picker.state.view import View
+
+PLUGIN_LABELS = ("extension_point", "plugin_type", "plugin_name")
+INDEXER = "approx-prefix-cache-producer"
+"""The type of the plugin that looks prompts up."""
+
+
+class SchedulerCollector(Collector):
+    """Makes metrics of the counts when somebody asks."""
+
+    def __init__(
+        self,
+        requests: RequestMetrics,
+        scheduling: Timings,
+        plugins: Mapping[tuple[str, str, str], Timings],
+        view: View,
+        *,
+        former_names: bool,
+    ) -> None:
+        """`plugins` are the times of their calls, by `PLUGIN_LABELS`."""
+        self._requests = requests
+        self._scheduling = scheduling
+        self._plugins = plugins
+        self._view = view
+        self._prefixes = ("llm_d_epp_", "inference_extension_")[: 1 + former_names]
+
+    def describe(self) -> list[Metric]:
+        """The registry asks for names at registration; there is nothing to collect then."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for prefix in self._prefixes:
+            scheduling = HistogramMetricFamily(
+                f"{prefix}scheduler_e2e_duration_seconds", "What the decision on a routed request took", labels=[]
+            )
+            self._scheduling.add_to(scheduling)
+            plugins = HistogramMetricFamily(
+                f"{prefix}plugin_duration_seconds", "What a plugin's call took", labels=PLUGIN_LABELS
+            )
+            for labels, histogram in self._plugins.items():
+                histogram.add_to(plugins, labels)
+            yield from (scheduling, plugins, self._attempts(prefix))
+            yield from self._prefix_index(prefix)
+
+    def _attempts(self, prefix: str) -> Metric:
+        """The plain name of a server, without its rank, and the port: as the Go original calls it."""
+        former = prefix != "llm_d_epp_"
+        family = CounterMetricFamily(
+            f"{prefix}scheduler_attempts",
+            "Requests that were scheduled, by the endpoint that got them, or that no endpoint was left for",
+            labels=["status", "target_model_name", "pod_name" if former else "endpoint_name", "namespace", "port"],
+        )
+        layout = self._view.layout
+        for (target, id), count in self._requests.scheduled().items():
+            row = layout.index.get(id)
+            if row is not None:
+                one = layout.endpoints[row]
+                name = one.name.removesuffix(f"-rank-{one.rank}")
+                family.add_metric(["success", target, name, one.namespace, str(one.port)], count)
+        for target, count in self._requests.unscheduled.items():
+            family.add_metric(["failure", target, "", "", ""], count)
+        return family
+
+    def _prefix_index(self, prefix: str) -> Iterator[Metric]:
+        index = self._view.prefixes
+        hits = index.hits
+        labels: tuple[str, ...] = ()
+        values: tuple[str, ...] = ()
+        if prefix == "llm_d_epp_":
+            labels, values = ("plugin_name", "plugin_type"), (hits.plugin, INDEXER)
+        size = GaugeMetricFamily(
+            f"{prefix}prefix_indexer_size", "Blocks in the prefix index, over all endpoints", labels=labels
+        )
+        ratio = HistogramMetricFamily(
+            f"{prefix}prefix_indexer_hit_ratio", "Share of a prompt's blocks that its endpoint held", labels=labels
+        )
+        held = HistogramMetricFamily(
+            f"{prefix}prefix_indexer_hit_bytes", "Bytes of a prompt that its endpoint held", labels=labels
+        )
+        if hits.plugin:
+            size.add_metric(values, index.held)
+            show(ratio, values, RATIOS, hits.ratios, hits.ratio_sum)
+            show(held, values, SIZES, hits.sizes, hits.bytes)
+        yield from (size, ratio, held)

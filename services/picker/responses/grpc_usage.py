@@ -1,0 +1,138 @@
+"""Token usage in the responses of vLLM's gRPC service: what its messages say, however a proxy cuts them.
+
+The messages pass as they are. Of a stream every message tells what was used so far, so one is read only when nothing
+better follows: each complete answer, and the last piece of one that has no end.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+
+from services.picker.chunks import Chunks
+from services.picker.requests.grpc_frame import first_message
+from services.picker.requests.request import Unparsable
+from services.picker.requests.wire import Reader
+from services.picker.responses.usage import NOTHING, Usage
+
+_HEADER = struct.Struct(">BI")
+"""Before each message: whether it is compressed, and its length."""
+_MOST_FIELDS = 100_000
+_UINT32 = 0xFFFF_FFFF
+_PIECE = b"\x0a"
+"""How a GenerateResponse begins that is a piece of a stream: field 1."""
+
+
+class GrpcUsage:
+    """Reads one response. `api` is what was asked for, one of `APIS`; `encoding` is the response's `grpc-encoding`;
+    a message of more than `limit` bytes isn't read."""
+
+    __slots__ = ("_complete", "_encoding", "_held", "_last", "_limit", "_needed", "_read", "_skipped")
+
+    def __init__(self, api: str, encoding: str, limit: int, held: Chunks) -> None:
+        self._read = APIS[api]
+        self._encoding = encoding
+        self._limit = limit
+        self._held = held
+        """The beginning of a message."""
+        self._needed = 0
+        """Bytes that it takes to go on from there."""
+        self._skipped = 0
+        """Bytes still to come of a message that isn't read."""
+        self._last = b""
+        """The last piece of a stream, not read yet."""
+        self._complete: Usage = NOTHING
+
+    @property
+    def usage(self) -> Usage:
+        """What the response has told so far."""
+        if self._complete is NOTHING and self._last:
+            return self._reading(memoryview(self._last))
+        return self._complete
+
+    def feed(self, chunk: bytes) -> bool:
+        """A piece of the body came. False when nothing more is to be read: no message can begin here, or be held."""
+        if self._skipped:
+            passed = min(self._skipped, len(chunk))
+            self._skipped -= passed
+            chunk = chunk[passed:]
+        held = self._held
+        if held.size:
+            held.add(chunk)
+            if held.size < self._needed:
+                return not held.full
+            chunk = held.take()
+        at, size = 0, len(chunk)
+        while size - at >= _HEADER.size:
+            flag, length = _HEADER.unpack_from(chunk, at)
+            end = at + _HEADER.size + length
+            if flag > 1:
+                return False
+            if length > self._limit:
+                self._skipped, at = max(end - size, 0), min(end, size)
+            elif end > size:
+                return self._hold(chunk[at:], end - at)
+            else:
+                self._message(chunk[at:end])
+                at = end
+        return self._hold(chunk[at:], _HEADER.size) if at < size else True
+
+    def _hold(self, begun: bytes, needed: int) -> bool:
+        self._needed = needed
+        self._held.add(begun)
+        return not self._held.full
+
+    def _message(self, frame: bytes) -> None:
+        try:
+            message = first_message(frame, self._encoding, self._limit)
+        except Unparsable:
+            return
+        if message is None:
+            return
+        if message[:1] == _PIECE and self._read is _generated:
+            self._last = bytes(message)
+        else:
+            self._complete = _together(self._complete, self._reading(message))
+
+    def _reading(self, message: memoryview) -> Usage:
+        try:
+            return self._read(message, Reader(_MOST_FIELDS))
+        except ValueError:
+            return NOTHING
+
+    def __repr__(self) -> str:
+        return f"<GrpcUsage holds {self._held.size} bytes, {self.usage}>"
+
+
+def _generated(message: memoryview, reader: Reader) -> Usage:
+    """Fields of GenerateResponse: 1 chunk or 2 complete, of which the latter has one field more before the counts."""
+    usage = NOTHING
+    for number, value in reader.fields(message):
+        if number in (1, 2) and isinstance(value, memoryview):
+            usage = _counts(value, reader, {number + 1: "prompt", number + 2: "completion", number + 3: "cached"})
+    return usage
+
+
+def _embedded(message: memoryview, reader: Reader) -> Usage:
+    """Field of EmbedResponse: 2 prompt_tokens."""
+    return _counts(message, reader, {2: "prompt"})
+
+
+APIS: dict[str, Callable[[memoryview, Reader], Usage]] = {"generate": _generated, "embeddings": _embedded}
+"""What reads a message of the response, by what was asked for."""
+
+
+def _counts(message: memoryview, reader: Reader, names: Mapping[int, str]) -> Usage:
+    """The counts in a message, which leaves out zeros. One without prompt and output says nothing."""
+    found = dict.fromkeys(names.values(), 0)
+    for number, value in reader.fields(message):
+        if number in names and isinstance(value, int):
+            found[names[number]] = value & _UINT32
+    return Usage(**found) if found["prompt"] or found.get("completion") else NOTHING
+
+
+def _together(first: Usage, second: Usage) -> Usage:
+    """Of two complete answers to one request: each has its own output, of the same prompt."""
+    if second is NOTHING:
+        return first
+    if first.completion is None or second.completion is None:
+        return second
+    return Usage(second.prompt, first.completion + second.completion, second.cached)

@@ -1,0 +1,103 @@
+"""Real pickers, and Envoys before them whose configuration a test has changed; the model servers are the test's own."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from pointsman.local.envoy import Envoy, EnvoyPlaces
+from pointsman.local.ports import Ports
+from pointsman.local.stack import LocalStack, StackPlan
+
+Document: TypeAlias = dict[str, Any]
+_WITHIN = 10.0
+"""Seconds for what a test changes to reach the picker."""
+
+
+class System:
+    """NATS, a watcher and a picker. No collector: what a pool's servers publish plays no part here."""
+
+    def __init__(self, stack: LocalStack, ports: Ports, life: AsyncExitStack) -> None:
+        self.stack = stack
+        self.ports = ports
+        self._life = life
+
+    async def endpoints(self, servers: Mapping[str, str]) -> None:
+        """Make these the pool, by name and `address:port`; returns when the picker and Envoy's file have them."""
+        entries = [
+            {"name": name, "address": authority.rpartition(":")[0], "port": int(authority.rpartition(":")[2])}
+            for name, authority in servers.items()
+        ]
+        text = f"{yaml.safe_dump({'endpoints': entries})}---\n{self.stack.plan.resources}"
+        draft = self.stack.endpoints_file.with_suffix(".new")
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, self.stack.endpoints_file)
+        async with asyncio.timeout(_WITHIN):
+            while not await self._known(servers):  # noqa: ASYNC110 -- what is waited for happens in other processes
+                await asyncio.sleep(0.02)
+
+    async def _known(self, servers: Mapping[str, str]) -> bool:
+        state = await self.stack.pickers[0].state()
+        if {one["id"] for one in state["endpoints"]} != {f"default/{name}" for name in servers}:
+            return False
+        ports = {authority.rpartition(":")[2] for authority in servers.values()}
+        return self.stack.eds_file.exists() and all(port in self.stack.eds_file.read_text() for port in ports)
+
+    async def envoy(self, name: str, document: Document) -> Envoy:
+        path = self.stack.directory / f"{name}-form.yaml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        places = EnvoyPlaces(
+            port=self.ports.take(name),
+            admin_port=self.ports.take(f"admin of {name}"),
+            stats_port=self.ports.take(f"statistics of {name}"),
+            pickers=tuple(picker.address for picker in self.stack.pickers),
+            eds_file=self.stack.eds_file,
+            picker_tls=False,
+        )
+        return await self._life.enter_async_context(Envoy(self.stack.directory, path, places, name=name))
+
+
+@asynccontextmanager
+async def system(
+    directory: Path, servers: Mapping[str, str], configuration: str, resources: str = "", **picker: str
+) -> AsyncIterator[System]:
+    """The processes for this pool. `picker` are further flags, with underscores for dashes."""
+    flags = {"drain-delay": "0s", **{name.replace("_", "-"): value for name, value in picker.items()}}
+    plan = StackPlan(
+        simulators=(),
+        collectors=0,
+        pickers=1,
+        configuration=configuration,
+        resources=resources,
+        envoy=None,
+        flags={"picker": flags},
+    )
+    with Ports() as ports:
+        async with LocalStack(plan, directory) as stack, AsyncExitStack() as life:
+            started = System(stack, ports, life)
+            await started.endpoints(servers)
+            yield started
+
+
+def manager(listener: Document) -> Document:
+    """The HTTP connection manager of a listener."""
+    found: Document = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    return found
+
+
+def ext_proc(listener: Document) -> Document:
+    """The ext_proc filter of a listener."""
+    found: Document = next(
+        one["typed_config"] for one in manager(listener)["http_filters"] if one["name"] == "envoy.filters.http.ext_proc"
+    )
+    return found
+
+
+def named(document: Document, kind: str, name: str) -> Document:
+    """One of the `listeners` or `clusters`."""
+    found: Document = next(one for one in document["static_resources"][kind] if one["name"] == name)
+    return found

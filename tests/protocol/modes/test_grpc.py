@@ -1,0 +1,347 @@
+"""gRPC calls to vLLM's service through Envoy, as we and as gateways configure it, and a real picker.
+
+The servers are the test's own; Envoy speaks HTTP/2 to them. No collector runs, so saturation goes by the load in
+flight.
+"""
+
+import asyncio
+import re
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+import pytest
+import pytest_asyncio
+from msgspec import Struct
+
+from pointsman.local.envoy import GATEWAY, STANDALONE, Envoy, load
+from tests.protocol.modes.conftest import Document, System, named, system
+from tests.protocol.modes.grpc_server import FAIL, HOLD, PIECES, SERVICE, SIZE, TOKENS, GrpcServer, embedding, piece
+from tests.protocol.system.conftest import decision, nothing_in_flight
+from tests.unit.services.picker.requests.vllm_schema import message
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CONFIGURATION = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: vllmgrpc-parser
+- type: openai-parser
+- type: random-picker
+- type: utilization-detector
+  parameters: {maxConcurrency: 1}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: random-picker
+requestHandler:
+  parsers:
+  - pluginRef: vllmgrpc-parser
+  - pluginRef: openai-parser
+"""
+RESOURCES = """\
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceObjective
+metadata: {name: batch}
+spec: {priority: -1, poolRef: {name: default}}
+"""
+Metadata: TypeAlias = Mapping[str, str]
+NOTHING: Metadata = {}
+BATCH: Metadata = {"x-gateway-inference-objective": "batch"}
+ENVOYS = {"ours": STANDALONE, "gateway": GATEWAY}
+LARGE = 300_000
+LIMIT = 2**20
+"""Bytes of a body that the picker takes."""
+
+
+class Pool(Struct, frozen=True):
+    """What runs."""
+
+    system: System
+    servers: dict[str, GrpcServer]
+    envoys: dict[str, Envoy]
+
+    @property
+    def received(self) -> int:
+        """Calls that have reached a server."""
+        return sum(len(server.received) for server in self.servers.values())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
+    async with AsyncExitStack() as life:
+        servers = {name: await life.enter_async_context(GrpcServer(name)) for name in ("model-1", "model-2")}
+        authorities = {name: server.authority for name, server in servers.items()}
+        directory = tmp_path_factory.mktemp("grpc")
+        started = await life.enter_async_context(
+            system(directory, authorities, CONFIGURATION, RESOURCES, max_request_body=str(LIMIT))
+        )
+        envoys = {name: await started.envoy(name, _speaking_http2(load(path))) for name, path in ENVOYS.items()}
+        yield Pool(started, servers, envoys)
+
+
+def _speaking_http2(document: Document) -> Document:
+    """With HTTP/2 to the model servers, which gRPC needs."""
+    named(document, "clusters", "model-servers")["typed_extension_protocol_options"] = {
+        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": {"http2_protocol_options": {}},
+        }
+    }
+    return document
+
+
+class Client:
+    """Calls by their bytes. Each has an id of its own, by which its decision is found."""
+
+    def __init__(self, pool: Pool, envoy: str, channel: Any) -> None:
+        self.envoy = envoy
+        """Which one it calls."""
+        self._pool = pool
+        self._channel = channel
+        self._id = ""
+
+    def embed(self, data: bytes, metadata: Metadata = NOTHING, method: str = f"/{SERVICE}/Embed") -> Any:
+        """A unary call."""
+        return self._channel.unary_unary(method)(data, metadata=self._metadata(metadata), timeout=20)
+
+    def generate(self, data: bytes, metadata: Metadata = NOTHING, compression: grpc.Compression | None = None) -> Any:
+        """A call whose answer is streamed."""
+        call = self._channel.unary_stream(f"/{SERVICE}/Generate")
+        return call(data, metadata=self._metadata(metadata), compression=compression, timeout=20)
+
+    def _metadata(self, metadata: Metadata) -> grpc.aio.Metadata:
+        self._id = str(uuid.uuid4())
+        return grpc.aio.Metadata(("x-request-id", self._id), *metadata.items())
+
+    async def decision(self) -> dict[str, Any]:
+        """On the last call."""
+        return await decision(self._pool.system.stack.pickers, self._id)
+
+    async def went_as_picked(self, call: Any) -> dict[str, Any]:
+        """Fails unless the server that answered the last call is the one that was picked; the decision."""
+        made = await self.decision()
+        served = dict(await call.initial_metadata())["x-served-by"]
+        assert made["endpoint"] == f"default/{served}"
+        assert dict(await call.trailing_metadata())["x-served-last-by"] == served
+        return made
+
+    async def arrived(self, call: Any) -> tuple[str, bytes]:
+        """What the server got that answered."""
+        return self._pool.servers[dict(await call.initial_metadata())["x-served-by"]].received[-1]
+
+
+@pytest_asyncio.fixture(params=list(ENVOYS), loop_scope="module")
+async def client(request: pytest.FixtureRequest, pool: Pool) -> AsyncIterator[Client]:
+    """A client of one of the Envoys. After each test no picker has anything in flight."""
+    address = pool.envoys[request.param].url.removeprefix("http://")
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield Client(pool, request.param, channel)
+    await nothing_in_flight(pool.system.stack.pickers)
+
+
+def _generate(size: int = 40, **fields: Any) -> bytes:
+    data: bytes = message("GenerateRequest", request_id="r", text="x" * size, **fields).SerializeToString()
+    return data
+
+
+def _embed(tokens: int = 10) -> bytes:
+    ids = {"input_ids": range(tokens)}
+    data: bytes = message("EmbedRequest", request_id="r", tokenized=ids).SerializeToString()
+    return data
+
+
+async def test_a_unary_call_goes_as_picked(client: Client) -> None:
+    for _ in range(8):
+        data = _embed()
+        call = client.embed(data)
+        assert await call == embedding()
+        made = await client.went_as_picked(call)
+        assert (made["api"], made["prompt_bytes"]) == ("embeddings", 40)
+        assert await client.arrived(call) == ("Embed", data)
+        assert await call.code() is grpc.StatusCode.OK
+        assert dict(await call.trailing_metadata())["x-bytes"] == str(len(data))
+
+
+async def test_a_streamed_answer_goes_as_picked(client: Client) -> None:
+    for _ in range(8):
+        data = _generate(stream=True, sampling_params={"max_tokens": 5})
+        call = client.generate(data)
+        assert [one async for one in call] == [piece(number) for number in range(PIECES)]
+        made = await client.went_as_picked(call)
+        assert (made["api"], made["stream"], made["prompt_bytes"]) == ("generate", True, 40)
+        assert await client.arrived(call) == ("Generate", data)
+        assert await call.code() is grpc.StatusCode.OK
+        assert dict(await call.trailing_metadata())["x-bytes"] == str(len(data))
+
+
+async def test_large_messages_arrive_byte_for_byte_in_both_directions(client: Client) -> None:
+    data = _generate(LARGE)
+    call = client.generate(data, {SIZE: str(LARGE)})
+    assert [one async for one in call] == [piece(number, LARGE) for number in range(PIECES)]
+    assert (await client.went_as_picked(call))["prompt_bytes"] == LARGE
+    assert await client.arrived(call) == ("Generate", data)
+    data = _embed(LARGE // 4)
+    call = client.embed(data, {SIZE: str(LARGE)})
+    assert await call == embedding(LARGE)
+    assert await client.arrived(call) == ("Embed", data)
+    await client.went_as_picked(call)
+
+
+async def test_tokens_are_counted_where_responses_are_shown(pool: Pool, client: Client) -> None:
+    """Our Envoy shows none."""
+    shown = client.envoy == "gateway"
+    counts = [await _tokens(pool)]
+    assert await client.embed(_embed())
+    await nothing_in_flight(pool.system.stack.pickers)
+    counts.append(await _tokens(pool))
+    assert [one async for one in client.generate(_generate())]
+    await nothing_in_flight(pool.system.stack.pickers)
+    counts.append(await _tokens(pool))
+    assert counts[1] - counts[0] == (Counter(prompt_tokens=TOKENS["prompt_tokens"]) if shown else Counter())
+    assert counts[2] - counts[1] == (Counter(TOKENS) if shown else Counter())
+
+
+async def _tokens(pool: Pool) -> Counter[str]:
+    """Tokens that the picker has counted, by the names that the service has for them."""
+    [picker] = pool.system.stack.pickers
+    page, found = await picker.metrics(), Counter[str]()
+    for name, series in (("prompt", "input"), ("completion", "output"), ("cached", "cached")):
+        values = re.findall(rf"^llm_d_epp_request_{series}_tokens_sum\{{.*\}} (.*)$", page, re.MULTILINE)
+        found[f"{name}_tokens"] = sum(int(float(value)) for value in values)
+    return found
+
+
+async def test_a_compressed_message_is_read_and_arrives(client: Client) -> None:
+    data = _generate(5000)
+    call = client.generate(data, compression=grpc.Compression.Gzip)
+    assert len([one async for one in call]) == PIECES
+    assert (await client.went_as_picked(call))["prompt_bytes"] == 5000
+    assert await client.arrived(call) == ("Generate", data)
+
+
+async def test_other_calls_pass_unread(client: Client) -> None:
+    call = client.embed(b"no message of anything", method=f"/{SERVICE}/HealthCheck")
+    assert await call == b"no message of anything"
+    assert (await client.went_as_picked(call))["prompt_bytes"] == 0
+    error = await _error(client.embed(b"", method=f"/{SERVICE}/Nothing"))
+    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "endpoint" in await client.decision()
+
+
+async def test_a_streamed_answer_comes_while_it_is_made_and_counts_until_its_end(pool: Pool, client: Client) -> None:
+    call = client.generate(_generate(), {HOLD: "yes"})
+    for _ in range(PIECES - 1):
+        assert await call.read()
+    [picker] = pool.system.stack.pickers
+    assert sum(one["inflight"]["own_requests"] for one in (await picker.state())["endpoints"]) == 1
+    _release(pool)
+    assert await call.read()
+    assert await call.read() is grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs is older
+    assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_a_client_that_leaves_in_the_middle_ends_the_call_at_the_server(pool: Pool, client: Client) -> None:
+    call = client.generate(_generate(), {HOLD: "yes"})
+    assert await call.read()
+    server = pool.servers[dict(await call.initial_metadata())["x-served-by"]]
+    server.ended.clear()
+    call.cancel()
+    await asyncio.wait_for(server.ended.wait(), 10)
+
+
+async def test_a_servers_own_error_reaches_the_client(client: Client) -> None:
+    for call in _calls(client, {FAIL: "first"}):
+        error = await _error(call)
+        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert error.details() == "the engine isn't there: 50 % loaded\n"
+        assert "x-bytes" in dict(error.trailing_metadata())
+
+
+async def test_an_error_after_some_messages_reaches_the_client(client: Client) -> None:
+    call = client.generate(_generate(), {FAIL: "last"})
+    for _ in range(PIECES):
+        assert await call.read()
+    error = await _error(call)
+    assert (error.code(), error.details()) == (grpc.StatusCode.ABORTED, "the engine has stopped")
+
+
+# -- refusals
+
+
+async def _error(call: Any) -> Any:
+    """The error that a client gets of a call, whichever way it reads."""
+    answer = call.read() if hasattr(call, "read") else call
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await answer
+    return caught.value
+
+
+def _calls(client: Client, metadata: Metadata = NOTHING) -> list[Any]:
+    """One of each kind."""
+    return [client.embed(_embed(), metadata), client.generate(_generate(), metadata)]
+
+
+async def test_a_message_that_cant_be_read_is_an_invalid_argument(pool: Pool, client: Client) -> None:
+    before = pool.received
+    for call, says in (
+        (client.generate(b"\xff\xff"), "the GenerateRequest can't be read"),
+        (client.generate(b""), "neither text nor tokenized"),
+        (client.embed(b""), "tokenized is missing"),
+        (client.embed(b"\x00", method="/v1/chat/completions"), "JSON"),
+    ):
+        error = await _error(call)
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert says in error.details()
+    assert pool.received == before
+
+
+async def test_a_message_beyond_the_limit_is_a_resource_exhausted(client: Client) -> None:
+    error = await _error(client.generate(_generate(LIMIT + 1)))
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert f"larger than the limit of {LIMIT} bytes" in error.details()
+
+
+async def test_what_may_be_shed_in_a_full_pool_is_a_resource_exhausted(pool: Pool, client: Client) -> None:
+    """Full are two servers with a call each, on the mean: the picker has no other number here."""
+    holding = [client.generate(_generate(), {HOLD: "yes"}) for _ in range(2)]
+    for call in holding:
+        assert await call.read()
+    for call in _calls(client, BATCH):
+        error = await _error(call)
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert error.details() == "system saturated, sheddable request dropped"
+        told = dict(error.trailing_metadata())
+        assert (told["retry-after"], told["x-llm-d-request-dropped-reason"]) == ("1", "rejected-saturated")
+    call = client.embed(_embed())
+    assert await call, "what has no priority below 0 is served"
+    _release(pool)
+    for call in holding:
+        while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # grpc-stubs is older
+            pass
+        assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_a_pool_without_endpoints_is_unavailable(pool: Pool, client: Client) -> None:
+    await pool.system.endpoints({})
+    try:
+        for call in _calls(client):
+            error = await _error(call)
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            assert error.details() == "no endpoints: the pool has no model server that is ready"
+            told = dict(error.trailing_metadata())
+            assert (told["retry-after"], told["x-llm-d-request-dropped-reason"]) == ("1", "rejected-no-endpoints")
+    finally:
+        await pool.system.endpoints({name: server.authority for name, server in pool.servers.items()})
+
+
+def _release(pool: Pool) -> None:
+    """Let the calls end that are held, and hold those that come."""
+    for server in pool.servers.values():
+        server.release.set()
+        server.release = asyncio.Event()

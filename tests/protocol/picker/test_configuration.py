@@ -1,0 +1,158 @@
+"""One running picker follows its configuration: good ones, bad ones, and ones that it alone can't use."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from services.picker.app import PickerService
+from services.picker.scheduling.scorers.queue import QueueScorer
+from shared.plugin import Registry
+from shared.service import reload
+from tests.in_process import picker, serving
+from tests.nats import NatsServer
+from tests.protocol.collector.harness import Owner, endpoint, eventually
+from tests.protocol.watcher.harness import watcher
+
+HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+QUEUE = HEAD + "plugins: [{type: queue-scorer}]\n"
+RANDOM = HEAD + "plugins: [{type: random-picker}]\n"
+BAD = HEAD + "plugins: [{type: no-such-scorer}]\n"
+ODD = HEAD + "plugins: [{type: odd-scorer}]\n"
+EXPERIMENTAL = HEAD + (
+    "plugins: [{type: queue-scorer}, {type: dcgm-data-source}, {type: dcgm-extractor}]\n"
+    "dataLayer: {sources: [{pluginRef: dcgm-data-source, extractors: [{pluginRef: dcgm-extractor}]}]}\n"
+)
+
+
+class OddScorer(QueueScorer):
+    """Somebody's plugin, whose constructor fails as long as something isn't there."""
+
+    TYPE = "odd-scorer"
+    fails = True
+
+    def __init__(self, name: str, parameters: object = None) -> None:
+        super().__init__(name)
+        if self.fails:
+            raise KeyError("nothing there")
+
+
+@pytest.fixture
+async def service(nats: NatsServer, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PickerService]:
+    """A picker that runs what is published: a queue scorer."""
+    monkeypatch.setattr(reload, "RETRY", 0.05)
+    await owner.publish([endpoint("a", 8000)], QUEUE)
+    async with serving(picker(nats.url, plugins=Registry([*Registry.installed(), OddScorer]))) as started:
+        await eventually(lambda: plugins(started) >= {"queue-scorer"} and started.config.taken == 1, "the first")
+        yield started
+
+
+def plugins(service: PickerService) -> set[str]:
+    """The types that decide."""
+    return {spec.kind.TYPE for spec in service.desk.pipeline.config.plugins.values()}
+
+
+async def asked(service: PickerService, path: str) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.admin_port}", trust_env=False) as client:
+        return await client.get(path)
+
+
+async def told(service: PickerService) -> tuple[str | None, str | None, dict[str, float]]:
+    """What is amiss with the configuration: as readiness has it, as the state has it, and what the metric counts."""
+    ready: dict[str, Any] = (await asked(service, "/readyz")).json()
+    assert ready["ready"], ready
+    state = (await asked(service, "/debug/state")).json()
+    name = "pointsman_picker_config_loads_total"
+    counts = {result: service.registry.get_sample_value(name, {"result": result}) or 0.0 for result in RESULTS}
+    return ready["notes"].get("configuration"), state["config"]["problem"], counts
+
+
+RESULTS = ("taken", "refused")
+
+
+async def test_a_bad_configuration_leaves_the_good_one_and_is_told_everywhere(
+    service: PickerService, owner: Owner
+) -> None:
+    assert await told(service) == (None, None, {"taken": 1, "refused": 0})
+    running = service.desk.pipeline
+    with capture_logs() as logs:
+        await owner.publish([endpoint("a", 8000)], BAD)
+        await eventually(lambda: bool(service.config.problem), "the refusal")
+    (line,) = [one for one in logs if one["event"] == "config.refused"]
+    assert "'no-such-scorer' is no plugin" in line["problems"][0]
+    note, problem, counts = await told(service)
+    assert note == problem == "\n".join(line["problems"])
+    assert counts == {"taken": 1, "refused": 1}
+    assert service.desk.pipeline is running
+    await owner.publish([endpoint("a", 8000)], RANDOM)
+    await eventually(lambda: "random-picker" in plugins(service), "the mended one")
+    assert await told(service) == (None, None, {"taken": 2, "refused": 1})
+
+
+async def test_a_configuration_on_which_a_plugin_fails_is_told_as_well_and_tried_again(
+    service: PickerService, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = service.desk.pipeline
+    with capture_logs() as logs:
+        await owner.publish([endpoint("a", 8000)], ODD)
+        await eventually(lambda: bool(service.config.problem), "the failure")
+    (line,) = [one for one in logs if one["event"] == "config.failed"]
+    assert line["exc_info"]
+    note, problem, counts = await told(service)
+    assert note == problem == "test: KeyError: 'nothing there'"
+    assert counts == {"taken": 1, "refused": 1}
+    assert service.desk.pipeline is running
+    assert service.bus.handler_errors == 0
+    monkeypatch.setattr(OddScorer, "fails", False)
+    await eventually(lambda: "odd-scorer" in plugins(service), "another try", timeout=20.0)
+    assert (await told(service))[:2] == (None, None)
+
+
+async def test_without_a_published_configuration_the_default_runs_again(service: PickerService, owner: Owner) -> None:
+    await owner.publish([endpoint("a", 8000)])
+    await eventually(lambda: "prefix-cache-scorer" in plugins(service), "the default")
+    assert await told(service) == (None, None, {"taken": 2, "refused": 0})
+
+
+async def test_what_the_watcher_takes_a_picker_may_refuse(nats: NatsServer, tmp_path: Path) -> None:
+    """Experimental plugins are allowed to the one and not to the other."""
+    files = {name: tmp_path / f"{name}.yaml" for name in ("endpoints", "config")}
+    files["endpoints"].write_text("endpoints: [{name: a, address: 10.0.0.1, port: 8000}]\n")
+    files["config"].write_text(EXPERIMENTAL)
+    settings: dict[str, Any] = {f"{name}_file": str(path) for name, path in files.items()}
+    async with (
+        watcher(nats.url, allow_experimental_plugins=True, **settings),
+        serving(picker(nats.url)) as refusing,
+        serving(picker(nats.url, allow_experimental_plugins=True)) as taking,
+    ):
+        await eventually(lambda: "dcgm-extractor" in plugins(taking), "the picker that may")
+        await eventually(lambda: refusing.config.refused == 1, "the picker that may not")
+        note, problem, _ = await told(refusing)
+        assert note == problem
+        assert note is not None
+        assert "allow-experimental-plugins" in note
+        assert "prefix-cache-scorer" in plugins(refusing), "the default, which it began with"
+        assert await told(taking) == (None, None, {"taken": 1, "refused": 0})
+
+
+async def test_a_picker_follows_a_file_of_its_own_whatever_is_published(
+    nats: NatsServer, owner: Owner, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(RANDOM)
+    await owner.publish([endpoint("a", 8000)], QUEUE)
+    async with serving(picker(nats.url, config_file=str(path))) as service:
+        await eventually(lambda: service.replica.synced, "the facts")
+        assert "random-picker" in plugins(service)
+        path.write_text(BAD)
+        await eventually(lambda: bool(service.config.problem), "the refusal")
+        note, problem, counts = await told(service)
+        assert note == problem
+        assert f"{path}: plugins[0].type: 'no-such-scorer'" in str(note)
+        assert counts == {"taken": 0, "refused": 1}
+        path.write_text(QUEUE)
+        await eventually(lambda: "queue-scorer" in plugins(service), "the mended file")
+        assert await told(service) == (None, None, {"taken": 1, "refused": 1})

@@ -1,0 +1,94 @@
+"""The first choice is dead: Envoy takes the picker's next one, and the picker charges the server that really serves."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from pointsman.local.services import Picker
+from pointsman.local.stack import LocalStack, StackPlan, simulators
+from tests.protocol.system.conftest import decision, nothing_in_flight
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CONFIGURATION = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: random-picker
+  parameters: {maxNumOfEndpoints: 3}
+"""
+"""Nothing tells the picker that a server is dead, so it goes on to be a first choice."""
+DEAD = "model-2"
+REQUESTS = 30
+SERVED = 'pointsman_picker_served_total{by="'
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
+    """One picker, and three servers that are listed, of which one is gone."""
+    plan = StackPlan(
+        simulators=simulators(3, speed=20),
+        collectors=0,
+        pickers=1,
+        configuration=CONFIGURATION,
+        flags={"picker": {"drain-delay": "500ms", "seed": 7}},
+    )
+    async with LocalStack(plan, tmp_path_factory.mktemp("fallbacks")) as started:
+        await started[DEAD].kill()
+        yield started
+
+
+async def served(picker: Picker) -> Counter[str]:
+    """How often the first choice served, a fallback, and so on."""
+    lines = [line for line in (await picker.metrics()).splitlines() if line.startswith(SERVED)]
+    return Counter({line.removeprefix(SERVED).partition('"')[0]: int(float(line.split()[-1])) for line in lines})
+
+
+async def test_every_request_is_answered_and_counted_by_who_served_it(
+    stack: LocalStack, client: httpx.AsyncClient
+) -> None:
+    [picker] = stack.pickers
+    before, expected = await served(picker), Counter[str]()
+    for number in range(REQUESTS):
+        body = {"model": "simulated", "prompt": f"request {number}", "max_tokens": 1}
+        response = await client.post("/v1/completions", json=body)
+        assert response.status_code == 200, response.text
+        made = await decision(stack.pickers, response.headers["x-request-id"])
+        first, by = made["endpoint"].removeprefix("default/"), response.headers["x-simulator-endpoint"]
+        assert by != DEAD
+        assert (by != first) is (first == DEAD)
+        expected["fallback" if first == DEAD else "first choice"] += 1
+    assert expected["fallback"] > 3, "the dead server was seldom chosen"
+    await nothing_in_flight(stack.pickers)
+    assert +(await served(picker) - before) == expected
+
+
+async def test_the_load_is_charged_to_the_server_that_really_serves(
+    stack: LocalStack, client: httpx.AsyncClient
+) -> None:
+    [picker] = stack.pickers
+    body = {"model": "simulated", "prompt": "Where to?", "max_tokens": 30_000, "ignore_eos": True, "stream": True}
+    for _ in range(REQUESTS):
+        async with client.stream("POST", "/v1/completions", json=body) as response:
+            arriving = response.aiter_bytes()  # kept: an iterator that is let go of closes the connection
+            assert await anext(arriving)
+            made = await decision(stack.pickers, response.headers["x-request-id"])
+            by = f"default/{response.headers['x-simulator-endpoint']}"
+            charged = await own(picker)
+            assert list(charged) == [by]
+            assert charged[by]["requests"] == 1
+        await nothing_in_flight(stack.pickers)
+        if made["endpoint"] == f"default/{DEAD}":
+            assert by != made["endpoint"]
+            return
+    pytest.fail(f"{DEAD} was never the first choice")
+
+
+async def own(picker: Picker) -> dict[str, Any]:
+    """What the picker itself has in flight, by endpoint."""
+    found: dict[str, Any] = (await picker.state())["own_inflight"]
+    return found

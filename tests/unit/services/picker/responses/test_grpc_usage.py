@@ -1,0 +1,135 @@
+"""The usage of vLLM's gRPC responses, however they are cut. Messages are made by protobuf's own runtime."""
+
+import gzip
+import struct
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.picker.chunks import Held
+from services.picker.requests.request import Headers
+from services.picker.responses.reader import Interest, ResponseReader
+from services.picker.responses.usage import NOTHING, Usage
+from tests.unit.services.picker.requests.vllm_schema import message
+
+
+def frame(data: bytes, flag: int = 0) -> bytes:
+    return struct.pack(">BI", flag, len(data)) + data
+
+
+def piece(completion: int, prompt: int = 7, cached: int = 0) -> bytes:
+    chunk = message(
+        "GenerateStreamChunk",
+        token_ids=[1, 2, 3],
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+    )
+    return frame(message("GenerateResponse", chunk=chunk).SerializeToString())
+
+
+def complete(completion: int = 10, prompt: int = 7, cached: int = 4) -> bytes:
+    whole = message(
+        "GenerateComplete",
+        output_ids=[300] * completion,
+        finish_reason="stop",
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+    )
+    return frame(message("GenerateResponse", complete=whole).SerializeToString())
+
+
+def reader(
+    api: str = "generate",
+    kind: str = "application/grpc",
+    encoding: str = "",
+    limit: int = 2**20,
+    held: Held | None = None,
+) -> ResponseReader:
+    made = ResponseReader(limit=limit, api=api, held=held)
+    assert made.begin(Headers([("content-type", kind), ("grpc-encoding", encoding)])) is Interest.READ
+    return made
+
+
+def told(pieces: Iterable[bytes], one: ResponseReader) -> Usage:
+    for piece in pieces:
+        assert one.feed(piece, False) == piece
+    assert one.feed(b"", True) == b""
+    return one.usage
+
+
+@given(st.lists(st.integers(0, 200), max_size=12))
+def test_usage_is_read_wherever_messages_are_cut(places: list[int]) -> None:
+    text = piece(1) + piece(2) + complete()
+    edges = [0, *sorted({place % (len(text) + 1) for place in places}), len(text)]
+    held = Held()
+    assert told([text[start:end] for start, end in pairwise(edges)], reader(held=held)) == Usage(7, 10, 4)
+    assert held.size == 0
+
+
+def test_of_a_stream_that_breaks_off_its_last_piece_counts() -> None:
+    assert told([piece(1), piece(2, cached=3), complete()[:-1]], reader()) == Usage(7, 2, 3)
+
+
+def test_each_of_several_answers_to_one_request_has_its_own_output() -> None:
+    assert told([piece(1), complete(10), piece(1), complete(5)], reader()) == Usage(7, 15, 4)
+
+
+def test_embeddings_tell_their_prompt() -> None:
+    sent = message("EmbedResponse", embedding=[0.5] * 100, prompt_tokens=9, embedding_dim=100)
+    assert told([frame(sent.SerializeToString())], reader("embeddings")) == Usage(9, None, None)
+
+
+def test_compressed_messages_are_read() -> None:
+    text = frame(gzip.compress(complete()[5:]), 1)
+    assert told([text], reader(encoding="gzip", kind="Application/gRPC+proto")) == Usage(7, 10, 4)
+    assert told([text], reader(encoding="zstd")) == NOTHING
+    assert told([text, complete(1)], reader()) == Usage(7, 1, 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"no healthy upstream",
+        frame(b"\xff\xff\xff"),
+        frame(b"\x12\x03\xff\xff\xff"),
+        frame(b""),
+        complete(0, 0, 0),
+        b"\x00" * 1000,
+        b"",
+    ],
+)
+def test_what_tells_no_usage_passes(text: bytes) -> None:
+    assert told([text[:3], text[3:]], reader()) == NOTHING
+
+
+def test_a_message_beyond_the_limit_is_passed_over_and_the_next_one_is_read() -> None:
+    large, held = complete(5000), Held()
+    text = large + complete(1) + large
+    for size in (1, 7, 100, len(text)):
+        one = reader(limit=100, held=held)
+        for at in range(0, len(text), size):
+            one.feed(text[at : at + size], False)
+            assert held.size <= 105
+        assert one.usage == Usage(7, 1, 4)
+
+
+def test_nothing_is_held_where_there_is_no_room() -> None:
+    held = Held(50)
+    held.size = 45
+    one = reader(held=held)
+    assert told([complete()[:20], complete()[20:]], one) == NOTHING
+    assert held.size == 45
+    assert told([complete()], reader(held=held)) == Usage(7, 10, 4)
+
+
+@pytest.mark.parametrize(
+    ("api", "kind"),
+    [("chat", "application/grpc"), ("", "application/grpc"), ("generate", "application/grpc-web"), ("generate", "")],
+)
+def test_other_responses_arent_read(api: str, kind: str) -> None:
+    assert ResponseReader(api=api).begin(Headers([("content-type", kind)])) is Interest.NOTHING

@@ -1,0 +1,196 @@
+"""Pools that serve only models that they name: what a client may say to get another one, and doesn't."""
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from services.picker.extproc.messages import BodyMode
+from services.picker.names import REWRITE_HEADERS
+from services.picker.state.view import View
+from shared.model import Model, ModelRewrite, RewriteRule, Target
+from tests.unit.services.picker.desk import PickerDesk, destinations, refused
+from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers
+from tests.unit.services.picker.requests.vllm_schema import message
+from tests.unit.services.picker.world import pool
+
+VLLM_GRPC = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: vllmgrpc-parser
+requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}
+"""
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "user", "content": "hi"}]
+MULTIPART = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nsecret\r\n--b--\r\n'
+
+Modes = tuple[BodyMode, BodyMode]
+
+
+def by_models() -> tuple[View, dict[str, Any]]:
+    """Closed by an InferenceModel; `dear` is named too, and split."""
+    view = pool("a1")
+    view.upsert("pool.model.m", Model(name="m", model_name="cheap"))
+    view.upsert("pool.model.d", Model(name="d", model_name="dear", targets=(Target(model="dear-v1"),)))
+    return view, {}
+
+
+def by_setting() -> tuple[View, dict[str, Any]]:
+    """Closed by `--require-named-models`; a rewrite names what it serves."""
+    view = pool("a1")
+    targets = (Target(model="dear-v1"),)
+    same = RewriteRule(models=("cheap",), targets=(Target(model="cheap"),))
+    view.upsert("pool.rewrite.r", ModelRewrite(name="r", rules=(RewriteRule(models=("dear",), targets=targets), same)))
+    return view, {"named_models_only": True}
+
+
+CLOSED = pytest.mark.parametrize("closed", [by_models, by_setting])
+
+
+class Closed(PickerDesk):
+    """A picker of a closed pool."""
+
+    def __init__(self, closed: Any, document: str = "", *, everything: bool = False) -> None:
+        view, options = closed()
+        if everything:
+            view.upsert(
+                "pool.rewrite.all", ModelRewrite(name="all", rules=(RewriteRule(targets=(Target(model="cheap"),)),))
+            )
+        super().__init__(view, document, **options)
+
+    def ask(
+        self,
+        sent: Any,
+        path: str = CHAT,
+        *,
+        method: str = "POST",
+        modes: Modes = LEAN,
+        more: dict[str, str] | None = None,
+        end: bool = True,
+    ) -> tuple[int, str]:
+        """(status, the body's text) of a refusal, or (200, the target model)."""
+        data = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
+        said = {":method": method, ":path": path, **(more or {})}
+        shown = modes[0] in (BodyMode.NONE, BodyMode.STREAMED)
+        exchange, answers = self.begin(headers(said, modes=modes), *([] if shown else [body(data, end=end)]))
+        exchange.end()
+        if exchange.closed and answers[-1].status:
+            answer = refused(answers)
+            return answer.status, answer.body.decode()
+        assert destinations(answers) == "10.0.0.1:8000"
+        return 200, self.ring.newest(1)[0].model
+
+
+@CLOSED
+@pytest.mark.parametrize("header", REWRITE_HEADERS)
+def test_a_header_leads_to_no_model_that_the_pool_doesnt_name(closed: Any, header: str) -> None:
+    view, options = closed()
+    view.upsert("pool.model.plain", Model(name="plain", model_name="plain"))
+    picker = Closed(lambda: (view, options))
+    assert picker.ask({"model": "secret", "messages": MESSAGES})[0] == 404
+    status, text = picker.ask({"model": "plain", "messages": MESSAGES}, more={header: "secret"})
+    assert (status, json.loads(text)["error"]["type"]) == (404, "model_not_found")
+    assert "'secret' is none that this pool serves" in text
+    assert picker.ask({"model": "plain", "messages": MESSAGES}, more={header: "dear"}) == (200, "dear")
+    assert picker.ask({"model": "dear", "messages": MESSAGES}, more={header: "secret"}) == (200, "dear-v1"), "by rule"
+    assert picker.ask({"model": "secret", "messages": MESSAGES}, more={header: "plain"})[0] == 404
+
+
+@CLOSED
+@pytest.mark.parametrize("model", [{}, {"model": ""}, {"model": None}])
+@pytest.mark.parametrize("asked", ["secret", "cheap", ""])
+def test_a_header_stands_for_no_model_that_a_body_lacks(closed: Any, model: dict[str, Any], asked: str) -> None:
+    more = {REWRITE_HEADERS[1]: asked} if asked else {}
+    status, text = Closed(closed).ask({"messages": MESSAGES, **model}, more=more)
+    assert (status, json.loads(text)["error"]["type"]) == (400, "invalid_request_error")
+    assert "model not found in request body" in text
+
+
+@CLOSED
+def test_a_rule_for_every_model_names_them_all_and_supplies_a_missing_one(closed: Any) -> None:
+    picker = Closed(closed, everything=True)
+    for sent in ({"messages": MESSAGES}, {"model": "any", "messages": MESSAGES}):
+        assert picker.ask(sent, more={REWRITE_HEADERS[0]: "secret"}) == (200, "cheap")
+    assert picker.ask(b"{}", "/v1/rerank") == (200, "")
+    assert picker.ask(b"", modes=(BodyMode.NONE, BodyMode.NONE)) == (200, "")
+
+
+@CLOSED
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("/v1/rerank", {"model": "secret", "query": "q"}),
+        ("/tokenize", {"model": "secret", "prompt": "p"}),
+        ("/v1/audio/transcriptions", MULTIPART),
+        ("/v1/complet%69ons", {"model": "secret", "prompt": "p"}),
+        ("/v1/rerank", b"not JSON"),
+    ],
+)
+@pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX], ids=["buffered", "full duplex"])
+def test_a_body_that_no_parser_reads_could_be_for_any_model(closed: Any, path: str, sent: Any, modes: Modes) -> None:
+    status, text = Closed(closed).ask(sent, path, modes=modes)
+    assert (status, json.loads(text)["error"]["type"]) == (400, "invalid_request_error")
+    assert "can't be seen" in text
+
+
+@CLOSED
+@pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.STREAMED])
+def test_a_body_that_the_proxy_keeps_could_be_for_any_model(closed: Any, mode: BodyMode) -> None:
+    picker = Closed(closed)
+    assert picker.ask(b"", modes=(mode, BodyMode.NONE))[0] == 400
+    assert picker.ask(b"", modes=(mode, BodyMode.NONE), method="GET")[0] == 400, "a GET with a body"
+
+
+@CLOSED
+def test_a_body_of_which_the_proxy_shows_the_beginning_could_be_for_any_model(closed: Any) -> None:
+    partial, whole = (BodyMode.BUFFERED_PARTIAL, BodyMode.NONE), {"model": "cheap", "messages": MESSAGES}
+    picker = Closed(closed)
+    assert picker.ask(json.dumps(whole).encode()[:20], modes=partial, end=False)[0] == 400
+    assert picker.ask(whole, modes=partial) == (200, "cheap")
+
+
+@CLOSED
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "GET", "DELETE"])
+def test_a_body_of_another_method_is_read_by_nobody(closed: Any, method: str) -> None:
+    assert Closed(closed).ask({"model": "secret", "prompt": "p"}, COMPLETION, method=method)[0] == 400
+
+
+@CLOSED
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE"])
+@pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX, (BodyMode.NONE, BodyMode.NONE)])
+def test_a_request_without_a_body_is_for_no_model(closed: Any, method: str, modes: Modes) -> None:
+    _, answers = Closed(closed).begin(headers({":method": method, ":path": "/v1/models"}, modes=modes, end=True))
+    assert destinations(answers) == "10.0.0.1:8000"
+
+
+@CLOSED
+def test_what_no_model_reads_passes_where_it_names_none(closed: Any) -> None:
+    picker = Closed(closed)
+    assert picker.ask({"items": [{"role": "user"}]}, "/v1/conversations") == (200, "")
+    assert picker.ask({"items": [{"role": "user"}], "model": "secret"}, "/v1/conversations")[0] == 404
+    assert picker.ask({"model": "secret", "messages": MESSAGES}, "/v1/messages/count_tokens")[0] == 404
+
+
+@CLOSED
+def test_a_grpc_call_names_no_model(closed: Any) -> None:
+    payload: bytes = message("GenerateRequest", text="hello").SerializeToString()
+    sent = {
+        ":method": "POST",
+        ":path": "/vllm.grpc.engine.VllmEngine/Generate",
+        "content-type": "application/grpc",
+    }
+    for everything, status in ((False, 400), (True, 0)):
+        picker = Closed(closed, VLLM_GRPC, everything=everything)
+        _, answers = picker.begin(
+            headers(sent, modes=FULL_DUPLEX), body(struct.pack(">BI", 0, len(payload)) + payload, end=True)
+        )
+        assert answers[-1].status == status
+
+
+def test_an_open_pool_takes_all_of_it() -> None:
+    picker = PickerDesk(pool("a1"))
+    for path, data in (("/v1/rerank", b'{"model": "x"}'), ("/v1/audio/transcriptions", MULTIPART)):
+        _, answers = picker.begin(headers({":method": "POST", ":path": path}, modes=LEAN), body(data, end=True))
+        assert destinations(answers) == "10.0.0.1:8000"

@@ -1,0 +1,60 @@
+"""What a picker's settings say together."""
+
+import pytest
+
+from services.picker.settings import PickerSettings
+from shared.config import Invalid
+from shared.service import parse
+
+
+def read(*argv: str, **environ: str) -> PickerSettings:
+    return parse(PickerSettings, argv, environ, "pointsman picker")
+
+
+def problems(*argv: str, **environ: str) -> list[str]:
+    with pytest.raises(Invalid) as caught:
+        read(*argv, **environ)
+    return caught.value.lines()
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (("--drain-timeout", "2s"), "of 2s nothing is left for the open streams after a delay of 2s"),
+        (("--drain-timeout", "0"), "of 0s nothing is left for the open streams after a delay of 2s"),
+        (("--drain-delay", "45s"), "of 30s nothing is left for the open streams after a delay of 45s"),
+    ],
+)
+def test_a_drain_leaves_the_open_streams_time_after_the_delay(argv: tuple[str, ...], problem: str) -> None:
+    assert problems(*argv) == [
+        f"--drain-timeout and --drain-delay: {problem}; a longer time-out or a shorter delay is needed"
+    ]
+
+
+def test_the_problem_names_where_the_values_are_from() -> None:
+    [problem] = problems("--drain-timeout", "1s", POINTSMAN_DRAIN_DELAY="5s")
+    assert problem.startswith("--drain-timeout and POINTSMAN_DRAIN_DELAY: of 1s ")
+
+
+def test_without_a_delay_any_time_out_will_do_also_none() -> None:
+    settings = read("--drain-delay", "0s", "--drain-timeout", "0s")
+    assert (settings.drain_delay, settings.drain_timeout) == (0.0, 0.0)
+    assert read("--drain-timeout", "2.1s").drain_timeout == 2.1
+
+
+def test_what_is_wrong_by_itself_is_told_by_itself() -> None:
+    assert [line.split(":")[0] for line in problems("--drain-timeout", "soon", "--drain-delay", "45s")] == [
+        "--drain-timeout"
+    ]
+
+
+def test_what_every_tier_checks_is_checked() -> None:
+    assert problems("--nats-user", "u") == ["--nats-user and --nats-password: one is given without the other"]
+
+
+def test_a_body_as_large_as_may_be_has_to_find_room() -> None:
+    assert problems("--max-request-body", "1G") == [
+        "--max-held-bodies and --max-request-body: 536870912 bytes for all bodies together don't hold one of "
+        "1000000000; at least as many are needed"
+    ]
+    assert read("--max-request-body", "1G", "--max-held-bodies", "1G").max_held_bodies == 10**9

@@ -1,8 +1,8 @@
 """`pointsman check FILE…`: validates EndpointPickerConfigs and endpoints files, and says what they would run.
 
-Reads as the watcher does (`services.watcher`), with the plugin types of every tier that is installed. Each argument is
-a set of its own: a file, a directory whose files have to fit together, or `-` for standard input. Every error is told
-at once, with its path in the document; then the exit code is 1.
+Reads as the watcher does (`services.watcher.files`), with the plugin types of every tier that is installed. Each
+argument is a set of its own: a file, a directory whose files together are what `--endpoints-file` may name, or `-` for
+standard input. Every error is told at once, with its path in the document; then the exit code is 1.
 """
 
 import argparse
@@ -14,16 +14,15 @@ import msgspec
 from msgspec import Struct
 
 from pointsman.description import Description, describe
-from services.watcher.configuration import validate
-from services.watcher.documents import Documents, by_line, read_documents
-from services.watcher.files import SUFFIXES
+from services.watcher.files import FileReader, Limits, Reading, Unusable, list_files, read_bytes, reason, within
 from services.watcher.resources import Resource
-from services.watcher.sources import Reset
-from services.watcher.state import merge
+from services.watcher.sources import Event
+from services.watcher.state import State
 from shared.config.loaded import LoadedConfig
-from shared.config.problems import Invalid, Problem, Problems
+from shared.config.problems import Invalid, Problem
 from shared.model import Endpoint, Model, ModelRewrite, Objective, Pool, Target, join_host_port
 from shared.plugin import Registry, Tier
+from shared.quantities import parse_size
 
 STDIN = "-"
 SHOWN = 20
@@ -46,11 +45,11 @@ class Checked(Struct, kw_only=True, rename="camel"):
 
 
 class Checker:
-    """Checks files with one set of plugin types."""
+    """Checks files with one set of plugin types, as a watcher with these limits reads them."""
 
-    def __init__(self, registry: Registry, *, allow_experimental: bool = False) -> None:
-        self._registry = registry
-        self._allow_experimental = allow_experimental
+    def __init__(self, registry: Registry, *, allow_experimental: bool = False, limits: Limits | None = None) -> None:
+        self._reader = FileReader(None, lambda: registry, allow_experimental=allow_experimental)
+        self._limits = limits or Limits()
 
     def file(self, path: str) -> Checked:
         """One file, or standard input."""
@@ -59,40 +58,30 @@ class Checker:
     def directory(self, path: str) -> list[Checked]:
         """A directory's files, which state one set together."""
         try:
-            files = sorted(one for one in Path(path).iterdir() if one.suffix in SUFFIXES and one.name[0] != ".")
-        except OSError as error:
-            return [Checked(origin=path, errors=[_unreadable(error)])]
-        if not files:
-            return [Checked(origin=path, errors=[Problem("", f"no {', '.join(SUFFIXES)} file in it")])]
-        checked: dict[str, Checked] = {}
-        good: dict[str, Reset] = {}
-        for file in files:
-            origin = str(file)
-            checked[origin], documents = self._file(origin)
-            if documents is not None:
-                good[origin] = Reset(origin, documents)
-        for origin, problem in merge(good)[1]:
-            checked[origin].errors.append(problem)
-            checked[origin].ok = False
-        return list(checked.values())
+            files = list_files(Path(path), self._limits.files)
+        except (OSError, Unusable) as error:
+            return [Checked(origin=path, errors=[Problem("", reason(error))])]
+        found = [self._file(str(one)) for one in files]
+        state = State()
+        state.apply([event for _, event in found], now=0.0)
+        problems = state.problems()
+        for checked, _ in found:
+            checked.errors = problems.get(checked.origin, [])
+            checked.ok = not checked.errors
+        return [checked for checked, _ in found]
 
-    def _file(self, path: str) -> tuple[Checked, Documents | None]:
-        """What is to be said, and the documents where they are sound."""
+    def _file(self, path: str) -> tuple[Checked, Event]:
+        """What is to be said, and what a watcher would make of it."""
         origin = "standard input" if path == STDIN else path
         try:
-            data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
-            text = data.decode("utf-8")
-        except OSError as error:
-            return Checked(origin=origin, errors=[_unreadable(error)]), None
-        except UnicodeDecodeError as error:
-            return Checked(origin=origin, errors=[Problem("", f"byte {error.start} isn't UTF-8: {error.reason}")]), None
-        problems = Problems()
-        documents = read_documents(text, origin, problems)
-        loaded = self._configuration(documents, problems)
+            reading = self._reader.read(origin, self._bytes(path))
+        except (OSError, Unusable) as error:
+            reading = Reading(errors=(Problem("", reason(error)),))
+        documents, loaded = reading.documents, reading.loaded
         checked = Checked(
             origin=origin,
-            ok=not problems.errors,
-            errors=by_line(dict.fromkeys(problems.errors)),
+            ok=not reading.errors,
+            errors=list(reading.errors),
             warnings=[*documents.warnings, *(loaded.warnings if loaded else ())],
             configuration=describe(loaded) if loaded else None,
             endpoints=documents.endpoints,
@@ -101,14 +90,11 @@ class Checker:
         )
         if loaded is not None:
             checked.warnings += _unmade(loaded)
-        return checked, documents if checked.ok else None
+        return checked, reading.event(origin)
 
-    def _configuration(self, documents: Documents, problems: Problems) -> LoadedConfig | None:
-        try:
-            return validate(documents, lambda: self._registry, allow_experimental=self._allow_experimental)
-        except Invalid as error:
-            problems.errors += error.problems
-            return None
+    def _bytes(self, path: str) -> bytes:
+        limit = self._limits.file_size
+        return within(sys.stdin.buffer.read(limit + 1), limit) if path == STDIN else read_bytes(path, limit)
 
 
 def _unmade(config: LoadedConfig) -> list[Problem]:
@@ -120,10 +106,6 @@ def _unmade(config: LoadedConfig) -> list[Problem]:
         except Invalid as error:
             found += [Problem(one.path, f"can't be made on this machine: {one.message}") for one in error.problems]
     return found
-
-
-def _unreadable(error: OSError) -> Problem:
-    return Problem("", f"can't be read: {error.strerror or error}")
 
 
 def text(checked: Checked) -> list[str]:
@@ -181,7 +163,11 @@ def _targets(targets: Sequence[Target]) -> str:
 def main(argv: Sequence[str]) -> int:
     """`pointsman check`: 0 when all is well, 1 when a file isn't, 2 for a mistake in the arguments."""
     arguments = _parser().parse_args(list(argv))
-    checker = Checker(Registry.installed(), allow_experimental=arguments.allow_experimental_plugins)
+    checker = Checker(
+        Registry.installed(),
+        allow_experimental=arguments.allow_experimental_plugins,
+        limits=Limits(file_size=arguments.max_file_size, files=arguments.max_files),
+    )
     checked: list[Checked] = []
     for path in arguments.files:
         checked += checker.directory(path) if Path(path).is_dir() else [checker.file(path)]
@@ -198,6 +184,13 @@ def main(argv: Sequence[str]) -> int:
     return 0 if ok else 1
 
 
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pointsman check",
@@ -211,5 +204,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--allow-experimental-plugins", action="store_true", help="accept plugin types of alpha stability"
     )
+    parser.add_argument(
+        "--max-file-size", type=_size, default=Limits().file_size, metavar="SIZE", help="as the watcher's (16Mi)"
+    )
+    parser.add_argument("--max-files", type=int, default=Limits().files, metavar="N", help="as the watcher's (1000)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="for humans or for machines")
     return parser

@@ -17,11 +17,15 @@ COMMANDS = {
     "probe": ("pointsman.probe", "scrape a model server once and show what is made of it"),
 }
 
+INTERRUPTED = 130
+"""What shells say of a process that Ctrl-C has ended."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name; its exit code, or 2 for a command that doesn't exist.
 
-    1, and no word, when nobody reads what is printed any more (`pointsman picker --help | head -1`).
+    1, and no word, when nobody reads what is printed any more (`pointsman picker --help | head -1`); 130, and no word,
+    after Ctrl-C where the command doesn't handle it, such as while its modules are imported.
     """
     try:
         try:
@@ -29,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             if sys.stdout is not None:  # it is None when it was closed by whoever started the process
                 sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still writes at its end
         return 1

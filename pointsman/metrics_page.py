@@ -28,7 +28,8 @@ INTRODUCTION = """\
 
 Every process serves Prometheus metrics at `/metrics` of its admin port, with those of its Python process (`process_…`,
 `python_…`). Which ones to watch, says [operations](operations.md#what-to-watch). Histograms have `_bucket`,
-`_sum` and `_count` series. Labels that clients choose are bounded: after `--metrics-models` models the rest is `other`.
+`_sum` and `_count` series. Labels that clients choose are bounded: after `--metrics-models` models the rest is `other`,
+and so is a refused request's model as long as no resource names it and no request for it was routed.
 This page is made from the code by `make docs`.
 """
 PRESENT_TEXT = """\

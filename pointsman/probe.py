@@ -155,7 +155,7 @@ class Probe:
         by_format: bool = True,
     ) -> list[Page]:
         """Fetch the page as often as was asked for, or until that fails, and have all read it, or those sources whose
-        format it has."""
+        format it has. After a failure what was read before it is told first."""
         readings = [Reading(feed, self._endpoint) for feed in feeds]
         page, seconds = b"", 0.0
         for number in range(self._options.count):
@@ -165,10 +165,9 @@ class Probe:
             try:
                 page = await fetch(url, asker)
             except ScrapeError as error:
-                told = partial(
-                    Page, url=url, ok=False, scrapes=number, error=str(error), hint=HINTS.get(error.kind, "")
-                )
-                return [told(source=asker.name)]
+                hint = HINTS.get(error.kind, "")
+                failed = Page(source=asker.name, url=url, ok=False, scrapes=number, error=str(error), hint=hint)
+                return [*(self._read(one, url, len(page), seconds, timed) for one in readings if one.pages), failed]
             seconds = time.monotonic() - at
             if by_format:
                 readings = [one for one in readings if one.feed.source.OUTPUT == _format(page)]
@@ -177,18 +176,19 @@ class Probe:
         if not readings:
             why = f"its format is {_format(page)}, which no source of the configuration gives"
             return [Page(source=asker.name, url=url, ok=False, bytes=len(page), error=why)]
-        return [
-            Page(
-                source=one.feed.source.name,
-                url=url,
-                ok=True,
-                scrapes=one.pages,
-                bytes=len(page),
-                seconds=seconds if timed else msgspec.UNSET,
-                extractions=one.extractions(self._decided),
-            )
-            for one in readings
-        ]
+        return [self._read(one, url, len(page), seconds, timed) for one in readings]
+
+    def _read(self, reading: Reading, url: str, size: int, seconds: float, timed: bool) -> Page:
+        """What was read of a page of `size` bytes, and in how many seconds where that says anything."""
+        return Page(
+            source=reading.feed.source.name,
+            url=url,
+            ok=True,
+            scrapes=reading.pages,
+            bytes=size,
+            seconds=seconds if timed else msgspec.UNSET,
+            extractions=reading.extractions(self._decided),
+        )
 
     def _decided(self, binding: Binding) -> dict[str, str]:
         decided = binding.describe()

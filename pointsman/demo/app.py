@@ -62,6 +62,9 @@ async def _main(settings: DemoSettings) -> int:
         try:
             with _signals(demo, screen):
                 code = await demo.run()
+        except asyncio.CancelledError:  # Ctrl-C before it was ours to handle: nothing has been started
+            screen.close()
+            code = INTERRUPTED
         except (PortTaken, BinaryMissing, ConfigurationError, ProcessError, DemoError) as error:
             screen.close()
             _refuse(str(error))

@@ -5,7 +5,7 @@ aiohttp, because the load shares this machine with all that it is meant to load.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
@@ -20,11 +20,19 @@ ATTEMPTS = 3
 TIMEOUT = 30.0
 """Seconds for one attempt."""
 SERVED_BY = "x-simulator-endpoint"
-_HEADERS = {"content-type": "application/json"}
+
+
+async def nobody(request_id: str) -> str:
+    """No server has begun to answer that request."""
+    return ""
 
 
 class Client:
-    """Sends a mix of requests to a URL. Use as an async context manager; leaving it drops what is still open."""
+    """Sends a mix of requests to a URL. Use as an async context manager; leaving it drops what is still open.
+
+    `begun_by` tells, of a request that no server's answer came for, the server that had begun one all the same; empty
+    when none had.
+    """
 
     def __init__(
         self,
@@ -32,12 +40,14 @@ class Client:
         mix: Mix,
         tally: Tally,
         *,
+        begun_by: Callable[[str], Awaitable[str]] = nobody,
         most_open: int = 200,
         timeout: float = TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mix = mix
         self._tally = tally
+        self._begun_by = begun_by
         self._clock = clock
         self._gate = asyncio.Semaphore(most_open)
         self._open: set[asyncio.Task[None]] = set()
@@ -69,19 +79,21 @@ class Client:
         """Send one request until it has its outcome."""
         self._tally.sent += 1
         began = self._clock()
-        for _ in range(ATTEMPTS):
-            if await self._attempt(request, began):
+        for attempt in range(ATTEMPTS):
+            if await self._attempt(request, f"demo-{request.number}-{attempt}", began):
                 return
         self._tally.has_failed(f"cut off by killed servers {ATTEMPTS} times")
 
-    async def _attempt(self, request: Request, began: float) -> bool:
-        """Send it once; whether that was its outcome. False: a killed server cut the answer off."""
+    async def _attempt(self, request: Request, name: str, began: float) -> bool:
+        """Send it once, by that name; whether that was its outcome. False: a killed server cut the answer off."""
         started, server, first = self._clock(), "", None
-        answer = Answer(request)
+        answer, headers = Answer(request), {"content-type": "application/json", "x-request-id": name}
         try:
-            async with self._session.post(request.path, data=request.body, headers=_HEADERS) as response:
+            async with self._session.post(request.path, data=request.body, headers=headers) as response:
                 server = response.headers.get(SERVED_BY, "")
                 if response.status != 200:
+                    if not server and await self._is_cut(server, name, started):
+                        return False
                     text = (await response.read())[:200].decode(errors="replace")
                     self._tally.has_failed(f"status {response.status} from {server or 'Envoy'}: {text}")
                     return True
@@ -90,7 +102,7 @@ class Client:
                     if first is None and answer.begun and request.stream:
                         first = self._clock() - began
         except (aiohttp.ClientError, TimeoutError) as error:
-            if self._tally.is_cut(server, started, self._clock()):
+            if await self._is_cut(server, name, started):
                 return False
             what = f"{type(error).__name__}: {error}".rstrip(": ")
             self._tally.has_failed(f"the answer of {server} broke off: {what}" if server else f"no answer: {what}")
@@ -101,6 +113,12 @@ class Client:
             now = self._clock()
             self._tally.is_right(server, answer.usage, first, now - began, now)
         return True
+
+    async def _is_cut(self, server: str, name: str, started: float) -> bool:
+        """Whether a killed server had begun to answer; `server` is the one whose answer's head came, if one did."""
+        if server or not self._tally.killed_since(started):
+            return self._tally.is_cut(server, started)
+        return self._tally.is_cut(await self._begun_by(name), started, unseen=True)
 
     def _closed(self, task: asyncio.Task[None]) -> None:
         self._open.discard(task)

@@ -6,9 +6,10 @@ process be killed itself.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from pointsman.demo.access_log import AccessLog
 from pointsman.demo.client import Client
 from pointsman.demo.journal import Journal
 from pointsman.demo.load import Mix
@@ -27,7 +28,7 @@ from pointsman.local.process import Process
 from pointsman.local.stack import LocalStack
 
 GOOD, BAD, INTERRUPTED = 0, 1, 130
-"""Exit codes; the last is that of a demo that was interrupted before there was anything to see."""
+"""Exit codes; the last is that of a demo that was interrupted before it sent a request."""
 LOOK_EVERY = 0.5
 """Seconds between two pictures."""
 WARM_UP = 20.0
@@ -150,12 +151,16 @@ class Demo:
         settings, tally = self._settings, self._tally
         async with Watch(stack, self._conditions, self._clock) as watch:
             await self._warm_up(watch)
+            if self._stopping.is_set():
+                self._screen.line("Interrupted before a request was sent.")
+                return INTERRUPTED
             for line in ["", *try_it(stack), ""]:
                 self._screen.line(line)
             journal = Journal(self._clock, self._screen.entry)
             journal.seen(f"Everything is up. {settings.rate:g} requests/s through Envoy, seed {settings.seed}.")
             script = Script(stack, watch, self._conditions, tally, journal, self._clock)
-            async with Client(stack.url, Mix(settings.rate, settings.seed), tally, clock=self._clock) as client:
+            mix, begun_by = Mix(settings.rate, settings.seed), _begun_by(stack)
+            async with Client(stack.url, mix, tally, begun_by=begun_by, clock=self._clock) as client:
                 await self._load(stack, client, watch, script, journal)
             lasted = journal.elapsed
             await self._settle(watch, journal)
@@ -246,6 +251,18 @@ class Demo:
 
     def __repr__(self) -> str:
         return f"<Demo {self.directory}, {self._tally!r}>"
+
+
+def _begun_by(stack: LocalStack) -> Callable[[str], Awaitable[str]]:
+    """Tells the name of the model server that had begun to answer a request, by Envoy's account."""
+    assert stack.envoy is not None, "the demo's plan has an Envoy"
+    log = AccessLog(stack.envoy.log)
+    names = {server.authority: server.name for server in stack.simulators}
+
+    async def begun_by(request_id: str) -> str:
+        return names.get(await log.begun_by(request_id), "")
+
+    return begun_by
 
 
 def _role(process: Process, stack: LocalStack) -> tuple[str, str]:

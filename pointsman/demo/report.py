@@ -44,6 +44,8 @@ def summary(
         lines.append(f"  happened      {', '.join(events)}")
     if tally.kills:
         lines.append(f"  kills         cut off {count(tally.cut, 'begun answer')}; the client asked again")
+        if tally.unseen:
+            lines.append(f"                {tally.unseen} of them while Envoy still held the head")
     if tally.held:
         lines.append(f"  load          {count(tally.held, 'request')} had to wait: too many were open")
     lines += [f"  {name:<13} {_decisions(buckets)}" for name, buckets in decisions.items()]

@@ -238,7 +238,9 @@ class Script:
 def _cut(kill: Kill) -> str:
     if not kill.cut:
         return "No answer had begun."
-    return f"{count(kill.cut, 'answer')} that had begun broke off; nobody can save those, the client asked again."
+    unseen = f", {kill.unseen} of them while Envoy still held the head" if kill.unseen else ""
+    broke = f"{count(kill.cut, 'answer')} that had begun broke off{unseen}"
+    return f"{broke}; nobody can save those, the client asked again."
 
 
 def _list(names: frozenset[str]) -> str:

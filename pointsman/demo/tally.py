@@ -1,8 +1,9 @@
 """What became of the load: counts and times, kept as the answers come in. No clock of its own.
 
-A request has failed when it gets another status than 200 or a wrong answer, or when its answer breaks off. One thing
-only is no failure: an answer that a killed server had begun. Nobody can save that one, so the client sends the request
-again; it is counted, and shown with the kill that it belongs to.
+A request has failed when it gets another status than 200, a wrong answer or none, or when its answer breaks off. One
+thing only is no failure: an answer that a killed server had begun. Nobody can save that one, so the client sends the
+request again; it is counted, and shown with the kill that it belongs to. That it had begun, the client has seen by its
+head, or Envoy says so; a request that just ended without an answer should have gone to another server.
 """
 
 from collections import Counter, deque
@@ -17,8 +18,6 @@ SPAN = 10.0
 _REASONS = 20
 """Reasons of failures that are kept apart; all further ones count as `OTHER`."""
 OTHER = "other reasons"
-_HEADLESS = 0.5
-"""Seconds after a kill in which Envoy may close a connection whose answer had begun without passing on its head."""
 
 
 class Kill(Struct):
@@ -28,6 +27,8 @@ class Kill(Struct):
     at: float
     cut: int = 0
     """Answers that it had begun and that were cut off."""
+    unseen: int = 0
+    """Those of them whose head Envoy still held, so that the client saw nothing."""
 
 
 class Tally:
@@ -40,6 +41,7 @@ class Tally:
         self.held = 0
         """Requests that had to wait because too many were open."""
         self.cut = 0
+        self.unseen = 0
         self.kills: deque[Kill] = deque(maxlen=50)
         self.reasons: Counter[str] = Counter()
         self.served: Counter[str] = Counter()
@@ -98,15 +100,21 @@ class Tally:
         self.kills.append(kill)
         return kill
 
-    def is_cut(self, server: str, started: float, now: float) -> bool:
-        """An answer of this server to an attempt that began at `started` broke off now: whether because of a kill.
+    def killed_since(self, started: float) -> bool:
+        """Whether a server was killed since."""
+        return any(kill.at >= started for kill in self.kills)
 
-        Without a server the connection ended before the answer's head was through: a kill's work if it has just been.
+    def is_cut(self, server: str, started: float, *, unseen: bool = False) -> bool:
+        """An answer that this server had begun to an attempt of `started` broke off: whether because of a kill.
+
+        `unseen`: Envoy says that it had begun; the client has not seen its head.
         """
         for kill in reversed(self.kills):
-            if kill.at >= started and (kill.server == server or (not server and now - kill.at < _HEADLESS)):
+            if kill.at >= started and kill.server == server:
                 kill.cut += 1
+                kill.unseen += unseen
                 self.cut += 1
+                self.unseen += unseen
                 return True
         return False
 

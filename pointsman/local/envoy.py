@@ -125,6 +125,8 @@ class Envoy(Process):
                 *("--log-level", log_level),
                 # Without hot restart there is no shared memory, by which several Envoys of one machine would collide.
                 "--disable-hot-restart",
+                # The access log keeps lines back for 10 s by default; whoever looks into it wants to see them.
+                *("--file-flush-interval-msec", "250"),
                 *extra,
             ],
             directory / f"{name}.log",

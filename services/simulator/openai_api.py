@@ -19,6 +19,9 @@ from services.simulator.inference import JSON, Handler, Inference, Whole, echo_h
 from services.simulator.metrics import CONTENT_TYPE
 from services.simulator.requests import Call, chat, completion, embedding
 from services.simulator.responses import Events, embeddings, whole
+from services.simulator.responses_api_answers import ResponseEvents
+from services.simulator.responses_api_answers import whole as whole_response
+from services.simulator.responses_api_requests import responses
 from services.simulator.server import ModelServer
 from services.simulator.settings import SimulatorSettings
 from shared.version import VERSION
@@ -40,6 +43,7 @@ class OpenAiApi:
             web.post("/v1/chat/completions", self._handler(chat, whole)),
             web.post("/v1/completions", self._handler(completion, whole)),
             web.post("/v1/embeddings", self._handler(embedding, vectors)),
+            web.post("/v1/responses", self._inference.handler(self._responses)),
             web.get("/v1/models", self._models),
             web.get("/health", self._health),
             web.get("/version", self._version),
@@ -52,6 +56,12 @@ class OpenAiApi:
             return await self._inference.generate(parse(body, id, self._server.settings), reply, whole, Events)
 
         return self._inference.handler(serve)
+
+    async def _responses(self, body: bytes, id: str, reply: Reply) -> web.StreamResponse:
+        call, asked = responses(body, id, self._server.settings)
+        return await self._inference.generate(
+            call, reply, partial(whole_response, asked=asked), partial(ResponseEvents, asked=asked)
+        )
 
     async def _models(self, request: web.Request) -> web.Response:
         settings, created = self._server.settings, int(self._server.started)

@@ -94,7 +94,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 class Call(Struct, frozen=True, kw_only=True):
     """A call of the API, ready for the engine."""
 
-    kind: Literal["chat", "completion", "embedding", "message"]
+    kind: Literal["chat", "completion", "embedding", "message", "response"]
     id: str
     model: str
     choices: tuple[Choice, ...]
@@ -162,7 +162,7 @@ def embedding(body: bytes, id: str, settings: SimulatorSettings) -> Call:
 
 
 def generation(
-    kind: Literal["chat", "completion", "message"],
+    kind: Literal["chat", "completion", "message", "response"],
     id: str,
     body: GenerationBody,
     prompts: list[Prompt],

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from pointsman.demo.client import ATTEMPTS, SERVED_BY, Client
@@ -149,6 +150,57 @@ async def test_an_answer_that_a_kill_cut_off_is_asked_for_again() -> None:
     assert tally.right == tally.sent
     assert tally.cut == tally.sent
     assert tally.served == {"model-2": tally.sent}
+
+
+async def headless(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    """Closes the connection without an answer, right after a kill."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def bad_gateway(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    """What Envoy answers when the server broke off before its answer was passed on."""
+    return web.Response(status=502)
+
+
+@pytest.mark.parametrize(("lost", "reason"), [(headless, "no answer: "), (bad_gateway, "status 502 from Envoy: ")])
+async def test_a_request_without_a_server_s_answer_is_a_failure_also_right_after_a_kill(
+    lost: Handler, reason: str
+) -> None:
+    """Envoy should have sent it to another server."""
+
+    async def killed(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        tally.killed("model-1", asyncio.get_running_loop().time())
+        return await lost(request, body)
+
+    async with loaded(killed) as (client, tally):
+        await send(client, tally, 10)
+    assert tally.failed == tally.sent
+    assert tally.cut == 0
+    assert all(one.startswith(reason) for one in tally.reasons)
+
+
+@pytest.mark.parametrize("lost", [headless, bad_gateway])
+async def test_unless_envoy_says_that_the_killed_server_had_begun(lost: Handler) -> None:
+    cut: dict[str, str] = {}
+
+    async def once(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        key = json.dumps(body)
+        if key in cut:
+            return await answer(request, body, name="model-2")
+        cut[key] = request.headers["x-request-id"]
+        tally.killed("model-1", asyncio.get_running_loop().time())
+        return await lost(request, body)
+
+    async def begun_by(request_id: str) -> str:
+        return "model-1" if request_id in cut.values() else ""
+
+    async with loaded(once, begun_by=begun_by) as (client, tally):
+        await send(client, tally, 10)
+    assert tally.right == tally.sent
+    assert tally.cut == tally.unseen == tally.sent
+    assert len(set(cut.values())) == len(cut), "each attempt has a name of its own"
 
 
 async def test_a_request_that_is_cut_off_again_and_again_has_failed() -> None:

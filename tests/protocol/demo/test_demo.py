@@ -75,10 +75,12 @@ class Runs:
         self._directory = directory
         self.all: list[Run] = []
 
-    async def __call__(self, *flags: str) -> Run:
+    async def __call__(self, *flags: str, code: str = "") -> Run:
+        """The command, or `main` after this code."""
         mark = uuid.uuid4().hex
+        command = ("-c", f"{code}\nsys.exit(main(sys.argv[1:]))") if code else ("-m", "pointsman", "demo")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pointsman", "demo", "--plain", *flags),
+            *(sys.executable, *command, "--plain", *flags),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -166,6 +168,51 @@ async def test_an_interrupt_during_the_start_ends_it(demo: Runs, tmp_path: Path,
     assert run.alive == []
     assert "Interrupted while it started. Everything is stopped again." in run.lines
     assert "Traceback" not in run.output
+    assert not (tmp_path / ".run").exists()
+
+
+PRELUDE = """
+import os, signal, sys
+from pointsman.demo import demo
+from pointsman.demo.app import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
+"""
+
+
+async def test_an_interrupt_before_it_can_be_handled_ends_it_without_a_word(demo: Runs, tmp_path: Path) -> None:
+    """Ctrl-C while modules are imported and the directory is made."""
+    code = """
+class Interrupted(demo.Demo):
+    def __init__(self, *given):
+        super().__init__(*given)
+        os.kill(os.getpid(), signal.SIGINT)
+
+demo.Demo = Interrupted
+"""
+    run = await demo(code=PRELUDE + code)
+    assert await run.end() == 130, run.output
+    assert "Traceback" not in run.output
+    assert "Starting" not in run.output
+    assert not (tmp_path / ".run").exists()
+
+
+async def test_an_interrupt_during_the_warm_up_ends_it(demo: Runs, tmp_path: Path) -> None:
+    """Nothing was sent, so nothing has been seen."""
+    code = """
+def missing(self, watch):
+    print("warming up", flush=True)
+    return "nobody"
+
+demo.Demo._missing = missing
+"""
+    run = await demo(code=PRELUDE + code)
+    await run.until("warming up")
+    run.process.send_signal(signal.SIGINT)
+    assert await run.end() == 130, run.output
+    assert run.alive == []
+    assert "Interrupted before a request was sent." in run.lines
+    assert not any(line.startswith("Summary of ") for line in run.lines)
     assert not (tmp_path / ".run").exists()
 
 

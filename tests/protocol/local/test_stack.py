@@ -10,6 +10,7 @@ import pytest
 
 from pointsman.local.process import ProcessError
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan, simulators
+from tests.protocol.system.conftest import nothing_in_flight
 
 
 def left_of(pids: list[int]) -> list[int]:
@@ -50,6 +51,7 @@ async def test_a_request_goes_the_whole_way_and_a_stopped_picker_is_not_missed(t
             response = await client.post("/v1/completions", json=question)
             assert response.status_code == 200
             assert response.headers["x-simulator-endpoint"] in ("model-1", "model-2")
+            await nothing_in_flight([one for one in stack.pickers if one.running])
         await stack.pickers[0].start()
         state = await stack.pickers[0].state()
         assert {one["authority"] for one in state["endpoints"]} == {one.authority for one in stack.simulators}
@@ -59,6 +61,7 @@ async def test_a_request_goes_the_whole_way_and_a_stopped_picker_is_not_missed(t
 async def test_an_interrupt_at_the_terminal_ends_every_process(tmp_path: Path) -> None:
     code = f"""
 import asyncio
+import signal
 from pathlib import Path
 from pointsman.local.stack import LocalStack, StackPlan, simulators
 
@@ -68,6 +71,7 @@ async def main():
         print("pids", *(process.pid for process in stack.processes), flush=True)
         await asyncio.sleep(600)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
 asyncio.run(main())
 """
     parent = await asyncio.create_subprocess_exec(

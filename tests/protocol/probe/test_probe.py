@@ -212,8 +212,9 @@ async def test_a_server_that_fails_between_two_scrapes(capsys: pytest.CaptureFix
     async with OddServer(once) as server:
         code = await probe(f"127.0.0.1:{server.port}", "--count", "3", "--interval", "10ms", "--json")
     assert code == 1
-    (page,) = json.loads(capsys.readouterr().out)["pages"]
-    assert (page["ok"], page["scrapes"], page["error"]) == (False, 1, "status 503 Service Unavailable")
+    read, failed = json.loads(capsys.readouterr().out)["pages"]
+    assert (failed["ok"], failed["scrapes"], failed["error"]) == (False, 1, "status 503 Service Unavailable")
+    assert (read["ok"], read["scrapes"], values(read)["WaitingQueueSize"]) == (True, 1, 3)
 
 
 async def test_a_certificate_of_an_unknown_ca_is_refused_where_that_is_asked_for(

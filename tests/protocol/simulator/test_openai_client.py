@@ -87,6 +87,54 @@ async def test_embeddings(library: openai.AsyncOpenAI, encoding: Literal["float"
     assert len(answer.data[0].embedding) == (16 if encoding == "float" else 88)
 
 
+async def test_a_response_and_again_with_the_prefix_cached(library: openai.AsyncOpenAI) -> None:
+    text = "How do points work? " * 20
+    for cached in (0, 112):
+        answer = await library.responses.create(model="base", input=text, max_output_tokens=4)
+        assert (answer.status, answer.model) == ("incomplete", "base")
+        assert answer.incomplete_details is not None
+        assert answer.incomplete_details.reason == "max_output_tokens"
+        assert len(answer.output_text) == 16
+        assert answer.usage is not None
+        assert answer.usage.input_tokens_details.cached_tokens == cached
+        assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens) == (113, 4, 117)
+    chat = await library.chat.completions.create(model="base", messages=MESSAGES, max_tokens=4)
+    assert chat.choices[0].message.content == answer.output_text
+    assert usage(chat.usage) == (113, 112, 4)
+
+
+async def test_a_streamed_response_is_the_same_answer(library: openai.AsyncOpenAI) -> None:
+    whole = await library.responses.create(model="base", input="How do points work?")
+    text = ""
+    async with library.responses.stream(model="base", input="How do points work?") as stream:
+        async for event in stream:
+            if event.type == "response.output_text.delta":
+                text += event.delta
+                assert event.snapshot == text
+        final = await stream.get_final_response()
+    assert whole.status == final.status == "completed"
+    assert text == final.output_text == whole.output_text
+    assert final.usage is not None
+    assert whole.usage is not None
+    assert final.usage.output_tokens == whole.usage.output_tokens
+
+
+async def test_a_response_goes_on_from_what_a_tool_gave(library: openai.AsyncOpenAI) -> None:
+    answer = await library.responses.create(
+        model="base",
+        instructions="Be brief.",
+        tools=[{"type": "function", "name": "switch", "parameters": {"type": "object"}, "strict": True}],
+        input=[
+            {"role": "user", "content": [{"type": "input_text", "text": "Left, please."}]},
+            {"type": "function_call", "call_id": "c", "name": "switch", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "locked"},
+        ],
+        max_output_tokens=2,
+    )
+    assert answer.output_text
+    assert answer.tools[0].type == "function"
+
+
 async def test_models(library: openai.AsyncOpenAI) -> None:
     models = [model async for model in library.models.list()]
     assert [(model.id, model.to_dict()["parent"]) for model in models] == [("base", None), ("tuned", "base")]
@@ -106,6 +154,10 @@ async def test_errors_are_the_librarys_own(library: openai.AsyncOpenAI) -> None:
     assert caught.value.param == "max_tokens"
     with pytest.raises(openai.BadRequestError, match="maximum context length is 32768 tokens"):
         await library.completions.create(model="base", prompt="x" * 200_000)
+    with pytest.raises(openai.NotFoundError, match="The model `none` does not exist"):
+        await library.responses.create(model="none", input="x")
+    with pytest.raises(openai.NotFoundError, match="'resp_1' not found"):
+        await library.responses.create(model="base", input="x", previous_response_id="resp_1")
 
 
 async def test_the_answer_says_who_gave_it(library: openai.AsyncOpenAI) -> None:

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from pointsman.check import SHOWN, Checker, main
+from pointsman.cli import main as pointsman
+from services.watcher.file_origin import FileOrigin
+from services.watcher.files import Root
+from services.watcher.settings import WatcherSettings
+from services.watcher.state import State
 from shared.plugin import Registry
+from shared.service import parse
 
 ROOT = Path(__file__).parents[3]
 FIXTURES = os.environ.get("POINTSMAN_FIXTURES", "")
@@ -196,7 +202,60 @@ def test_a_directory_that_fits_is_fine(tmp_path: Path, good: str) -> None:
 
 def test_a_directory_without_files_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"{tmp_path}: document: no .yaml, .yml, .json file in it\n"
+    assert capsys.readouterr().err == (
+        f"{tmp_path}: document: no .yaml, .yml, .json file in it; `endpoints: []` in one says that there are none\n"
+    )
+
+
+def test_a_directory_is_judged_as_the_watcher_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Subdirectories aren't read, whatever their name; without `endpoints` in any file nobody knows what there is."""
+    (tmp_path / "more.yaml").mkdir()
+    write(tmp_path / "resources.yaml", RESOURCES)
+    assert main([str(tmp_path)]) == 1
+    nowhere = "endpoints: in no document; `endpoints: []` says that there are none"
+    assert capsys.readouterr().err == f"{tmp_path}/resources.yaml: {nowhere}\n"
+    bad = write(tmp_path / "bad.yaml", "endpoints: 5\n")
+    assert main([str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"{bad}: endpoints: 5 isn't a list of endpoints (line 1)\n"
+    write(tmp_path / "bad.yaml", ENDPOINTS)
+    assert main([str(tmp_path)]) == 0
+
+
+async def test_what_the_watcher_refuses_to_start_with_is_what_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "a.yaml", ENDPOINTS)
+    write(tmp_path / "b.yaml", ENDPOINTS + "- {name: c, address: 10.0.0.1, port: 0}\n---\n" + CONFIGURATION)
+    write(tmp_path / "c.yaml", ENDPOINTS)
+    (tmp_path / "d.yaml").write_bytes(b"\xff")
+    os.mkfifo(tmp_path / "e.yaml")
+    write(tmp_path / "f.yaml", "endpoints: []\n" + "#" * 5000)
+    flags = ["--max-file-size", "4Ki"]
+    origin = FileOrigin(parse(WatcherSettings, [*flags, "--endpoints-file", str(tmp_path)], {}, "watcher"))
+    state = State()
+    origin.files.follow([Root(str(tmp_path), "--endpoints-file")])
+    state.apply(await origin.files.load(), 0.0)
+    refused = [f"{path}: {one}" for path, found in state.problems().items() for one in found]
+    assert len(refused) == 6
+    assert main([*flags, str(tmp_path)]) == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if ": warning: " not in line]
+    assert sorted(told) == sorted(one.removesuffix(" (--endpoints-file)") for one in refused)
+
+
+def test_too_many_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "abc":
+        write(tmp_path / f"{name}.json", '{"endpoints": []}')
+    assert main(["--max-files", "3", str(tmp_path)]) == 0
+    assert main(["--max-files", "2", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"{tmp_path}: document: 3 files; at most 2 are read\n"
+
+
+def test_too_much_on_standard_input_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(ENDPOINTS.encode())))
+    assert main(["--max-file-size", "20", "-"]) == 1
+    assert capsys.readouterr().err == "standard input: document: is larger than 20 bytes\n"
 
 
 def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +268,7 @@ def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     ("content", "problem"),
     [
         (None, "document: can't be read: No such file or directory"),
-        (b"a: \xff", "document: byte 3 isn't UTF-8: invalid start byte"),
+        (b"a: \xff", "document: byte 3 isn't UTF-8: invalid start byte (line 1)"),
         (b"", "document: is empty; `endpoints: []` says that there are none"),
         (b"a: [", "document: not valid YAML: did not find expected node content (line 2)"),
         (b"[" * 300_000, "document: not valid YAML: nested deeper than 64 levels (line 1)"),
@@ -272,7 +331,7 @@ def test_json_is_for_machines(good: str, tmp_path: Path, capsys: pytest.CaptureF
     assert [one["id"] for one in third["endpoints"]] == ["default/a", "default/b"]
 
 
-@pytest.mark.parametrize("argv", [[], ["--zebra"], ["--format", "xml", "file"]])
+@pytest.mark.parametrize("argv", [[], ["--zebra"], ["--format", "xml", "file"], ["--max-file-size", "x", "file"]])
 def test_a_mistake_in_the_arguments_is_exit_code_2(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(argv)
@@ -294,11 +353,41 @@ def test_it_is_a_command(good: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(not FIXTURES, reason="POINTSMAN_FIXTURES isn't set: it names the folder with configs/")
-def test_published_configurations_are_described_or_refused() -> None:
+@pytest.fixture
+def published() -> list[str]:
+    """Configurations that others have published."""
+    if not FIXTURES:
+        pytest.skip("POINTSMAN_FIXTURES isn't set: it names the folder with configs/")
+    paths = sorted(map(str, (Path(FIXTURES) / "configs").glob("*.yaml")))
+    assert paths
+    return paths
+
+
+def test_published_configurations_are_described_or_refused(
+    published: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     checker = Checker(Registry.installed(), allow_experimental=True)
-    checked = [checker.file(str(path)) for path in sorted((Path(FIXTURES) / "configs").glob("*.yaml"))]
-    assert checked
-    for one in checked:
+    for path in published:
+        one = checker.file(path)
         assert one.ok is (one.configuration is not None)
         assert one.ok is not bool(one.errors)
+        assert pointsman(["check", "--allow-experimental-plugins", path]) == (0 if one.ok else 1)
+        out, err = capsys.readouterr()
+        assert out.startswith(f"{path}: {'ok' if one.ok else len(one.errors)}")
+        assert err.splitlines()[: len(one.errors)] == [f"{path}: {problem}" for problem in one.errors]
+
+
+def test_the_command_takes_all_published_configurations_at_once(published: list[str]) -> None:
+    checker = Checker(Registry.installed())
+    done = subprocess.run(
+        [sys.executable, "-m", "pointsman", "check", *published],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+    said = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
+    assert [line.endswith(": ok") for line in said] == [checker.file(path).ok for path in published]
+    assert done.returncode == (0 if all(line.endswith(": ok") for line in said) else 1)
+    assert "Traceback" not in done.stdout + done.stderr

@@ -1,5 +1,6 @@
 """The command line itself, as a process."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -7,7 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from pointsman.cli import main
+
 ROOT = Path(__file__).parents[3]
+
+
+def test_an_interrupt_that_no_command_handles_ends_it_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C while a command's modules are imported."""
+
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["simulator", "--help"]])

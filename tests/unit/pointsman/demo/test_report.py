@@ -38,7 +38,7 @@ def test_the_summary_of_a_good_run() -> None:
     said.step("model-1 killed", "…")
     said.step("model-1 killed", "…")
     tally.killed("model-1", now=0.5)
-    tally.is_cut("model-1", started=0.4, now=0.6)
+    tally.is_cut("model-1", started=0.4)
     assert lines(tally, said) == [
         "Summary of 20 s",
         "  requests      4 sent, 4 answered rightly, 0 failed",
@@ -54,6 +54,16 @@ def test_the_summary_of_a_good_run() -> None:
     ]
     assert is_good(tally, said)
     assert max(len(line) for line in lines(tally, said)) <= 80
+
+
+def test_what_broke_off_before_the_client_saw_it_is_shown_apart() -> None:
+    tally = good()
+    tally.killed("model-1", now=0.5)
+    tally.is_cut("model-1", started=0.4)
+    tally.is_cut("model-1", started=0.4, unseen=True)
+    told = lines(tally, journal())
+    at = told.index("  kills         cut off 2 begun answers; the client asked again")
+    assert told[at + 1] == "                1 of them while Envoy still held the head"
 
 
 def test_a_failed_request_is_named_and_spoils_the_run() -> None:

@@ -20,38 +20,44 @@ def test_a_request_is_open_until_it_has_an_outcome() -> None:
 def test_an_answer_that_a_killed_server_had_begun_is_cut_off_not_failed() -> None:
     tally = Tally()
     kill = tally.killed("model-1", now=10.0)
-    assert tally.is_cut("model-1", started=9.0, now=10.1)
+    assert tally.is_cut("model-1", started=9.0)
     assert (kill.cut, tally.cut, tally.failed) == (1, 1, 0)
+    assert (kill.unseen, tally.unseen) == (0, 0)
 
 
 def test_an_answer_of_another_server_is_no_excuse() -> None:
     tally = Tally()
     tally.killed("model-1", now=10.0)
-    assert not tally.is_cut("model-2", started=9.0, now=10.1)
+    assert not tally.is_cut("model-2", started=9.0)
+    assert not tally.is_cut("", started=9.0)
     assert tally.cut == 0
 
 
 def test_an_attempt_that_began_after_the_kill_is_no_excuse() -> None:
     tally = Tally()
     tally.killed("model-1", now=10.0)
-    assert not tally.is_cut("model-1", started=10.5, now=11.0)
+    assert not tally.is_cut("model-1", started=10.5)
 
 
-def test_a_connection_that_ends_without_a_head_is_excused_only_right_after_a_kill() -> None:
+def test_what_had_begun_and_nobody_has_seen_is_counted_apart_too() -> None:
     tally = Tally()
-    assert not tally.is_cut("", started=9.0, now=10.0)
-    tally.killed("model-1", now=10.0)
-    assert tally.is_cut("", started=9.0, now=10.1)
-    assert not tally.is_cut("", started=9.0, now=11.0)
+    assert not tally.killed_since(9.0)
+    kill = tally.killed("model-1", now=10.0)
+    assert tally.killed_since(9.0)
+    assert not tally.killed_since(10.5)
+    assert tally.is_cut("model-1", started=9.0, unseen=True)
+    assert tally.is_cut("model-1", started=9.0)
+    assert not tally.is_cut("", started=9.0, unseen=True)
+    assert (kill.cut, kill.unseen) == (tally.cut, tally.unseen) == (2, 1)
 
 
 def test_each_kill_has_its_own_count() -> None:
     tally = Tally()
     first = tally.killed("model-1", now=10.0)
     second = tally.killed("model-1", now=60.0)
-    tally.is_cut("model-1", started=9.0, now=10.1)
-    tally.is_cut("model-1", started=59.0, now=60.1)
-    tally.is_cut("model-1", started=59.5, now=60.1)
+    tally.is_cut("model-1", started=9.0)
+    tally.is_cut("model-1", started=59.0)
+    tally.is_cut("model-1", started=59.5)
     assert (first.cut, second.cut) == (1, 2) or (first.cut, second.cut) == (0, 3)
     assert tally.cut == 3
 

@@ -1,13 +1,16 @@
 """A configuration of deploy/envoy is fitted to a place, and nothing else of it changes."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pointsman.local.envoy import GATEWAY, STANDALONE, ConfigurationError, EnvoyPlaces, PickerAddress, fit, load
 
+ROOT = Path(__file__).parents[4]
 PLACES = EnvoyPlaces(
     port=1,
     admin_port=2,
@@ -95,3 +98,19 @@ def test_a_file_that_isn_t_there_or_isn_t_yaml_is_refused(tmp_path: Path) -> Non
     bad.write_text("- a", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="is no mapping"):
         load(bad)
+
+
+def test_the_quick_start_makes_a_configuration_with_one_picker() -> None:
+    """Two entries of one address would have a retry go to the picker that has just failed."""
+    guide = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    [command] = [line.strip() for line in guide.splitlines() if line.strip().startswith("sed ")]
+    command, _, written = command.partition(" > ")
+    made = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert written == "envoy.yaml"
+    document, expected = yaml.safe_load(made), load(STANDALONE)
+    [pickers] = [one for one in expected["static_resources"]["clusters"] if one["name"] == "pickers"]
+    [endpoints] = pickers["load_assignment"]["endpoints"]
+    first, _ = endpoints["lb_endpoints"]
+    first["endpoint"]["address"]["socket_address"]["address"] = "127.0.0.1"
+    endpoints["lb_endpoints"] = [first]
+    assert document == expected

@@ -1,5 +1,6 @@
 """Builds engines and work for tests, and runs an engine until nothing is under way."""
 
+import json
 from typing import Any
 
 from services.simulator.counters import FinishReason
@@ -47,3 +48,15 @@ def run_out(engine: Engine) -> list[Progress]:
 def ends(reported: list[Progress]) -> dict[str, int]:
     """When each request ended."""
     return {one.id: one.at for one in reported if one.finished}
+
+
+def events(data: bytes) -> list[Any]:
+    """Each event's JSON; its name is the one that the JSON has."""
+    found = []
+    blocks = data.decode().split("\n\n")
+    assert blocks.pop() == ""
+    for block in blocks:
+        name, _, text = block.partition("\n")
+        found.append(json.loads(text.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found

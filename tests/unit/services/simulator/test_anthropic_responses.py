@@ -7,7 +7,7 @@ from services.simulator.anthropic_responses import DONE, MessageEvents, whole
 from services.simulator.api_error import ApiError
 from services.simulator.requests import Call
 from services.simulator.sequence import Progress
-from tests.unit.services.simulator.scenario import settings
+from tests.unit.services.simulator.scenario import events, settings
 
 SETTINGS = settings(models=("m",), kv_blocks=250)
 
@@ -29,18 +29,6 @@ def end(call: Call, cached: int = 0) -> Progress:
 
 def body(call: Call, cached: int = 0) -> Any:
     return json.loads(whole(call, 12, {call.choices[0].work.id: end(call, cached)}))
-
-
-def events(data: bytes) -> list[Any]:
-    """Each event's JSON; its name is the one that the JSON has."""
-    found = []
-    blocks = data.decode().split("\n\n")
-    assert blocks.pop() == ""
-    for block in blocks:
-        name, _, text = block.partition("\n")
-        found.append(json.loads(text.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
 
 
 def test_a_whole_message() -> None:

@@ -1,0 +1,104 @@
+import json
+from typing import Any
+
+from services.simulator.requests import Call
+from services.simulator.responses_api_answers import ResponseEvents, whole
+from services.simulator.responses_api_requests import ResponsesBody, responses
+from services.simulator.sequence import Progress
+from tests.unit.services.simulator.scenario import events, settings
+
+SETTINGS = settings(models=("m",), kv_blocks=250)
+
+
+def response(**given: Any) -> tuple[Call, ResponsesBody]:
+    body = {"model": "m", "input": "Hello", "max_output_tokens": 3, "ignore_eos": True, **given}
+    return responses(json.dumps(body).encode(), "1", SETTINGS)
+
+
+def progress(call: Call, tokens: int, cached: int = 0) -> Progress:
+    work = call.choices[0].work
+    return Progress(work.id, 0, tokens, cached, tokens == work.output_tokens)
+
+
+def end(call: Call, cached: int = 0) -> Progress:
+    return progress(call, call.choices[0].work.output_tokens, cached)
+
+
+def test_a_whole_response() -> None:
+    tools = [{"type": "function", "name": "switch", "parameters": {}}]
+    call, asked = response(instructions="Be brief.", tools=tools, metadata={"a": "b"})
+    prompt = call.choices[0].work.prompt.tokens
+    assert json.loads(whole(call, 12, {call.choices[0].work.id: end(call, 4)}, asked)) == {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 12,
+        "model": "m",
+        "status": "incomplete",
+        "incomplete_details": {"reason": "max_output_tokens"},
+        "error": None,
+        "instructions": "Be brief.",
+        "max_output_tokens": 3,
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "tool_choice": "auto",
+        "tools": tools,
+        "output": [
+            {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "status": "completed",
+                "content": [
+                    {"type": "output_text", "text": call.choices[0].text, "annotations": [], "logprobs": []},
+                ],
+            }
+        ],
+        "usage": {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": 4},
+            "output_tokens": 3,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt + 3,
+        },
+    }
+
+
+def test_an_answer_that_ended_by_itself_is_completed() -> None:
+    call, asked = response(ignore_eos=False, max_output_tokens=None)
+    told = json.loads(whole(call, 12, {call.choices[0].work.id: end(call)}, asked))
+    assert (told["status"], told["incomplete_details"]) == ("completed", None)
+
+
+def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
+    call, asked = response()
+    stream = ResponseEvents(call, 12, asked)
+    data = stream.of(progress(call, 1, 2)) + stream.of(progress(call, 2, 2)) + stream.of(end(call, 2))
+    assert stream.complete
+    told = events(data + stream.end())
+    assert [event["type"] for event in told] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        *(["response.output_text.delta"] * 3),
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    begun = told[0]["response"]
+    assert (begun["model"], begun["status"], begun["output"], begun["usage"]) == ("m", "in_progress", [], None)
+    assert "".join(event["delta"] for event in told[4:7]) == told[7]["text"] == call.choices[0].text
+    assert {event["item_id"] for event in told[3:9]} == {told[2]["item"]["id"]} == {"msg_1"}
+    assert told[-1]["response"] == json.loads(whole(call, 12, {call.choices[0].work.id: end(call, 2)}, asked))
+    assert told[-1]["response"]["output"] == [told[-2]["item"]]
+
+
+def test_a_stream_says_how_far_it_is() -> None:
+    call, asked = response()
+    stream = ResponseEvents(call, 12, asked)
+    assert repr(stream) == "<ResponseEvents of resp_1, 0 tokens, not ended>"
+    stream.of(end(call))
+    assert repr(stream) == "<ResponseEvents of resp_1, 3 tokens, ended>"

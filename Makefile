@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SECONDS ?=
+# Test processes at a time. Most tests wait for servers, so two are worth it on a single core, too.
+WORKERS ?= 2
 # Recorded pages and published configurations, where somebody put them beside the project.
 FIXTURES := $(abspath ../shared/fixtures)
 export POINTSMAN_FIXTURES ?= $(if $(wildcard $(FIXTURES)/.),$(FIXTURES))
@@ -20,7 +22,8 @@ demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECO
 	$(BIN)/pointsman demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: $(VENV)/.dev ## all tests, against the real nats-server, Envoy and, where it can be had, kube-apiserver
-	$(BIN)/pytest
+	@$(BIN)/python -m tests.kubernetes.prepare
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 unit: $(VENV)/.dev ## the unit tests alone
 	$(BIN)/pytest -n auto tests/unit

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from services.picker.app import PickerService
 from services.picker.settings import PickerSettings
+from shared.plugin import Registry
 from shared.service import Service
 from shared.service.readiness import Phase
 
@@ -31,8 +32,8 @@ async def serving(service: S) -> AsyncIterator[S]:
         assert await life == 0
 
 
-def picker(url: str, **settings: Any) -> PickerService:
+def picker(url: str, *, plugins: Registry | None = None, **settings: Any) -> PickerService:
     """A picker on free ports of this machine, not yet started."""
     common = {"admin_host": "127.0.0.1", "admin_port": 0, "grpc_host": "127.0.0.1", "grpc_port": 0}
     quick = {"grpc_health_port": 0, "secure_serving": False, "drain_delay": 0.0, "drain_timeout": 1.0}
-    return PickerService(PickerSettings(nats_url=(url,), **{**common, **quick, **settings}))
+    return PickerService(PickerSettings(nats_url=(url,), **{**common, **quick, **settings}), plugins)

@@ -4,9 +4,9 @@
 
 Every watcher is a process of its own, as it is installed; there is a nats-server, and two views as pickers have them.
 
-- visible: a real kube-apiserver and its etcd. A pod's `Ready` condition is patched back and forth; from there to the
-  view of the slower picker, once counted from the server's answer to the patch and once from its sending. With 10 and
-  with 1 000 pods in the pool, all ready, 300 changes each with a pause in between.
+- visible: a real kube-apiserver and its etcd, or skipped where they can't be had. A pod's `Ready` condition is patched
+  back and forth; from there to the view of the slower picker, once counted from the server's answer to the patch and
+  once from its sending. With 10 and with 1 000 pods in the pool, all ready, 300 changes each with a pause in between.
 - start: a stand-in API server (for the real one makes pods too slowly) with 5 000 pods of 6 kB of JSON; from the start
   of the process to `synced` in the pickers' views, and the watcher's memory then and at its highest.
 - idle: the same watcher for 20 s in which nothing changes; its share of a core.
@@ -34,10 +34,11 @@ from shared.bus.subjects import parse_key
 from shared.service import logs
 from tests.benchmarks.bench_collector import Child, _cpu, _resident, child
 from tests.benchmarks.bench_kubernetes import PAGE, PODS_LISTED, pod
+from tests.benchmarks.bench_scrape import held
 from tests.fake_kubernetes.server import ApiServer as StandIn
 from tests.kubernetes.api import Api
 from tests.kubernetes.apiserver import CRDS, ApiServer
-from tests.kubernetes.peers import find_or_build
+from tests.kubernetes.peers import PeersMissing, find_or_build
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.watching import LABELS, POOL, pool_document
 from tests.nats import NatsServer, free_port, nats_server
@@ -119,9 +120,14 @@ async def views(nats: NatsServer, namespace: str) -> AsyncIterator[list[PickersV
 
 
 async def measure_visible(nats: NatsServer, directory: Path) -> None:
-    async with ApiServer(find_or_build(print), directory / "apiserver") as server, server.client() as admin:
+    try:
+        peers = find_or_build(print)
+    except PeersMissing as error:
+        print(f"skipped: from a pod's readiness to the views of two pickers. {error}")
+        return
+    async with ApiServer(peers, directory / "apiserver") as server, server.client() as admin:
         await admin.install(CRDS)
-        print(f"from a pod's readiness to the views of two pickers, {CHANGES} changes   (target: p99 50 ms)")
+        print(f"from a pod's readiness to the views of two pickers, {CHANGES} changes")
         print(
             "  pods     after the answer: p50, p99, max, ms     after the sending: p50, p99, max, ms   watcher, cores"
         )
@@ -158,7 +164,8 @@ async def _visible(nats: NatsServer, server: ApiServer, admin: Api, directory: P
             await asyncio.sleep(PAUSE)
         cores = (_cpu(process.pid) - used) / (time.monotonic() - began)
         figures = ["".join(f"{1000 * one:8.1f}" for one in _spread(times)) for times in (answered, sent)]
-        print(f"  {count:<8} {figures[0]}                       {figures[1]}               {cores:8.3f}")
+        aim = held(1000 * _spread(answered)[1], 50, " ms for the first p99")
+        print(f"  {count:<8} {figures[0]}                       {figures[1]}               {cores:8.3f}   {aim}")
 
 
 def _spread(times: list[float]) -> tuple[float, float, float]:
@@ -210,7 +217,7 @@ async def measure_large(nats: NatsServer, directory: Path, parts: set[str]) -> N
             used = _cpu(process.pid)
             if "start" in parts:
                 print(f"{PODS_LISTED} pods")
-                print(f"  from the start of the process to `synced`  {synced:8.2f} s       (target: 5)")
+                print(f"  from the start of the process to `synced`  {synced:8.2f} s       {held(synced, 5)}")
                 print(f"  CPU until then                             {used:8.2f} s")
                 print(f"  resident memory                            {_resident(process.pid) / 2**20:8.0f} MiB")
                 print(f"  at its highest                             {_highest(process.pid) / 2**20:8.0f} MiB")
@@ -219,7 +226,7 @@ async def measure_large(nats: NatsServer, directory: Path, parts: set[str]) -> N
                 used, began = _cpu(process.pid), time.monotonic()
                 await asyncio.sleep(IDLE)
                 share = (_cpu(process.pid) - used) / (time.monotonic() - began)
-                print(f"  share of a core while nothing changes      {share:8.2%}         (target: 1 %)")
+                print(f"  share of a core while nothing changes      {share:8.2%}         {held(share * 100, 1, ' %')}")
 
 
 def _highest(pid: int) -> int:

@@ -1,6 +1,7 @@
 """Mixed traffic through Envoy that remembers every failure: what was asked, when, and what came."""
 
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -10,11 +11,16 @@ from typing import Any, Self
 
 import aiohttp
 
+ENOUGH = 50
+"""Requests with which a test has had load: a fraction of what the workers send in a second or two."""
+_runs = itertools.count()
+
 
 @dataclass(frozen=True)
 class Failure:
     """A request that didn't end well."""
 
+    request_id: str
     started: float
     ended: float
     what: str
@@ -27,12 +33,18 @@ class Load:
     url: str
     workers: int = 12
     seed: int = 7
-    sent: int = 0
     failures: list[Failure] = field(default_factory=list)
     served: dict[str, int] = field(default_factory=dict)
     """By model server: how many answers it gave."""
+    request_ids: list[str] = field(default_factory=list)
+    """Of all requests that were sent."""
+
+    @property
+    def sent(self) -> int:
+        return len(self.request_ids)
 
     async def __aenter__(self) -> Self:
+        self._run = next(_runs)
         self._stop = asyncio.Event()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=60)
@@ -52,16 +64,18 @@ class Load:
         while not self._stop.is_set():
             body = _request(choose)
             started = time.monotonic()
-            self.sent += 1
+            name = f"load-{self._run}-{self.sent}"
+            self.request_ids.append(name)
             try:
-                await self._send(body)
+                await self._send(name, body)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 what = f"{type(error).__name__}: {error} on {body['path']}, stream={body['json'].get('stream', False)}"
-                self.failures.append(Failure(started, time.monotonic(), what))
+                self.failures.append(Failure(name, started, time.monotonic(), what))
 
-    async def _send(self, request: dict[str, Any]) -> None:
+    async def _send(self, name: str, request: dict[str, Any]) -> None:
         """One request. Raises ValueError, or what the client library does, unless it was answered in full."""
-        async with self._session.post(self.url + request["path"], json=request["json"]) as response:
+        headers = {"x-request-id": name}
+        async with self._session.post(self.url + request["path"], json=request["json"], headers=headers) as response:
             text = await response.text()
             if response.status != 200:
                 raise ValueError(f"status {response.status}: {text[:200]}")

@@ -6,9 +6,10 @@ import time
 import httpx
 import pytest
 
+from pointsman.local.services import Picker
 from pointsman.local.stack import LocalStack
-from tests.faults.system.conftest import settled
-from tests.faults.system.load import Load
+from tests.faults.system.conftest import LEADER, STANDBY, decided_lately, has_decided, leading, named, settled
+from tests.faults.system.load import ENOUGH, Load
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
@@ -21,6 +22,7 @@ async def test_a_killed_picker_costs_no_request_in_our_configuration(ours: Local
         await ours["picker-1"].start()
         await asyncio.sleep(1.0)
     assert not load.failures, load.failures[:5]
+    assert load.sent > ENOUGH
     await settled(ours)
 
 
@@ -32,10 +34,11 @@ async def test_a_hanging_picker_costs_no_request_in_our_configuration(ours: Loca
         ours["picker-2"].resume()
         await asyncio.sleep(2.0)
     assert not load.failures, load.failures[:5]
+    assert load.sent > ENOUGH
     await settled(ours)
 
 
-OFF_THE_PATH = ["collector-1", "collector-2", "watcher-1", "nats"]
+OFF_THE_PATH = ["collector-1", "collector-2", LEADER, STANDBY, "nats"]
 
 
 @pytest.mark.parametrize("name", OFF_THE_PATH)
@@ -49,41 +52,56 @@ async def test_a_killed_process_off_the_path_costs_no_request_of_a_gateway(gatew
 
 
 async def _kill_under_load(stack: LocalStack, name: str) -> None:
+    victim = await named(stack, name)
     async with Load(stack.url) as load:
         await asyncio.sleep(1.0)
-        await stack[name].kill()
+        await victim.kill()
         await asyncio.sleep(2.5)
-        await stack[name].start()
+        if name == LEADER:
+            await leading(stack, but=victim)
+        await victim.start()
         await asyncio.sleep(1.0)
     assert not load.failures, load.failures[:5]
+    assert load.sent > ENOUGH
+    await leading(stack)
     await settled(stack)
 
 
 async def test_a_killed_picker_of_a_gateway_costs_only_its_open_streams(gateway: LocalStack) -> None:
+    victim, survivor = gateway.pickers
     async with Load(gateway.url) as load:
         await asyncio.sleep(1.0)
         killed = time.monotonic()
-        await gateway["picker-1"].kill()
+        await victim.kill()
         await asyncio.sleep(2.0)
-        await gateway["picker-1"].start()
+        await victim.start()
         await asyncio.sleep(1.0)
     assert all(one.started <= killed for one in load.failures), load.failures[:5]
-    assert len(load.failures) <= load.workers
+    await _only_of_the_other(survivor, load)
     await settled(gateway)
 
 
 async def test_a_hanging_picker_of_a_gateway_costs_only_its_open_streams(gateway: LocalStack) -> None:
     """Envoy notices after two missed seconds; until then the picker has streams, and those are lost at most."""
+    survivor, victim = gateway.pickers
     async with Load(gateway.url) as load:
         await asyncio.sleep(1.0)
         paused = time.monotonic()
-        gateway["picker-2"].pause()
+        victim.pause()
         await asyncio.sleep(5.0)
-        gateway["picker-2"].resume()
+        victim.resume()
         await asyncio.sleep(2.0)
     assert all(one.started <= paused + 2.5 for one in load.failures), load.failures[:5]
-    assert len(load.failures) <= load.workers
+    await _only_of_the_other(survivor, load)
     await settled(gateway)
+
+
+async def _only_of_the_other(survivor: Picker, load: Load) -> None:
+    """All that the picker which went on has decided was answered; and it decided, so that this says something."""
+    failed = [one for one in load.failures if await has_decided(survivor, one.request_id)]
+    assert not failed, failed[:5]
+    assert len(load.failures) <= load.workers
+    assert len(await decided_lately(survivor) & set(load.request_ids)) > ENOUGH
 
 
 async def test_with_all_pickers_gone_our_configuration_still_routes(ours: LocalStack) -> None:
@@ -142,4 +160,5 @@ async def test_a_wiped_nats_is_filled_again_by_the_owners(ours: LocalStack) -> N
         await ours.nats.start()
         await asyncio.sleep(2.0)
     assert not load.failures, load.failures[:5]
+    assert load.sent > ENOUGH
     await settled(ours)

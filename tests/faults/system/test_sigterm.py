@@ -5,37 +5,35 @@ import asyncio
 import pytest
 
 from pointsman.local.stack import LocalStack
-from tests.faults.system.conftest import settled
-from tests.faults.system.load import Load
+from tests.faults.system.conftest import LEADER, STANDBY, leading, named, settled
+from tests.faults.system.load import ENOUGH, Load
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
 
-@pytest.mark.parametrize(
-    "name", ["picker-1", "picker-2", "collector-1", "watcher-1", "watcher-2", "nats", "model-1", "model-2"]
-)
+@pytest.mark.parametrize("name", ["picker-1", "picker-2", "collector-1", LEADER, STANDBY, "nats", "model-1", "model-2"])
 async def test_no_request_fails_in_our_configuration(ours: LocalStack, name: str) -> None:
-    async with Load(ours.url) as load:
-        await asyncio.sleep(1.0)
-        await ours[name].stop()
-        await asyncio.sleep(1.0)
-        await ours[name].start()
-        await asyncio.sleep(1.0)
-    assert not load.failures, load.failures[:5]
-    assert load.sent > 50
-    await settled(ours)
+    await _stop_under_load(ours, name)
 
 
-@pytest.mark.parametrize("name", ["picker-1", "collector-2", "watcher-1", "nats"])
+@pytest.mark.parametrize("name", ["picker-1", "collector-2", LEADER, STANDBY, "nats"])
 async def test_no_request_fails_with_a_gateway(gateway: LocalStack, name: str) -> None:
-    async with Load(gateway.url) as load:
+    await _stop_under_load(gateway, name)
+
+
+async def _stop_under_load(stack: LocalStack, name: str) -> None:
+    stopped = await named(stack, name)
+    async with Load(stack.url) as load:
         await asyncio.sleep(1.0)
-        await gateway[name].stop()
+        await stopped.stop()
         await asyncio.sleep(1.0)
-        await gateway[name].start()
+        if name == LEADER:
+            await leading(stack, but=stopped)
+        await stopped.start()
         await asyncio.sleep(1.0)
     assert not load.failures, load.failures[:5]
-    await settled(gateway)
+    assert load.sent > ENOUGH
+    await settled(stack)
 
 
 async def test_a_model_server_behind_a_gateway_is_taken_out_before_it_stops(gateway: LocalStack) -> None:
@@ -51,4 +49,5 @@ async def test_a_model_server_behind_a_gateway_is_taken_out_before_it_stops(gate
         gateway.write_endpoints()
         await asyncio.sleep(1.0)
     assert not load.failures, load.failures[:5]
+    assert load.sent > ENOUGH
     await settled(gateway)

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
-from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from services.collector.assignment import assigned
 from services.collector.engines.flags import flags_engine, with_flags
@@ -31,6 +33,7 @@ from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Configuration, Endpoint, Pool
 from shared.plugin import Registry
 from shared.service import Service, read_text, run
+from shared.service.admin import as_json
 from shared.service.bus import BusMetrics, make_bus
 from shared.service.reload import Reloader
 
@@ -140,11 +143,12 @@ class CollectorService(Service):
             },
         }
 
-    def routes(self, app: FastAPI) -> None:
-        @app.get("/debug/endpoints")
-        async def endpoints() -> list[dict[str, Any]]:
+    def routes(self) -> Sequence[Route]:
+        async def endpoints(_: Request) -> Response:
             """The endpoints that this collector scrapes: how it goes, and what was found on their pages."""
-            return self.scraper.describe()
+            return as_json(self.scraper.describe())
+
+        return [Route("/debug/endpoints", endpoints)]
 
     # Scrapes and frames
 

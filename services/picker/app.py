@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import structlog
-from fastapi import FastAPI
 from nats.aio.msg import Msg
 from prometheus_client import Gauge
+from starlette.routing import Route
 
-from services.picker.admin.decisions import DecisionRing, add_routes
+from services.picker.admin.decisions import DecisionRing, decision_routes
 from services.picker.admin.metrics import ConfigLoads, PickerMetrics
 from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
@@ -206,8 +206,8 @@ class PickerService(Service):
             "config": {**self.desk.pipeline.state(), "problem": self.config.problem or None},
         }
 
-    def routes(self, app: FastAPI) -> None:
-        add_routes(app, self.ring)
+    def routes(self) -> Sequence[Route]:
+        return decision_routes(self.ring)
 
     # Configuration
 

@@ -7,58 +7,73 @@ name.
 import contextlib
 import errno
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 import uvicorn
-from fastapi import FastAPI, Response
-from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from shared.config.problems import Invalid, Problem
 from shared.model import join_host_port
 from shared.service.readiness import Readiness
-from shared.version import VERSION
 
 GRACE = 2
 """Seconds that open requests get when the server stops; a stream of events would go on for ever."""
 
 
 def build_app(
-    title: str,
     readiness: Readiness,
     registry: CollectorRegistry,
     state: Callable[[], Mapping[str, Any]],
-) -> FastAPI:
-    """The routes that every tier has; a tier adds its own to the app that is returned."""
-    app = FastAPI(title=title, version=VERSION, docs_url=None, redoc_url=None)
+    routes: Iterable[Route] = (),
+) -> Starlette:
+    """The routes that every tier has, and a tier's own."""
 
-    @app.get("/healthz")
-    async def healthz() -> Response:
+    async def healthz(_: Request) -> Response:
         """The process runs and its event loop turns."""
-        return JSONResponse({"status": "ok"})
+        return as_json({"status": "ok"})
 
-    @app.get("/readyz")
-    async def readyz() -> Response:
+    async def readyz(_: Request) -> Response:
         """200 when the process should get work, else 503 with the reasons by name; what else is amiss are notes."""
         reasons = readiness.reasons()
-        return JSONResponse(
-            {"ready": not reasons, "reasons": reasons, "notes": readiness.notes()},
-            status_code=503 if reasons else 200,
-        )
+        page = {"ready": not reasons, "reasons": reasons, "notes": readiness.notes()}
+        return as_json(page, 503 if reasons else 200)
 
-    @app.get("/metrics")
-    async def metrics() -> Response:
+    async def metrics(_: Request) -> Response:
         """Prometheus text exposition."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/debug/state")
-    async def debug_state() -> Response:
-        """What the process knows and does, as JSON. A number that isn't one (a value that nobody reported) is null."""
-        return Response(msgspec.json.encode(state(), enc_hook=_plain), media_type="application/json")
+    async def debug_state(_: Request) -> Response:
+        """What the process knows and does."""
+        return as_json(state())
 
-    return app
+    async def refused(_: Request, error: Exception) -> Response:
+        """As `{"error": …}`, with what there is to know."""
+        assert isinstance(error, HTTPException)
+        return as_json({"error": error.detail}, error.status_code, error.headers)
+
+    return Starlette(
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics),
+            Route("/debug/state", debug_state),
+            *routes,
+        ],
+        exception_handlers={HTTPException: refused},
+    )
+
+
+def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Anything as JSON. A number that isn't one (a value that nobody reported) is null."""
+    body = msgspec.json.encode(content, enc_hook=_plain)
+    return Response(body, status, headers, media_type="application/json")
 
 
 def _plain(value: object) -> object:
@@ -72,7 +87,7 @@ def _plain(value: object) -> object:
 class AdminServer:
     """Listens on `host:port`, and serves an app there; port 0 takes a free one, to be read from `port`."""
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+    def __init__(self, app: Starlette, host: str, port: int) -> None:
         """Raises `Invalid` when the address can't be had."""
         self.host = host
         self._socket = _listen(host, port)

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import structlog
 import uvloop
-from fastapi import FastAPI
 from msgspec import Struct
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Info, PlatformCollector, ProcessCollector
+from starlette.routing import Route
 
 from shared.config.problems import Invalid
 from shared.service import logs
@@ -80,8 +80,9 @@ class Service:
         """What `/debug/state` shows."""
         return {}
 
-    def routes(self, app: FastAPI) -> None:
-        """Add the tier's own admin routes."""
+    def routes(self) -> Sequence[Route]:
+        """The tier's own admin routes."""
+        return ()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, essential: bool = True) -> asyncio.Task[None]:
         """Run a background task until `close`. If it fails, the failure is logged and counted; an essential one's
@@ -109,12 +110,11 @@ class Service:
     async def serve(self) -> int:
         """Run until `stop`; the exit code. Raises `Invalid` when the service can't run with what it was given."""
         app = build_app(
-            f"pointsman {self.tier}",
             self.readiness,
             self.registry,
             lambda: {"id": self.id, "tier": self.tier, "version": VERSION, **self.state()},
+            self.routes(),
         )
-        self.routes(app)
         admin = AdminServer(app, self.common.admin_host, self.common.admin_port)
         self.admin_port = admin.port
         answering = asyncio.create_task(self._guard(admin.serve(), "admin", essential=True), name="admin")

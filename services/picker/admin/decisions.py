@@ -2,12 +2,14 @@
 
 from collections import deque
 from itertools import islice
-from typing import Annotated, Any
 
-from fastapi import FastAPI, Query
-from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from services.picker.decision import SHOWN, Decision
+from shared.service.admin import as_json
 
 
 class DecisionRing:
@@ -37,17 +39,25 @@ class DecisionRing:
         return f"<DecisionRing {len(self._ring)} of {self.total}>"
 
 
-def add_routes(app: FastAPI, ring: DecisionRing) -> None:
+def decision_routes(ring: DecisionRing) -> list[Route]:
     """`/debug/decisions`: the newest, a summary each; `/debug/decisions/{request id}`: in full, with every score."""
 
-    @app.get("/debug/decisions")
-    async def decisions(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JSONResponse:
-        return JSONResponse({"total": ring.total, "decisions": [one.summary() for one in ring.newest(limit)]})
+    async def decisions(request: Request) -> Response:
+        newest = ring.newest(_limit(request, default=100, most=1000))
+        return as_json({"total": ring.total, "decisions": [one.summary() for one in newest]})
 
-    @app.get("/debug/decisions/{request_id:path}")
-    async def decision(request_id: str, limit: Annotated[int, Query(ge=1, le=100)] = 10) -> JSONResponse:
-        found: list[dict[str, Any]] = [one.explain() for one in ring.of_request(request_id, limit)]
+    async def decision(request: Request) -> Response:
+        request_id = request.path_params["request_id"]
+        found = ring.of_request(request_id, _limit(request, default=10, most=100))
         if not found:
-            message = f"no decision on a request {request_id!r} among the last {len(ring)}"
-            return JSONResponse({"error": message}, status_code=404)
-        return JSONResponse({"decisions": found})
+            raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(ring)}")
+        return as_json({"decisions": [one.explain() for one in found]})
+
+    return [Route("/debug/decisions", decisions), Route("/debug/decisions/{request_id:path}", decision)]
+
+
+def _limit(request: Request, *, default: int, most: int) -> int:
+    text = request.query_params.get("limit", str(default))
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= most:
+        return int(text)
+    raise HTTPException(400, f"limit: a whole number from 1 to {most} is needed, not {text!r}")

@@ -6,10 +6,12 @@ It reports each step of its life as a line on stdout.
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from shared.config.problems import Invalid, Problem
 from shared.service import CommonSettings, Service, run
@@ -79,10 +81,13 @@ class Tiny(Service):
     def state(self) -> Mapping[str, Any]:
         return {"pid": os.getpid(), "nothing": float("nan")}
 
-    def routes(self, app: FastAPI) -> None:
-        @app.post("/crash/{kind}")
-        async def crash(kind: Literal["essential", "other"]) -> None:
+    def routes(self) -> Sequence[Route]:
+        async def crash(request: Request) -> Response:
+            kind = request.path_params["kind"]
             self.spawn(self._crash(), f"{kind}-work", essential=kind == "essential")
+            return Response()
+
+        return [Route("/crash/{kind}", crash, methods=["POST"])]
 
     async def _crash(self) -> None:
         raise RuntimeError("a bug")

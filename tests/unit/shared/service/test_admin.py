@@ -26,7 +26,7 @@ def readiness() -> Readiness:
 async def client(readiness: Readiness) -> AsyncIterator[httpx.AsyncClient]:
     registry = CollectorRegistry()
     Counter("picks", "Picks", registry=registry).inc(3)
-    app = build_app("test", readiness, registry, _state)
+    app = build_app(readiness, registry, _state)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         yield client
 
@@ -88,7 +88,7 @@ async def test_the_state_is_json_whatever_is_in_it(client: httpx.AsyncClient, mo
 
 
 async def test_a_taken_port_is_named(readiness: Readiness) -> None:
-    app = build_app("test", readiness, CollectorRegistry(), _state)
+    app = build_app(readiness, CollectorRegistry(), _state)
     first = AdminServer(app, "127.0.0.1", 0)
     try:
         with pytest.raises(Invalid) as caught:
@@ -103,7 +103,7 @@ async def test_a_taken_port_is_named(readiness: Readiness) -> None:
 
 
 def test_an_address_of_another_machine_is_named(readiness: Readiness) -> None:
-    app = build_app("test", readiness, CollectorRegistry(), _state)
+    app = build_app(readiness, CollectorRegistry(), _state)
     with pytest.raises(Invalid, match=r"--admin-host: '192\.0\.2\.1' is no address of this machine"):
         AdminServer(app, "192.0.2.1", 0)
 
@@ -113,7 +113,7 @@ def test_a_name_that_cant_be_resolved_is_named(readiness: Readiness, monkeypatch
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket.socket, "bind", bind)
-    app = build_app("test", readiness, CollectorRegistry(), _state)
+    app = build_app(readiness, CollectorRegistry(), _state)
     with pytest.raises(
         Invalid, match="--admin-host: 'nowhere' is no address of this machine: Name or service not known"
     ):

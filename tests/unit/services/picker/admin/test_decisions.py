@@ -1,12 +1,15 @@
 from typing import Any
 
-from fastapi import FastAPI
+import pytest
+from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
-from services.picker.admin.decisions import DecisionRing, add_routes
+from services.picker.admin.decisions import DecisionRing, decision_routes
 from services.picker.decision import SHOWN, Asked, Decision
 from services.picker.requests.request import Refusal
 from services.picker.state.layout import Layout
+from shared.service.admin import build_app
+from shared.service.readiness import Readiness
 from tests.unit.services.picker.world import request
 
 
@@ -23,8 +26,7 @@ def ring(*ids: str, size: int = 3) -> DecisionRing:
 
 
 def get(made: DecisionRing, path: str) -> tuple[int, Any]:
-    app = FastAPI()
-    add_routes(app, made)
+    app = build_app(Readiness(), CollectorRegistry(), dict, decision_routes(made))
     answer = TestClient(app).get(path)
     return answer.status_code, answer.json()
 
@@ -76,6 +78,8 @@ def test_an_unknown_request_id_is_a_404_that_says_how_many_were_looked_at() -> N
     assert (status, body) == (404, {"error": "no decision on a request 'b' among the last 1"})
 
 
-def test_limits_out_of_range_are_refused() -> None:
-    assert get(ring("a"), "/debug/decisions?limit=0")[0] == 422
-    assert get(ring("a"), "/debug/decisions/a?limit=1000")[0] == 422
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "1.5", "many", "", "٣"])
+def test_a_limit_out_of_range_is_refused_by_name_and_value(limit: str) -> None:
+    status, body = get(ring("a"), f"/debug/decisions?limit={limit}")
+    assert (status, body) == (400, {"error": f"limit: a whole number from 1 to 1000 is needed, not {limit!r}"})
+    assert get(ring("a"), "/debug/decisions/a?limit=101")[0] == 400

@@ -1,9 +1,11 @@
 """`pointsman COMMAND …`: a command a process, plus those that help to run them. Imports only that command's module."""
 
+import gc
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from shared.version import VERSION
 
@@ -51,8 +53,20 @@ def _run(arguments: list[str]) -> int:
     if command is None:
         print(f"pointsman: unknown command {arguments[0]!r}\n\n{_usage()}", file=sys.stderr)
         return 2
-    code: int = importlib.import_module(command[0]).main(arguments[1:])
+    code: int = imported(command[0]).main(arguments[1:])
     return code
+
+
+def imported(module: str) -> Any:
+    """A command's module. What modules are made of stays until the end, and to look through it for garbage takes long:
+    again and again while they come, now and then while the process serves, and once more when it ends. So that is left
+    out (tests/benchmarks/bench_start.py)."""
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _usage() -> str:

@@ -1,5 +1,6 @@
 """The command line itself, as a process."""
 
+import gc
 import importlib
 import os
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.cli import main
+from pointsman.cli import imported, main
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,6 +25,19 @@ def test_an_interrupt_that_no_command_handles_ends_it_without_a_word(
     monkeypatch.setattr(importlib, "import_module", interrupted)
     assert main(["demo"]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+def test_garbage_is_collected_again_after_the_modules_came_but_not_in_them() -> None:
+    frozen = gc.get_freeze_count()
+    try:
+        assert imported("pointsman.cli") is importlib.import_module("pointsman.cli")
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > frozen
+        with pytest.raises(ModuleNotFoundError):
+            imported("pointsman.nothing")
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["simulator", "--help"]])

@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SECONDS ?=
-# Test processes at a time. Most tests wait for servers, so two are worth it on a single core, too.
+# Test processes at a time. Most tests wait for servers, so two are worth it on a single core, too; those marked `alone`
+# have the machine to themselves.
 WORKERS ?= 2
 # Recorded pages and published configurations, where somebody put them beside the project.
 FIXTURES := $(abspath ../shared/fixtures)

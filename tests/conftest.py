@@ -1,6 +1,11 @@
 """What holds for all tests."""
 
 import os
+from collections.abc import Generator
+
+import pytest
+
+from tests.turns import Turns
 
 # Tests run gRPC servers and start processes. gRPC's handlers would start its threads again in every forked child,
 # before it becomes nats-server or Envoy, and at times abort it. Read when grpc is imported: stands before everything.
@@ -8,3 +13,20 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # They start hundreds of our processes, each of which would compile all of its modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+_TURNS = pytest.StashKey[Turns]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        config.stash[_TURNS] = Turns(config.rootpath / ".run")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Outside of the time-out: waiting for a turn isn't the test's time."""
+    turns = item.config.stash.get(_TURNS, None)
+    if turns is None:
+        return (yield)
+    with turns.turn(alone=item.get_closest_marker("alone") is not None):
+        return (yield)

@@ -24,18 +24,22 @@ def nats_server_binary() -> str | None:
     return str(ours) if ours.exists() else shutil.which("nats-server")
 
 
-_HELD: deque[socket.socket] = deque(maxlen=300)
-"""Of the ports that were given last: closed, and so let go of, when that many more have been given."""
+_HELD: deque[socket.socket] = deque()
+"""Of the ports that were given last."""
+_MOST_HELD = 300
 
 
 def free_port() -> int:
     """A port that nobody else is given for a long time, be it a test that runs beside this one or a connection. It is
-    held by a socket that doesn't listen, which keeps nobody from it who sets SO_REUSEADDR or SO_REUSEPORT."""
+    held by a socket that doesn't listen, which keeps nobody from it who sets SO_REUSEADDR or SO_REUSEPORT, until
+    `_MOST_HELD` more ports have been given."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     sock.bind(("127.0.0.1", 0))
     _HELD.append(sock)
+    if len(_HELD) > _MOST_HELD:
+        _HELD.popleft().close()
     port: int = sock.getsockname()[1]
     return port
 

@@ -29,7 +29,7 @@ from tests.kubernetes.watching import (
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import WatcherProcess, eventually
 
-pytestmark = pytest.mark.usefixtures("kubernetes_peers")
+pytestmark = [pytest.mark.usefixtures("kubernetes_peers"), pytest.mark.alone]
 
 TAKE_OVER = 3.0
 """Seconds from the end of the active watcher to the first publication of another."""

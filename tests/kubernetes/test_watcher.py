@@ -344,7 +344,7 @@ async def test_a_burst_is_a_few_changes_and_every_fact_is_told_once(
 
         await asyncio.gather(*(one(number) for number in range(1, 101)))
         await seen.sees(*(f"p{number:03}-rank-0" for number in range(1, 101)), timeout=20.0)
-        await service.leadership.publisher.wait_published(CONVERGED)  # a reader sees a fact before its writer knows of it
+        await service.leadership.publisher.wait_published(CONVERGED)  # a reader may know of a fact before its writer
         assert service.leadership.publisher.written - written == 100
         before = len(seen.events)
         await pods.annotate("p001", {"note": "nothing that matters"})

@@ -16,6 +16,8 @@ from tests.faults.collector.proxy import Proxy
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import CollectorProcess, collector, eventually
 
+pytestmark = pytest.mark.alone
+
 WITHIN = 2.0
 """Seconds from a fault to fresh values of all endpoints, its own duration aside."""
 BUSY = 0.5

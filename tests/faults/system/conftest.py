@@ -24,7 +24,7 @@ PATIENCE = 20.0
 def plan(envoy: str) -> StackPlan:
     ours = envoy == "ours"
     return StackPlan(
-        simulators=simulators(3, speed=10),
+        simulators=simulators(3, speed=3),
         watchers=2,
         configuration=CONFIGURATION.format(endpoints=3 if ours else 1),
         envoy=STANDALONE if ours else GATEWAY,

@@ -23,6 +23,8 @@ from tests.nats import NatsServer, nats_server
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import until
 
+pytestmark = pytest.mark.alone
+
 
 async def heard_by(bus: Bus, subject: str) -> list[bytes]:
     heard: list[bytes] = []

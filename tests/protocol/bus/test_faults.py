@@ -17,6 +17,8 @@ from tests.nats import NatsServer
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import POOL, SUBJECTS, View, endpoints, leading, numbered, reading, until
 
+pytestmark = pytest.mark.alone
+
 BACK_WITHIN = 2.0
 
 

@@ -24,6 +24,8 @@ from tests.nats import NatsServer
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import POOL, SUBJECTS, until
 
+pytestmark = pytest.mark.alone
+
 WIRE = "WaitingQueueSize/core-metrics-extractor"
 ADAPTERS = "ActiveModels/core-metrics-extractor"
 

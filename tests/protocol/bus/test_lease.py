@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from shared.bus import Bus, Lease
 from shared.bus import jetstream as js
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import SUBJECTS, until
+
+pytestmark = pytest.mark.alone
 
 
 @asynccontextmanager

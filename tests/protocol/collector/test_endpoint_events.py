@@ -5,6 +5,7 @@ import time
 from contextlib import AsyncExitStack
 
 import httpx
+import pytest
 
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
@@ -16,6 +17,8 @@ from tests.faults.collector.picker import PickerView
 from tests.in_process import serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, Owner, endpoint, eventually
+
+pytestmark = pytest.mark.alone
 
 COST = AttributeKey("Cost", "cost-extractor", float)
 CLOSED_PORT = 9

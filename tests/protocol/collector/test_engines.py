@@ -1,6 +1,7 @@
 """One running collector reads a pool of several engines, and follows its configuration."""
 
 import httpx
+import pytest
 
 from services.simulator.app import simulator
 from services.simulator.gauges import Pins
@@ -8,6 +9,8 @@ from services.simulator.settings import EngineType, SimulatorSettings
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, OddServer, Owner, answer, collector, endpoint, eventually, vllm
+
+pytestmark = pytest.mark.alone
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 

@@ -20,6 +20,8 @@ from tests.protocol.collector.harness import (
     vllm,
 )
 
+pytestmark = pytest.mark.alone
+
 
 async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()  # until the client leaves

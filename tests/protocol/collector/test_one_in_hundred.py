@@ -5,6 +5,8 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from services.collector.http.client import Failure
 from shared.attributes import RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from shared.model import Endpoint
@@ -23,6 +25,8 @@ from tests.protocol.collector.harness import (
     vllm,
 )
 from tests.protocol.collector.test_faults import MISBEHAVIOURS
+
+pytestmark = pytest.mark.alone
 
 HEALTHY = 100
 INTERVAL = 0.5

@@ -16,6 +16,8 @@ from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, OddServer, Owner, collector, endpoint, eventually, vllm
 
+pytestmark = pytest.mark.alone
+
 INTERVAL = 0.2
 COUNTED = 3.0
 """Seconds for which requests are counted."""

@@ -20,6 +20,8 @@ from tests.protocol.collector.harness import (
     vllm,
 )
 
+pytestmark = pytest.mark.alone
+
 COUNT = 12
 
 

@@ -11,6 +11,8 @@ import pytest
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import WatcherProcess, endpoints_text, eventually, reader, replace, watcher
 
+pytestmark = pytest.mark.alone
+
 TAKE_OVER = 3.0
 """Seconds from the death of the active watcher to the first publication of another."""
 

@@ -20,6 +20,8 @@ from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import POOL, WatcherProcess, eventually, replace, watcher
 
+pytestmark = pytest.mark.alone
+
 GPU = AttributeKey("GPUClass", "node-labels-extractor", float)
 MEMORY = AttributeKey("GPUMemory", "node-labels-extractor", float)
 TAKE_OVER = 3.0

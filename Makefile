@@ -24,7 +24,7 @@ demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECO
 
 test: $(VENV)/.dev ## all tests, against the real nats-server, Envoy and, where it can be had, kube-apiserver
 	@$(BIN)/python -m tests.kubernetes.prepare
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 unit: $(VENV)/.dev ## the unit tests alone
 	$(BIN)/pytest -n auto tests/unit

@@ -22,11 +22,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_TURNS] = Turns(config.rootpath / ".run")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Those that are alone first, so that processes take turns at them, instead of each waiting for a long test of
+    another one."""
+    if _TURNS in config.stash:
+        items.sort(key=lambda item: not _alone(item))
+
+
+def _alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Outside of the time-out: waiting for a turn isn't the test's time."""
     turns = item.config.stash.get(_TURNS, None)
     if turns is None:
         return (yield)
-    with turns.turn(alone=item.get_closest_marker("alone") is not None):
+    with turns.turn(alone=_alone(item)):
         return (yield)

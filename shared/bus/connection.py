@@ -199,7 +199,6 @@ class Bus:
 
     async def close(self) -> None:
         """Send what was published, and disconnect for good."""
-        self._closing = True
         supervisor, self._supervisor = self._supervisor, None
         client = self._client
         if client is not None and client.is_connected:
@@ -207,6 +206,7 @@ class Bus:
                 await client.flush(timeout=CLOSE_TIMEOUT)  # type: ignore[arg-type]
             except nats.errors.Error:
                 pass  # the server doesn't answer; there is nobody to send it to
+        self._closing = True  # not before: the supervisor lets go of the connection when it sees this
         if supervisor is not None:
             supervisor.cancel()
             await asyncio.wait([supervisor])

@@ -101,6 +101,25 @@ async def test_what_was_published_before_close_still_arrives(connect: Connect) -
     await until(lambda: len(heard) == 100)
 
 
+async def test_a_close_keeps_the_connection_until_the_server_has_taken_what_was_published(
+    server: NatsServer, connect: Connect
+) -> None:
+    sender, receiver = await connect(), await connect()
+    heard = await heard_by(receiver, "a")
+    lost: list[str | None] = []
+    sender.on_disconnect(lambda: lost.append(sender.readiness()))
+    server.pause()
+    await sender.publish("a", b"last")
+    closing = asyncio.create_task(sender.close())
+    await asyncio.sleep(0.4)
+    assert not lost
+    assert not closing.done()
+    server.resume()
+    await closing
+    assert ["closed" in str(one) for one in lost] == [True]
+    await until(lambda: heard == [b"last"])
+
+
 # Restarts
 
 

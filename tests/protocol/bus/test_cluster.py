@@ -13,8 +13,6 @@ from shared.bus.errors import BusError
 from tests.nats import NatsServer, nats_cluster
 from tests.protocol.bus.helpers import POOL, SUBJECTS, endpoints, leading, numbered, reading, until
 
-pytestmark = pytest.mark.alone
-
 ELECTION = 15.0
 """Seconds that a cluster may take to find its leaders; nothing of ours."""
 

@@ -23,8 +23,6 @@ from tests.nats import NatsServer, nats_server
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import until
 
-pytestmark = pytest.mark.alone
-
 
 async def heard_by(bus: Bus, subject: str) -> list[bytes]:
     heard: list[bytes] = []
@@ -239,6 +237,7 @@ async def test_a_hanging_server_whose_buffers_are_full_is_left_behind_all_the_sa
     await bus.close()
 
 
+@pytest.mark.alone
 async def test_messages_that_a_stall_held_back_look_fresh_and_transit_tells_their_age(
     server: NatsServer, connect: Connect
 ) -> None:

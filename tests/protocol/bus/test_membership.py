@@ -4,14 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from shared.bus import Bus, Membership
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import POOL, SUBJECTS, until
-
-pytestmark = pytest.mark.alone
 
 
 @asynccontextmanager

@@ -41,9 +41,16 @@ async def test_a_killed_picker_takes_its_open_requests_with_it(shared: Pool, env
     async with asyncio.timeout(10):
         for _ in streams:
             await begun.acquire()
+    before = {name: await _streams_to_pickers(envoys[name]) for name in names}
     picker.pause()
     waiting = [asyncio.create_task(_status(envoys[name])) for name in names]
-    await asyncio.sleep(0.5)  # for the requests to reach the paused picker; one that comes later is not held there
+    for name in names:  # a request that comes to a picker that is gone isn't held there
+
+        async def sent(name: str = name) -> bool:
+            return await _streams_to_pickers(envoys[name]) == before[name] + 1
+
+        await eventually(sent)
+    await asyncio.sleep(0.5)  # for the bodies, too
     assert not any(task.done() for task in waiting)
     await picker.kill()
     try:
@@ -66,6 +73,13 @@ async def _cut_off(envoy: Envoy, begun: asyncio.Semaphore) -> bool:
         except httpx.RemoteProtocolError:
             return True
     return False
+
+
+async def _streams_to_pickers(envoy: Envoy) -> int:
+    """ext_proc streams that an Envoy has opened since it started."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.get(f"{envoy.admin_url}/stats?filter=ext_proc.streams_started$")
+    return sum(int(line.rsplit(":", 1)[1]) for line in answer.text.splitlines())
 
 
 async def _status(envoy: Envoy) -> int:

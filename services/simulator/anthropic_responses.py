@@ -60,8 +60,7 @@ class MessageEvents:
         if self._sent < 0:
             pieces.append(self._start(progress))
             self._sent = 0
-        seen = choice.visible(self._sent)
-        if text := choice.visible(progress.tokens)[len(seen) :]:
+        if text := choice.between(self._sent, progress.tokens):
             if not self._open:
                 self._open = True
                 block = {"type": "text", "text": ""}

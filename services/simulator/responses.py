@@ -101,8 +101,7 @@ class Events:
         pieces: list[bytes] = []
         if not self._sent[progress.id] and self._call.kind == "chat":
             pieces.append(self._event(choice, {"role": "assistant", "content": ""}, None))
-        seen = choice.visible(self._sent[progress.id])
-        text = choice.visible(progress.tokens)[len(seen) :]
+        text = choice.between(self._sent[progress.id], progress.tokens)
         self._sent[progress.id] = progress.tokens
         finish = str(choice.work.finish) if progress.finished else None
         if text or finish:

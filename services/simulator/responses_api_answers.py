@@ -48,8 +48,7 @@ class ResponseEvents:
             pieces.append(self._event("response.in_progress", response=begun))
             pieces.append(self._event("response.output_item.added", output_index=0, item=item))
             pieces.append(self._of_text("response.content_part.added", part=_text("")))
-        seen = self._choice.visible(self._sent)
-        if text := self._choice.visible(progress.tokens)[len(seen) :]:
+        if text := self._choice.between(self._sent, progress.tokens):
             pieces.append(self._of_text("response.output_text.delta", delta=text, logprobs=[]))
         self._sent = progress.tokens
         if progress.finished:

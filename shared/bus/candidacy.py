@@ -9,22 +9,21 @@ heard can't be waited for.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import structlog
 from nats.aio.msg import Msg
 
 from shared.bus.codec import MalformedLog, decode, encode
 from shared.bus.connection import Bus, Subscription
-from shared.bus.errors import BusError, Malformed
+from shared.bus.errors import Malformed
+from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.messages import Candidate
 from shared.bus.subjects import Subjects
 
 Fitness: TypeAlias = tuple[int, ...]
 """Compared as tuples are: the first number counts most."""
 
-INTERVAL = 0.5
-EXPIRY = 1.5
 PATIENCE = 3.0
 
 
@@ -85,13 +84,15 @@ class Candidacy:
         self._listens_since: float | None = None
         self._subscription: Subscription | None = None
         self._unhook: list[Callable[[], None]] = []
-        self._beats: asyncio.Task[None] | None = None
+        self._beats: asyncio.Task[NoReturn] | None = None
         self._log = structlog.get_logger()
 
     async def start(self) -> None:
         self._subscription = await self._bus.subscribe(self._everybody, self._receive)
         self._unhook = [self._bus.on_connect(self._connected), self._bus.on_disconnect(self._disconnected)]
-        self._beats = asyncio.create_task(self._beat(), name=f"candidate {self.owner}")
+        self._beats = asyncio.create_task(
+            beat(self._say, self._interval, self._clock, self._unsaid), name=f"candidate {self.owner}"
+        )
 
     async def close(self) -> None:
         """Stand no more: the others hear it at once."""
@@ -105,7 +106,7 @@ class Candidacy:
         if self._subscription is not None:
             await self._subscription.unsubscribe()
             self._subscription = None
-            await self._send(leaving=True)
+            await self._say(leaving=True)
 
     def may_lead(self) -> bool:
         """Whether to try for the lease: nobody fitter is there. Who is fit for nothing listens for a while first."""
@@ -145,15 +146,10 @@ class Candidacy:
             return
         self._field.heard(candidate, self._clock())
 
-    async def _beat(self) -> None:
-        while True:
-            try:
-                await self._send(leaving=False)
-            except BusError:
-                self._log.exception("candidate.heartbeat.failed", owner=self.owner)
-            await asyncio.sleep(self._interval)
+    def _unsaid(self) -> None:
+        self._log.exception("candidate.heartbeat.failed", owner=self.owner)
 
-    async def _send(self, *, leaving: bool) -> None:
+    async def _say(self, *, leaving: bool = False) -> None:
         candidate = Candidate(owner=self.owner, fitness=self._fitness(), leaving=leaving)
         await self._bus.publish(self._subject, encode(candidate))
 

@@ -8,19 +8,18 @@ again; otherwise each of them would take itself for the last one.
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 from nats.aio.msg import Msg
 
 from shared.bus.codec import MalformedLog, decode, encode
 from shared.bus.connection import Bus, Subscription
-from shared.bus.errors import BusError, Malformed
+from shared.bus.errors import Malformed
+from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.messages import Member
 from shared.bus.namesake import Namesake
 from shared.bus.subjects import Subjects
-
-HEARTBEAT_INTERVAL = 0.5
-EXPIRY = 1.5
 
 
 class Members:
@@ -90,7 +89,7 @@ class Membership:
         id: str | None,
         on_change: Callable[[tuple[str, ...]], None],
         *,
-        interval: float = HEARTBEAT_INTERVAL,
+        interval: float = INTERVAL,
         expiry: float = EXPIRY,
         clock: Callable[[], float] = time.monotonic,
         malformed: MalformedLog | None = None,
@@ -125,7 +124,8 @@ class Membership:
         self._unhook = [self._bus.on_connect(self._connected), self._bus.on_disconnect(self._members.pause)]
         self._tasks = [asyncio.create_task(self._expire(), name=f"members {self.tier}")]
         if self.id is not None:
-            self._tasks.append(asyncio.create_task(self._beat(self.id), name=f"heartbeat {self.tier}"))
+            beats = beat(partial(self._say, self.id), self._interval, self._clock, self._unsaid)
+            self._tasks.append(asyncio.create_task(beats, name=f"heartbeat {self.tier}"))
         self._tell()
 
     async def close(self) -> None:
@@ -141,7 +141,7 @@ class Membership:
         if self._subscription is not None:
             await self._subscription.unsubscribe()
         if self.id is not None:
-            await self._send(self.id, leaving=True)
+            await self._say(self.id, leaving=True)
 
     def _connected(self) -> None:
         self._members.resume(self._clock())
@@ -185,18 +185,10 @@ class Membership:
             except Exception:  # noqa: BLE001 - the top of the task: a mistake of the listener must not end it
                 self._log.exception("members.change.failed", tier=self.tier)
 
-    async def _beat(self, id: str) -> None:
-        # An absolute schedule: a busy moment doesn't shift the beats that follow.
-        due = self._clock()
-        while True:
-            try:
-                await self._send(id, leaving=False)
-            except BusError:
-                self._log.exception("members.heartbeat.failed", tier=self.tier)
-            due = max(due + self._interval, self._clock())
-            await asyncio.sleep(due - self._clock())
+    def _unsaid(self) -> None:
+        self._log.exception("members.heartbeat.failed", tier=self.tier)
 
-    async def _send(self, id: str, *, leaving: bool) -> None:
+    async def _say(self, id: str, *, leaving: bool = False) -> None:
         member = Member(id=id, tier=self.tier, sent=self._clock(), leaving=leaving)
         await self._bus.publish(self._subjects.member(self.pool, self.tier, id), encode(member))
 

@@ -6,18 +6,18 @@ we had sent may still lie in the server when the connection is made anew. That c
 
 import structlog
 
+from shared.bus.heartbeat import EXPIRY
+
 log = structlog.get_logger(__name__)
 
 LASTING = 1.0
 """Seconds over which messages with our id have to come until it is certain: two heartbeats."""
-SILENCE = 1.5
-"""Seconds without one after which there is nobody any more: three heartbeats."""
 
 
 class Namesake:
     """Counts messages with the id of this process, one of `tier`, and tells when they last."""
 
-    def __init__(self, tier: str, id: str, *, lasting: float = LASTING, silence: float = SILENCE) -> None:
+    def __init__(self, tier: str, id: str, *, lasting: float = LASTING, silence: float = EXPIRY) -> None:
         self._tier = tier
         self._id = id
         self._lasting = lasting

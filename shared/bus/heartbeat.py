@@ -1,0 +1,27 @@
+"""Heartbeats: a process says again and again that it is there, and is taken to be gone when it hasn't for a while."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from shared.bus.errors import BusError
+
+INTERVAL = 0.5
+"""Seconds between two heartbeats."""
+EXPIRY = 1.5
+"""Seconds without one after which nobody is there any more: three of them."""
+
+
+async def beat(
+    send: Callable[[], Awaitable[None]], interval: float, clock: Callable[[], float], failed: Callable[[], None]
+) -> NoReturn:
+    """Send every `interval` seconds of `clock`, until cancelled; `failed` is called for an exception of the bus."""
+    # An absolute schedule: a busy moment doesn't shift the beats that follow.
+    due = clock()
+    while True:
+        try:
+            await send()
+        except BusError:
+            failed()
+        due = max(due + interval, clock())
+        await asyncio.sleep(due - clock())

@@ -118,16 +118,20 @@ class LocalStack:
         secure = {"secure-serving": str(self.plan.secure_serving).lower()}
         return Picker(name, self.directory, http, address, secure | self._tier_flags("picker", name, http))
 
-    def _envoy(self, configuration: Path, port: int) -> Envoy:
+    def further_envoy(self, name: str, configuration: Path) -> Envoy:
+        """One more Envoy before the pickers, which isn't started; whoever does also stops it, before the stack."""
+        return self._envoy(configuration, self._ports.take(f"{name}'s listener"), title=name, name=name)
+
+    def _envoy(self, configuration: Path, port: int, *, title: str = "Envoy", name: str = "envoy") -> Envoy:
         places = EnvoyPlaces(
             port=port,
-            admin_port=self._ports.take("Envoy's admin"),
-            stats_port=self._ports.take("Envoy's statistics"),
+            admin_port=self._ports.take(f"{title}'s admin"),
+            stats_port=self._ports.take(f"{title}'s statistics"),
             pickers=tuple(picker.address for picker in self.pickers),
             eds_file=self.eds_file,
             picker_tls=self.plan.secure_serving,
         )
-        return Envoy(self.directory, configuration, places, concurrency=self.plan.envoy_concurrency)
+        return Envoy(self.directory, configuration, places, concurrency=self.plan.envoy_concurrency, name=name)
 
     def _flags(self, tier: str, one: SimulatorPlan) -> Flags:
         return {"engine": one.engine, "log-level": self.plan.log_level, **self.plan.flags.get(tier, {}), **one.flags}

@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 import yaml
 
-from pointsman.local.envoy import Envoy, EnvoyPlaces
-from pointsman.local.ports import Ports
+from pointsman.local.envoy import Envoy
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
 from tests.protocol.gateways.forms import Document, place
 from tests.protocol.system.conftest import decision, nothing_in_flight
@@ -55,9 +54,8 @@ spec:
 class Pool:
     """A stack without an Envoy of its own; `gateway` starts one more before it."""
 
-    def __init__(self, stack: LocalStack, ports: Ports, life: AsyncExitStack) -> None:
+    def __init__(self, stack: LocalStack, life: AsyncExitStack) -> None:
         self.stack = stack
-        self._ports = ports
         self._life = life
 
     @property
@@ -68,15 +66,7 @@ class Pool:
         place(document, self.authorities)
         path = self.stack.directory / f"{name}-form.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        places = EnvoyPlaces(
-            port=self._ports.take(name),
-            admin_port=self._ports.take(f"admin of {name}"),
-            stats_port=self._ports.take(f"statistics of {name}"),
-            pickers=tuple(picker.address for picker in self.stack.pickers),
-            eds_file=self.stack.eds_file,
-            picker_tls=True,
-        )
-        return await self._life.enter_async_context(Envoy(self.stack.directory, path, places, name=name))
+        return await self._life.enter_async_context(self.stack.further_envoy(name, path))
 
     async def decided(self, response: httpx.Response) -> dict[str, Any]:
         """The decision on the request that a simulator answered; it tells the request's id, as gateways may change
@@ -104,12 +94,11 @@ async def pool(directory: Path, *, endpoints: int, pickers: int = 2, simulators:
         secure_serving=True,
         flags={"picker": {"drain-delay": "0s"}},
     )
-    with Ports() as ports:
-        async with LocalStack(plan, directory) as stack, AsyncExitStack() as life:
-            async with asyncio.timeout(10):
-                while not stack.eds_file.exists():  # noqa: ASYNC110 -- another process writes it
-                    await asyncio.sleep(0.02)
-            yield Pool(stack, ports, life)
+    async with LocalStack(plan, directory) as stack, AsyncExitStack() as life:
+        async with asyncio.timeout(10):
+            while not stack.eds_file.exists():  # noqa: ASYNC110 -- another process writes it
+                await asyncio.sleep(0.02)
+        yield Pool(stack, life)
 
 
 @asynccontextmanager

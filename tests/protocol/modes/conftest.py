@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from pointsman.local.envoy import Envoy, EnvoyPlaces
+from pointsman.local.envoy import Envoy
 from pointsman.local.ports import Ports
 from pointsman.local.stack import LocalStack, StackPlan
 
@@ -50,15 +50,7 @@ class System:
     async def envoy(self, name: str, document: Document) -> Envoy:
         path = self.stack.directory / f"{name}-form.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        places = EnvoyPlaces(
-            port=self.ports.take(name),
-            admin_port=self.ports.take(f"admin of {name}"),
-            stats_port=self.ports.take(f"statistics of {name}"),
-            pickers=tuple(picker.address for picker in self.stack.pickers),
-            eds_file=self.stack.eds_file,
-            picker_tls=False,
-        )
-        return await self._life.enter_async_context(Envoy(self.stack.directory, path, places, name=name))
+        return await self._life.enter_async_context(self.stack.further_envoy(name, path))
 
 
 @asynccontextmanager

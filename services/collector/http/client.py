@@ -8,12 +8,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from enum import StrEnum
-from ssl import CERT_NONE, SSLCertVerificationError, SSLContext, SSLError, create_default_context
+from ssl import SSLCertVerificationError, SSLContext, SSLError
 from typing import TypeAlias, cast
 
 from yarl import URL
 
 from services.collector.http.response import Answer, AnswerReader, BadAnswerError, TooLargeError, expanded
+from services.collector.http.tls import tls_context
 from shared.quantities import format_duration
 from shared.version import VERSION
 
@@ -262,10 +263,7 @@ class Client:
     def _default(self, *, verify: bool) -> SSLContext:
         context = self._tls.get(verify)
         if context is None:
-            context = self._tls[verify] = create_default_context()
-            if not verify:
-                context.check_hostname = False
-                context.verify_mode = CERT_NONE
+            context = self._tls[verify] = tls_context(verify=verify)
         return context
 
     def _sweep_again(self) -> None:

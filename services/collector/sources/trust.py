@@ -12,6 +12,8 @@ from pathlib import Path
 import structlog
 from msgspec import Struct
 
+from services.collector.http.tls import tls_context
+
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY = 10.0
@@ -39,12 +41,9 @@ class TrustFiles(Struct, frozen=True):
         Raises ValueError that names the file which can't be used.
         """
         try:
-            context = ssl.create_default_context(cafile=self.ca or None)
+            context = tls_context(verify=self.verify, ca=self.ca)
         except OSError as error:
             raise ValueError(f"caCertPath: {self.ca!r} can't be used: {error}") from error
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
         if self.certificate:
             try:
                 # Without a password openssl would ask the terminal for that of an encrypted key.
@@ -65,12 +64,12 @@ class Trust:
         self._clock = clock
         self._stamp = files.stamp
         self._context = files.context()
-        self._look_at = clock() + LOOK_EVERY if self._stamp else float("inf")
+        self._look_at = clock() + LOOK_EVERY
         self._problem = ""
 
     @property
     def context(self) -> ssl.SSLContext:
-        if self._look_at != float("inf") and (now := self._clock()) >= self._look_at:
+        if (now := self._clock()) >= self._look_at:
             self._look_at = now + LOOK_EVERY
             self._look()
         return self._context

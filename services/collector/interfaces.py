@@ -7,7 +7,7 @@ when the endpoint becomes another server, or what they read of it changes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from ssl import SSLContext
 from typing import ClassVar
 
@@ -78,10 +78,10 @@ class Extractor(Plugin):
         """The extractor at work for an endpoint as it is now."""
         raise NotImplementedError
 
-    def reads(self, endpoint: Endpoint) -> Hashable:
+    def reads(self, endpoint: Endpoint) -> object:
         """What `bind` reads of an endpoint beside its id and name: while it is equal, the binding stays as it is and
         keeps what it has learnt. Everything, unless a type says less."""
-        return tuple(sorted(endpoint.labels.items())), endpoint.node_address, endpoint.node, endpoint.metrics_host
+        return endpoint
 
 
 class PollingSource(Plugin):

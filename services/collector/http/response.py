@@ -1,7 +1,7 @@
 """One HTTP/1.1 answer, read as its bytes come. Pure: bytes in, an answer out.
 
 A collector asks thousands of times a second for the same page of the same server; that is all that this has to do, and
-it costs a sixth of what a general client does (`tests/benchmarks/bench_scrape.py`). What isn't plain is refused rather
+it costs a fraction of what a general client does (docs/performance.md). What isn't plain is refused rather
 than guessed at: the framing of an answer is by its length, by chunks, or by the end of the connection (RFC 9112,
 section 6). An answer that isn't 200 is complete with its head: nobody reads its body. Nothing takes long in one go,
 whatever a server sends: an answer in crumbs is refused, and a body that comes compressed is expanded piece by piece.
@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 MOST_HEAD = 64 * 1024
 """Bytes of a head, or of what stands between two chunks."""
@@ -64,7 +63,6 @@ class AnswerReader:
         "_chunk",
         "_chunked",
         "_chunks",
-        "_encoding",
         "_head",
         "_left",
         "_limit",
@@ -86,7 +84,6 @@ class AnswerReader:
         """How many have begun."""
         self._left: int | None = None
         """Bytes of the body that are still to come; None when the end of the connection ends it."""
-        self._encoding = ""
         self._pieces: list[bytes | bytearray] = []
         self._size = 0
         self.begun = False
@@ -121,7 +118,7 @@ class AnswerReader:
             data = data[end + 4 :]
             if head is None:
                 continue  # an interim answer: the real one follows
-            self._chunked, self._left, self._encoding = head.chunked, head.length, head.encoding
+            self._chunked, self._left = head.chunked, head.length
             if self._left is not None and self._left > self._limit:
                 raise TooLargeError
             return head.answer, data
@@ -200,8 +197,7 @@ class AnswerReader:
         assert answer is not None, "the head has been read"
         first = self._pieces[0] if len(self._pieces) == 1 else None
         body = first if isinstance(first, bytes) else b"".join(self._pieces)
-        encoding = self._encoding if self._encoding in _WINDOW_BITS else ""
-        return Answer(answer.status, answer.reason, answer.headers, body, answer.reusable and reusable, encoding)
+        return Answer(answer.status, answer.reason, answer.headers, body, answer.reusable and reusable, answer.encoding)
 
     def __repr__(self) -> str:
         where = "head" if self._answer is None else f"{self._size} bytes of the body"
@@ -215,7 +211,6 @@ class _Head(Struct, frozen=True):
     chunked: bool = False
     length: int | None = None
     """Of the body; None where chunks, or the end of the connection, end it."""
-    encoding: str = ""
 
 
 def _read_head(head: bytes) -> _Head | None:
@@ -239,13 +234,12 @@ def _read_head(head: bytes) -> _Head | None:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     asked = headers.get("connection", "").lower()
     reusable = code == b"200" and "close" not in asked and (version == b"1" or "keep-alive" in asked)
-    answer = Answer(int(code), (reason or b"").decode("latin-1"), headers, b"", reusable)
+    text = (reason or b"").decode("latin-1")
     if code != b"200":
-        return _Head(answer)
+        return _Head(Answer(int(code), text, headers, b"", reusable))
     chunked, length, encoding = _framing(headers)
-    return _Head(
-        answer if chunked or length is not None else replace(answer, reusable=False), chunked, length, encoding
-    )
+    framed = chunked or length is not None
+    return _Head(Answer(int(code), text, headers, b"", reusable and framed, encoding), chunked, length)
 
 
 _remembered = lru_cache(maxsize=256)(_read_head)
@@ -255,7 +249,9 @@ _remembered = lru_cache(maxsize=256)(_read_head)
 def _framing(headers: Mapping[str, str]) -> tuple[bool, int | None, str]:
     """(whether the body comes in chunks, else its length if that is said, how it is compressed)."""
     encoding = headers.get("content-encoding", "").lower()
-    if encoding and encoding != "identity" and encoding not in _WINDOW_BITS:
+    if encoding == "identity":
+        encoding = ""
+    if encoding and encoding not in _WINDOW_BITS:
         raise BadAnswerError(f"the content is encoded as {encoding[:60]!r}, which wasn't asked for")
     transfer, length = headers.get("transfer-encoding"), headers.get("content-length")
     if transfer is not None:

@@ -10,7 +10,6 @@ from typing import Any
 import structlog
 
 from services.collector.engines.configs import EngineConfig
-from services.collector.engines.known import Engine
 from services.collector.engines.sufficiency import Words, shortfalls
 from services.collector.extractors.core.binding import Chosen, CoreBinding
 from services.collector.extractors.core.parameters import CoreParameters
@@ -79,10 +78,6 @@ class CoreMetricsExtractor(Extractor):
         """What the endpoint's labels say that its engine is; empty where they say nothing."""
         keys = (self.parameters.engine_label_key, FORMER_ENGINE_LABEL)
         return next((value for key in keys if key and (value := endpoint.labels.get(key))), "")
-
-    def named(self, endpoint: Endpoint) -> Engine | None:
-        """The engine that an endpoint's labels name, if they name one that is known."""
-        return self._engines.get(self.label(endpoint))
 
     def reads(self, endpoint: Endpoint) -> str:
         return self.label(endpoint)

@@ -35,7 +35,7 @@ from shared.plugin import Registry
 from shared.service import Service, read_text, run
 from shared.service.admin import as_json
 from shared.service.bus import BusMetrics, make_bus
-from shared.service.reload import Reloader
+from shared.service.reload import Reloader, ReloadMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +83,8 @@ class CollectorService(Service):
         self._endpoint_events = EndpointDispatcher((), self._attributes, self._tally)
         self._use(first)
         self.registry.register(DataLayerMetrics(self._tally))
-        self.registry.register(CollectorMetrics(self.scraper, self.sender, self.config))
+        self.registry.register(CollectorMetrics(self.scraper, self.sender))
+        self.registry.register(ReloadMetrics("pointsman_collector_config_reloads", self.config))
         self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.members.namesake))
         self.readiness.require("endpoints", self.replica.readiness)
         self.readiness.mention("configuration", lambda: self.config.problem or None)

@@ -4,7 +4,6 @@ label look-ups, and an endpoint that is gone leaves no series behind."""
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -15,13 +14,6 @@ from services.collector.scraper import Scraper
 from shared.bus.frame_sender import FrameSender
 
 
-class Reloads(Protocol):
-    """How often a configuration was taken or refused."""
-
-    taken: int
-    refused: int
-
-
 class CollectorMetrics(Collector):
     """What `/metrics` shows beside what every process has."""
 
@@ -29,13 +21,11 @@ class CollectorMetrics(Collector):
         self,
         scraper: Scraper,
         sender: FrameSender,
-        reloads: Reloads,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`clock` is the scraper's."""
         self._scraper = scraper
         self._sender = sender
-        self._reloads = reloads
         self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
@@ -70,14 +60,6 @@ class CollectorMetrics(Collector):
             "Endpoints left out of a frame because their attributes alone don't fit into a message",
             sender.oversized,
         )
-        reloads = CounterMetricFamily(
-            "pointsman_collector_config_reloads",
-            "Configurations that came after the first, by what became of them",
-            labels=["result"],
-        )
-        reloads.add_metric(["taken"], self._reloads.taken)
-        reloads.add_metric(["refused"], self._reloads.refused)
-        yield reloads
 
     def _endpoints(self) -> Iterator[Metric]:
         now = self._clock()

@@ -15,7 +15,7 @@ from prometheus_client import Gauge
 from starlette.routing import Route
 
 from services.picker.admin.decisions import DecisionRing, decision_routes
-from services.picker.admin.metrics import ConfigLoads, PickerMetrics
+from services.picker.admin.metrics import PickerMetrics
 from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import Pipeline, build
@@ -47,7 +47,7 @@ from shared.model import Configuration, Endpoint
 from shared.plugin import Registry
 from shared.service import Service, read_text, run
 from shared.service.bus import BusMetrics, make_bus
-from shared.service.reload import Reloader
+from shared.service.reload import Reloader, ReloadMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ class PickerService(Service):
         path = settings.config_file
         first = read_text(path, "--config-file") if path else ""
         self.config = Reloader(self._build, self._use, running=first)
-        self.registry.register(ConfigLoads(self.config))
+        self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
         self.desk = Desk(
             self.view,
             self._build(first, path),

@@ -6,11 +6,13 @@ making them may raise is anything: none of it may end, or be lost in, whatever b
 
 import asyncio
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from shared.config.problems import Invalid, Problem
 from shared.service.settings import read_text
@@ -101,6 +103,26 @@ class Reloader(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<Reloader {self.taken} taken, {self.refused} refused{self.problem and ': '}{self.problem}>"
+
+
+class ReloadMetrics(Collector):
+    """What became of the configurations that a reloader was offered, as the counter `name`."""
+
+    def __init__(self, name: str, reloader: Reloader[Any]) -> None:
+        self._name = name
+        self._reloader = reloader
+
+    def describe(self) -> list[Metric]:
+        """The registry asks for names at registration; there is nothing to collect then."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            self._name, "Configurations that came after the first, by what became of them", labels=["result"]
+        )
+        family.add_metric(["taken"], self._reloader.taken)
+        family.add_metric(["refused"], self._reloader.refused)
+        yield family
 
 
 def _signature(path: str) -> tuple[int, ...] | None:

@@ -6,7 +6,6 @@ some tens of microseconds, of which the client library would need a fifth for th
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -112,34 +111,6 @@ class PickerMetrics:
 
     def __repr__(self) -> str:
         return f"<PickerMetrics {sum(self.statuses.values())} requests>"
-
-
-class Loads(Protocol):
-    """How often a configuration was taken or refused."""
-
-    taken: int
-    refused: int
-
-
-class ConfigLoads(Collector):
-    """What became of configurations that came after the first."""
-
-    def __init__(self, loads: Loads) -> None:
-        self._loads = loads
-
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(
-            "pointsman_picker_config_loads",
-            "Configurations that came after the first, by what became of them",
-            labels=["result"],
-        )
-        family.add_metric(["taken"], self._loads.taken)
-        family.add_metric(["refused"], self._loads.refused)
-        yield family
 
 
 class _Collector(Collector):

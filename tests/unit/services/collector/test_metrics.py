@@ -11,16 +11,12 @@ from services.collector.http.client import Failure
 from services.collector.metrics import CollectorMetrics
 from services.collector.scraper import Scraper
 from shared.bus.frame_sender import FrameSender
+from shared.service.reload import Reloader, ReloadMetrics
 from tests.unit.services.collector.test_scraper import Servers, Watcher, endpoint, page, pipeline, refuse
 from tests.unit.services.collector.waiting import until
 from tests.unit.shared.bus.test_frame_sender import Recorder
 
 OPERATIONS = Path(__file__).resolve().parents[4] / "docs" / "operations.md"
-
-
-class Reloads:
-    taken = 2
-    refused = 1
 
 
 class Watching:
@@ -33,7 +29,10 @@ class Watching:
         self.scraper.use(pipeline())
         self.registry = CollectorRegistry()
         sending = FrameSender(Recorder(), lambda: self.scraper.watched, gather=0, refresh=1, heartbeat=1)
-        self.registry.register(CollectorMetrics(self.scraper, sending, Reloads(), clock=lambda: self.time))
+        self.registry.register(CollectorMetrics(self.scraper, sending, clock=lambda: self.time))
+        config: Reloader[str] = Reloader(lambda text, _: text, lambda _: None)
+        config.taken, config.refused = 2, 1
+        self.registry.register(ReloadMetrics("pointsman_collector_config_reloads", config))
         self.time = 0.0
 
     async def scraped(self) -> None:

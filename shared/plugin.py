@@ -134,6 +134,11 @@ class Plugin:
         return tier in (cls.TIERS or {cls.TIER})
 
     @classmethod
+    def polled(cls) -> bool:
+        """Whether a collector alone has it: a source that it asks."""
+        return cls.TIER is Tier.COLLECTOR and not cls.TIERS
+
+    @classmethod
     def requires(cls, parameters: Any) -> tuple[AttributeKey[Any], ...]:
         """`REQUIRES` of an instance with these parameters."""
         return cls.REQUIRES

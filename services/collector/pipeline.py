@@ -51,7 +51,7 @@ def plan(config: LoadedConfig) -> tuple[Any, ...]:
     return tuple(
         (_identity(config.plugins[one.source]), tuple(_identity(config.plugins[name]) for name in one.extractors))
         for one in config.sources
-        if _polled(config.plugins[one.source]) and one.extractors
+        if config.plugins[one.source].kind.polled() and one.extractors
     )
 
 
@@ -63,7 +63,7 @@ def build(config: LoadedConfig) -> Pipeline:
     for index, spec in enumerate(config.sources):
         path = f"dataLayer.sources[{index}]"
         kind = config.plugins[spec.source].kind
-        if not _polled(config.plugins[spec.source]) or not spec.extractors:
+        if not kind.polled() or not spec.extractors:
             continue
         source = instances[spec.source]
         if not isinstance(source, PollingSource):
@@ -84,10 +84,6 @@ def build(config: LoadedConfig) -> Pipeline:
     problems.raise_if_any(config.origin)
     hearing = endpoint_feeds(config, instances, EndpointNotificationSource, EndpointExtractor)
     return Pipeline(tuple(feeds), plan(config), hearing)
-
-
-def _polled(source: PluginSpec) -> bool:
-    return source.kind.TIER is Tier.COLLECTOR and not source.kind.TIERS
 
 
 def _identity(spec: PluginSpec) -> tuple[Any, ...]:

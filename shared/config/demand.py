@@ -1,6 +1,5 @@
 """What the plugins of a configuration want of each other, and whether those that are asked can do it."""
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,10 +15,9 @@ def demands(
     plugins: Mapping[str, PluginSpec],
     sources: Iterable[SourceSpec],
     inputs: Mapping[str, Mapping[str, AttributeKey[Any]]],
-    stale: StaleMetrics | None = None,
+    stale: StaleMetrics,
 ) -> dict[str, Demand]:
     """What is wanted of each plugin that makes attributes, by its name; `inputs` as in a `LoadedConfig`."""
-    after = math.inf if stale is None or stale.policy == "lastKnown" else stale.after
     required: dict[AttributeKey[Any], list[str]] = {}
     used: dict[AttributeKey[Any], list[str]] = {}
     for spec in plugins.values():
@@ -31,7 +29,7 @@ def demands(
         spec.name: Demand(
             required={key: tuple(required[key]) for key in spec.produces if key in required},
             used={key: tuple(used[key]) for key in spec.produces if key in used},
-            stale_after=after,
+            stale_after=stale.limit,
         )
         for spec in makers(plugins, sources)
     }

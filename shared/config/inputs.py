@@ -10,7 +10,7 @@ from typing import Any
 from shared.attributes import AttributeKey
 from shared.config.loaded import PluginSpec, SourceSpec
 from shared.config.problems import Problems, join, nearest, show
-from shared.plugin import Need, Role, Tier
+from shared.plugin import Need, Role
 
 _WORDS: dict[type[Any], str] = {float: "a number", tuple: "names"}
 """What attributes hold, as messages call it."""
@@ -51,8 +51,7 @@ def check_writers(plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpe
     would be the one that came last."""
     writers: dict[str, tuple[SourceSpec, str]] = {}
     for source in sources:
-        kind = plugins[source.source].kind
-        polled = kind.TIER is Tier.COLLECTOR and not kind.TIERS
+        polled = plugins[source.source].kind.polled()
         for name in source.extractors:
             twice: dict[tuple[str, str], list[str]] = {}
             for key in plugins[name].produces:

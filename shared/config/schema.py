@@ -4,6 +4,7 @@ Keys are the document's own. What an older generation wrote differently stands b
 by `shared.config.loader`, with a deprecation warning.
 """
 
+import math
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -57,6 +58,11 @@ class StaleMetrics(Struct, frozen=True, rename="camel"):
 
     after: PositiveDuration = 2.0
     policy: StalePolicy = "saturated"
+
+    @property
+    def limit(self) -> float:
+        """Seconds from which on an attribute is stale; infinite under `lastKnown`, where none ever is."""
+        return math.inf if self.policy == "lastKnown" else self.after
 
 
 class DataLayerSection(Struct, frozen=True, rename="camel"):

@@ -54,7 +54,7 @@ def with_flags(config: LoadedConfig, settings: CollectorSettings) -> LoadedConfi
     engine = flags_engine(settings)
     page = _page(settings)
     plugins = dict(config.plugins)
-    wanted = demands(config.plugins, config.sources, config.inputs)
+    wanted = demands(config.plugins, config.sources, config.inputs, config.stale_metrics)
     for name, spec in config.plugins.items():
         if issubclass(spec.kind, CoreMetricsExtractor) and engine is not None:
             if overruling := sorted(spec.given & OVERRULED):
@@ -78,7 +78,7 @@ def with_flags(config: LoadedConfig, settings: CollectorSettings) -> LoadedConfi
 def _check_interval(config: LoadedConfig, settings: CollectorSettings, problems: Problems) -> None:
     """Note where the collector's own interval, for sources that have none, is too long for what they bring."""
     stale = config.stale_metrics
-    if stale.policy == "lastKnown" or settings.interval < stale.after:
+    if settings.interval < stale.limit:
         return
     specs = (config.plugins[one.source] for one in config.sources if one.extractors)
     if any(issubclass(one.kind, MetricsSource) and not one.parameters.interval for one in specs):

@@ -58,6 +58,6 @@ def decision_routes(ring: DecisionRing) -> list[Route]:
 
 def _limit(request: Request, *, default: int, most: int) -> int:
     text = request.query_params.get("limit", str(default))
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= most:
+    if text.isascii() and text.isdigit() and len(text) <= 18 and 1 <= int(text) <= most:
         return int(text)
-    raise HTTPException(400, f"limit: a whole number from 1 to {most} is needed, not {text!r}")
+    raise HTTPException(400, f"limit: a whole number from 1 to {most} is needed, not {text[:80]!r}")

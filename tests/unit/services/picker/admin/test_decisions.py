@@ -78,8 +78,13 @@ def test_an_unknown_request_id_is_a_404_that_says_how_many_were_looked_at() -> N
     assert (status, body) == (404, {"error": "no decision on a request 'b' among the last 1"})
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "1001", "1.5", "many", "", "٣"])
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "1.5", "many", "", "٣", "9" * 20])
 def test_a_limit_out_of_range_is_refused_by_name_and_value(limit: str) -> None:
     status, body = get(ring("a"), f"/debug/decisions?limit={limit}")
     assert (status, body) == (400, {"error": f"limit: a whole number from 1 to 1000 is needed, not {limit!r}"})
     assert get(ring("a"), "/debug/decisions/a?limit=101")[0] == 400
+
+
+def test_a_limit_of_any_length_is_refused_in_a_few_words() -> None:
+    status, body = get(ring("a"), f"/debug/decisions?limit={'9' * 5000}")
+    assert (status, len(body["error"]) < 200) == (400, True)

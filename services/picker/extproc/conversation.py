@@ -193,8 +193,6 @@ class Conversation:
         seen = self._response is not None and self._response.seen
         self._release()
         self._state = _ENDED
-        if self._response is not None:
-            self._response.complete()
         return self._complete(aborted=not (refused or seen))
 
     # -- the request

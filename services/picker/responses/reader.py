@@ -165,8 +165,9 @@ class ResponseReader:
             text = read.text
         return text if self._served else chunk
 
-    def _hold(self, text: bytes, chunk: bytes) -> bytes:
-        """Keep an object that isn't whole, or a piece of it. What goes on of its last piece, `chunk`."""
+    def _hold(self, text: bytes, chunk: bytes, lead: bytes = b"") -> bytes:
+        """Keep an object that isn't whole, or a piece of it; in a line it follows `lead`. What goes on of its last
+        piece, `chunk`."""
         self._held.add(text)
         if self._is_too_much():
             return self._give_up(chunk)
@@ -174,7 +175,7 @@ class ResponseReader:
             return chunk  # what isn't changed needn't wait for the rest
         if self.holds:
             return b""
-        self._restorer = Restorer(self._served, self._asked)
+        self._restorer = Restorer(self._served, self._asked, lead)
         return self._restorer.feed(chunk)
 
     def _passing(self, restorer: Restorer, chunk: bytes, end: bool) -> bytes:
@@ -210,18 +211,8 @@ class ResponseReader:
         if self._served or _USAGE.search(lines):
             lines = self._lines(lines)
         if rest:
-            rest = self._begun_line(rest)
+            rest = self._hold(rest, rest, _DATA)
         return lines + rest if self._served else chunk
-
-    def _begun_line(self, piece: bytes) -> bytes:
-        """What goes on of a piece of a line, which isn't its end."""
-        self._held.add(piece)
-        if self._is_too_much():
-            return self._give_up(piece)
-        if self.holds or not self._served:
-            return b""
-        self._restorer = Restorer(self._served, self._asked, _DATA)
-        return self._restorer.feed(piece)
 
     def _rest_of_line(self, restorer: Restorer, chunk: bytes, end: bool) -> bytes:
         """What follows of a line whose beginning has gone on, and all lines after it."""
@@ -240,9 +231,7 @@ class ResponseReader:
 
     def _lines(self, lines: bytes) -> bytes:
         """Whole lines as they go on."""
-        if b"\r" in lines:
-            return b"".join([self._line(line) for line in lines.splitlines(keepends=True)])
-        return b"\n".join([self._line(line) for line in lines.split(b"\n")])
+        return b"".join([self._line(line) for line in lines.splitlines(keepends=True)])
 
     def _line(self, line: bytes) -> bytes:
         if not line.startswith(_DATA):

@@ -39,6 +39,7 @@ class SchedulerCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
+        scheduled, blocks = self._requests.scheduled(), self._view.prefixes.held
         for prefix in self._prefixes:
             scheduling = HistogramMetricFamily(
                 f"{prefix}scheduler_e2e_duration_seconds", "What the decision on a routed request took", labels=[]
@@ -49,10 +50,10 @@ class SchedulerCollector(Collector):
             )
             for labels, histogram in self._plugins.items():
                 histogram.add_to(plugins, labels)
-            yield from (scheduling, plugins, self._attempts(prefix))
-            yield from self._prefix_index(prefix)
+            yield from (scheduling, plugins, self._attempts(prefix, scheduled))
+            yield from self._prefix_index(prefix, blocks)
 
-    def _attempts(self, prefix: str) -> Metric:
+    def _attempts(self, prefix: str, scheduled: Mapping[tuple[str, str], int]) -> Metric:
         """The plain name of a server, without its rank, and the port: as the Go original calls it."""
         former = prefix != "llm_d_epp_"
         family = CounterMetricFamily(
@@ -61,7 +62,7 @@ class SchedulerCollector(Collector):
             labels=["status", "target_model_name", "pod_name" if former else "endpoint_name", "namespace", "port"],
         )
         layout = self._view.layout
-        for (target, id), count in self._requests.scheduled().items():
+        for (target, id), count in scheduled.items():
             row = layout.index.get(id)
             if row is not None:
                 one = layout.endpoints[row]
@@ -71,9 +72,8 @@ class SchedulerCollector(Collector):
             family.add_metric(["failure", target, "", "", ""], count)
         return family
 
-    def _prefix_index(self, prefix: str) -> Iterator[Metric]:
-        index = self._view.prefixes
-        hits = index.hits
+    def _prefix_index(self, prefix: str, blocks: int) -> Iterator[Metric]:
+        hits = self._view.prefixes.hits
         labels: tuple[str, ...] = ()
         values: tuple[str, ...] = ()
         if prefix == "llm_d_epp_":
@@ -88,7 +88,7 @@ class SchedulerCollector(Collector):
             f"{prefix}prefix_indexer_hit_bytes", "Bytes of a prompt that its endpoint held", labels=labels
         )
         if hits.plugin:
-            size.add_metric(values, index.held)
+            size.add_metric(values, blocks)
             show(ratio, values, RATIOS, hits.ratios, hits.ratio_sum)
             show(held, values, SIZES, hits.sizes, hits.bytes)
         yield from (size, ratio, held)

@@ -13,6 +13,7 @@ from services.picker.extproc.events import Limits
 from services.picker.extproc.outgoing import STATUS_CODES, immediate
 from services.picker.names import REJECTED_MEMORY
 from services.picker.requests.anthropic import AnthropicParser
+from services.picker.requests.grpc_frame import is_grpc
 from services.picker.requests.parsers import bare_path
 from services.picker.requests.request import Headers, Refusal
 
@@ -62,7 +63,7 @@ FORM_HEADERS = frozenset({"content-type", *names.PATHS})
 
 def form_of(headers: Headers) -> Form:
     """The form in which the client of a request with these headers reads errors."""
-    if headers.get("content-type").lower().startswith("application/grpc"):
+    if is_grpc(headers):
         return Form.GRPC
     path = bare_path(headers.first_of(*names.PATHS))
     return Form.ANTHROPIC if path.endswith(AnthropicParser.SUFFIXES) else Form.OPENAI

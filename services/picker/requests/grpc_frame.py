@@ -6,11 +6,17 @@ A compressed message is read as servers read it, up to a limit, so that little b
 import struct
 import zlib
 
-from services.picker.requests.request import Unparsable
+from services.picker.requests.request import Headers, Unparsable
 
-_HEADER = struct.Struct(">BI")
+HEADER = struct.Struct(">BI")
+"""Before each message: whether it is compressed, and its length."""
 _WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 """By `grpc-encoding`: how zlib names the two formats that every gRPC server reads."""
+
+
+def is_grpc(headers: Headers) -> bool:
+    """Whether a call is gRPC's, in any of its encodings."""
+    return headers.get("content-type").lower().startswith("application/grpc")
 
 
 def first_message(body: bytes, encoding: str, limit: int) -> memoryview | None:
@@ -21,12 +27,12 @@ def first_message(body: bytes, encoding: str, limit: int) -> memoryview | None:
 
     Raises `Unparsable` for what is no frame.
     """
-    if len(body) < _HEADER.size:
-        raise Unparsable(f"invalid gRPC frame: expected at least {_HEADER.size} bytes for header, got {len(body)}")
-    flag, length = _HEADER.unpack_from(body)
+    if len(body) < HEADER.size:
+        raise Unparsable(f"invalid gRPC frame: expected at least {HEADER.size} bytes for header, got {len(body)}")
+    flag, length = HEADER.unpack_from(body)
     if flag > 1:
         raise Unparsable(f"invalid gRPC frame: its compression flag is {flag}; 0 or 1 is needed")
-    message = memoryview(body)[_HEADER.size : _HEADER.size + length]
+    message = memoryview(body)[HEADER.size : HEADER.size + length]
     if len(message) < length:
         raise Unparsable(
             f"incomplete gRPC payload: header indicates {length} bytes, but only {len(message)} bytes are available"

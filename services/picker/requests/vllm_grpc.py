@@ -9,15 +9,14 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from services.picker.requests.grpc_frame import first_message
+from services.picker.requests.grpc_frame import first_message, is_grpc
 from services.picker.requests.parsers import Parser
 from services.picker.requests.prompts import Placeholder, packed_ids
 from services.picker.requests.request import Content, Headers, Unparsable
-from services.picker.requests.wire import Reader, packed
+from services.picker.requests.wire import UINT32, Reader, packed
 
 _GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
 _EMBED = "/vllm.grpc.engine.VllmEngine/Embed"
-_UINT32 = 0xFFFF_FFFF
 
 
 class VllmGrpcParameters(Struct, frozen=True, rename="camel"):
@@ -40,7 +39,7 @@ class VllmGrpcParser(Parser):
 
     def takes(self, headers: Headers) -> bool:
         """Also calls of other methods and services, such as health checks: whatever is gRPC."""
-        return headers.get("content-type").lower().startswith("application/grpc")
+        return is_grpc(headers)
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
         if not path.endswith(self.SUFFIXES):
@@ -110,7 +109,7 @@ class VllmGrpcParser(Parser):
                 if number != 2:
                     continue
                 if isinstance(value, int):
-                    ids = (value & _UINT32).to_bytes(4, "little")
+                    ids = (value & UINT32).to_bytes(4, "little")
                 else:
                     ids = packed(value, left).astype("<u4").tobytes()
                 left -= len(ids) // 4
@@ -123,9 +122,9 @@ class VllmGrpcParser(Parser):
         for part in parts:
             for number, value in reader.fields(part):
                 if isinstance(value, int) and number == 8:
-                    limit = value & _UINT32
+                    limit = value & UINT32
                 elif isinstance(value, int) and number == 15:
-                    parallel = max(value & _UINT32, 1)
+                    parallel = max(value & UINT32, 1)
         return limit, parallel
 
 
@@ -148,5 +147,5 @@ def _range(reader: Reader, message: memoryview) -> tuple[int, int]:
     found = {1: 0, 2: 0}
     for number, value in reader.fields(message):
         if isinstance(value, int):
-            found[number] = value & _UINT32
+            found[number] = value & UINT32
     return found[1], found[2]

@@ -20,6 +20,8 @@ _FIXED = {1: 8, 5: 4}
 _NUMBERS = 2**29
 """Field numbers are smaller."""
 _MOST_VARINT_BYTES = 10
+UINT32 = 0xFFFF_FFFF
+"""What is left of a number in a field of 32 bits."""
 
 
 class Reader:

@@ -4,19 +4,15 @@ The messages pass as they are. Of a stream every message tells what was used so 
 better follows: each complete answer, and the last piece of one that has no end.
 """
 
-import struct
 from collections.abc import Callable, Mapping
 
 from services.picker.chunks import Chunks
-from services.picker.requests.grpc_frame import first_message
+from services.picker.requests.grpc_frame import HEADER, first_message
 from services.picker.requests.request import Unparsable
-from services.picker.requests.wire import Reader
+from services.picker.requests.wire import UINT32, Reader
 from services.picker.responses.usage import NOTHING, Usage
 
-_HEADER = struct.Struct(">BI")
-"""Before each message: whether it is compressed, and its length."""
 _MOST_FIELDS = 100_000
-_UINT32 = 0xFFFF_FFFF
 _PIECE = b"\x0a"
 """How a GenerateResponse begins that is a piece of a stream: field 1."""
 
@@ -61,9 +57,9 @@ class GrpcUsage:
                 return not held.full
             chunk = held.take()
         at, size = 0, len(chunk)
-        while size - at >= _HEADER.size:
-            flag, length = _HEADER.unpack_from(chunk, at)
-            end = at + _HEADER.size + length
+        while size - at >= HEADER.size:
+            flag, length = HEADER.unpack_from(chunk, at)
+            end = at + HEADER.size + length
             if flag > 1:
                 return False
             if length > self._limit:
@@ -73,7 +69,7 @@ class GrpcUsage:
             else:
                 self._message(chunk[at:end])
                 at = end
-        return self._hold(chunk[at:], _HEADER.size) if at < size else True
+        return self._hold(chunk[at:], HEADER.size) if at < size else True
 
     def _hold(self, begun: bytes, needed: int) -> bool:
         self._needed = needed
@@ -125,7 +121,7 @@ def _counts(message: memoryview, reader: Reader, names: Mapping[int, str]) -> Us
     found = dict.fromkeys(names.values(), 0)
     for number, value in reader.fields(message):
         if number in names and isinstance(value, int):
-            found[names[number]] = value & _UINT32
+            found[names[number]] = value & UINT32
     return Usage(**found) if found["prompt"] or found.get("completion") else NOTHING
 
 

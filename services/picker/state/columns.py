@@ -39,6 +39,11 @@ class Column:
         self.derived: dict[Any, Any] = {}
         """What readers have made of these very arrays, by whatever tells it apart; empty with the next ones."""
 
+    @classmethod
+    def absent(cls, size: int) -> "Column":
+        """One that has no value of any of so many endpoints."""
+        return cls(np.full(size, np.nan), np.full(size, NEVER))
+
     @property
     def largest(self) -> float:
         """The largest value of any endpoint; 0 when no endpoint has one, or all are negative."""
@@ -73,16 +78,15 @@ class Numbers:
         """The column of this name; one that nobody reported is all absent."""
         column = self.columns.get(name) or self._unreported.get(name)
         if column is None:
-            column = Column(np.full(self.size, np.nan), np.full(self.size, NEVER))
-            self._unreported[name] = column
+            column = self._unreported[name] = Column.absent(self.size)
         return column
 
     def _add(self, name: str) -> None:
         """A line for what is reported for the first time."""
         column = self.column(name)
         del self._unreported[name]
-        self._values = np.vstack((self._values, np.full((1, self.size), np.nan)))
-        self._at = np.vstack((self._at, np.full((1, self.size), NEVER)))
+        self._values = np.vstack((self._values, column.values))
+        self._at = np.vstack((self._at, column.at))
         self._lines.clear()
         column.replace(self._values[-1], self._at[-1])
         self.columns[name] = column
@@ -297,7 +301,7 @@ class Columns:
                     continue
                 if key.kind is float:
                     if key.wire not in self._own_numbers:
-                        self._own_numbers[key.wire] = Column(np.full(size, np.nan), np.full(size, NEVER))
+                        self._own_numbers[key.wire] = Column.absent(size)
                     column = self._own_numbers[key.wire]
                     column.values[row], column.at[row] = sample.value, sample.at
                 else:

@@ -53,9 +53,9 @@ class Source(Protocol):
     """For logs and metrics."""
 
     def want(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
-        """Let `Documents.objects` have all objects of these kinds from now on, and no others; nothing but those parts
-        of them is read. Whether something that was reported is to be reported again for it: the next reading, or `run`
-        at once, does."""
+        """Let `Documents.objects` have all objects of these kinds from now on, and no others; more than those parts of
+        them needn't be read. Whether something that was reported is to be reported again for it: the next reading, or
+        `run` at once, does."""
 
     def confirmed(self, now: float) -> float:
         """When it last knew that what it reported still holds: `now` itself, or earlier where it lost touch. Seconds of

@@ -11,7 +11,8 @@ waits for it. A process has one `Bus`, the connection, and builds on it what it 
   sequence of each write put messages in order, whichever way they came; the key `epoch` fences off former leaders.
 - `FramePublisher` and `FrameReader`: attributes of endpoints, in the KV bucket `attributes`, as frames of columns. Each
   value has its age; what a message spent on its way beyond the usual (`Transit`) is added to it by the reader.
-- `Lease`: which watcher leads, in the KV bucket `leases`.
+- `Lease`: which watcher leads, in the KV bucket `leases`; `Candidacy`: which of them would lead best, by what they tell
+  each other on a core subject.
 - `Membership`: which collectors are alive, by heartbeats on a core subject. Ids are the processes' own business; two
   with one id hear of it (`Namesake`).
 - `Load` is the message that pickers send each other, on a core subject: what each has in flight.

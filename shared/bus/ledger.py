@@ -69,7 +69,8 @@ class Ledger:
 
     @property
     def keys(self) -> int:
-        """How many are in the bucket at least while nothing has to be written: facts, each pool's `synced`, `epoch`."""
+        """How many are in the bucket at least while nothing has to be written: facts, `epoch`, and `synced` of each
+        complete pool."""
         return len(self._stored) + len(self.complete) + 1
 
     def want(self, facts: Mapping[str, Fact], pools: Collection[str], kept: Collection[str] = ()) -> None:

@@ -95,8 +95,9 @@ class NotificationExtractor(Plugin):
     TIER: ClassVar[Tier] = Tier.WATCHER
     INPUT: ClassVar[str] = KUBERNETES_OBJECTS
     READS: ClassVar[Parts] = None
-    """What it reads of an object. Where all extractors of a kind say so, the rest is left out of what they are told, a
-    change of the rest is no event, and of what reads `metadata` alone nothing else is asked of the API server."""
+    """What it reads of an object. Where all extractors of a kind say so, the rest of a cluster's objects is left out of
+    what they are told, a change of the rest is no event, and of what reads `metadata` alone nothing else is asked of
+    the API server. Objects of files are told as they are."""
 
     def on_object(self, event: NotificationEvent) -> bool:
         """Take note; whether `attributes` may say something else of any endpoint now.

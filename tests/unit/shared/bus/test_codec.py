@@ -22,6 +22,7 @@ from shared.bus.columns import (
 from shared.bus.errors import Malformed
 from shared.bus.messages import (
     MAX_FRAME_ENDPOINTS,
+    Candidate,
     Epoch,
     FactEnvelope,
     Frame,
@@ -49,6 +50,7 @@ MESSAGES: list[Message] = [
     ),
     Load(sender="p", sent=1.0, sequence=1, ids=pack_hashes([1, 2]), requests=pack_counts([1, 2]), tokens=bytes(8)),
     Member(id="c", tier="collector", sent=1.0),
+    Candidate(owner="w", fitness=(1, 0)),
     Holder(owner="w"),
 ]
 

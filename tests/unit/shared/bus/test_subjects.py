@@ -109,6 +109,8 @@ def every_name(subjects: Subjects) -> set[str]:
         subjects.loads("default_p"),
         subjects.member("default_p", "collector", "a"),
         subjects.members("default_p", "collector"),
+        subjects.candidate("watcher", "w1"),
+        subjects.candidates("watcher"),
     }
 
 

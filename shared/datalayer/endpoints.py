@@ -133,7 +133,7 @@ class EndpointDispatcher:
                 except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and no other plugin's
                     self._tally.failed(extractor.name, event.endpoint.id, error)
                     for key in keys:
-                        attributes.drop(key)
+                        attributes.deny(key, ALWAYS)
                 for reason in _settle(attributes, before, keys):
                     self._tally.refused(extractor.name, event.endpoint.id, reason)
 
@@ -159,7 +159,7 @@ def _settle(
                 attributes.put(key, former.value, former.at)
         elif reason := fault(key, sample.value) or _untimely(key, sample.at):
             reasons.append(reason)
-            attributes.drop(key)
+            attributes.deny(key, ALWAYS)
     for key in keys:
         if attributes.get(key) is None:
             attributes.deny(key, ALWAYS)

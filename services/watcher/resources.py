@@ -242,6 +242,13 @@ def fact_of(kind: str, name: str) -> tuple[str, str]:
     return (word, name) if word else ("", "")
 
 
+def pool_reference(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The `poolRef` of a resource as it came; empty where there is none."""
+    spec = item.get("spec")
+    reference = spec.get("poolRef") if isinstance(spec, Mapping) else None
+    return reference if isinstance(reference, Mapping) else {}
+
+
 def group_of(kind: str, reference: Mapping[str, Any]) -> str | None:
     """The API group of the pool that a `poolRef` means; None where that doesn't say. Of an InferenceModel it doesn't:
     its definition fills in the experimental group, whose resource was the only pool when there were models."""

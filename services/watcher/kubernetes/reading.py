@@ -1,12 +1,12 @@
 """What one resource of a cluster comes to for one pool: facts, a refusal, or that it isn't for this pool. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import structlog
 
 from services.watcher.documents import Documents
 from services.watcher.kubernetes.resource import JsonObject
-from services.watcher.resources import PoolId, fact_of, group_of, read_resource
+from services.watcher.resources import PoolId, fact_of, group_of, pool_reference, read_resource
 from services.watcher.sources import Rejected, Reset
 from shared.config.problems import Problem, Problems
 from shared.model import Pool
@@ -48,10 +48,9 @@ def _read(item: JsonObject, kind: str, origin: str, pool: PoolId, groups: Collec
 
 def _other_pool(item: JsonObject, kind: str, pool: PoolId, groups: Collection[str]) -> str | None:
     """The pool that it refers to, where that isn't this one: then it isn't for us to find anything wrong with it."""
-    spec = item.get("spec")
-    reference = spec.get("poolRef") if isinstance(spec, Mapping) else None
-    name = reference.get("name") if isinstance(reference, Mapping) else None
-    if not isinstance(reference, Mapping) or not isinstance(name, str):
+    reference = pool_reference(item)
+    name = reference.get("name")
+    if not isinstance(name, str):
         return None
     if name != pool.name:
         return repr(name)

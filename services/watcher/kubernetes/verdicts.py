@@ -5,12 +5,11 @@ picker may serve the others. Only where there is no pool of the name at all, nob
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from services.watcher.kubernetes.resource import JsonObject, ObjectId, Resource, identity
-from services.watcher.resources import PoolId, group_of
+from services.watcher.resources import PoolId, group_of, pool_reference
 from services.watcher.sources import Rejected, Reset
 from shared.config.problems import Problem
 from shared.model import Model
@@ -159,7 +158,7 @@ def _refused(problems: Iterable[Problem]) -> Finding:
 
 def _missing_pool(reading: Reading, view: PoolView) -> Finding | None:
     """There is no pool for it, whoever would serve that."""
-    reference = _reference(reading)
+    reference = pool_reference(reading.item)
     name = reference.get("name")
     if not isinstance(name, str):
         return None
@@ -171,19 +170,12 @@ def _missing_pool(reading: Reading, view: PoolView) -> Finding | None:
 
 def _missing_in_group(reading: Reading, view: PoolView, name: str) -> Finding | None:
     """There are pools of the name, and not in the API group that it refers to."""
-    group = group_of(reading.kind, _reference(reading))
+    group = group_of(reading.kind, pool_reference(reading.item))
     groups = sorted({one.resource.kind.group for one in view.readings if one.kind == POOL and one.id[1] == name})
     if group is None or not groups or group in groups:
         return None
     text = f"spec.poolRef.group: InferencePool {name!r} of namespace {reading.id[0]} isn't in {group}"
     return Finding("PoolNotFound", f"{text}; {' or '.join(groups)}, where it is, is expected", patient=True)
-
-
-def _reference(reading: Reading) -> Mapping[str, Any]:
-    """The `poolRef`; empty where there is none."""
-    spec = reading.item.get("spec")
-    reference = spec.get("poolRef") if isinstance(spec, Mapping) else None
-    return reference if isinstance(reference, Mapping) else {}
 
 
 def _names_in_use(readings: Iterable[Reading]) -> dict[str, tuple[Reading, Model]]:
@@ -217,7 +209,7 @@ def _models(readings: Iterable[Reading]) -> Iterator[tuple[Reading, Model]]:
 
 
 def _name_key(reading: Reading, model: Model) -> str:
-    return f"{reading.id[0]}/{_reference(reading).get('name')}/{model.model_name}"
+    return f"{reading.id[0]}/{pool_reference(reading.item).get('name')}/{model.model_name}"
 
 
 def _without_endpoints(reading: Reading, view: PoolView) -> Finding | None:

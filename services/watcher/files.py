@@ -21,7 +21,7 @@ from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem, Problems
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.datalayer.objects import ObjectKind, Parts
-from shared.service.watch import looks
+from shared.service.watch import file_signature, looks
 
 log = structlog.get_logger(__name__)
 
@@ -292,4 +292,4 @@ def _signature(path: Path) -> _Signature:
         status = path.stat()
     except OSError:
         return _ABSENT
-    return _Signature(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return _Signature(*file_signature(status))

@@ -40,13 +40,16 @@ class Field:
             self._heard.pop(candidate.owner, None)
         else:
             self._heard[candidate.owner] = now, candidate.fitness
-        self._heard = {owner: one for owner, one in self._heard.items() if now - one[0] < self._expiry}
+        self._heard = self._live(now)
 
     def better(self, fitness: Fitness, now: float) -> str | None:
         """The fittest of those that are fitter than this; None when nobody is."""
-        live = {owner: theirs for owner, (heard, theirs) in self._heard.items() if now - heard < self._expiry}
-        best = max(live, key=lambda owner: (live[owner], owner), default=None)
-        return best if best is not None and live[best] > fitness else None
+        live = self._live(now)
+        best = max(live, key=lambda owner: (live[owner][1], owner), default=None)
+        return best if best is not None and live[best][1] > fitness else None
+
+    def _live(self, now: float) -> dict[str, tuple[float, Fitness]]:
+        return {owner: one for owner, one in self._heard.items() if now - one[0] < self._expiry}
 
 
 class Candidacy:

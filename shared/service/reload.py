@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from shared.config.problems import Invalid, Problem
 from shared.service.settings import read_text
-from shared.service.watch import looks
+from shared.service.watch import file_signature, looks
 
 log = structlog.get_logger(__name__)
 
@@ -133,4 +133,4 @@ def _signature(path: str) -> tuple[int, ...] | None:
         return ()
     if not stat.S_ISREG(status.st_mode):
         return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return file_signature(status)

@@ -7,6 +7,7 @@ into directories far away, a watch that died with its directory).
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
@@ -52,6 +53,11 @@ async def looks(paths: Callable[[], Iterable[Path]], interval: float) -> AsyncIt
                 log.warning("files.not_watched", reason=str(error), looking_every=interval)
             complained = True
             await asyncio.sleep(interval)
+
+
+def file_signature(status: os.stat_result) -> tuple[int, int, int, int, int]:
+    """What tells that a file was changed or replaced: device, inode, size, when it was modified and changed (ns)."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:

@@ -153,7 +153,7 @@ class Stream:
     """One watch, and the feeds that live by it."""
 
     def __init__(self, key: Key) -> None:
-        self._selection, self._arrive, self._parts = self.key = key
+        self._selection, self._arrive, self._parts = key
         self.objects: dict[ObjectId, JsonObject] = {}
         self.feeds: list[Feed] = []
         self.watch: Watch | None = None
@@ -161,11 +161,11 @@ class Stream:
 
     def arrive(self, item: JsonObject, resource: Resource) -> JsonObject:
         """What is kept of an object; of one that can't be understood, what every object has."""
-        metadata = {name: item["metadata"].get(name) for name in ("name", "namespace", "uid", "resourceVersion")}
         try:
             return cut(self._arrive(item, resource), self._parts)
         except Exception as error:  # noqa: BLE001 - one object that nobody foresaw isn't the end of all others
-            stub = tidy({"metadata": metadata}, resource)
+            kept = {name: item["metadata"].get(name) for name in ("name", "namespace", "uid", "resourceVersion")}
+            stub = tidy({"metadata": kept}, resource)
             for feed in self.feeds:
                 feed.unreadable.note(stub, error)
             return stub
@@ -283,7 +283,7 @@ class Cluster:
 
     def _join(self, feed: Feed, resource: Resource) -> None:
         """Live by the watch of what is wanted, as it is sent and kept: one that runs, or a new one."""
-        key = feed.wanted.of(resource), feed.wanted.arrive, feed.wanted.parts
+        key = _key(feed.wanted, resource)
         stream = self._streams.get(key)
         if stream is None:
             stream = self._streams[key] = Stream(key)
@@ -307,12 +307,20 @@ class Cluster:
 
     def _stop(self, feed: Feed) -> None:
         feed.watch = None
-        for key, stream in [(key, one) for key, one in self._streams.items() if feed in one.feeds]:
-            stream.feeds.remove(feed)
-            if not stream.feeds:
-                del self._streams[key]
-                if stream.task is not None:
-                    stream.task.cancel()
+        if feed.resource is None:
+            return
+        key = _key(feed.wanted, feed.resource)
+        stream = self._streams[key]
+        stream.feeds.remove(feed)
+        if not stream.feeds:
+            del self._streams[key]
+            if stream.task is not None:
+                stream.task.cancel()
 
     def __repr__(self) -> str:
         return f"<Cluster {self.client!r}: {len(self._feeds)} feeds by {len(self._streams)} watches>"
+
+
+def _key(wanted: Wanted, resource: Resource) -> Key:
+    """What feeds that live by one watch have in common."""
+    return wanted.of(resource), wanted.arrive, wanted.parts

@@ -308,6 +308,10 @@ class Bus:
         await client.subscribe(f"{self._inbox}.*", cb=self._replies.receive)
         for subscription in list(self._subscriptions):
             await subscription._attach(client)
+        # Until the server has them, what others publish would be missed by those who hear that there is a connection.
+        await client.flush(timeout=self._connect_timeout)  # type: ignore[arg-type]
+        if self._closing:
+            return
         self._client = client
         self.error = "connection lost"
         self.since = self._clock()

@@ -111,7 +111,7 @@ async def test_without_a_server_a_bus_starts_says_why_it_is_not_ready_and_goes_o
     assert "closed" in (bus.readiness() or "")
 
 
-@pytest.mark.parametrize("step", ["connect", "subscribe"])
+@pytest.mark.parametrize("step", ["connect", "subscribe", "flush"])
 async def test_a_client_that_swallows_the_cancellation_doesnt_keep_a_bus_from_closing(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -133,7 +133,12 @@ async def test_a_client_that_swallows_the_cancellation_doesnt_keep_a_bus_from_cl
                 await swallows()
 
         async def subscribe(self, *_: Any, **__: Any) -> Any:
-            await swallows()
+            if step == "subscribe":
+                await swallows()
+
+        async def flush(self, *_: Any, **__: Any) -> None:
+            if step == "flush":
+                await swallows()
 
         async def close(self) -> None:
             pass

@@ -303,6 +303,11 @@ class Bus:
                 f"nats-server {version.major}.{version.minor}.{version.patch} is too old, "
                 f"{'.'.join(map(str, MINIMUM_SERVER))} or newer is needed"
             )
+        await self._attach(client)
+        if not self._closing:
+            self._hold(client, server)
+
+    async def _attach(self, client: Client) -> None:
         self._inbox = client.new_inbox()
         self._link = client
         await client.subscribe(f"{self._inbox}.*", cb=self._replies.receive)
@@ -310,8 +315,8 @@ class Bus:
             await subscription._attach(client)
         # Until the server has them, what others publish would be missed by those who hear that there is a connection.
         await client.flush(timeout=self._connect_timeout)  # type: ignore[arg-type]
-        if self._closing:
-            return
+
+    def _hold(self, client: Client, server: str) -> None:
         self._client = client
         self.error = "connection lost"
         self.since = self._clock()

@@ -30,7 +30,7 @@ _READABLE = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED
 class Response:
     """One response. Each method appends what the message is answered with, and returns the events."""
 
-    __slots__ = ("_body_started", "_mode", "_pieces", "_reader", "_shown", "received", "started")
+    __slots__ = ("_body_started", "_mode", "_over", "_pieces", "_reader", "_shown", "received", "started")
 
     def __init__(self, mode: BodyMode, reader: ResponseReader | None = None) -> None:
         self._mode = mode
@@ -40,6 +40,7 @@ class Response:
         self._pieces: wire.Pieces | None = None
         """Set while pieces go back without being decoded."""
         self._body_started = False
+        self._over = False
         self.started = False
         self.received = 0
         """Bytes of the body that were shown."""
@@ -95,7 +96,7 @@ class Response:
             answers.append(outgoing.echo_response(chunk))
         else:
             answers.append(outgoing.RESPONSE_BODY_UNCHANGED)
-        if self._body_started or not chunk.body:
+        if self._body_started or self._over or not chunk.body:
             return []
         self._body_started = True
         if self.started and self._mode is _FULL_DUPLEX:
@@ -130,10 +131,11 @@ class Response:
         answers.append(outgoing.RESPONSE_TRAILERS_UNCHANGED)
 
     def complete(self) -> None:
-        """Nothing of the body follows."""
+        """Nothing of the body follows; what a proxy shows nevertheless is answered, and no event."""
         if self._reader is not None:
             self._reader.drop()
         self._reader = self._pieces = None
+        self._over = True
 
     def _send(self, shown: bytes, body: bytes, end: bool, answers: list[bytes]) -> None:
         """Send `body` on in place of what was shown."""

@@ -132,6 +132,21 @@ def test_trailers_after_a_response_that_has_ended_bring_nothing_of_it_again() ->
     assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
 
 
+@pytest.mark.parametrize("ends", ["headers", "trailers"])
+def test_a_body_after_the_end_of_its_response_is_answered_and_a_stream_that_has_ended_relays_nothing(ends: str) -> None:
+    proxy = routed(FULL_DUPLEX, None)
+    begin(proxy, end=ends == "headers")
+    if ends == "trailers":
+        proxy.say(response_trailers())
+    assert proxy.events[-1] == Completed(aborted=False)
+    events = list(proxy.events)
+    assert [streamed(proxy.say(response_body(b"late"))) for _ in range(2)] == [b"late", b"late"]
+    assert proxy.relayed == 0
+    proxy.hang_up()
+    assert proxy.say(response_body(b"later")) == []
+    assert proxy.events == events
+
+
 def test_a_proxy_that_keeps_responses_is_asked_for_a_whole_one_that_must_change() -> None:
     proxy = routed(LEAN, renaming())
     answer = begin(proxy, length=len(JSON))

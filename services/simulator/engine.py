@@ -192,16 +192,16 @@ class Engine:
         """How many steps from this one on will be alike, with nothing to report before the last one's end."""
         if step.chunks or step.disturbed or self._stale:
             return 1
+        running = [one for one in step.decoders if one.running]
         interval = self.settings.stream_interval
         count = min(
             min(one.remaining, interval - one.generated % interval) if one.work.stream else one.remaining
-            for one in step.decoders
-            if one.running
+            for one in running
         )
-        return count if self._growth(step, count) <= self.cache.available else 1
+        return count if self._growth(running, count) <= self.cache.available else 1
 
-    def _growth(self, step: _Step, steps: int) -> int:
-        return sum(self._blocks(one.computed + steps) - one.blocks for one in step.decoders if one.running)
+    def _growth(self, decoders: Iterable[Sequence], steps: int) -> int:
+        return sum(self._blocks(one.computed + steps) - one.blocks for one in decoders)
 
     def _begin_if_idle(self, now: int) -> None:
         if self._step is None:
@@ -243,14 +243,10 @@ class Engine:
         counters.step_tokens.observe(len(decoders) + sum(chunk for _, chunk in step.chunks), count)
         counters.inter_token.observe(step.duration / SECOND, len(decoders) * count)
         counters.generation_tokens += len(decoders) * count
+        self._fill(decoders, count)
         for sequence in decoders:
-            if missing := self._blocks(sequence.computed + count) - sequence.blocks:
-                self.cache.grow(missing)
-                sequence.blocks += missing
-            sequence.computed += count
             sequence.generated += count
             sequence.last_token_at = at
-            self._publish(sequence)
             self._report(sequence, at)
         for sequence, chunk in step.chunks:
             if sequence.running:
@@ -260,6 +256,22 @@ class Engine:
                     self._first_token(sequence, at)
         self._changed(admission=False)
         self._begin(at)
+
+    def _fill(self, decoders: list[Sequence], steps: int) -> None:
+        """So many tokens of each into the cache. Where that evicts, block by block, in the order of single steps: what
+        is evicted depends on which blocks two requests have come to share until then."""
+        size = self.settings.block_tokens
+        evicts = self._growth(decoders, steps) > self.cache.free
+        while steps and decoders:
+            count = min(steps, *(size - one.computed % size for one in decoders)) if evicts else steps
+            for sequence in decoders:
+                if missing := self._blocks(sequence.computed + count) - sequence.blocks:
+                    self.cache.grow(missing)
+                    sequence.blocks += missing
+            for sequence in decoders:
+                sequence.computed += count
+                self._publish(sequence)
+            steps -= count
 
     def _first_token(self, sequence: Sequence, at: int) -> None:
         """A prefill is done. The token that it brings is the answer's first, unless the request was preempted."""

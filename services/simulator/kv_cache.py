@@ -41,6 +41,11 @@ class KvCache:
         return self.total - self.used
 
     @property
+    def free(self) -> int:
+        """Blocks without content: requests can be given them without an eviction."""
+        return self.available - len(self._cached)
+
+    @property
     def usage(self) -> float:
         """Share of the blocks that are held, 0 to 1. Cached ones don't count: they are given away when needed."""
         return self.used / self.total
@@ -101,5 +106,4 @@ class KvCache:
         self._held[one] = self._held.get(one, 0) + 1
 
     def __repr__(self) -> str:
-        free = self.total - self.used - self.cached
-        return f"<KvCache {self.used} used, {self.cached} cached, {free} free of {self.total}>"
+        return f"<KvCache {self.used} used, {self.cached} cached, {self.free} free of {self.total}>"

@@ -1,6 +1,6 @@
 """What holds for the engine whatever is asked of it, in whatever order."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -142,7 +142,18 @@ def play(
     return {one.id: one.at for one in reported if one.finished}, counts
 
 
+SHARING = [
+    (0, 5, 18, "x", "a", False),
+    (257, 1, 13, "x", "a", False),
+    (211, 32, 18, "z", "", False),
+    (17, 3, 5, "x", "b", False),
+    (0, 1, 5, "x", "b", False),
+]
+"""The last two come to share blocks while they decode, where each new block evicts one."""
+
+
 @given(plan=plans, ticks=st.lists(st.integers(0, 3000 * MS), max_size=60))
+@example(plan=SHARING, ticks=[1244 * MS])
 @hypothesis_settings(max_examples=150, deadline=None)
 def test_it_does_not_matter_how_often_the_engine_is_asked(
     plan: list[tuple[int, int, int, str, str, bool]], ticks: list[int]

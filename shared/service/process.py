@@ -90,6 +90,7 @@ class Service:
         task = asyncio.create_task(self._guard(work, name, essential), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # of one that is cancelled before it begins, nobody else would
         return task
 
     async def _guard(self, work: Coroutine[Any, Any, None], name: str, essential: bool) -> None:

@@ -74,7 +74,7 @@ class KvCache:
         if new > self.available:
             return False
         self._private += new
-        while self.used + len(self._cached) > self.total:
+        while self.free < 0:
             self._cached.popitem(last=False)
             self.evictions += 1
         return True

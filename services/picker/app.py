@@ -1,6 +1,7 @@
 """The picker process: the view kept up to date from the bus, the gRPC servers, the drain."""
 
 import asyncio
+import secrets
 import socket
 import time
 import uuid
@@ -121,6 +122,7 @@ class PickerService(Service):
         )
         self.namesake = Namesake(self.tier, self.id)
         self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.namesake))
+        self._load_run = secrets.randbits(63)
         self._load_sequence = 0
         self._load_published = 0.0
         self.readiness.require("view", self.replica.readiness)
@@ -294,6 +296,7 @@ class PickerService(Service):
             sender=self.id,
             sent=self._load_published,
             sequence=self._load_sequence,
+            run=self._load_run,
             ids=ids,
             requests=requests,
             tokens=tokens,

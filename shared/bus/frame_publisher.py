@@ -5,6 +5,7 @@ missing bucket is noticed, which nobody would report otherwise.
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -54,6 +55,7 @@ class FramePublisher:
         self._unhook: Callable[[], None] | None = None
         self._failure = ""
         self._log = structlog.get_logger()
+        self._run = secrets.randbits(63)
         self.sequence = 0
         self.dropped = 0
         """Frames that were dropped because there was no connection."""
@@ -92,6 +94,7 @@ class FramePublisher:
             sender=self.sender,
             sent=now,
             sequence=self.sequence,
+            run=self._run,
             ids=tuple(ids),
             columns=dict(columns),
             ages=dict(ages),

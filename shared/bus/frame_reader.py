@@ -30,19 +30,20 @@ ATTRIBUTES_TTL = 5.0
 
 
 class FrameSequence:
-    """Which frames of a snapshot are news: those later than the last live one of their key, by the sender's clock."""
+    """Which frames of a snapshot are news: those later than the last live one of their key, or of another run."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, tuple[float, int, float]] = {}
+        self._newest: dict[str, tuple[int, int, float]] = {}
 
     def live(self, key: str, frame: Frame, now: float) -> None:
-        """A live frame is always news: one connection keeps a sender's order."""
-        self._newest[key] = (frame.sent, frame.sequence, now)
+        """A live frame; one that was overtaken doesn't count as the last one."""
+        if self.stored(key, frame):
+            self._newest[key] = (frame.run, frame.sequence, now)
 
     def stored(self, key: str, frame: Frame) -> bool:
         """Whether a frame of a snapshot says more than what came live."""
         newest = self._newest.get(key)
-        return newest is None or (frame.sent, frame.sequence) > newest[:2]
+        return newest is None or frame.run != newest[0] or frame.sequence > newest[1]
 
     def prune(self, before: float) -> None:
         """Forget keys of which nothing came live since `before`."""
@@ -125,7 +126,7 @@ class FrameReader:
         self._order.live(message.subject[self._start :], frame, now)
         self.frames += 1
         self.heard_at = now
-        self._on_frame(frame, self._transit.observe(frame.sender, frame.sent, now))
+        self._on_frame(frame, self._transit.observe(frame.sender, frame.run, frame.sent, now))
         if now >= self._prune_at:
             self._prune_at = now + self._window
             self._transit.prune(now - self._window)

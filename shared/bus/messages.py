@@ -56,6 +56,8 @@ class Frame(Struct, frozen=True, kw_only=True, tag="frame/1"):
     """Seconds of the sender's monotonic clock."""
     sequence: int
     """Counts the frames of this sender since it started, over all its parts."""
+    run: int = 0
+    """Drawn when the sender started: what it sends has one clock and one order only within a run."""
     ids: tuple[str, ...]
     """Endpoint ids: row i of every column is about ids[i]."""
     columns: dict[str, bytes] = {}
@@ -99,6 +101,8 @@ class Load(Struct, frozen=True, kw_only=True, tag="load/1"):
     sent: float
     """Seconds of the sender's monotonic clock."""
     sequence: int
+    run: int = 0
+    """As a frame's."""
     ids: bytes
     """Packed uint64: `shared.bus.columns.endpoint_hash` of each endpoint's id."""
     requests: bytes

@@ -66,14 +66,19 @@ class Charge:
 class _Peer:
     """A peer's last table, and where its endpoints are in the layout."""
 
-    __slots__ = ("_hashes", "_requests", "_tokens", "requests", "rows", "seen", "tokens")
+    __slots__ = ("_hashes", "_requests", "_run", "_sent", "_tokens", "requests", "rows", "seen", "tokens")
 
     def __init__(self, load: Load, layout: Layout, seen: float) -> None:
         self._hashes = unpack_hashes(load.ids)
         self._requests = unpack_counts(load.requests).astype(np.float64)
         self._tokens = unpack_counts(load.tokens).astype(np.float64)
+        self._run, self._sent = load.run, load.sent
         self.seen = seen
         self.place(layout)
+
+    def outdates(self, load: Load, seen: float) -> bool:
+        """Whether this is a later table than one that was said at `seen`: it came before it all the same."""
+        return load.sent < self._sent if load.run == self._run else seen < self.seen
 
     def place(self, layout: Layout) -> None:
         self.rows, known = layout.rows_of(self._hashes)
@@ -128,8 +133,11 @@ class InFlight:
             self._count(peer, 1)
 
     def apply(self, load: Load, now: float) -> None:
-        """Take in a peer's sound table that arrived at `now`."""
-        seen = now - self._transit.observe(load.sender, load.sent, now)
+        """Take in a peer's sound table that arrived at `now`; one that a later table overtook says nothing any more."""
+        seen = now - self._transit.observe(load.sender, load.run, load.sent, now)
+        known = self._peers.get(load.sender)
+        if known is not None and known.outdates(load, seen):
+            return
         peer = None if load.leaving else _Peer(load, self._layout, seen)
         self._forget(load.sender)
         if peer is not None:

@@ -246,7 +246,7 @@ async def test_messages_that_a_stall_held_back_look_fresh_and_transit_tells_thei
     ages: list[float] = []
 
     def handle(message: Msg) -> None:
-        ages.append(transit.observe("sender", float(message.data), time.monotonic()))
+        ages.append(transit.observe("sender", 1, float(message.data), time.monotonic()))
 
     await receiver.subscribe("a", handle)
     with pytest.raises(NoResponders):

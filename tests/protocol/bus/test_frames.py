@@ -238,6 +238,28 @@ async def test_frames_that_a_stall_held_back_carry_their_age(server: NatsServer,
         assert ages[0] > ages[10] > ages[19]
 
 
+async def test_a_frame_that_the_next_one_overtook_carries_its_age_too(server: NatsServer, connect: Connect) -> None:
+    """One that is to be acknowledged is sent beside the others, and may come after one that was sent later."""
+    async with (
+        publishing(await connect(), check_interval=0.5) as publisher,
+        reading_frames(await connect()) as (_, received),
+    ):
+        for value in range(5):
+            await send(publisher, float(value))
+            await asyncio.sleep(0.02)
+        await until(lambda: len(received.frames) == 5)
+        received.frames.clear()
+        server.pause()
+        await asyncio.sleep(0.5)
+        for value in range(2):
+            await send(publisher, float(value))
+        await asyncio.sleep(0.7)
+        server.resume()
+        await until(lambda: len(received.frames) == 2)
+        assert received.values == [1.0, 0.0]
+        assert all(extra_age > 0.5 for _, extra_age in received.frames), received.frames
+
+
 async def test_repr_tells_what_went_by(connect: Connect) -> None:
     async with publishing(await connect()) as publisher, reading_frames(await connect()) as (reader, received):
         await send(publisher, 1.0)

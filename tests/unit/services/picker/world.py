@@ -67,12 +67,15 @@ def report(
     view.apply_frame(frame([one.id for one in view.layout.endpoints], values, ages), now, 0.0)
 
 
-def load(sender: str, table: Mapping[str, tuple[int, int]], *, sent: float = 0.0, leaving: bool = False) -> Load:
+def load(
+    sender: str, table: Mapping[str, tuple[int, int]], *, sent: float = 0.0, run: int = 1, leaving: bool = False
+) -> Load:
     """A peer's table: `{endpoint id: (requests, tokens)}`."""
     return Load(
         sender=sender,
         sent=sent,
         sequence=1,
+        run=run,
         ids=pack_hashes([endpoint_hash(one) for one in table]),
         requests=pack_counts([requests for requests, _ in table.values()]),
         tokens=pack_counts([tokens for _, tokens in table.values()]),

@@ -9,41 +9,60 @@ from shared.bus.transit import Transit
 
 def test_an_even_way_adds_no_age_however_far_the_clocks_are_apart() -> None:
     transit = Transit()
-    assert [transit.observe("a", sent, sent + 5000.0) for sent in (1.0, 2.0, 3.0)] == [0.0, 0.0, 0.0]
+    assert [transit.observe("a", 1, sent, sent + 5000.0) for sent in (1.0, 2.0, 3.0)] == [0.0, 0.0, 0.0]
 
 
 def test_what_a_message_waited_beyond_the_usual_is_its_age() -> None:
     transit = Transit()
-    transit.observe("a", 10.0, 110.0)
-    assert transit.observe("a", 10.5, 113.0) == pytest.approx(2.5)
-    assert transit.observe("a", 13.0, 113.001) == pytest.approx(0.001)
+    transit.observe("a", 1, 10.0, 110.0)
+    assert transit.observe("a", 1, 10.5, 113.0) == pytest.approx(2.5)
+    assert transit.observe("a", 1, 13.0, 113.001) == pytest.approx(0.001)
 
 
 def test_a_quicker_message_shows_what_the_usual_way_is() -> None:
     transit = Transit()
-    transit.observe("a", 10.0, 112.5)
-    transit.observe("a", 11.0, 111.0)
-    assert transit.observe("a", 12.0, 112.2) == pytest.approx(0.2)
+    transit.observe("a", 1, 10.0, 112.5)
+    transit.observe("a", 1, 11.0, 111.0)
+    assert transit.observe("a", 1, 12.0, 112.2) == pytest.approx(0.2)
 
 
 def test_senders_are_judged_by_their_own_ways() -> None:
     transit = Transit()
-    transit.observe("a", 10.0, 10.0)
-    assert transit.observe("b", 10.0, 500.0) == 0.0
+    transit.observe("a", 1, 10.0, 10.0)
+    assert transit.observe("b", 1, 10.0, 500.0) == 0.0
     assert len(transit) == 2
 
 
-def test_a_sender_whose_clock_went_back_has_restarted_and_is_judged_anew() -> None:
+def test_a_sender_that_started_again_is_judged_anew_whatever_its_clock_says() -> None:
     transit = Transit()
-    transit.observe("a", 1000.0, 1000.0)
-    assert transit.observe("a", 5.0, 1001.0) == 0.0
-    assert transit.observe("a", 6.0, 1002.5) == pytest.approx(0.5)
+    transit.observe("a", 1, 1000.0, 1000.0)
+    assert transit.observe("a", 2, 5.0, 1001.0) == 0.0
+    assert transit.observe("a", 2, 6.0, 1002.5) == pytest.approx(0.5)
+    assert transit.observe("a", 3, 1001.0, 1090.0) == 0.0
+
+
+def test_a_message_that_a_later_one_overtook_is_as_late_as_it_is_and_so_are_those_that_follow() -> None:
+    """Such as those that a connection still held when another one took its place."""
+    transit = Transit()
+    transit.observe("a", 1, 10.0, 110.0)
+    assert transit.observe("a", 1, 15.0, 115.0) == 0.0
+    assert transit.observe("a", 1, 11.0, 115.0) == pytest.approx(4.0)
+    assert transit.observe("a", 1, 11.5, 115.1) == pytest.approx(3.6)
+    assert transit.observe("a", 1, 15.1, 115.1) == pytest.approx(0.0)
+
+
+def test_what_an_earlier_run_still_had_on_its_way_is_as_late_as_it_is() -> None:
+    transit = Transit()
+    transit.observe("a", 1, 10.0, 110.0)
+    transit.observe("a", 2, 7.0, 115.0)
+    assert transit.observe("a", 1, 11.0, 115.0) == pytest.approx(4.0)
+    assert transit.observe("a", 2, 8.0, 116.0) == 0.0
 
 
 def test_a_way_that_became_longer_for_good_is_usual_after_the_window() -> None:
     transit = Transit(window=60.0)
-    transit.observe("a", 0.0, 0.0)
-    ages = [transit.observe("a", float(sent), sent + 1.0) for sent in range(1, 121)]
+    transit.observe("a", 1, 0.0, 0.0)
+    ages = [transit.observe("a", 1, float(sent), sent + 1.0) for sent in range(1, 121)]
     assert ages[0] == pytest.approx(1.0)
     assert all(age == pytest.approx(1.0) for age in ages[:28])
     assert all(age == 0.0 for age in ages[60:])
@@ -53,29 +72,31 @@ def test_after_a_long_silence_the_usual_way_still_holds() -> None:
     """A stall that is longer than the window: the first message that gets through is late, and must not look fresh."""
     transit = Transit(window=60.0)
     for sent in range(100):
-        transit.observe("a", float(sent), float(sent))
-    assert transit.observe("a", 100.0, 300.0) == pytest.approx(200.0)
-    assert transit.observe("a", 101.0, 300.0) == pytest.approx(199.0)
+        transit.observe("a", 1, float(sent), float(sent))
+    assert transit.observe("a", 1, 100.0, 300.0) == pytest.approx(200.0)
+    assert transit.observe("a", 1, 101.0, 300.0) == pytest.approx(199.0)
 
 
 def test_senders_that_are_gone_are_forgotten() -> None:
     transit = Transit()
-    transit.observe("a", 0.0, 0.0)
-    transit.observe("b", 0.0, 50.0)
+    transit.observe("a", 1, 0.0, 0.0)
+    transit.observe("b", 1, 0.0, 50.0)
     transit.prune(10.0)
-    assert repr(transit) == "<Transit senders=1>"
-    assert transit.observe("a", 1.0, 100.0) == 0.0
+    assert repr(transit) == "<Transit runs=1>"
+    assert transit.observe("a", 1, 1.0, 100.0) == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 5), st.floats(0, 5)), max_size=60), st.floats(-1e6, 1e6))
 def test_the_age_is_never_negative_nor_more_than_the_real_delay(
     steps: list[tuple[float, float]], offset: float
 ) -> None:
+    """Whatever the order in which messages come."""
     transit = Transit(window=30.0)
     sent = 0.0
-    arrived = offset
+    ways: list[tuple[float, float]] = []
     for step, delay in steps:
         sent += step
-        arrived = max(arrived, sent + offset + delay)  # one connection keeps the order
-        age = transit.observe("a", sent, arrived)
+        ways.append((sent + offset + delay, sent))
+    for arrived, sent in sorted(ways):
+        age = transit.observe("a", 1, sent, arrived)
         assert 0.0 <= age <= arrived - sent - offset + 1e-6

@@ -157,6 +157,28 @@ def test_time_that_a_table_waited_on_its_way_counts_as_silence() -> None:
     assert made.expire(12.2) == ["one"]
 
 
+def test_a_table_that_a_later_one_overtook_says_nothing_any_more() -> None:
+    made = table("a1")
+    for at in (0.0, 1.0):
+        made.apply(load("one", {"a1": (1, 1)}, sent=at), 100.0 + at)
+    made.apply(load("one", {"a1": (9, 9)}, sent=0.9), 101.1)
+    made.apply(load("one", {}, sent=0.8, leaving=True), 101.1)
+    assert counts(made) == [(1, 1)]
+    assert made.expire(101.0 + EXPIRY) == []
+    assert made.expire(101.1 + EXPIRY) == ["one"]
+
+
+def test_what_a_peer_said_before_it_started_again_does_not_replace_what_it_says_since() -> None:
+    """Its clock may be another one: what counts is when it was said, as far as that can be told."""
+    made = table("a1")
+    made.apply(load("one", {"a1": (1, 1)}, run=1, sent=50.0), 100.0)
+    made.apply(load("one", {"a1": (2, 2)}, run=2, sent=3.0), 101.0)
+    made.apply(load("one", {"a1": (1, 1)}, run=1, sent=50.5), 101.2)
+    assert counts(made) == [(2, 2)]
+    made.apply(load("one", {"a1": (3, 3)}, run=3, sent=200.0), 101.3)
+    assert counts(made) == [(3, 3)]
+
+
 def test_peers_rows_follow_the_layout() -> None:
     made = table("a1", "a2")
     made.apply(load("one", {"a2": (2, 20), "a3": (3, 30)}), 0.0)

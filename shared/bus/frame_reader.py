@@ -30,18 +30,18 @@ ATTRIBUTES_TTL = 5.0
 
 
 class FrameSequence:
-    """Which frames of a snapshot are news: those later than the last live one of their key, or of another run."""
+    """Which frames are news: those later than the last live one of their key, or of another run."""
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[int, int, float]] = {}
 
     def live(self, key: str, frame: Frame, now: float) -> None:
-        """A live frame; one that was overtaken doesn't count as the last one."""
-        if self.stored(key, frame):
+        """Take down a live frame; one that was overtaken doesn't count as the last one."""
+        if self.news(key, frame):
             self._newest[key] = (frame.run, frame.sequence, now)
 
-    def stored(self, key: str, frame: Frame) -> bool:
-        """Whether a frame of a snapshot says more than what came live."""
+    def news(self, key: str, frame: Frame) -> bool:
+        """Whether a frame says more than what came live."""
         newest = self._newest.get(key)
         return newest is None or frame.run != newest[0] or frame.sequence > newest[1]
 
@@ -172,7 +172,7 @@ class FrameReader:
         except Malformed as error:
             self.malformed.report(Subjects.sender(stored.subject, -2), error, subject=stored.subject)
             return
-        if self._order.stored(stored.subject[self._start :], frame):
+        if self._order.news(stored.subject[self._start :], frame):
             self.snapshot_frames += 1
             self._on_frame(frame, self._ttl)
 

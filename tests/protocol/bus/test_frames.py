@@ -220,13 +220,18 @@ async def test_a_bucket_that_was_deleted_is_made_again_though_nobody_is_disconne
         sending.cancel()
 
 
+async def usual_way(publisher: FramePublisher, received: Received) -> None:
+    """A few frames that nothing holds back: what later ones are compared with."""
+    for value in range(5):
+        await send(publisher, float(value))
+        await asyncio.sleep(0.02)
+    await until(lambda: len(received.frames) == 5)
+    received.frames.clear()
+
+
 async def test_frames_that_a_stall_held_back_carry_their_age(server: NatsServer, connect: Connect) -> None:
     async with publishing(await connect()) as publisher, reading_frames(await connect()) as (_, received):
-        for value in range(5):
-            await send(publisher, float(value))
-            await asyncio.sleep(0.02)
-        await until(lambda: len(received.frames) == 5)
-        received.frames.clear()
+        await usual_way(publisher, received)
         server.pause()
         for value in range(20):
             await send(publisher, float(value))
@@ -244,11 +249,7 @@ async def test_a_frame_that_the_next_one_overtook_carries_its_age_too(server: Na
         publishing(await connect(), check_interval=0.5) as publisher,
         reading_frames(await connect()) as (_, received),
     ):
-        for value in range(5):
-            await send(publisher, float(value))
-            await asyncio.sleep(0.02)
-        await until(lambda: len(received.frames) == 5)
-        received.frames.clear()
+        await usual_way(publisher, received)
         server.pause()
         await asyncio.sleep(0.5)
         for value in range(2):

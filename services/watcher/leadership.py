@@ -122,12 +122,15 @@ class Leadership:
             await asyncio.wait(tasks)
 
     def readiness(self) -> str | None:
-        """None when everything is published, by this process or by the one that leads; otherwise what is missing."""
+        """None when everything is published, by this process or by the one that leads; otherwise what is missing.
+
+        Changes that are on their way, and a take-over, are no reason: what was published a moment ago serves meanwhile.
+        """
+        age = self.replica.age()
         if self.leads:
-            return self.publisher.readiness()
+            return self.publisher.hindrance() or (None if age < SILENCE else self.publisher.readiness())
         if reason := self._bus.readiness() or self.replica.readiness():
             return reason
-        age = self.replica.age()
         return None if age < SILENCE else f"on standby, and no watcher leads: nothing was published for {age:.1f} s"
 
     def state(self) -> dict[str, object]:

@@ -142,11 +142,13 @@ class FactPublisher:
 
     def readiness(self) -> str | None:
         """None when everything is published, otherwise what is missing."""
-        if self._published.is_set():
-            return None
+        return None if self.published else self.hindrance() or "facts are being published"
+
+    def hindrance(self) -> str | None:
+        """What keeps facts from being published; None where they are, or are on their way."""
         if not self._ledger.filled:
             return "no facts to publish yet"
-        return self._bus.readiness() or self._failure or "facts are being published"
+        return self._bus.readiness() or self._failure or None
 
     async def run(self) -> NoReturn:
         """Lead: publish until cancelled. Raises LostLeadership when another owner has taken over.

@@ -147,7 +147,7 @@ async def test_an_objective_that_is_refused_when_watchers_start_keeps_what_was_p
         epoch, since = seen.replica.epoch, len(seen.events)
         async with watching(nats.url, loose, place, tmp_path) as service:
             await eventually(lambda: seen.replica.epoch > epoch and seen.replica.age() < 0.5, "another leader")
-            assert service.readiness.ready
+            await eventually(lambda: service.readiness.ready, "ready")
             await Pods(free, place).create("b", "10.1.0.2", labels=LABELS)
             await seen.sees("a-rank-0", "b-rank-0")
             assert seen.facts("objective")["premium"].priority == 10  # type: ignore[union-attr]

@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from services.watcher.app import WatcherService
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import WatcherProcess, endpoints_text, eventually, reader, replace, watcher
 
@@ -121,6 +122,42 @@ async def test_a_standby_is_not_ready_when_nobody_leads(nats: NatsServer, path: 
             publisher._publish = lambda: asyncio.sleep(60)  # type: ignore[method-assign]
             await eventually(lambda: not standby.readiness.ready, "not ready", timeout=10.0)
             assert "no watcher leads" in standby.readiness.reasons()["published"]
+
+
+async def test_watchers_stay_ready_while_changes_are_on_their_way_and_while_one_takes_over(
+    nats: NatsServer, path: Path
+) -> None:
+    reasons: set[str] = set()
+
+    async def look(*services: WatcherService) -> None:
+        while True:
+            reasons.update(reason for one in services for reason in one.readiness.reasons().values())
+            await asyncio.sleep(0)
+
+    async with reader(nats.url) as seen, AsyncExitStack() as active:
+        leader = await active.enter_async_context(watcher(nats.url, endpoints_file=str(path), id="active"))
+        await eventually(lambda: leader.readiness.ready, "an active watcher")
+        async with watcher(nats.url, endpoints_file=str(path), id="standby") as standby:
+            await eventually(lambda: standby.readiness.ready, "a ready standby")
+            looking = asyncio.create_task(look(leader, standby))
+            for names in (["b"], ["b", "c"], ["a"]):
+                replace(path, endpoints_text(*names))
+                await seen.sees(*names)
+            await cancelled(looking)
+            looking = asyncio.create_task(look(standby))
+            await active.aclose()
+            replace(path, endpoints_text("a", "d"))
+            await seen.sees("a", "d")
+            await cancelled(looking)
+            assert standby.leadership.leads
+    assert reasons == set()
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel it, and have it fail with what it failed with."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 async def test_nats_that_is_not_there_at_the_start_is_a_reason_not_to_be_ready(nats: NatsServer, path: Path) -> None:

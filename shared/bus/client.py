@@ -4,6 +4,7 @@ The names with an underscore are nats-py's own; the tests against a real server 
 """
 
 import asyncio
+from collections.abc import Callable
 
 import nats.errors
 from nats.aio.client import Client
@@ -12,9 +13,22 @@ CLOSE_TIMEOUT = 1.0
 
 
 class NatsClient(Client):  # type: ignore[misc, unused-ignore]
-    """A client that doesn't send credentials in the clear when TLS was asked for."""
+    """A client that doesn't send credentials in the clear when TLS was asked for, and says at once when it is through.
+
+    `on_end` is called when the connection ends, for whatever reason; also when none comes about. nats-py's own callback
+    comes once the socket is closed, which can take for ever when the peer is dead.
+    """
 
     tls_required = False
+
+    def __init__(self, on_end: Callable[["NatsClient"], None] = lambda _client: None) -> None:
+        super().__init__()
+        self._on_end = on_end
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        if not self.is_closed:
+            self._on_end(self)
+        await super()._close(status, do_cbs)
 
     def _connect_command(self) -> bytes:
         if self.tls_required and not self._server_info.get("tls_required"):

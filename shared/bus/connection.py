@@ -35,7 +35,6 @@ MINIMUM_SERVER = (2, 11)
 """The first nats-server with batched direct gets and a time to live per message."""
 
 _OUTSTANDING_PINGS = 2
-_WATCH_INTERVAL = 0.1
 
 
 class Subscription:
@@ -227,7 +226,7 @@ class Bus:
         for server in cycle(servers):
             if self._closing:
                 return
-            client = NatsClient()
+            client = NatsClient(self._ended)
             client.tls_required = self._tls is not None
             self._lost.clear()
             try:
@@ -259,9 +258,6 @@ class Bus:
             elif client is self._client:
                 self._log.info("bus.error", reason=str(error) or type(error).__name__)
 
-        async def on_closed() -> None:
-            self._lost.set()
-
         async def on_lame_duck() -> None:
             # The server is about to stop; with another one in the list there is no need to wait for that.
             if len(self.servers) > 1:
@@ -274,7 +270,6 @@ class Bus:
                     [server],
                     name=self.name,
                     error_cb=on_error,
-                    closed_cb=on_closed,
                     lame_duck_mode_cb=on_lame_duck,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
@@ -326,15 +321,13 @@ class Bus:
         for callback in list(self._on_connect):
             self._call(callback)
 
+    def _ended(self, client: Client) -> None:
+        if client is self._link:
+            self._lost.set()
+
     async def _until_lost(self, client: Client) -> None:
-        # nats-py calls back only once the socket is closed, which can take for ever when the peer is dead; its state
-        # changes at once.
-        while client.is_connected and not self._lost.is_set() and not self._closing:
-            try:
-                async with asyncio.timeout(_WATCH_INTERVAL):
-                    await self._lost.wait()
-            except TimeoutError:
-                pass
+        if client.is_connected and not self._closing:
+            await self._lost.wait()
         error = client.last_error
         self._down("connection lost" if error is None else f"connection lost: {str(error) or type(error).__name__}")
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Generator
 
+import hypothesis
 import pytest
 
 from tests.turns import Turns
@@ -13,6 +14,13 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # They start hundreds of our processes, each of which would compile all of its modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A machine that stands still for a moment makes no example slow. In CI hypothesis has a profile of its own.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+if not os.environ.get("CI"):
+    hypothesis.settings.load_profile("unhurried")
 
 _TURNS = pytest.StashKey[Turns]()
 

@@ -7,6 +7,7 @@ knows which of both it was.
 """
 
 import asyncio
+import time
 from pathlib import Path
 
 import msgspec
@@ -42,15 +43,18 @@ class AccessLog:
     async def begun_by(self, request_id: str) -> str:
         """The `address:port` of the server that broke off its answer to this request after it had begun; empty when
         that isn't what happened, or when nothing is known of the request in time."""
-        try:
-            async with asyncio.timeout(self._within):
-                while request_id not in self._entries:
-                    self._read_on()
-                    await asyncio.sleep(_LOOK)
-        except TimeoutError:
-            return ""
-        entry = self._entries[request_id]
-        return (entry.upstream or "") if (entry.details or "").startswith(BEGUN) else ""
+        end = time.monotonic() + self._within
+        while True:
+            entry = self._find(request_id)
+            if entry is not None or time.monotonic() >= end:
+                break
+            await asyncio.sleep(_LOOK)
+        return (entry.upstream or "") if entry is not None and (entry.details or "").startswith(BEGUN) else ""
+
+    def _find(self, request_id: str) -> Entry | None:
+        if request_id not in self._entries:
+            self._read_on()
+        return self._entries.get(request_id)
 
     def _read_on(self) -> None:
         try:

@@ -177,10 +177,10 @@ class PickerService(Service):
 
     def _outdated(self) -> str | None:
         """What to know of endpoints that their source hasn't confirmed for long."""
-        age = self.replica.source_age()
+        age = self.replica.unconfirmed()
         if not self.replica.synced or age < OUTDATED:
             return None
-        return f"the endpoints are those of {age:.0f} s ago: since then nobody has confirmed them"
+        return f"for {age:.0f} s nobody has confirmed the endpoints"
 
     def state(self) -> Mapping[str, Any]:
         now = time.monotonic()

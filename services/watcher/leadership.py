@@ -124,14 +124,16 @@ class Leadership:
     def readiness(self) -> str | None:
         """None when everything is published, by this process or by the one that leads; otherwise what is missing.
 
-        Changes that are on their way, and a take-over, are no reason: what was published a moment ago serves meanwhile.
+        Changes that are on their way, a write that is tried again and a take-over are no reasons: what was published a
+        moment ago serves meanwhile.
         """
-        age = self.replica.age()
-        if self.leads:
-            return self.publisher.hindrance() or (None if age < SILENCE else self.publisher.readiness())
-        if reason := self._bus.readiness() or self.replica.readiness():
+        reason, age = self._bus.readiness(), self.replica.age()
+        if reason or age < SILENCE:
             return reason
-        return None if age < SILENCE else f"on standby, and no watcher leads: nothing was published for {age:.1f} s"
+        if self.leads:
+            return self.publisher.readiness()
+        nobody = f"on standby, and no watcher leads: nothing was published for {age:.1f} s"
+        return self.replica.readiness() or nobody
 
     def state(self) -> dict[str, object]:
         """For `/debug/state`."""

@@ -242,6 +242,7 @@ class Lease:
         except Exception:  # noqa: BLE001 - the top of the task: whatever happened, the lease isn't renewed any more
             self._log.exception("lease.renewal.failed", lease=self.name)
         self._times.dropped()
+        self._doubtful = True  # the key may still be there, and be this owner's: then it needn't expire first
         self.lost.set()
         self._log.warning("lease.lost", lease=self.name, owner=self.owner)
 

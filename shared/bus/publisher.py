@@ -142,13 +142,11 @@ class FactPublisher:
 
     def readiness(self) -> str | None:
         """None when everything is published, otherwise what is missing."""
-        return None if self.published else self.hindrance() or "facts are being published"
-
-    def hindrance(self) -> str | None:
-        """What keeps facts from being published; None where they are, or are on their way."""
+        if self._published.is_set():
+            return None
         if not self._ledger.filled:
             return "no facts to publish yet"
-        return self._bus.readiness() or self._failure or None
+        return self._bus.readiness() or self._failure or "facts are being published"
 
     async def run(self) -> NoReturn:
         """Lead: publish until cancelled. Raises LostLeadership when another owner has taken over.

@@ -88,6 +88,11 @@ class Replica:
         """Seconds since the facts are known to have been right: the age at which they were told, and the time since."""
         return self._state.source_age + self.age(now)
 
+    def unconfirmed(self) -> float:
+        """Seconds that nobody has confirmed the facts: `source_age`, or, before it is known, the time since they were
+        first seen whole; infinite when they never were."""
+        return self._state.unconfirmed(self._clock())
+
     @property
     def epoch(self) -> int:
         return self._state.epoch

@@ -195,8 +195,8 @@ class ReplicaState:
         self._snapshot_due: float | None = None
         self._connected = False
         self.epoch = 0
-        self.synced = False
-        """A complete copy has been seen. That stays true: the view ages, but it is never taken away."""
+        self.synced_at: float | None = None
+        """When a complete copy was seen first. The view ages from then on, but it is never taken away."""
         self.confirmed_at: float | None = None
         """When an owner was last heard to say that the view is complete."""
         self.source_age = 0.0
@@ -283,6 +283,11 @@ class ReplicaState:
 
     # What the consumer may ask
 
+    @property
+    def synced(self) -> bool:
+        """Whether a complete copy has been seen."""
+        return self.synced_at is not None
+
     def facts(self) -> dict[str, Fact]:
         """The view: facts by key."""
         return self._view.facts()
@@ -290,6 +295,13 @@ class ReplicaState:
     def age(self, now: float) -> float:
         """Seconds since an owner was last heard to say that the view is complete; infinite when none ever was."""
         return math.inf if self.confirmed_at is None else max(0.0, now - self.confirmed_at)
+
+    def unconfirmed(self, now: float) -> float:
+        """Seconds that the facts haven't been confirmed: since they are known to have been right, or, where nobody has
+        said so yet, since they were first seen whole. Infinite when they never were."""
+        if self.synced_at is None:
+            return math.inf
+        return now - self.synced_at if self.confirmed_at is None else self.source_age + self.age(now)
 
     # Epochs
 
@@ -365,7 +377,8 @@ class ReplicaState:
         if self._latest_heard is not None:
             self.confirmed_at = self._latest_heard
         same = self.synced and self._view.digest == view.digest and len(self._view.entries) == len(view.entries)
-        self.synced = True
+        if self.synced_at is None:
+            self.synced_at = now
         if not same:
             self.counters.resets += 1
             self._emit(Reset(self._view.facts()))

@@ -17,6 +17,7 @@ from aiohttp import web
 from services.watcher.kubernetes.errors import Expired
 from services.watcher.kubernetes.resource import Selection
 from tests.fake_kubernetes.cluster import Cluster, bookmark, line, status
+from tests.nats import free_port
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -97,7 +98,7 @@ class ApiServer:
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         self._tls, self._scheme = tls, "https" if tls else "http"
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls, reuse_address=True)
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port or free_port(), ssl_context=tls, reuse_address=True)
         await site.start()
         self.port = self._runner.addresses[0][1]
 

@@ -263,9 +263,17 @@ class Api:
         return token
 
     async def allowed(
-        self, service_account: str, namespace: str, rule: Mapping[str, Any], *, cluster: bool = False
+        self,
+        service_account: str,
+        namespace: str,
+        rule: Mapping[str, Any],
+        *,
+        cluster: bool = False,
+        of: str | None = None,
     ) -> bool:
-        """Whether the account may do the first thing that a rule allows, by the server's own word."""
+        """Whether the account, of this namespace or `of` another one, may do the first thing that a rule allows, by the
+        server's own word."""
+        home = of or namespace
         resource, _, subresource = rule["resources"][0].partition("/")
         attributes = {"group": rule["apiGroups"][0], "verb": rule["verbs"][0], "resource": resource}
         for field, values in (("subresource", [subresource]), ("name", rule.get("resourceNames", []))):
@@ -277,13 +285,27 @@ class Api:
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "spec": {
-                "user": f"system:serviceaccount:{namespace}:{service_account}",
-                "groups": ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"],
+                "user": f"system:serviceaccount:{home}:{service_account}",
+                "groups": ["system:serviceaccounts", f"system:serviceaccounts:{home}"],
                 "resourceAttributes": attributes,
             },
         }
         answer = await self._send("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
         return bool(answer["status"]["allowed"])
+
+    async def until_allowed(
+        self,
+        service_account: str,
+        namespace: str,
+        rule: Mapping[str, Any],
+        *,
+        cluster: bool = False,
+        of: str | None = None,
+    ) -> None:
+        """Wait until a role has come into force: the server's own view of the roles follows by a watch."""
+        async with asyncio.timeout(30.0):
+            while not await self.allowed(service_account, namespace, rule, cluster=cluster, of=of):  # noqa: ASYNC110 - only asking tells
+                await asyncio.sleep(0.02)
 
     async def _bind(
         self, kind: str, account: str, role: str, namespace: str, rules: Sequence[Mapping[str, Any]]
@@ -298,12 +320,7 @@ class Api:
             "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
         }
         await self.create(binding, namespace)
-        # The server's own view of the roles follows by a watch.
-        async with asyncio.timeout(10.0):
-            while True:
-                if await self.allowed(account, namespace, rules[0], cluster=kind == "ClusterRole"):
-                    return
-                await asyncio.sleep(0.02)
+        await self.until_allowed(account, namespace, rules[0], cluster=kind == "ClusterRole")
 
     # ---- HTTP
 

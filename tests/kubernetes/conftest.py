@@ -7,12 +7,15 @@ time-out allows for it.
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 import pytest_asyncio
 
+from services.watcher import leadership
+from shared.bus.lease import Lease
 from tests.kubernetes.api import Api
 from tests.kubernetes.apiserver import CRDS, ApiServer
 from tests.kubernetes.peers import Peers, PeersMissing, find_or_build
@@ -56,6 +59,12 @@ def kubernetes_peers(pytestconfig: pytest.Config) -> Peers:
     if not isinstance(peers, Peers):
         lack(f"no kube-apiserver: {peers}")
     return peers
+
+
+@pytest.fixture
+def patient_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watchers of this process keep the lease when the process stands still for a while: they hand it over only."""
+    monkeypatch.setattr(leadership, "Lease", partial(Lease, ttl=20.0, hold=15.0))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -15,7 +15,7 @@ REWRITE = (EXPERIMENTAL, "InferenceModelRewrite")
 MODEL = (EXPERIMENTAL, "InferenceModel")
 POOLS = ("inference.networking.k8s.io/v1", "InferencePool")
 GRACE: dict[str, Any] = {"kubernetes_event_grace": 0.5}
-CONVERGED = 10.0
+CONVERGED = 30.0
 
 
 def referring(kind: tuple[str, str], name: str, pool: str = POOL, **spec: Any) -> Object:

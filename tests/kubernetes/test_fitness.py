@@ -13,9 +13,9 @@ from tests.kubernetes.watching import LABELS, pool_document, reading, watching
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import eventually
 
-pytestmark = pytest.mark.usefixtures("kubernetes_peers")
+pytestmark = pytest.mark.usefixtures("kubernetes_peers", "patient_lease")
 
-HANDED_OVER = 10.0
+HANDED_OVER = 20.0
 """Seconds in which a watcher that is worse placed gives way, and the other one publishes."""
 
 
@@ -42,7 +42,8 @@ async def test_a_watcher_that_isnt_loaded_leaves_the_lead_to_one_that_is(
                 await seen.sees("a-rank-0")
                 assert not cut.leadership.leads
                 assert cut.leadership.state()["fitness"] == [0, 0]
-                assert cut.leadership.state()["outdone_by"] == loaded.leadership.lease.owner
+                better = loaded.leadership.lease.owner
+                await eventually(lambda: cut.leadership.state()["outdone_by"] == better, "who is better placed")
                 await proxy.listen()
                 await eventually(lambda: cut.readiness.ready, "ready", HANDED_OVER)
                 await pods.create("b", "10.1.0.2", labels=LABELS)

@@ -1,7 +1,6 @@
 """Two watchers of one cluster: the active one dies, ends or stands still while pods come and go."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +27,7 @@ from tests.kubernetes.watching import (
 )
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import WatcherProcess, eventually
+from tests.stalls import stopwatch
 
 pytestmark = [pytest.mark.usefixtures("kubernetes_peers"), pytest.mark.alone]
 
@@ -65,18 +65,22 @@ async def pair(
 async def coming_and_going(pods: Pods) -> AsyncIterator[None]:
     """Pods are made and deleted all the time; names and addresses are used again."""
 
+    over = False
+
     async def churn(name: str, address: str) -> None:
-        while True:
+        while not over:
             await pods.create(name, address, labels=LABELS)
             await asyncio.sleep(0.15)
             await pods.delete(name)
             await asyncio.sleep(0.05)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(churn(f"goes-{at}", f"10.4.0.{at}")) for at in range(1, 5)]
-        yield
-        for task in tasks:
-            task.cancel()
+        for at in range(1, 5):
+            group.create_task(churn(f"goes-{at}", f"10.4.0.{at}"))
+        try:
+            yield
+        finally:
+            over = True
 
 
 def lost(seen: PoolReader, namespace: str, since: int) -> set[str]:
@@ -120,11 +124,11 @@ async def test_a_standby_takes_over_while_pods_come_and_go_and_no_endpoint_is_lo
                 leader.kill()
             elif end == "frozen":
                 leader.pause()
-            at = time.monotonic()
-            if end == "stopped":
-                assert await leader.stop() == 0
-            await eventually(lambda: seen.replica.epoch > epoch, "a new epoch", timeout=TAKE_OVER + 2.0)
-            assert time.monotonic() - at <= TAKE_OVER
+            async with stopwatch() as watch:
+                if end == "stopped":
+                    assert await leader.stop() == 0
+                await eventually(lambda: seen.replica.epoch > epoch, "a new epoch")
+                assert watch.seconds <= TAKE_OVER
             await asyncio.sleep(0.5)
             if end == "frozen":
                 leader.resume()
@@ -159,7 +163,7 @@ async def test_what_a_frozen_leader_had_still_to_say_is_refused(
         leader.pause()
         await pods.delete("stays-1")
         await pods.create("late", "10.1.0.9", labels=LABELS)
-        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch", timeout=TAKE_OVER + 2.0)
+        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch")
         await seen.sees("late-rank-0", "stays-2-rank-0", "stays-3-rank-0")
         await pods.delete("late")
         await pods.create("stays-1", "10.1.0.1", labels=LABELS)
@@ -176,5 +180,5 @@ async def test_what_a_frozen_leader_had_still_to_say_is_refused(
         headers = {js.EXPECTED_SEQUENCE: str(fence.sequence), js.EXPECTED_SUBJECT: subjects.fact(EPOCH)}
         for more in ({}, {js.OPERATION: "PURGE", "Nats-Rollup": "sub"}):
             with pytest.raises(WrongLastSequence):
-                await js.put(bus, key, b"", headers={**headers, **more}, timeout=1.0)
+                await js.put(bus, key, b"", headers={**headers, **more}, timeout=10.0)
         assert seen.events[since:] == []

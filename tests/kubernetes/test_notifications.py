@@ -133,7 +133,7 @@ async def test_objects_of_any_kind_are_told_of_also_of_one_that_is_installed_lat
     ):
         await seen.sees("a-rank-0")
         await eventually(lambda: missing in service.readiness.notes().get("kubernetes", ""), "the note")
-        assert service.readiness.ready, "endpoints don't wait for it"
+        await eventually(lambda: service.readiness.ready, "ready: endpoints don't wait for it")
         assert (feed(service, "Widget")["served"], feed(service, "Widget")["problem"]) == (None, missing)
         for name, place in (("here", namespace), ("there", elsewhere)):
             spec = {"clusterIP": "None", "ports": [{"port": 80}]}
@@ -144,7 +144,7 @@ async def test_objects_of_any_kind_are_told_of_also_of_one_that_is_installed_lat
         await eventually(lambda: "GPUMemory" in str(service.state()["endpoints"]), "what the node's label says")
         await admin.apply(DEFINITION)
         await eventually(lambda: feed(service, "Widget")["known"], "the definition", 15.0)
-        assert "kubernetes" not in service.readiness.notes()
+        await eventually(lambda: "kubernetes" not in service.readiness.notes(), "no note")
         for name, place in (("here", namespace), ("there", elsewhere)):
             widget: Object = {"apiVersion": WIDGET[0], "kind": WIDGET[1], "metadata": {"name": name}, "size": 1}
             await admin.create(widget, place, strict=False)

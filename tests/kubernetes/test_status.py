@@ -90,6 +90,7 @@ async def _versions(admin: Api, namespace: str) -> dict[str, str]:
     return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in found}
 
 
+@pytest.mark.usefixtures("patient_lease")
 async def test_a_condition_of_another_controller_is_not_taken_over(
     apiserver: ApiServer, admin: Api, namespace: str, nats: NatsServer, tmp_path: Path
 ) -> None:
@@ -198,6 +199,7 @@ async def test_a_watcher_without_the_right_to_write_says_so_and_goes_on(
     assert refused == {("patch", "inferenceobjectives/status"), ("create", "events")}
 
 
+@pytest.mark.usefixtures("patient_lease")
 async def test_a_standby_writes_nothing_until_it_leads(
     apiserver: ApiServer, admin: Api, namespace: str, nats: NatsServer, tmp_path: Path
 ) -> None:

@@ -145,11 +145,15 @@ async def test_a_frozen_api_server_confirms_nothing_before_any_watch_of_it_ends(
         ):
             await seen.sees("a-rank-0")
             await eventually(lambda: seen.replica.source_age() < 1.0, "confirmed", BACK)
+
+            def in_touch() -> bool:
+                return all(one["in_touch"] for one in service.state()["kubernetes"]["feeds"] if one["served"])
+
+            await eventually(in_touch, "every watch", BACK)
             server.pause()
             try:
                 await eventually(lambda: seen.replica.source_age() > 2.5, "the age of what is known", BACK)
-                feeds = service.state()["kubernetes"]["feeds"]
-                assert all(one["in_touch"] for one in feeds if one["served"])
+                assert in_touch()
             finally:
                 server.resume()
             await eventually(lambda: seen.replica.source_age() < 1.0, "confirmed again", 60.0)
@@ -266,7 +270,7 @@ async def test_a_deletion_that_is_missed_is_noticed_afterwards(
         else:
             proxy.forward()
         await seen.sees("b-rank-0", "c-rank-0", timeout=BACK)
-        assert seen.addresses["c-rank-0"] == "10.1.0.4:8000"
+        await eventually(lambda: seen.addresses["c-rank-0"] == "10.1.0.4:8000", "its new address")
         await eventually(lambda: not trouble(service), "no trouble any more", BACK)
 
 
@@ -351,7 +355,7 @@ async def test_definitions_that_are_installed_later_are_noticed_and_that_of_the_
             await admin.create(pool_document(), pods.namespace)
             await seen.sees("a-rank-0", timeout=BACK)
             await eventually(lambda: service.readiness.ready, "ready", BACK)
-            assert not trouble(service), "the others needn't be there"
+            await eventually(lambda: not trouble(service), "no trouble: the others needn't be there", BACK)
             await admin.install([path for path in CRDS if path not in pools])
             objective = {
                 "apiVersion": "inference.networking.x-k8s.io/v1alpha2",

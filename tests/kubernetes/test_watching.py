@@ -205,7 +205,8 @@ async def test_a_definition_that_is_installed_is_discovered_and_one_that_is_remo
         version = definition["apiVersion"]
         assert isinstance(version, str)
         await admin.delete(version, "CustomResourceDefinition", "widgets.tests.example", "")
-        assert set(await anext(changes)) == {POD}
+        while WIDGET in await anext(changes):  # for a moment with fewer verbs
+            pass
     with pytest.raises(NotFound):
         await client.page(Selection(found[WIDGET]), 10)
 

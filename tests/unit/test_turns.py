@@ -1,6 +1,8 @@
 """Turns of tests at the machine: beside each other, or alone."""
 
+import fcntl
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +37,18 @@ def take(tmp_path: Path) -> Callable[..., Taker]:
     return lambda alone=False: Taker(tmp_path, alone=alone)
 
 
+def until_somebody_stands_in_the_door(directory: Path) -> None:
+    deadline = time.monotonic() + SOON
+    while True:
+        with (directory / "tests.door").open("ab") as door:
+            try:
+                fcntl.flock(door, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_tests_run_beside_each_other(take: Callable[..., Taker]) -> None:
     one, other = take(), take()
     assert one.runs.wait(SOON)
@@ -43,10 +57,13 @@ def test_tests_run_beside_each_other(take: Callable[..., Taker]) -> None:
     other.end()
 
 
-def test_one_that_is_alone_waits_for_the_others_and_keeps_later_ones_waiting(take: Callable[..., Taker]) -> None:
+def test_one_that_is_alone_waits_for_the_others_and_keeps_later_ones_waiting(
+    take: Callable[..., Taker], tmp_path: Path
+) -> None:
     one = take()
     assert one.runs.wait(SOON)
     alone = take(alone=True)
+    until_somebody_stands_in_the_door(tmp_path)
     assert not alone.runs.wait(0.2)
     later = take()
     assert not later.runs.wait(0.2)

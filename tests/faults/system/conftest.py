@@ -45,7 +45,7 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
         yield started
 
 
-async def settled(stack: LocalStack, within: float = 5.0) -> None:
+async def settled(stack: LocalStack, within: float = 20.0) -> None:
     """Wait until the pickers' views agree, with fresh metrics of every endpoint, and nothing is in flight."""
     deadline = time.monotonic() + within
     differences: list[str] = []

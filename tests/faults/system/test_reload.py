@@ -142,6 +142,11 @@ async def test_reloads_under_load_lose_no_request_and_no_prefix(stack: LocalStac
 
     async with Steady(stack.url) as load:
         await load.goes_on()
+
+        async def decided() -> bool:
+            return all(await blocks(stack))
+
+        await becomes(decided, True)
         known = await blocks(stack)
         good, bad = await taken(stack), await rejected()
         for number in range(RELOADS):
@@ -155,9 +160,12 @@ async def test_reloads_under_load_lose_no_request_and_no_prefix(stack: LocalStac
                 good = [count + 1 for count in good]
                 await becomes(lambda: taken(stack), good)
             await load.goes_on()
-        after = await blocks(stack)
+
+        async def learned() -> bool:
+            return all(new > old for old, new in zip(known, await blocks(stack), strict=True))
+
+        await becomes(learned, True)
     assert not load.failures, load.failures[:5]
-    assert all(new > old > 0 for old, new in zip(known, after, strict=True)), (known, after)
     await settled(stack)
 
 

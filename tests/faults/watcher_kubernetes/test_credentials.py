@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import stat
 import sys
 from pathlib import Path
@@ -198,10 +199,10 @@ async def test_an_exec_plugin_that_fails_is_told(connected: Connect, code: str, 
 
 async def test_an_exec_plugin_that_doesnt_end_in_time_is_ended(connected: Connect, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    code = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(60)"
-    user = {"exec": {"apiVersion": "v1", "command": sys.executable, "args": ["-c", code]}}
-    with pytest.raises(ConfigurationError, match="gave no credentials within 1s"):
-        await connected(user, kubernetes_credentials_timeout=1.0)
+    code = f"echo $$ > {shlex.quote(str(pid))}; exec sleep 60"
+    user = {"exec": {"apiVersion": "v1", "command": "/bin/sh", "args": ["-c", code]}}
+    with pytest.raises(ConfigurationError, match="gave no credentials within 2s"):
+        await connected(user, kubernetes_credentials_timeout=2.0)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 

@@ -22,7 +22,7 @@ from tests.fake_kubernetes.server import ApiServer, refusal
 from tests.faults.watcher_kubernetes.conftest import Connect
 
 ALL_PODS = Selection(PODS, "default")
-CONVERGED = 10.0
+CONVERGED = 20.0
 """Seconds in which whatever is going to happen has happened, on a machine that is busy with other tests."""
 QUICK = {"kubernetes_first_backoff": 0.02, "kubernetes_longest_backoff": 0.2, "kubernetes_refused_interval": 0.1}
 
@@ -118,7 +118,7 @@ async def test_410_at_connect_lists_again(server: ApiServer, connected: Connect)
 
 async def test_inactivity_begins_a_watch_anew(server: ApiServer, connected: Connect) -> None:
     """A server, or a proxy, that keeps the connection and says nothing: a change that it never sent is seen."""
-    async with following(server, connected, kubernetes_inactivity_timeout=0.3) as reader:
+    async with following(server, connected, kubernetes_inactivity_timeout=2.0) as reader:
         server.weather.frozen = True
         server.cluster.put("c")
         await asyncio.sleep(0.05)
@@ -139,12 +139,10 @@ async def test_a_watch_whose_answer_does_not_begin_is_given_up(server: ApiServer
 
 async def test_bookmarks_alone_keep_a_watch(server: ApiServer, connected: Connect) -> None:
     server.weather.bookmark_every = 0.1
-    async with following(server, connected, kubernetes_inactivity_timeout=0.6) as reader:
+    async with following(server, connected, kubernetes_inactivity_timeout=3.0) as reader:
         first = reader.watch.confirmed_at
-        await eventually(lambda: reader.watch.bookmarks >= 12, "bookmarks for twice the time-out")
-        assert reader.watch.confirmed_at is not None
         assert first is not None
-        assert reader.watch.confirmed_at > first + 1.0
+        await eventually(lambda: (reader.watch.confirmed_at or 0.0) > first + 4.5, "bookmarks for longer than that")
     assert server.watches == 1
 
 
@@ -173,7 +171,7 @@ async def test_a_server_that_never_ends_a_watch_is_left_after_the_grace(server: 
 
     trickling = asyncio.create_task(trickle())
     try:
-        client = await connected(kubernetes_watch_grace=0.5, kubernetes_inactivity_timeout=0.4)
+        client = await connected(kubernetes_watch_grace=0.5, kubernetes_inactivity_timeout=5.0)
         begun = time.monotonic()
         async with client.stream(ALL_PODS, "102", 1.0) as chunks:
             with pytest.raises(TimedOut, match="didn't answer completely"):

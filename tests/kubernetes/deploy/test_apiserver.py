@@ -110,6 +110,7 @@ async def test_the_server_allows_the_watcher_what_its_role_says(cluster: Api, re
                 await cluster.apply(one, "" if kind in CLUSTER_WIDE else NAMESPACE)
     roles = [("Role", "pointsman-watcher", False), ("ClusterRole", "pointsman-watcher-nodes", True)]
     for kind, name, wide in roles:
+        await cluster.until_allowed("pointsman-watcher", NAMESPACE, objects[kind, name]["rules"][-1], cluster=wide)
         for rule in ({**one, "resources": [only]} for one in objects[kind, name]["rules"] for only in one["resources"]):
             for verb in ("get", "list", "watch", "create", "update", "patch", "delete"):
                 asked = {**rule, "verbs": [verb]}

@@ -152,6 +152,9 @@ async def test_curl_is_answered_as_the_page_says(tmp_path: Path) -> None:
     said: list[str] = []
     async with LocalStack(plan, tmp_path) as stack:
         (picker,) = stack.pickers
+        async with asyncio.timeout(20.0):
+            while not all(one["attributes"] for one in (await picker.state())["endpoints"]):  # noqa: ASYNC110 - only asking tells
+                await asyncio.sleep(0.05)
         for words in (words for words in commands() if words[0] == "curl"):
             there = [
                 word.replace("localhost:9090", picker.url.removeprefix("http://")).replace("http://GATEWAY", stack.url)

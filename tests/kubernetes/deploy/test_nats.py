@@ -159,7 +159,7 @@ async def test_a_bus_of_one_server_with_a_password(renderer: Renderer, tmp_path:
     await stranger.start()
     stack.push_async_callback(stranger.close)
     with pytest.raises(NotConnected, match="Authorization Violation"):
-        await stranger.wait_connected(1.0)
+        await stranger.wait_connected(5.0)
 
 
 async def test_the_hook_lets_clients_go_one_after_the_other(

@@ -174,3 +174,4 @@ async def bind(admin: Api, objects: Objects, namespace: str, account_of: str) ->
             (subject,) = document["subjects"]
             document["subjects"] = [{**subject, "namespace": account_of}]
         await admin.create(document, namespace)
+    await admin.until_allowed(ACCOUNT, namespace, objects["Role", name]["rules"][0], of=account_of)

@@ -21,7 +21,7 @@ def numbered(count: int) -> dict[str, Fact]:
     return endpoints(*(f"vllm-{number}" for number in range(count)))
 
 
-async def until(condition: Callable[[], object], timeout: float = 5.0, what: Callable[[], object] = str) -> None:
+async def until(condition: Callable[[], object], timeout: float = 20.0, what: Callable[[], object] = str) -> None:
     """Wait until the condition holds; fails with the present state of `what` after the time-out."""
     deadline = asyncio.get_running_loop().time() + timeout
     while not condition():

@@ -314,9 +314,9 @@ async def test_what_somebody_writes_by_hand_is_skipped_counted_and_repaired(conn
         await until(lambda: replica.synced)
         a, b = endpoints("a", "b")
         with capture_logs() as lines:
-            await js.put(stranger, SUBJECTS.fact(a), b"garbage", timeout=1.0)
-            await js.put(stranger, SUBJECTS.fact(b), b"", headers={js.OPERATION: "DEL"}, timeout=1.0)
-            await js.put(stranger, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=1.0)
+            await js.put(stranger, SUBJECTS.fact(a), b"garbage", timeout=10.0)
+            await js.put(stranger, SUBJECTS.fact(b), b"", headers={js.OPERATION: "DEL"}, timeout=10.0)
+            await js.put(stranger, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=10.0)
             await until(lambda: replica.malformed.total >= 3)
         assert view.facts == endpoints("a", "b")
         assert [line["sender"] for line in lines if line["event"] == "bus.message.malformed"] == [POOL]
@@ -346,7 +346,7 @@ async def test_the_bucket_is_read_again_only_where_somebody_else_has_written_to_
         publisher.update(endpoints("a", "b", "c"), [POOL])
         await asyncio.sleep(0.5)
         assert not reads
-        await js.put(stranger, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=1.0)
+        await js.put(stranger, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=10.0)
         await until(lambda: publisher.repaired == 1, what=lambda: publisher)
         await js.api(stranger, "STREAM.PURGE.KV_endpoints", {"filter": SUBJECTS.fact(next(iter(endpoints("b"))))})
         await until(lambda: publisher.repaired == 2, what=lambda: publisher)
@@ -365,15 +365,15 @@ async def test_a_fact_of_a_newer_version_does_not_keep_a_reader_from_the_others(
     await js.ensure_bucket(bus, js.Bucket(name="endpoints", storage="file", republish="pointsman.kv.endpoints.>"))
     for change in ledger.changes():
         assert change.raw is not None
-        await js.put(bus, SUBJECTS.fact(change.key), ledger.envelope(change.raw), timeout=1.0)
+        await js.put(bus, SUBJECTS.fact(change.key), ledger.envelope(change.raw), timeout=10.0)
         ledger.done(change)
-    await js.put(bus, SUBJECTS.fact(f"{POOL}.synced"), encode(ledger.synced(POOL)), timeout=1.0)
+    await js.put(bus, SUBJECTS.fact(f"{POOL}.synced"), encode(ledger.synced(POOL)), timeout=10.0)
     with capture_logs() as lines:
         async with reading(await connect()) as (replica, view):
             await until(lambda: replica.synced, what=lambda: replica)
             assert set(view.facts) == {a}
             assert replica.malformed.total == 1
-            await js.put(bus, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=1.0)
+            await js.put(bus, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=10.0)
             await until(lambda: replica.malformed.total == 2)
     bad = [line["sender"] for line in lines if line["event"] == "bus.message.malformed"]
     assert bad == [f"{POOL}, epoch 1", POOL], "two senders, a line for each"

@@ -1,6 +1,7 @@
 """One leader at a time over a real server, whatever happens to it."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,8 +17,8 @@ pytestmark = pytest.mark.alone
 
 
 @asynccontextmanager
-async def candidate(bus: Bus, owner: str) -> AsyncIterator[Lease]:
-    lease = Lease(bus, SUBJECTS, "watcher", owner)
+async def candidate(bus: Bus, owner: str, **times: float) -> AsyncIterator[Lease]:
+    lease = Lease(bus, SUBJECTS, "watcher", owner, **times)  # type: ignore[arg-type]
     try:
         yield lease
     finally:
@@ -84,6 +85,16 @@ async def test_a_holder_stops_by_its_own_clock_when_the_server_hangs(server: Nat
         assert "not held" in repr(lease)
         assert loop.time() - stopped < 1.9
         server.resume()
+        await asyncio.wait_for(lease.acquire(), 5.0)
+        assert lease.held
+        assert lease.acquisitions == 2
+
+
+async def test_a_holder_that_stood_still_takes_its_own_lease_back_before_it_expires(connect: Connect) -> None:
+    async with candidate(await connect(), "w1", ttl=60.0, hold=1.0) as lease:
+        await lease.acquire()
+        time.sleep(1.1)  # noqa: ASYNC251 - this process stands still
+        await asyncio.wait_for(lease.lost.wait(), 5.0)
         await asyncio.wait_for(lease.acquire(), 5.0)
         assert lease.held
         assert lease.acquisitions == 2

@@ -28,7 +28,7 @@ def fence(revision: int) -> dict[str, str]:
 
 
 async def put(bus: Bus, key: str, value: bytes = b"x", headers: dict[str, str] | None = None) -> int:
-    return await js.put(bus, subject(key), value, headers=headers, timeout=1.0)
+    return await js.put(bus, subject(key), value, headers=headers, timeout=10.0)
 
 
 async def keys(bus: Bus, bucket: js.Bucket = FACTS) -> list[str]:
@@ -61,9 +61,9 @@ async def test_the_republish_subject_shows_what_was_stored_and_the_raw_one_also_
     await listener.subscribe("$KV.facts.>", raw.append)
     await listener.request("$JS.API.INFO")
     revision = await put(facts, "epoch")
-    await js.put(facts, subject("a"), b"stored", headers=fence(revision), timeout=1.0)
+    await js.put(facts, subject("a"), b"stored", headers=fence(revision), timeout=10.0)
     with pytest.raises(WrongLastSequence):
-        await js.put(facts, subject("a"), b"refused", headers=fence(revision + 7), timeout=1.0)
+        await js.put(facts, subject("a"), b"refused", headers=fence(revision + 7), timeout=10.0)
     await put(facts, "last")
     await until(lambda: len(stored) == 3 and len(raw) == 4)
     assert [(message.subject, message.data) for message in stored] == [
@@ -92,12 +92,12 @@ async def test_a_republished_message_keeps_its_headers_and_names_its_revision(fa
 
 async def test_a_write_is_refused_once_the_fence_key_has_another_revision(facts: Bus) -> None:
     old = await put(facts, "epoch", b"1")
-    await js.put(facts, subject("a"), b"of the first", headers=fence(old), timeout=1.0)
+    await js.put(facts, subject("a"), b"of the first", headers=fence(old), timeout=10.0)
     new = await put(facts, "epoch", b"2")
     with pytest.raises(WrongLastSequence) as refused:
-        await js.put(facts, subject("a"), b"of the former", headers=fence(old), timeout=1.0)
+        await js.put(facts, subject("a"), b"of the former", headers=fence(old), timeout=10.0)
     assert refused.value.error_code == js.WRONG_LAST_SEQUENCE == 10071
-    await js.put(facts, subject("a"), b"of the second", headers=fence(new), timeout=1.0)
+    await js.put(facts, subject("a"), b"of the second", headers=fence(new), timeout=10.0)
     found = await js.last(facts, "facts", subject("a"))
     assert found is not None
     assert found.data == b"of the second"
@@ -116,11 +116,11 @@ async def test_a_fenced_delete_is_refused_like_any_write(facts: Bus) -> None:
     await put(facts, "a")
     purge = {js.OPERATION: "PURGE", "Nats-Rollup": "sub", "Nats-TTL": "60"}
     with pytest.raises(WrongLastSequence):
-        await js.put(facts, subject("a"), b"", headers=purge | fence(revision + 7), timeout=1.0)
+        await js.put(facts, subject("a"), b"", headers=purge | fence(revision + 7), timeout=10.0)
     found = await js.last(facts, "facts", subject("a"))
     assert found is not None
     assert found.data == b"x"
-    await js.put(facts, subject("a"), b"", headers=purge | fence(revision), timeout=1.0)
+    await js.put(facts, subject("a"), b"", headers=purge | fence(revision), timeout=10.0)
 
 
 async def test_a_wiped_bucket_starts_its_revisions_anew_so_they_cannot_order_leaders(facts: Bus) -> None:
@@ -180,7 +180,7 @@ async def test_a_buckets_time_to_live_expires_a_key_counted_from_its_last_update
     loop = asyncio.get_running_loop()
     started = loop.time()
     while loop.time() < started + 1.6:
-        await js.put(bus, "$KV.ephemeral.renewed", b"x", timeout=1.0)
+        await js.put(bus, "$KV.ephemeral.renewed", b"x", timeout=10.0)
         await asyncio.sleep(0.2)
     assert await keys(bus, EPHEMERAL) == ["renewed"]
     renewed = loop.time()
@@ -194,7 +194,7 @@ async def test_expiry_is_never_announced(bus: Bus, connect: Connect) -> None:
     heard: list[Msg] = []
     await listener.subscribe("$KV.ephemeral.>", heard.append)
     await listener.request("$JS.API.INFO")
-    await js.put(bus, "$KV.ephemeral.a", b"x", timeout=1.0)
+    await js.put(bus, "$KV.ephemeral.a", b"x", timeout=10.0)
     await until(lambda: len(heard) == 1)
     await until_keys_are(bus, [], EPHEMERAL)
     await asyncio.sleep(0.3)
@@ -318,8 +318,8 @@ async def test_memory_storage_is_lost_with_the_server_and_file_storage_is_not(fa
 
 async def test_one_message_can_be_deleted_by_its_revision_and_leaves_no_marker(bus: Bus) -> None:
     await js.ensure_bucket(bus, EPHEMERAL)
-    revision = await js.put(bus, "$KV.ephemeral.a", b"x", timeout=1.0)
+    revision = await js.put(bus, "$KV.ephemeral.a", b"x", timeout=10.0)
     assert await js.remove(bus, "ephemeral", revision)
     assert not await js.remove(bus, "ephemeral", revision)
     assert await keys(bus, EPHEMERAL) == []
-    await js.put(bus, "$KV.ephemeral.a", b"x", headers={js.EXPECTED_SEQUENCE: "0"}, timeout=1.0)
+    await js.put(bus, "$KV.ephemeral.a", b"x", headers={js.EXPECTED_SEQUENCE: "0"}, timeout=10.0)

@@ -50,7 +50,7 @@ async def test_a_killed_picker_takes_its_open_requests_with_it(shared: Pool, env
             return await _streams_to_pickers(envoys[name]) == before[name] + 1
 
         await eventually(sent)
-    await asyncio.sleep(0.5)  # for the bodies, too
+    await asyncio.sleep(1.0)  # for the bodies, too
     assert not any(task.done() for task in waiting)
     await picker.kill()
     try:

@@ -212,8 +212,14 @@ async def test_requests_with_one_long_prefix_go_to_one_endpoint(stack: LocalStac
 
 async def test_several_metrics_dialects_in_one_pool(stack: LocalStack) -> None:
     """Two vLLM servers and an SGLang one, all scraped by one configuration."""
-    state = await stack.pickers[0].state()
-    for endpoint in state["endpoints"]:
+
+    async def fresh() -> bool:
+        endpoints = (await stack.pickers[0].state())["endpoints"]
+        return all(one["age"] < 2.0 for endpoint in endpoints for one in endpoint["attributes"].values())
+
+    async with asyncio.timeout(20.0):
+        while not await fresh():  # noqa: ASYNC110 - only asking tells
+            await asyncio.sleep(0.05)
+    for endpoint in (await stack.pickers[0].state())["endpoints"]:
         names = {name.partition("/")[0] for name in endpoint["attributes"]}
         assert {"WaitingQueueSize", "RunningRequestsSize", "KVCacheUsagePercent"} <= names, endpoint["id"]
-        assert all(one["age"] < 2.0 for one in endpoint["attributes"].values()), endpoint["id"]

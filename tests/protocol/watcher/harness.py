@@ -26,7 +26,7 @@ from tests.in_process import serving
 from tests.nats import free_port
 
 POOL = pool_token("default", "default")
-CONVERGED = 5.0
+CONVERGED = 20.0
 """Seconds in which whatever is going to happen has happened, on a machine that is busy with other tests."""
 
 

@@ -1,7 +1,6 @@
 """Several watchers, one of them active; NATS killed and wiped."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from services.watcher.app import WatcherService
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import WatcherProcess, endpoints_text, eventually, reader, replace, watcher
+from tests.stalls import stopwatch
 
 pytestmark = pytest.mark.alone
 
@@ -50,10 +50,10 @@ async def test_a_standby_takes_over_from_a_killed_leader_without_losing_or_resur
         await seen.sees("a", "b", "c")
         events, epoch = len(seen.events), seen.replica.epoch
         leader.kill()
-        died = time.monotonic()
-        replace(path, endpoints_text("b", "c", "d"))
-        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch", timeout=TAKE_OVER + 2.0)
-        assert time.monotonic() - died <= TAKE_OVER
+        async with stopwatch() as watch:
+            replace(path, endpoints_text("b", "c", "d"))
+            await eventually(lambda: seen.replica.epoch > epoch, "a new epoch")
+            assert watch.seconds <= TAKE_OVER
         await seen.sees("b", "c", "d")
         assert await standby.leads()
         await asyncio.sleep(1.0)
@@ -69,7 +69,7 @@ async def test_a_stopped_leader_hands_over_at_once(nats: NatsServer, tmp_path: P
         epoch = seen.replica.epoch
         assert await leader.stop() == 0
         assert "lease.released" in (tmp_path / "first.log").read_text()
-        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch", timeout=TAKE_OVER)
+        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch")
         assert await standby.leads()
         await seen.sees("a", "b", "c")
 
@@ -81,7 +81,7 @@ async def test_a_leader_that_stood_still_does_not_bring_back_what_its_successor_
         await seen.sees("a", "b", "c")
         epoch = seen.replica.epoch
         leader.pause()
-        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch", timeout=TAKE_OVER + 2.0)
+        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch")
         replace(path, endpoints_text("b"))
         await seen.sees("b")
         events = len(seen.events)
@@ -103,7 +103,7 @@ async def test_the_facts_are_published_again_when_nats_is_back(nats: NatsServer,
         if wiped:
             nats.wipe()
         replace(path, endpoints_text("b", "c", "d"))
-        await eventually(lambda: len(service.state()["endpoints"]) == 3, "the change")
+        await eventually(lambda: "default/d" in str(service.state()["endpoints"]), "the change")
         assert seen.endpoints == ["a", "b", "c"]
         await nats.start()
         await seen.sees("b", "c", "d")

@@ -104,6 +104,6 @@ async def test_a_first_watcher_does_not_wait_for_names_for_ever(nats: NatsServer
         watcher(nats.url, Dns(), endpoints_file=str(path), eds_file=str(eds)) as service,
     ):
         assert addresses(eds) == ["10.9.9.9"]
-        await seen.sees("fixed", timeout=10.0)
+        await seen.sees("fixed")
         await eventually(lambda: service.readiness.ready, "ready")
         assert service.keepers[0].names.unresolved == ["a.example"]

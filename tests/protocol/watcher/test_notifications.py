@@ -19,6 +19,7 @@ from shared.bus.subjects import Subjects
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import POOL, WatcherProcess, eventually, replace, watcher
+from tests.stalls import stopwatch
 
 pytestmark = pytest.mark.alone
 
@@ -139,12 +140,9 @@ async def test_values_are_confirmed_again_and_again(nats: NatsServer, files: Pat
     """So they don't become stale while nothing changes."""
     async with watcher(nats.url, endpoints_file=str(files)), serving(picker(nats.url)) as seen:
         await eventually(lambda: "GPUClass" in attributes(seen, "a"), "a value")
-        worst = 0.0
-        until = time.monotonic() + 2.5
-        while time.monotonic() < until:
-            worst = max(worst, time.monotonic() - float(seen.view.columns.numbers(GPU.wire).at.min()))
-            await asyncio.sleep(0.02)
-        assert worst < 2.0
+        for _ in range(4):
+            before = float(seen.view.columns.numbers(GPU.wire).at.min())
+            await eventually(lambda: seen.view.columns.numbers(GPU.wire).at.min() > before, "another time")  # noqa: B023
 
 
 async def test_values_follow_labels_nodes_and_endpoints(nats: NatsServer, files: Path) -> None:
@@ -176,9 +174,10 @@ async def test_a_bad_object_keeps_what_its_file_said_last(nats: NatsServer, file
         await eventually(lambda: bool(service.state()["problems"]), "the problem")
         [problems] = service.state()["problems"].values()
         assert "metadata.labels.gpus: 8 isn't a string" in problems[0]
+        told = time.monotonic()
         await asyncio.sleep(1.0)
         assert numbers(seen, "b") == {"GPUClass": 2.0}
-        assert seen.view.columns.numbers(GPU.wire).at[1] > time.monotonic() - 2.0
+        await eventually(lambda: seen.view.columns.numbers(GPU.wire).at[1] > told, "that it holds")
 
 
 async def test_without_an_extractor_that_makes_attributes_nothing_is_sent(nats: NatsServer, files: Path) -> None:
@@ -189,7 +188,7 @@ async def test_without_an_extractor_that_makes_attributes_nothing_is_sent(nats: 
         assert sent.senders == []
         assert sum(map(len, service.state()["ignored"].values())) == 2
         with pytest.raises(NoResponders):
-            await jetstream.snapshot(sent.bus, Subjects().attributes_bucket, Subjects().frames(POOL), timeout=1.0)
+            await jetstream.snapshot(sent.bus, Subjects().attributes_bucket, Subjects().frames(POOL), timeout=10.0)
 
 
 async def test_a_configuration_that_comes_later_has_the_objects_read(nats: NatsServer, files: Path) -> None:
@@ -235,10 +234,10 @@ async def test_a_standby_sends_nothing_and_takes_over_from_a_killed_leader(
             await eventually(lambda: len(sent.senders) >= 4, "frames")
             assert set(sent.senders) == {"first"}
             leader.kill()
-            died = time.monotonic()
-            replace(files / "nodes.yaml", node("n2"))
-            await eventually(lambda: "second" in sent.senders, "the standby's frames", timeout=TAKE_OVER + 2.0)
-            assert time.monotonic() - died <= TAKE_OVER
+            async with stopwatch() as watch:
+                replace(files / "nodes.yaml", node("n2"))
+                await eventually(lambda: "second" in sent.senders, "the standby's frames")
+                assert watch.seconds <= TAKE_OVER
             await eventually(lambda: numbers(seen, "b") == {"GPUClass": 3.0}, "what changed meanwhile")
             await eventually(lambda: numbers(seen, "a") == {}, "what is gone meanwhile")
     finally:
@@ -258,7 +257,7 @@ async def test_a_leader_that_stood_still_sends_no_more(nats: NatsServer, tmp_pat
         async with frames(nats.url) as sent:
             await eventually(lambda: "first" in sent.senders, "the leader's frames")
             leader.pause()
-            await eventually(lambda: "second" in sent.senders, "the standby's frames", timeout=TAKE_OVER + 2.0)
+            await eventually(lambda: "second" in sent.senders, "the standby's frames")
             sent.senders.clear()
             leader.resume()
             await asyncio.sleep(1.5)

@@ -15,7 +15,7 @@ from shared.datalayer.objects import NODE
 from shared.plugin import Registry
 
 GOOD = "endpoints:\n- {name: a, address: 10.0.0.1, port: 80}\n"
-OTHER = "endpoints:\n- {name: b, address: 10.0.0.2, port: 80}\n"
+OTHER = "endpoints:\n- {name: b, address: 10.0.0.20, port: 80}\n"
 
 
 def source(*paths: Path, watched: bool = True, configures: bool = False, limits: Limits | None = None) -> FileSource:

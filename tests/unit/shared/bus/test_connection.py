@@ -14,6 +14,7 @@ from shared.bus.connection import Bus
 from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusOptionError, NotConnected
 from tests.nats import free_port
+from tests.unit.services.collector.waiting import until
 
 REFUSED = r"Connect call failed|Connection refused"
 """asyncio's words, uvloop's words."""
@@ -92,8 +93,9 @@ async def test_without_a_server_a_bus_starts_says_why_it_is_not_ready_and_goes_o
     port = free_port()
     bus = Bus(f"nats://127.0.0.1:{port}", name="test", reconnect_wait=(0.01, 0.02))
     assert "not started" in (bus.readiness() or "")
-    await bus.start(wait=0.2)
+    await bus.start()
     try:
+        await until(lambda: re.search(REFUSED, bus.readiness() or "") is not None)
         assert not bus.connected
         reason = bus.readiness()
         assert reason is not None
@@ -167,8 +169,8 @@ async def test_something_that_is_no_nats_server_is_named_as_the_reason() -> None
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     bus = Bus(f"nats://127.0.0.1:{port}", name="test")
-    await bus.start(wait=0.3)
-    assert "expecting INFO message" in (bus.readiness() or "")
+    await bus.start()
+    await until(lambda: "expecting INFO message" in (bus.readiness() or ""))
     await bus.close()
     server.close()
     await server.wait_closed()

@@ -254,8 +254,10 @@ def test_the_age_counts_from_when_an_owner_was_last_heard_to_confirm_the_view() 
     owner.put("a")
     reader = synced_reader(owner)
     assert reader.state.age(5.0) == math.inf, "a snapshot alone doesn't say that the owner is alive"
+    assert reader.state.unconfirmed(5.0) == 5.0, "who has just read something needn't have heard the owner yet"
     reader.hear(owner.synced(), at=6.0)
     assert reader.state.age(6.5) == 0.5
+    assert reader.state.unconfirmed(6.5) == 0.5
     reader.hear(owner.put("b"), at=7.0)
     assert reader.state.age(7.0) == 1.0
 

@@ -102,8 +102,7 @@ class Answer:
     def probe(self, within: float) -> None:
         """Let the system find out within so many seconds that the other end is gone, by probes on a silent
         connection; rounded up to what it can do."""
-        connection = self._response.connection
-        transport = connection.transport if connection is not None else None
+        transport = self._transport()
         connected = transport.get_extra_info("socket") if transport is not None else None
         if connected is None or not hasattr(socket, "TCP_KEEPIDLE"):
             return  # the answer has ended, or this isn't Linux: the inactivity time-out remains
@@ -114,11 +113,18 @@ class Answer:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
 
     def close(self) -> None:
-        """Give the connection back, or close it if there is more to come."""
+        """Give the connection back, or close it if there is more to come: without TLS' farewell, for which a server
+        that hangs would be waited for."""
         if self._response.content.is_eof():
             self._response.release()
-        else:
-            self._response.close()
+            return
+        if (transport := self._transport()) is not None:
+            transport.abort()
+        self._response.close()
+
+    def _transport(self) -> asyncio.Transport | None:
+        connection = self._response.connection
+        return connection.transport if connection is not None else None
 
     def __repr__(self) -> str:
         return f"<Answer {self.status} {self.reason}>"

@@ -108,6 +108,19 @@ async def test_a_watch_goes_on_while_credentials_are_loaded_anew(server: ApiServ
     await client.close()
 
 
+async def test_a_watch_that_is_left_waits_for_no_farewell_of_a_server(
+    server: ApiServer, account: ServiceAccount
+) -> None:
+    """One that hangs says none, and the connection would stay for TLS' half minute."""
+    client = await account.connect(server)
+    async with client.stream(ALL_PODS, "102", 30.0) as answer:
+        connected = answer._response.connection.transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        assert connected.fileno() >= 0
+    await asyncio.sleep(0)  # no turn for the server, which is in this loop, to answer in
+    assert connected.fileno() == -1
+    await client.close()
+
+
 async def test_a_replaced_authority_is_trusted_when_its_file_is_there(
     server: ApiServer, account: ServiceAccount, tmp_path: Path
 ) -> None:

@@ -27,6 +27,24 @@ class Stopwatch:
         return time.monotonic() - self._began - self._stood
 
 
+class Patience:
+    """Waiting, step by step, for something that has `seconds` to come about: those in which this process stood still
+    don't count."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.waited = 0.0
+
+    @property
+    def over(self) -> bool:
+        return self.waited >= self._seconds
+
+    async def pause(self, step: float) -> None:
+        began = time.monotonic()
+        await asyncio.sleep(step)
+        self.waited += min(time.monotonic() - began, step + 2 * TICK)
+
+
 @asynccontextmanager
 async def stopwatch() -> AsyncIterator[Stopwatch]:
     """One that runs from now on."""

@@ -168,9 +168,11 @@ class Ledger:
         self._repeated.clear()
         self._forget_found()
         ours = {synced_key(pool): pool for pool in self._pools}
+        seen: dict[str, bytes | None] = {}
         for key, raw in found:
             if key == EPOCH:
                 continue
+            seen[key] = raw
             if key in ours:
                 if raw is not None and ours[key] in self._kept:
                     self._find_synced(ours[key], raw)
@@ -184,8 +186,9 @@ class Ledger:
             self._doubtful.add(key)
             if raw is not None and right:
                 self._repeated[key] = raw
-        odd = {key for key, raw in believed.items() if self._stored.get(key) != raw}
-        odd |= self._doubtful - believed.keys()
+        # What isn't wanted any more, a fact or a pool's `synced`, is there as it was left: nothing is odd about it.
+        odd = {key for key, raw in believed.items() if seen.get(key) != raw}
+        odd |= {key for key in self._doubtful - believed.keys() if not key.endswith(f".{SYNCED}")}
         return len(odd)
 
     def found_age(self, pool: str) -> float | None:

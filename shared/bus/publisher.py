@@ -299,6 +299,7 @@ class FactPublisher:
         repaired = self._adopt(await self._read(), trust=True)
         if repaired:
             self.repaired += repaired
+            self._published.clear()
             self._log.warning("facts.repaired", bucket=self._bucket.name, keys=repaired)
 
     def _adopt(self, found: list[tuple[str, bytes | None]], *, trust: bool) -> int:

@@ -42,7 +42,10 @@ async def test_a_model_server_behind_a_gateway_is_taken_out_before_it_stops(gate
     async with Load(gateway.url) as load:
         await asyncio.sleep(1.0)
         gateway.write_endpoints(staying)
-        await asyncio.sleep(1.0)
+        async with asyncio.timeout(20.0):
+            while not await known(gateway, len(staying)):  # noqa: ASYNC110 - only asking tells
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(1.0)  # for what was picked before
         await leaving.stop()
         await asyncio.sleep(0.5)
         await leaving.start()
@@ -51,3 +54,8 @@ async def test_a_model_server_behind_a_gateway_is_taken_out_before_it_stops(gate
     assert not load.failures, load.failures[:5]
     assert load.sent > ENOUGH
     await settled(gateway)
+
+
+async def known(stack: LocalStack, endpoints: int) -> bool:
+    """Whether every picker knows so many."""
+    return all([len((await picker.state())["endpoints"]) == endpoints for picker in stack.pickers])

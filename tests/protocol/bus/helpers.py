@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from shared.bus import Bus, Delete, Event, FactPublisher, Replica, Reset, Subjects, Upsert, fact_key, pool_token
 from shared.model import Endpoint, Fact
+from tests.stalls import Patience
 
 POOL = pool_token("default", "llama")
 SUBJECTS = Subjects()
@@ -23,11 +24,11 @@ def numbered(count: int) -> dict[str, Fact]:
 
 async def until(condition: Callable[[], object], timeout: float = 20.0, what: Callable[[], object] = str) -> None:
     """Wait until the condition holds; fails with the present state of `what` after the time-out."""
-    deadline = asyncio.get_running_loop().time() + timeout
+    patience = Patience(timeout)
     while not condition():
-        if asyncio.get_running_loop().time() > deadline:
+        if patience.over:
             raise AssertionError(f"not within {timeout} s: {what()}")
-        await asyncio.sleep(0.005)
+        await patience.pause(0.005)
 
 
 class View:

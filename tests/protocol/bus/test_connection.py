@@ -99,6 +99,7 @@ async def test_what_was_published_before_close_still_arrives(connect: Connect) -
     await until(lambda: len(heard) == 100)
 
 
+@pytest.mark.alone
 async def test_a_close_keeps_the_connection_until_the_server_has_taken_what_was_published(
     server: NatsServer, connect: Connect
 ) -> None:
@@ -109,7 +110,7 @@ async def test_a_close_keeps_the_connection_until_the_server_has_taken_what_was_
     server.pause()
     await sender.publish("a", b"last")
     closing = asyncio.create_task(sender.close())
-    await asyncio.sleep(0.4)
+    await asyncio.sleep(0.2)
     assert not lost
     assert not closing.done()
     server.resume()
@@ -169,9 +170,9 @@ async def test_a_request_fails_as_soon_as_the_connection_is_lost(server: NatsSer
     await asyncio.sleep(0.05)
     server.kill()
     with pytest.raises(NotConnected, match="connection lost"):
-        await asyncio.wait_for(request, 2.0)
+        await asyncio.wait_for(request, 10.0)
     with pytest.raises(NotConnected, match="connection lost"):
-        await asyncio.wait_for(many, 2.0)
+        await asyncio.wait_for(many, 10.0)
 
 
 async def test_reconnecting_goes_on_for_ever(server: NatsServer) -> None:
@@ -261,7 +262,7 @@ async def test_messages_that_a_stall_held_back_look_fresh_and_transit_tells_thei
         await asyncio.sleep(0.05)
     server.resume()
     await until(lambda: len(ages) == 25)
-    assert max(ages[:5]) < 0.3
+    assert max(ages[:5]) < 0.7
     assert ages[5] > 0.7, "held back for a second"
     assert ages[5] > ages[15] > ages[24]
 
@@ -300,8 +301,8 @@ async def test_user_and_password_a_token_and_the_url_let_in_and_a_wrong_one_is_n
             assert bus.connected, bus.readiness()
             await bus.close()
         for bus in bad:
-            await bus.start(wait=0.5)
-            assert "Authorization Violation" in (bus.readiness() or "")
+            await bus.start()
+            await until(lambda bus=bus: "Authorization Violation" in (bus.readiness() or ""))  # type: ignore[misc]
             await bus.close()
     async with nats_server(tmp_path / "token", config='authorization { token: "t0k" }') as server:
         bus = Bus(server.url, name="token", token="t0k")
@@ -370,8 +371,8 @@ async def test_a_credentials_file_lets_in_and_a_renewed_one_is_read_at_the_next_
     write(account.token(user, **permissions), stranger.seed)
     async with nats_server(tmp_path / "nats", config=config) as server:
         bus = Bus(server.url, name="creds", credentials=path)
-        await bus.start(wait=0.5)
-        assert "Authorization Violation" in (bus.readiness() or "")
+        await bus.start()
+        await until(lambda: "Authorization Violation" in (bus.readiness() or ""))
         write(account.token(user, **permissions), user.seed)
         await bus.wait_connected(3.0)
         await bus.close()
@@ -417,8 +418,8 @@ async def test_tls_with_a_ca_of_ones_own_and_a_server_that_it_does_not_know_is_r
         await until(lambda: good.connected)
         await good.close()
         bad = Bus(server.url, name="tls", tls_ca=other)
-        await bad.start(wait=0.5)
-        assert "CERTIFICATE_VERIFY_FAILED" in (bad.readiness() or "")
+        await bad.start()
+        await until(lambda: "CERTIFICATE_VERIFY_FAILED" in (bad.readiness() or ""))
         await bad.close()
 
 
@@ -435,8 +436,8 @@ async def test_credentials_are_not_sent_to_a_server_that_does_not_offer_the_tls_
     plain = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = plain.sockets[0].getsockname()[1]
     bus = Bus(f"tls://127.0.0.1:{port}", name="test", user="u", password="secret")
-    await bus.start(wait=0.5)
-    assert "TLS is asked for, and the server doesn't offer it" in (bus.readiness() or "")
+    await bus.start()
+    await until(lambda: "TLS is asked for, and the server doesn't offer it" in (bus.readiness() or ""))
     await bus.close()
     plain.close()
     await plain.wait_closed()
@@ -455,8 +456,8 @@ async def test_a_server_that_is_too_old_is_refused_with_the_version_that_is_need
     old = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = old.sockets[0].getsockname()[1]
     bus = Bus(f"nats://127.0.0.1:{port}", name="test")
-    await bus.start(wait=0.5)
-    assert "nats-server 2.10.29 is too old, 2.11 or newer is needed" in (bus.readiness() or "")
+    await bus.start()
+    await until(lambda: "nats-server 2.10.29 is too old, 2.11 or newer is needed" in (bus.readiness() or ""))
     await bus.close()
     old.close()
     await old.wait_closed()

@@ -52,7 +52,7 @@ async def test_what_the_owner_wants_is_what_the_reader_sees(connect: Connect) ->
         assert view.events == [Reset(facts)]
         assert replica.facts() == facts
         assert replica.readiness() is None
-        assert publisher.published
+        await publisher.wait_published(10.0)  # a reader may know of a fact before its writer
         await until(lambda: replica.age() < 1.0)
 
 
@@ -72,7 +72,7 @@ async def test_readers_know_how_long_the_source_hasnt_confirmed_the_facts(connec
 
 async def test_changes_come_one_by_one_and_what_did_not_change_is_not_written_again(connect: Connect) -> None:
     watcher = await connect("watcher")
-    publisher = FactPublisher(watcher, SUBJECTS, "w1", synced_interval=60.0)
+    publisher = FactPublisher(watcher, SUBJECTS, "w1", ack_timeout=5.0, synced_interval=60.0)
     async with leading(publisher), reading(await connect("picker")) as (replica, view):
         publisher.update(endpoints("a", "b", "c"), [POOL])
         await until(lambda: replica.synced)
@@ -80,7 +80,7 @@ async def test_changes_come_one_by_one_and_what_did_not_change_is_not_written_ag
         view.events.clear()
         changed = endpoints("a", "b") | endpoints("d", port=9000)
         publisher.update(changed, [POOL])
-        await publisher.wait_published(2.0)
+        await publisher.wait_published(10.0)
         await until(lambda: len(view.events) == 2)
         (key,) = endpoints("d")
         (gone,) = endpoints("c")
@@ -88,7 +88,7 @@ async def test_changes_come_one_by_one_and_what_did_not_change_is_not_written_ag
         assert publisher.written == written + 1
         assert publisher.deleted == 1
         publisher.update(dict(changed), [POOL])
-        await publisher.wait_published(2.0)
+        await publisher.wait_published(10.0)
         assert publisher.written == written + 1
 
 
@@ -109,9 +109,9 @@ async def test_a_pool_that_is_removed_leaves_nothing_behind(connect: Connect) ->
     other = pool_token("default", "other")
     async with leading(publisher):
         publisher.update(endpoints("a"), [POOL, other])
-        await publisher.wait_published(2.0)
+        await publisher.wait_published(10.0)
         publisher.update(endpoints("a"), [POOL])
-        await publisher.wait_published(2.0)
+        await publisher.wait_published(10.0)
         found = await js.snapshot(bus, "endpoints", "$KV.endpoints.>")
         live = {stored.subject for stored in found if js.OPERATION not in stored.headers}
         assert live == {
@@ -127,11 +127,11 @@ async def test_a_pool_that_the_new_leader_doesnt_know_stays_as_it_is_and_gets_ol
     first = FactPublisher(await connect(), SUBJECTS, "w1", age=lambda _: 40.0)
     async with leading(first):
         first.update(endpoints("a") | theirs, [POOL, other])
-        await first.wait_published(2.0)
+        await first.wait_published(10.0)
     second = FactPublisher(await connect(), SUBJECTS, "w2", synced_interval=0.05, check_interval=0.1)
     async with leading(second), reading(await connect(), other) as (replica, view):
         second.update(endpoints("b"), [POOL], kept=[other])
-        await second.wait_published(2.0)
+        await second.wait_published(10.0)
         await until(lambda: replica.synced and replica.epoch == second.epoch and replica.age() < 0.5)
         assert view.facts == theirs
         assert 40.0 <= replica.source_age() < 50.0
@@ -149,7 +149,7 @@ async def test_a_pool_that_nobody_ever_published_isnt_called_empty_by_one_that_d
     publisher = FactPublisher(await connect(), SUBJECTS, "w1", synced_interval=0.05)
     async with leading(publisher), reading(await connect()) as (replica, _):
         publisher.update({}, [], kept=[POOL])
-        await publisher.wait_published(2.0)
+        await publisher.wait_published(10.0)
         await asyncio.sleep(0.3)
         assert not replica.synced
         publisher.update({}, [POOL])
@@ -174,16 +174,16 @@ async def test_nothing_is_published_before_the_owner_knows_its_facts(connect: Co
 
 async def test_a_new_leader_writes_only_what_differs_and_removes_what_its_predecessor_left(connect: Connect) -> None:
     async with reading(await connect()) as (replica, view):
-        first = FactPublisher(await connect(), SUBJECTS, "w1")
+        first = FactPublisher(await connect(), SUBJECTS, "w1", ack_timeout=5.0)
         async with leading(first):
             first.update(endpoints("a", "b", "ghost"), [POOL])
             await until(lambda: replica.synced)
         view.events.clear()
-        second = FactPublisher(await connect(), SUBJECTS, "w2")
+        second = FactPublisher(await connect(), SUBJECTS, "w2", ack_timeout=5.0)
         async with leading(second):
             second.update(endpoints("a", "b", "c"), [POOL])
             await until(lambda: view.facts == endpoints("a", "b", "c"), what=lambda: (second, replica))
-            await second.wait_published(2.0)
+            await second.wait_published(10.0)
             assert second.written == 1
             assert second.deleted == 1
             assert not any(isinstance(event, Reset) for event in view.events)
@@ -200,7 +200,7 @@ async def test_a_leader_that_was_replaced_is_refused_and_told(connect: Connect) 
         await until(lambda: replica.synced)
         async with leading(second):
             second.update(endpoints("b"), [POOL])
-            await second.wait_published(2.0)
+            await second.wait_published(10.0)
             first.update(endpoints("a", "late"), [POOL])
             await asyncio.wait([former], timeout=2.0)
             with pytest.raises(LostLeadership, match="'w2' owns bucket 'endpoints'"):
@@ -270,7 +270,7 @@ async def test_anyone_can_read_the_bucket_with_a_stock_client(connect: Connect, 
     publisher = FactPublisher(await connect(), SUBJECTS, "w1")
     async with leading(publisher):
         publisher.update(endpoints("a"), [POOL])
-        await publisher.wait_published(2.0)
+        await publisher.wait_published(10.0)
         client = await nats.connect(server.url)
         bucket = await client.jetstream().key_value("endpoints")
         (key,) = endpoints("a")
@@ -289,13 +289,13 @@ async def test_anyone_can_read_the_bucket_with_a_stock_client(connect: Connect, 
 
 async def test_a_delete_stays_visible_for_its_time_with_epoch_and_sequence_and_then_is_gone(connect: Connect) -> None:
     bus = await connect()
-    publisher = FactPublisher(bus, SUBJECTS, "w1", marker_ttl=1)
+    publisher = FactPublisher(bus, SUBJECTS, "w1", ack_timeout=5.0, marker_ttl=1)
     (key,) = endpoints("a")
     async with leading(publisher):
         publisher.update(endpoints("a"), [POOL])
-        await publisher.wait_published(2.0)
+        await publisher.wait_published(10.0)
         publisher.update({}, [POOL])
-        await publisher.wait_published(2.0)
+        await publisher.wait_published(10.0)
         marker = await js.last(bus, "endpoints", SUBJECTS.fact(key))
         assert marker is not None
         assert marker.headers[js.OPERATION] == "PURGE"
@@ -307,7 +307,7 @@ async def test_a_delete_stays_visible_for_its_time_with_epoch_and_sequence_and_t
 
 
 async def test_what_somebody_writes_by_hand_is_skipped_counted_and_repaired(connect: Connect) -> None:
-    publisher = FactPublisher(await connect(), SUBJECTS, "w1", check_interval=0.2, synced_interval=0.1)
+    publisher = FactPublisher(await connect(), SUBJECTS, "w1", ack_timeout=5.0, check_interval=0.2, synced_interval=0.1)
     stranger = await connect()
     async with leading(publisher), reading(await connect()) as (replica, view):
         publisher.update(endpoints("a", "b"), [POOL])
@@ -321,7 +321,7 @@ async def test_what_somebody_writes_by_hand_is_skipped_counted_and_repaired(conn
         assert view.facts == endpoints("a", "b")
         assert [line["sender"] for line in lines if line["event"] == "bus.message.malformed"] == [POOL]
         await until(lambda: publisher.repaired >= 3, what=lambda: publisher)
-        await publisher.wait_published(2.0)
+        await publisher.wait_published(10.0)
         async with reading(await connect()) as (late, fresh):
             await until(lambda: fresh.facts == endpoints("a", "b"), what=lambda: late)
             assert late.malformed.total == 0
@@ -331,7 +331,9 @@ async def test_the_bucket_is_read_again_only_where_somebody_else_has_written_to_
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a bucket of thousands of facts nothing else would cost as much while nothing changes."""
-    publisher = FactPublisher(await connect(), SUBJECTS, "w1", check_interval=0.0, synced_interval=0.02)
+    publisher = FactPublisher(
+        await connect(), SUBJECTS, "w1", ack_timeout=5.0, check_interval=0.0, synced_interval=0.02
+    )
     stranger, reads = await connect(), list[str]()
     snapshot = js.snapshot
 
@@ -341,7 +343,7 @@ async def test_the_bucket_is_read_again_only_where_somebody_else_has_written_to_
 
     async with leading(publisher):
         publisher.update(endpoints("a", "b"), [POOL])
-        await publisher.wait_published(2.0)
+        await publisher.wait_published(10.0)
         monkeypatch.setattr(js, "snapshot", counted)
         publisher.update(endpoints("a", "b", "c"), [POOL])
         await asyncio.sleep(0.5)
@@ -380,12 +382,12 @@ async def test_a_fact_of_a_newer_version_does_not_keep_a_reader_from_the_others(
 
 
 async def test_repr_and_readiness_tell_the_truth(connect: Connect) -> None:
-    publisher = FactPublisher(await connect(), SUBJECTS, "w1")
+    publisher = FactPublisher(await connect(), SUBJECTS, "w1", ack_timeout=5.0)
     assert publisher.readiness() == "no facts to publish yet"
     async with leading(publisher), reading(await connect()) as (replica, _):
         publisher.update(endpoints("a"), [POOL])
         assert publisher.readiness() == "facts are being published"
-        await publisher.wait_published(2.0)
+        await publisher.wait_published(10.0)
         assert publisher.readiness() is None
         assert repr(publisher).startswith("<FactPublisher 'w1' published, establishments=1 written=1 deleted=0")
         await until(lambda: replica.synced)

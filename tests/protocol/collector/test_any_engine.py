@@ -136,7 +136,7 @@ async def test_an_unlabelled_pool_of_four_engines_is_recognized_from_its_pages(
         "  parameters: {overrides: [{matchLabels: {page: prometheus}, path: /prometheus/metrics}]}\n"
     )
     kinds = (EngineType.VLLM, EngineType.SGLANG, EngineType.TRTLLM_SERVE, EngineType.TRITON_TENSORRT_LLM)
-    async with servers(*kinds) as running, collector(nats.url) as it:
+    async with servers(*kinds) as running, collector(nats.url, scrape_timeout=10.0) as it:
         paths = {"trtllm-serve": {"page": "prometheus"}}
         await owner.publish(
             [endpoint(name, server.port, **paths.get(name, {})) for name, server in running.items()], config

@@ -125,7 +125,7 @@ async def test_a_picker_that_drains_gets_no_new_streams_and_keeps_its_open_ones(
     kept = drained.open
     assert kept > 0
     await drained.set_serving(False)
-    await asyncio.sleep(1.0)  # the health check's interval, twice
+    await asyncio.sleep(2.0)  # the health check's interval, four times
     before = len(drained.conversations)
     for _ in range(10):
         assert (await client.post(CHAT, content=b"x")).status_code == 200

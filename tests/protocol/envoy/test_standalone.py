@@ -157,8 +157,10 @@ async def test_more_than_1024_responses_may_run_at_once(bench: Bench) -> None:
             return response.status
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
-        requests = [asyncio.create_task(one(client)) for _ in range(1100)]
-        await wait_until(lambda: picker.open == 1100, within=90)
+        requests = []
+        for count in range(100, 1200, 100):  # one stand-in serves them all, and Envoy gives it 5 s for each
+            requests += [asyncio.create_task(one(client)) for _ in range(100)]
+            await wait_until(lambda count=count: picker.open == count, within=60)  # type: ignore[misc]
         model.release.set()
         assert Counter(await asyncio.gather(*requests)) == {200: 1100}
 
@@ -202,11 +204,11 @@ async def test_endpoints_that_a_rename_brings_are_used_at_once(bench: Bench) -> 
     client = await bench.client(await bench.envoy())
     assert (await client.post(CHAT, content=b"x")).headers["x-served-by"] == "a"
     bench.endpoints()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         while (await client.post(CHAT, content=b"x")).headers["x-served-by"] != "late":
             pass
     bench.endpoints([])
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         while (await client.post(CHAT, content=b"x")).status_code != 503:
             pass
 

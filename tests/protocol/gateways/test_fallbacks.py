@@ -56,7 +56,7 @@ async def test_istio_walks_down_the_list(shared: Pool, client: httpx.AsyncClient
     await victim.kill()
     try:
         missed = 0
-        for _ in range(16):
+        for _ in range(48):
             response = await client.post(PATH, json=CHAT, headers=ECHO)
             assert response.status_code == 200, response.text
             made = await shared.decided(response)

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import httpx
 import yaml
 
 from pointsman.local.envoy import Envoy
@@ -25,9 +26,10 @@ class System:
         self.stack = stack
         self.ports = ports
         self._life = life
+        self._envoys: list[Envoy] = []
 
     async def endpoints(self, servers: Mapping[str, str]) -> None:
-        """Make these the pool, by name and `address:port`; returns when the picker and Envoy's file have them."""
+        """Make these the pool, by name and `address:port`; returns when the picker and Envoys with a list have them."""
         entries = [
             {"name": name, "address": authority.rpartition(":")[0], "port": int(authority.rpartition(":")[2])}
             for name, authority in servers.items()
@@ -45,12 +47,25 @@ class System:
         if {one["id"] for one in state["endpoints"]} != {f"default/{name}" for name in servers}:
             return False
         ports = {authority.rpartition(":")[2] for authority in servers.values()}
-        return self.stack.eds_file.exists() and all(port in self.stack.eds_file.read_text() for port in ports)
+        if not self.stack.eds_file.exists() or not all(port in self.stack.eds_file.read_text() for port in ports):
+            return False
+        return all([await _hosts(envoy) == set(servers.values()) for envoy in self._envoys])
 
     async def envoy(self, name: str, document: Document) -> Envoy:
         path = self.stack.directory / f"{name}-form.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        return await self._life.enter_async_context(self.stack.further_envoy(name, path))
+        envoy = await self._life.enter_async_context(self.stack.further_envoy(name, path))
+        if named(document, "clusters", "model-servers")["type"] == "EDS":  # a gateway's takes any that is picked
+            self._envoys.append(envoy)
+        return envoy
+
+
+async def _hosts(envoy: Envoy) -> set[str]:
+    """The model servers that Envoy knows, as `address:port`."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.get(f"{envoy.admin_url}/clusters")
+    found = (line.split("::") for line in answer.text.splitlines())
+    return {parts[1] for parts in found if parts[0] == "model-servers" and ":" in parts[1]}
 
 
 @asynccontextmanager

@@ -73,7 +73,7 @@ async def test_every_engine_shows_its_values(
     assert found.pop("KVCacheUsagePercent", 0.25) == pytest.approx(0.25, abs=0.01)
     assert found == {name: value for name, value in SHOWN[engine].items() if name != "KVCacheUsagePercent"}
     assert page["bytes"] > 500
-    assert 0 < page["seconds"] < 1
+    assert 0 < page["seconds"] < 10
 
 
 async def test_without_the_path_trtllm_serve_is_a_404_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +191,7 @@ async def test_a_server_without_a_page_is_told_with_the_reason_and_what_to_do(
     behaviour, reason, hint = BAD[fault]
     async with OddServer(behaviour) as server:
         url = f"http://127.0.0.1:{server.port}"
-        assert await probe(url, "--timeout", "300ms", "--page-limit", "10k") == 1
+        assert await probe(url, "--timeout", "300ms" if fault == "hang" else "30s", "--page-limit", "10k") == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(f"{url}/metrics: no page: {reason}")

@@ -28,7 +28,7 @@ async def test_a_stream_that_does_not_end_is_cut_off_before_the_drain_is(tmp_pat
         with capture_logs() as lines:
             async with (
                 leading(publisher),
-                serving(picker(nats.url, drain_delay=0.2, drain_timeout=1.5)) as service,
+                serving(picker(nats.url, drain_delay=0.2, drain_timeout=5.0)) as service,
                 grpc.aio.insecure_channel(f"127.0.0.1:{service.grpc.port}") as channel,
             ):
                 await until(lambda: service.readiness.ready, 10.0, service.readiness.reasons)

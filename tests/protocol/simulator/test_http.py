@@ -156,12 +156,12 @@ async def test_a_stopping_server_lets_running_requests_end() -> None:
     running = Simulator(FAST)
     await running.start()
     async with httpx.AsyncClient(base_url=running.url, timeout=10) as client:
-        body = {"model": "base", "prompt": "x", "max_tokens": 300, "ignore_eos": True}
+        body = {"model": "base", "prompt": "x", "max_tokens": 3000, "ignore_eos": True}
         call = asyncio.ensure_future(client.post("/v1/completions", json=body))
         await until(lambda: running.server.state().running == 1)
         stopping = asyncio.ensure_future(running.stop())
         answer = await call
-        assert answer.json()["usage"]["completion_tokens"] == 300
+        assert answer.json()["usage"]["completion_tokens"] == 3000
         await stopping
         with pytest.raises(httpx.ConnectError):
             await client.get("/health")

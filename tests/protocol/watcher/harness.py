@@ -24,6 +24,7 @@ from shared.bus.subjects import Subjects, parse_key, pool_token
 from shared.model import Fact
 from tests.in_process import serving
 from tests.nats import free_port
+from tests.stalls import Patience
 
 POOL = pool_token("default", "default")
 CONVERGED = 20.0
@@ -32,10 +33,10 @@ CONVERGED = 20.0
 
 async def eventually(holds: Callable[[], bool], what: str, timeout: float = CONVERGED) -> None:
     """Wait until the condition holds. Fails, saying what was waited for."""
-    deadline = time.monotonic() + timeout
+    patience = Patience(timeout)
     while not holds():
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
-        await asyncio.sleep(0.01)
+        assert not patience.over, f"not within {timeout:g} s: {what}"
+        await patience.pause(0.01)
 
 
 class Reader:

@@ -104,6 +104,10 @@ def test_adopt_counts_the_keys_that_somebody_else_has_changed() -> None:
     assert ledger.adopt([kept, (fact_key(POOL, endpoint("b")), encode_fact(endpoint("b")))], trust=True) == 0
     assert ledger.adopt([kept], trust=True) == 1
     assert ledger.adopt([kept, ("default_p.endpoint.x", b"")], trust=True) == 1
+    assert ledger.adopt([kept], trust=True) == 0
+    ledger.want({}, [POOL])
+    assert ledger.adopt([kept, (synced_key("default_former"), b"")], trust=True) == 0, "as it was left, if not wanted"
+    assert [change.raw for change in ledger.changes()] == [None, None]
 
 
 def test_synced_describes_what_is_stored_per_pool() -> None:

@@ -121,6 +121,7 @@ async def test_without_a_picker(shared: Pool, envoys: dict[str, Envoy]) -> None:
 
 
 async def _late_body() -> AsyncIterator[bytes]:
-    """That comes after the connection to the picker was refused. One that comes with the headers may be a 500."""
-    await asyncio.sleep(1.0)
+    """That comes after the connection to the picker was refused, and before Envoy closes a connection that it has
+    answered on already (1 s). One that comes with the headers may be a 500."""
+    await asyncio.sleep(0.5)
     yield json.dumps(CHAT).encode()

@@ -21,9 +21,9 @@ from tests.kubernetes.watching import LABELS, POOL, pool_document, serving_pods
 
 pytestmark = [pytest.mark.usefixtures("kubernetes_peers"), pytest.mark.timeout(240)]
 
-WITHIN = 30.0
+WITHIN = 10.0
 """Seconds in which both pickers see what the API lists; a busy machine included, and a take-over of the lease."""
-PRE_STOP = 8.0
+PRE_STOP = 4.0
 """Seconds between a pod's deletion and its container's SIGTERM, as a preStop hook has them: more than a watcher's
 take-over may take (3 s), in which nobody tells the pickers of the deletion."""
 STARTED = ("model-1", "model-2", "model-3")

@@ -163,7 +163,7 @@ async def test_what_a_frozen_leader_had_still_to_say_is_refused(
         leader.pause()
         await pods.delete("stays-1")
         await pods.create("late", "10.1.0.9", labels=LABELS)
-        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch")
+        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch", timeout=TAKE_OVER + 2.0)
         await seen.sees("late-rank-0", "stays-2-rank-0", "stays-3-rank-0")
         await pods.delete("late")
         await pods.create("stays-1", "10.1.0.1", labels=LABELS)

@@ -31,6 +31,6 @@ async def test_without_the_api_server_a_picker_goes_on_with_the_last_set_and_say
         assert service.readiness.ready
         assert [*service.view.endpoints] == [f"{namespace}/a-rank-0"]
         assert service.state()["view"]["source_age"] >= 1.5
-        await eventually(lambda: service.state()["view"]["age"] < 1.0, "the watcher is heard all the same")
+        assert service.state()["view"]["age"] < 2.0
         await server.start()
         await eventually(lambda: service.readiness.notes() == {}, "the set is confirmed again", timeout=60.0)

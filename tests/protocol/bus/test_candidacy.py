@@ -57,7 +57,7 @@ async def test_a_better_one_that_goes_is_not_waited_for(connect: Connect) -> Non
     async with standing(await connect(), "w1", 0, 0) as worse:
         async with standing(await connect(), "w2", 1, 1):
             await until(lambda: worse.candidacy.outdone_by() == "w2")
-        await until(lambda: worse.candidacy.outdone_by() is None, timeout=1.0)  # the expiry would take 1.5 s
+        await until(lambda: worse.candidacy.outdone_by() is None, timeout=0.25)
         bus = await connect()
         async with standing(bus, "w3", 1, 1):
             await until(lambda: worse.candidacy.outdone_by() == "w3")

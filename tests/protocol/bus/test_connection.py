@@ -110,7 +110,7 @@ async def test_a_close_keeps_the_connection_until_the_server_has_taken_what_was_
     server.pause()
     await sender.publish("a", b"last")
     closing = asyncio.create_task(sender.close())
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.4)
     assert not lost
     assert not closing.done()
     server.resume()
@@ -262,7 +262,7 @@ async def test_messages_that_a_stall_held_back_look_fresh_and_transit_tells_thei
         await asyncio.sleep(0.05)
     server.resume()
     await until(lambda: len(ages) == 25)
-    assert max(ages[:5]) < 0.7
+    assert max(ages[:5]) < 0.3
     assert ages[5] > 0.7, "held back for a second"
     assert ages[5] > ages[15] > ages[24]
 

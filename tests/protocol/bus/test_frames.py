@@ -1,7 +1,6 @@
 """Frames from collectors to pickers over a real server."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -149,12 +148,11 @@ async def test_one_frame_a_second_is_acknowledged(connect: Connect) -> None:
     bus = await connect()
     async with publishing(bus, check_interval=0.05) as publisher:
         await bucket_is_there(bus)
-        began = time.monotonic()
         for value in range(20):
             await send(publisher, float(value))
             await asyncio.sleep(0.01)
         await until(lambda: publisher.acknowledged >= 2)
-        assert publisher.acknowledged <= 2 + (time.monotonic() - began) / 0.05
+        assert publisher.acknowledged < 10
         assert publisher.unacknowledged == 0
 
 
@@ -218,7 +216,7 @@ async def test_a_bucket_that_was_deleted_is_made_again_though_nobody_is_disconne
         await js.api(bus, "STREAM.DELETE.KV_attributes", {})
         sending = asyncio.create_task(keep_sending(publisher))
         await bucket_is_there(bus)
-        assert publisher.unacknowledged >= 1
+        assert publisher.unacknowledged == 1
         sending.cancel()
 
 

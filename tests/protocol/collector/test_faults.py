@@ -173,7 +173,7 @@ async def test_a_page_of_a_million_series_is_read_and_delays_no_other(
 
         await eventually(read, "the end of the page", 60.0)
         assert frames.value("odd", WAITING_QUEUE_SIZE) == 7.0
-        assert percentile(ages, 90) <= 2.0, "the limit above which pickers hold a value to be stale"
+        assert percentile(ages, 99) <= 2 * 0.25
         assert service.scraper.failures.total() == 0
 
 
@@ -212,7 +212,7 @@ async def test_a_changed_port_takes_effect_at_once(nats: NatsServer, owner: Owne
         await owner.publish([endpoint("a", former.port)])
         await eventually(lambda: former.in_flight == 1, "a scrape that hangs")
         await owner.publish([endpoint("a", present.port)])
-        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 6.0, "the new port's value")
+        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 6.0, "the new port's value", 2.0)
 
 
 async def test_an_endpoint_that_is_gone_is_not_scraped_any_more(nats: NatsServer, owner: Owner) -> None:

@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import httpx
 import yaml
 
 from pointsman.local.envoy import Envoy
 from pointsman.local.ports import Ports
 from pointsman.local.stack import LocalStack, StackPlan
+from tests.protocol.watcher.harness import model_servers
 
 Document: TypeAlias = dict[str, Any]
 _WITHIN = 10.0
@@ -49,7 +49,7 @@ class System:
         ports = {authority.rpartition(":")[2] for authority in servers.values()}
         if not self.stack.eds_file.exists() or not all(port in self.stack.eds_file.read_text() for port in ports):
             return False
-        return all([await _hosts(envoy) == set(servers.values()) for envoy in self._envoys])
+        return all([await model_servers(envoy.places.admin_port) == set(servers.values()) for envoy in self._envoys])
 
     async def envoy(self, name: str, document: Document) -> Envoy:
         path = self.stack.directory / f"{name}-form.yaml"
@@ -58,14 +58,6 @@ class System:
         if named(document, "clusters", "model-servers")["type"] == "EDS":  # a gateway's takes any that is picked
             self._envoys.append(envoy)
         return envoy
-
-
-async def _hosts(envoy: Envoy) -> set[str]:
-    """The model servers that Envoy knows, as `address:port`."""
-    async with httpx.AsyncClient(trust_env=False) as client:
-        answer = await client.get(f"{envoy.admin_url}/clusters")
-    found = (line.split("::") for line in answer.text.splitlines())
-    return {parts[1] for parts in found if parts[0] == "model-servers" and ":" in parts[1]}
 
 
 @asynccontextmanager

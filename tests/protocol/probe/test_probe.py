@@ -73,7 +73,7 @@ async def test_every_engine_shows_its_values(
     assert found.pop("KVCacheUsagePercent", 0.25) == pytest.approx(0.25, abs=0.01)
     assert found == {name: value for name, value in SHOWN[engine].items() if name != "KVCacheUsagePercent"}
     assert page["bytes"] > 500
-    assert 0 < page["seconds"] < 10
+    assert 0 < page["seconds"] < 1
 
 
 async def test_without_the_path_trtllm_serve_is_a_404_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:

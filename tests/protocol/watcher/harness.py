@@ -193,3 +193,16 @@ def replace(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.new")
     part.write_text(text)
     part.rename(path)
+
+
+async def model_servers(admin_port: int) -> set[str]:
+    """The endpoints of Envoy's cluster, as `address:port`."""
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(f"http://127.0.0.1:{admin_port}/clusters")
+    assert answer.status_code == 200
+    lead, tail = "model-servers::", "::cx_active::"  # one line an endpoint: model-servers::[::1]:8002::cx_active::0
+    return {
+        line.removeprefix(lead).split(tail)[0]
+        for line in answer.text.splitlines()
+        if line.startswith(lead) and tail in line
+    }

@@ -4,26 +4,11 @@ import asyncio
 import time
 from pathlib import Path
 
-import httpx
-
 from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces, PickerAddress
 from tests.nats import NatsServer, free_port
-from tests.protocol.watcher.harness import CONVERGED, replace, watcher
+from tests.protocol.watcher.harness import CONVERGED, model_servers, replace, watcher
 
 TEXT = "endpoints:\n- {name: a, address: 127.0.0.1, port: 8001}\n- {name: b, address: '::1', port: 8002}\n"
-
-
-async def model_servers(admin_port: int) -> set[str]:
-    """The endpoints of Envoy's cluster, as `address:port`."""
-    async with httpx.AsyncClient() as client:
-        answer = await client.get(f"http://127.0.0.1:{admin_port}/clusters")
-    assert answer.status_code == 200
-    lead, tail = "model-servers::", "::cx_active::"  # one line an endpoint: model-servers::[::1]:8002::cx_active::0
-    return {
-        line.removeprefix(lead).split(tail)[0]
-        for line in answer.text.splitlines()
-        if line.startswith(lead) and tail in line
-    }
 
 
 async def test_envoy_has_the_endpoints_of_the_file_and_follows_it(nats: NatsServer, tmp_path: Path) -> None:

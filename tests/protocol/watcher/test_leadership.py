@@ -69,7 +69,7 @@ async def test_a_stopped_leader_hands_over_at_once(nats: NatsServer, tmp_path: P
         epoch = seen.replica.epoch
         assert await leader.stop() == 0
         assert "lease.released" in (tmp_path / "first.log").read_text()
-        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch")
+        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch", timeout=TAKE_OVER)
         assert await standby.leads()
         await seen.sees("a", "b", "c")
 
@@ -81,7 +81,7 @@ async def test_a_leader_that_stood_still_does_not_bring_back_what_its_successor_
         await seen.sees("a", "b", "c")
         epoch = seen.replica.epoch
         leader.pause()
-        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch")
+        await eventually(lambda: seen.replica.epoch > epoch, "a new epoch", timeout=TAKE_OVER + 2.0)
         replace(path, endpoints_text("b"))
         await seen.sees("b")
         events = len(seen.events)

@@ -142,7 +142,7 @@ async def test_values_are_confirmed_again_and_again(nats: NatsServer, files: Pat
         await eventually(lambda: "GPUClass" in attributes(seen, "a"), "a value")
         for _ in range(4):
             before = float(seen.view.columns.numbers(GPU.wire).at.min())
-            await eventually(lambda: seen.view.columns.numbers(GPU.wire).at.min() > before, "another time")  # noqa: B023
+            await eventually(lambda: seen.view.columns.numbers(GPU.wire).at.min() > before, "another time", 2.0)  # noqa: B023
 
 
 async def test_values_follow_labels_nodes_and_endpoints(nats: NatsServer, files: Path) -> None:
@@ -177,7 +177,7 @@ async def test_a_bad_object_keeps_what_its_file_said_last(nats: NatsServer, file
         told = time.monotonic()
         await asyncio.sleep(1.0)
         assert numbers(seen, "b") == {"GPUClass": 2.0}
-        await eventually(lambda: seen.view.columns.numbers(GPU.wire).at[1] > told, "that it holds")
+        await eventually(lambda: seen.view.columns.numbers(GPU.wire).at[1] > told, "that it holds", 1.0)
 
 
 async def test_without_an_extractor_that_makes_attributes_nothing_is_sent(nats: NatsServer, files: Path) -> None:
@@ -257,7 +257,7 @@ async def test_a_leader_that_stood_still_sends_no_more(nats: NatsServer, tmp_pat
         async with frames(nats.url) as sent:
             await eventually(lambda: "first" in sent.senders, "the leader's frames")
             leader.pause()
-            await eventually(lambda: "second" in sent.senders, "the standby's frames")
+            await eventually(lambda: "second" in sent.senders, "the standby's frames", timeout=TAKE_OVER + 2.0)
             sent.senders.clear()
             leader.resume()
             await asyncio.sleep(1.5)

@@ -4,15 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SECONDS ?=
-# Test processes at a time. Most tests wait for servers, so two are worth it on a single core, too; those marked `alone`
-# have the machine to themselves.
+# Test processes at a time. Most tests wait for servers, so two are worth it on a single core, too. Those marked `serial`
+# need the machine to themselves and come last.
 WORKERS ?= 2
 # Recorded pages and published configurations, where somebody put them beside the project.
 FIXTURES := $(abspath ../shared/fixtures)
 export POINTSMAN_FIXTURES ?= $(if $(wildcard $(FIXTURES)/.),$(FIXTURES))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit check format bench fuzz docs lock clean
+.PHONY: help install demo test soak flaky unit check format bench fuzz docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,7 +24,15 @@ demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECO
 
 test: $(VENV)/.dev ## all tests, against the real nats-server, Envoy and, where it can be had, kube-apiserver
 	@$(BIN)/python -m tests.kubernetes.prepare
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not serial'
+	$(BIN)/pytest -m serial
+
+soak: $(VENV)/.dev ## the fault tests in full length, TIMES=5 times: p50 and p99 beside what the design promises
+	@$(BIN)/python -m tests.kubernetes.prepare
+	$(BIN)/python -m tests.soak $(if $(TIMES),--times $(TIMES)) $(TEST)
+
+flaky: $(VENV)/.dev ## one test, TEST=…, TIMES=50 times beside CPU hogs
+	$(BIN)/python -m tests.flaky $(if $(TIMES),--times $(TIMES)) $(TEST)
 
 unit: $(VENV)/.dev ## the unit tests alone
 	$(BIN)/pytest -n auto tests/unit

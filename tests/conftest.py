@@ -1,12 +1,11 @@
 """What holds for all tests."""
 
 import os
-from collections.abc import Generator
+from collections import defaultdict
+from pathlib import Path
 
 import hypothesis
 import pytest
-
-from tests.turns import Turns
 
 # Tests run gRPC servers and start processes. gRPC's handlers would start its threads again in every forked child,
 # before it becomes nats-server or Envoy, and at times abort it. Read when grpc is imported: stands before everything.
@@ -22,30 +21,29 @@ hypothesis.settings.register_profile(
 if not os.environ.get("CI"):
     hypothesis.settings.load_profile("unhurried")
 
-_TURNS = pytest.StashKey[Turns]()
+RETRIES = int(os.environ.get("POINTSMAN_RETRIES", "2"))
+"""How often a test that failed is tried again, where it starts processes or opens sockets."""
+UNIT = Path(__file__).parent / "unit"
+"""Tests without either, which are never tried again."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        config.stash[_TURNS] = Turns(config.rootpath / ".run")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not RETRIES:
+        return
+    for item in items:
+        if UNIT not in item.path.parents:
+            item.add_marker(pytest.mark.flaky(reruns=RETRIES))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Those that are alone first, so that processes take turns at them, instead of each waiting for a long test of
-    another one."""
-    if _TURNS in config.stash:
-        items.sort(key=lambda item: not _alone(item))
-
-
-def _alone(item: pytest.Item) -> bool:
-    return item.get_closest_marker("alone") is not None
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Outside of the time-out: waiting for a turn isn't the test's time."""
-    turns = item.config.stash.get(_TURNS, None)
-    if turns is None:
-        return (yield)
-    with turns.turn(alone=_alone(item)):
-        return (yield)
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List every test that was tried again, with its first failure: each is a defect to mend."""
+    failures: dict[str, list[str]] = defaultdict(list)
+    for report in terminalreporter.getreports("rerun"):
+        failures[report.nodeid].append(str(report.longrepr).rstrip())
+    if not failures:
+        return
+    terminalreporter.section("retried")
+    for test, reports in failures.items():
+        last = next((line for line in reversed(reports[0].splitlines()) if line.startswith("E ")), reports[0][-300:])
+        terminalreporter.line(f"{test} ({len(reports)}×): {last.removeprefix('E').strip()}")

@@ -29,7 +29,7 @@ from tests.nats import NatsServer
 from tests.protocol.watcher.harness import WatcherProcess, eventually
 from tests.stalls import stopwatch
 
-pytestmark = [pytest.mark.usefixtures("kubernetes_peers"), pytest.mark.alone]
+pytestmark = [pytest.mark.usefixtures("kubernetes_peers"), pytest.mark.serial]
 
 TAKE_OVER = 3.0
 """Seconds from the end of the active watcher to the first publication of another."""

@@ -16,7 +16,7 @@ from tests.faults.collector.proxy import Proxy
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import CollectorProcess, collector, eventually
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 WITHIN = 2.0
 """Seconds from a fault to fresh values of all endpoints, its own duration aside."""

@@ -81,7 +81,7 @@ async def test_a_killed_picker_of_a_gateway_costs_only_its_open_streams(gateway:
     await settled(gateway)
 
 
-@pytest.mark.alone
+@pytest.mark.serial
 async def test_a_hanging_picker_of_a_gateway_costs_only_its_open_streams(gateway: LocalStack) -> None:
     """Envoy notices after two missed seconds; until then the picker has streams, and those are lost at most."""
     survivor, victim = gateway.pickers

@@ -12,7 +12,7 @@ from tests.nats import NatsServer
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import SUBJECTS, until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 
 class Standing:

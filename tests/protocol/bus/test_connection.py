@@ -99,7 +99,7 @@ async def test_what_was_published_before_close_still_arrives(connect: Connect) -
     await until(lambda: len(heard) == 100)
 
 
-@pytest.mark.alone
+@pytest.mark.serial
 async def test_a_close_keeps_the_connection_until_the_server_has_taken_what_was_published(
     server: NatsServer, connect: Connect
 ) -> None:
@@ -238,7 +238,7 @@ async def test_a_hanging_server_whose_buffers_are_full_is_left_behind_all_the_sa
     await bus.close()
 
 
-@pytest.mark.alone
+@pytest.mark.serial
 async def test_messages_that_a_stall_held_back_look_fresh_and_transit_tells_their_age(
     server: NatsServer, connect: Connect
 ) -> None:

@@ -30,7 +30,7 @@ from tests.nats import NatsServer
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import POOL, SUBJECTS, endpoints, leading, numbered, reading, until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 
 async def test_what_the_owner_wants_is_what_the_reader_sees(connect: Connect) -> None:

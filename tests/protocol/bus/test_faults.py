@@ -17,7 +17,7 @@ from tests.nats import NatsServer
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import POOL, SUBJECTS, View, endpoints, leading, numbered, reading, until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 BACK_WITHIN = 2.0
 

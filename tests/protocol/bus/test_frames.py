@@ -24,7 +24,7 @@ from tests.nats import NatsServer
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import POOL, SUBJECTS, until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 WIRE = "WaitingQueueSize/core-metrics-extractor"
 ADAPTERS = "ActiveModels/core-metrics-extractor"

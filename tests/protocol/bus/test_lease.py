@@ -14,7 +14,7 @@ from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import SUBJECTS, until
 from tests.stalls import stopwatch
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from tests.in_process import serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, Owner, endpoint, eventually
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 COST = AttributeKey("Cost", "cost-extractor", float)
 CLOSED_PORT = 9

@@ -10,7 +10,7 @@ from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, OddServer, Owner, answer, collector, endpoint, eventually, vllm
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 

@@ -153,7 +153,7 @@ async def test_a_value_that_no_amount_can_have_is_not_taken(
         assert outcomes["RunningRequestsSize"] == "found"
 
 
-@pytest.mark.alone
+@pytest.mark.serial
 async def test_a_page_of_a_million_series_is_read_and_delays_no_other(
     nats: NatsServer, owner: Owner, frames: Frames
 ) -> None:
@@ -177,7 +177,7 @@ async def test_a_page_of_a_million_series_is_read_and_delays_no_other(
         assert service.scraper.failures.total() == 0
 
 
-@pytest.mark.alone
+@pytest.mark.serial
 async def test_a_metric_that_disappears_ages_alone(nats: NatsServer, owner: Owner, frames: Frames) -> None:
     async with OddServer(vllm(5, 4)) as server, collector(nats.url):
         await owner.publish([endpoint("a", server.port)])

@@ -26,7 +26,7 @@ from tests.protocol.collector.harness import (
 )
 from tests.protocol.collector.test_faults import MISBEHAVIOURS
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 HEALTHY = 100
 INTERVAL = 0.5

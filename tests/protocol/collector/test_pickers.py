@@ -16,7 +16,7 @@ from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, OddServer, Owner, collector, endpoint, eventually, vllm
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 INTERVAL = 0.2
 COUNTED = 3.0

@@ -20,7 +20,7 @@ from tests.protocol.collector.harness import (
     vllm,
 )
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 COUNT = 12
 

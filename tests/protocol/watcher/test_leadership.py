@@ -12,7 +12,7 @@ from tests.nats import NatsServer
 from tests.protocol.watcher.harness import WatcherProcess, endpoints_text, eventually, reader, replace, watcher
 from tests.stalls import stopwatch
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 TAKE_OVER = 3.0
 """Seconds from the death of the active watcher to the first publication of another."""

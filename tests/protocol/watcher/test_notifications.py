@@ -21,7 +21,7 @@ from tests.nats import NatsServer
 from tests.protocol.watcher.harness import POOL, WatcherProcess, eventually, replace, watcher
 from tests.stalls import stopwatch
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.serial
 
 GPU = AttributeKey("GPUClass", "node-labels-extractor", float)
 MEMORY = AttributeKey("GPUMemory", "node-labels-extractor", float)

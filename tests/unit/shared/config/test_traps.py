@@ -4,7 +4,7 @@ import pytest
 
 from shared.config import Invalid, LoadedConfig, load
 from shared.plugin import Registry
-from tests.unit.shared.config.examples import PARSERS
+from tests.unit.shared.config.documents import PARSERS
 from tests.unit.shared.config.plugins import HEADER, MetricsSource, UtilizationDetector, registry
 
 REGISTRY = Registry.installed()

@@ -1,0 +1,371 @@
+"""Documents in the shapes that releases, charts and guides of all generations publish, and what they come to."""
+
+from collections.abc import Mapping
+
+import yaml
+from msgspec import Struct, field
+
+from shared.config.schema import API_VERSIONS, KIND
+
+NOW, FORMER = API_VERSIONS
+GROUP = f"apiVersion: {FORMER} is deprecated; write {NOW}"
+PARSER = "parser: deprecated; write requestHandler.parsers"
+DETECTOR = "saturationDetector: deprecated; write flowControl.saturationDetector"
+DATA = "data: deprecated; write dataLayer"
+THRESHOLDS = "saturationDetector: thresholds here are deprecated; write a utilization-detector plugin"
+QUEUES = "featureGates: flowControl: requests are admitted or shed at once; queueing isn't available"
+PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
+SCRAPED = {"metrics-data-source": "core-metrics-extractor"}
+
+
+def no_gate(name: str, position: int = 0) -> str:
+    return f"featureGates[{position}]: {name} has no effect any more; leave it out"
+
+
+def renamed(plugin: int, former: str, now: str) -> str:
+    return f"plugins[{plugin}].type: {former} is deprecated; write {now}"
+
+
+def moved(plugin: int, *parameters: str) -> tuple[str, ...]:
+    """Warnings of cache parameters on the scorer."""
+    at = f"plugins[{plugin}].parameters"
+    return tuple(f"{at}: {one} is deprecated here; write it on approx-prefix-cache-producer" for one in parameters)
+
+
+def in_tokens(plugin: int, former: str, tokens: int) -> str:
+    """Warning of a block's size in bytes on the scorer."""
+    return (
+        f"plugins[{plugin}].parameters: {former} is deprecated; "
+        f"write blockSizeTokens: {tokens} (tokens, not bytes) on approx-prefix-cache-producer"
+    )
+
+
+class Document(Struct, frozen=True, kw_only=True):
+    """One document in short, and what it comes to."""
+
+    plugins: str
+    """A line each: its type, or its name and `=` before that, and its parameters."""
+    profiles: Mapping[str, str]
+    """Each profile's members, with `=` and the weight where one is written."""
+    rest: str = ""
+    former: bool = True
+    """Of the former API group."""
+    warnings: tuple[str, ...] = ()
+    """Beside that of the group."""
+    slip: tuple[str, str] = ("", "")
+    """What stands once in the text, and a misspelling of it."""
+    said: str = ""
+    """The error of the misspelling."""
+    handler: str = "single-profile-handler"
+    sources: Mapping[str, str] = field(default_factory=lambda: SCRAPED)
+    parsers: tuple[str, ...] = PARSERS
+    detector: str = "utilization-detector"
+    parameters: Mapping[str, Mapping[str, object]] = {}
+    """Of the plugins that are installed: what the document, or a default, made of them."""
+
+    @property
+    def text(self) -> str:
+        profiles = [
+            {"name": name, "plugins": [_member(one) for one in members.split()]}
+            for name, members in self.profiles.items()
+        ]
+        return (
+            f"apiVersion: {FORMER if self.former else NOW}\nkind: {KIND}\n{self.rest}plugins:\n"
+            + "".join(f"- {_plugin(line)}\n" for line in self.plugins.strip().splitlines())
+            + yaml.safe_dump({"schedulingProfiles": profiles}, sort_keys=False)
+        )
+
+    @property
+    def members(self) -> dict[str, list[tuple[str, float]]]:
+        """What each profile comes to: a picker is added where there is none."""
+        return {
+            name: [
+                (name, float(weight or 1))
+                for name, _, weight in (
+                    one.partition("=")
+                    for one in (members if "picker" in members else f"{members} max-score-picker").split()
+                )
+            ]
+            for name, members in self.profiles.items()
+        }
+
+
+def _plugin(line: str) -> str:
+    head, brace, parameters = line.strip().partition(" {")
+    name, _, kind = head.rpartition("=")
+    return (
+        "{"
+        + (f"name: {name}, " if name else "")
+        + f"type: {kind}"
+        + (f", parameters: {{{parameters}" if brace else "")
+        + "}"
+    )
+
+
+def _member(text: str) -> dict[str, object]:
+    name, _, weight = text.partition("=")
+    return {"pluginRef": name, "weight": float(weight)} if weight else {"pluginRef": name}
+
+
+DOCUMENTS = {
+    "GIE 0.5": Document(
+        plugins="""
+            queue-scorer
+            kv-cache-scorer
+            prefix-cache-scorer {hashBlockSize: 512, maxPrefixBlocksToMatch: 200, lruCapacityPerServer: 9000}
+            random-picker {maxNumOfEndpoints: 2}
+            single-profile-handler""",
+        profiles={"default": "queue-scorer=1 kv-cache-scorer=2 prefix-cache-scorer=3 random-picker"},
+        warnings=(
+            renamed(1, "kv-cache-scorer", "kv-cache-utilization-scorer"),
+            in_tokens(2, "hashBlockSize", 128),
+            *moved(2, "maxPrefixBlocksToMatch", "lruCapacityPerServer"),
+        ),
+        slip=("hashBlockSize", "hashBlocksSize"),
+        said="plugins[2].parameters.hashBlocksSize: unknown field; did you mean 'hashBlockSize'?",
+        parameters={
+            "approx-prefix-cache-producer": {"max_prefix_blocks_to_match": 200, "lru_capacity_per_server": 9000},
+            "random-picker": {"max_num_of_endpoints": 2},
+        },
+    ),
+    "GIE 1.2": Document(
+        rest="featureGates: [dataLayer]\n"
+        "saturationDetector: {queueDepthThreshold: 8, kvCacheUtilThreshold: 0.7, metricsStalenessThreshold: 400ms}\n",
+        plugins="""
+            queue-scorer
+            kv-cache-utilization-scorer
+            prefix-cache-scorer {autoTune: false, blockSize: 400}""",
+        profiles={"default": "queue-scorer=2 kv-cache-utilization-scorer=2 prefix-cache-scorer=3"},
+        warnings=(no_gate("dataLayer"), *moved(2, "autoTune"), in_tokens(2, "blockSize", 100), THRESHOLDS),
+        slip=("kvCacheUtilThreshold", "kvCacheUtilTreshhold"),
+        said="saturationDetector.kvCacheUtilTreshhold: unknown field; did you mean 'kvCacheUtilThreshold'?",
+        parameters={
+            "utilization-detector": {"queue_depth_threshold": 8, "metrics_staleness_threshold": 0.4},
+            "approx-prefix-cache-producer": {"auto_tune": False},
+        },
+    ),
+    "GIE 1.3": Document(
+        rest="featureGates: [dataLayer, prepareDataPlugins]\n"
+        "data: {sources: [{pluginRef: pages, extractors: [{pluginRef: numbers}]}]}\n",
+        plugins="""
+            pages=metrics-data-source {Scheme: http, Path: /metrics, InsecureSkipVerify: true}
+            numbers=model-server-protocol-metrics {queueRequestsSpec: waiting, kvUsageSpec: used, loraSpec: adapters}
+            running-requests-size-scorer
+            prefix-cache-scorer""",
+        profiles={"default": "running-requests-size-scorer=2 prefix-cache-scorer=3"},
+        warnings=(
+            no_gate("dataLayer"),
+            no_gate("prepareDataPlugins", 1),
+            renamed(1, "model-server-protocol-metrics", "core-metrics-extractor"),
+            *(
+                f"plugins[1].parameters: {one} is deprecated; write an entry of engineConfigs"
+                for one in ("queueRequestsSpec", "kvUsageSpec", "loraSpec")
+            ),
+            DATA,
+        ),
+        slip=("extractors:", "extractor:"),
+        said="data.sources[0].extractor: unknown field; did you mean 'extractors'?",
+        sources={"pages": "numbers"},
+        parameters={"pages": {"scheme": "http", "insecure_skip_verify": True}},
+    ),
+    "GIE 1.4": Document(
+        rest="featureGates: [flowControl]\n"
+        "flowControl: {maxBytes: 3000000000, defaultRequestTTL: 45s, priorityBands: [{priority: 50, maxBytes: 8k}]}\n",
+        plugins="""
+            queue-scorer
+            core-metrics-extractor {defaultEngine: n, engineConfigs: [{name: n, queuedRequestsSpec: q, kvUsageSpec: u}]}
+            prefix-cache-scorer {blockSizeTokens: 96, blockSize: 16}""",
+        profiles={"default": "queue-scorer=1.5 prefix-cache-scorer=2.25"},
+        warnings=(
+            QUEUES,
+            *moved(2, "blockSizeTokens"),
+            "plugins[2].parameters: blockSize is deprecated, and has no effect beside blockSizeTokens; leave it out",
+        ),
+        slip=("defaultRequestTTL", "defaultRequestTtl"),
+        said="flowControl.defaultRequestTtl: unknown field; did you mean 'defaultRequestTTL'?",
+        parameters={"approx-prefix-cache-producer": {"block_size_tokens": 96}},
+    ),
+    "GIE 1.5": Document(
+        rest="featureGates: [enableLegacyMetrics, flowControl]\nsaturationDetector: {pluginRef: gauge}\n"
+        "parser: {pluginRef: vllmgrpc-parser}\nflowControl: {maxBytes: 4Gi, maxRequests: 2k}\n",
+        plugins="""
+            approx-prefix-cache-producer {autoTune: true, blockSizeTokens: 32, maxPrefixTokensToMatch: 60000}
+            prefix-cache-scorer
+            token-load-scorer {queueThresholdTokens: 2000000}
+            gauge=utilization-detector {queueDepthThreshold: 9, headroom: 0.25}
+            vllmgrpc-parser""",
+        profiles={"default": "prefix-cache-scorer=3 token-load-scorer"},
+        warnings=(no_gate("enableLegacyMetrics"), QUEUES, PARSER, DETECTOR),
+        slip=("saturationDetector:", "saturationDetecter:"),
+        said="saturationDetecter: unknown field; did you mean 'saturationDetector'?",
+        parsers=("vllmgrpc-parser",),
+        detector="gauge",
+        parameters={"gauge": {"queue_depth_threshold": 9, "headroom": 0.25}},
+    ),
+    "llm-d 0.4": Document(
+        plugins="""
+            by-label-selector {matchLabels: {tier: decode}}
+            active-request-scorer {requestTimeout: 90s}""",
+        profiles={"default": "by-label-selector active-request-scorer=1.0"},
+        warnings=(
+            renamed(0, "by-label-selector", "label-selector-filter"),
+            "plugins[1].parameters: requestTimeout has no effect; leave it out",
+        ),
+        slip=("matchLabels", "matchLabel"),
+        said="plugins[0].parameters.matchLabel: unknown field; did you mean 'matchLabels'?",
+    ),
+    "llm-d 0.8": Document(
+        rest="parser: {pluginRef: openai-parser}\ndataLayer: {sources: [{pluginRef: models-data-source, extractors: "
+        "[{pluginRef: model-server-protocol-models}]}, {pluginRef: endpoint-notification-source}]}\n",
+        plugins="""
+            openai-parser
+            models-data-source {scheme: http, path: /v1/models}
+            model-server-protocol-models
+            endpoint-notification-source
+            k8s-notification-source {group: "", version: v1, kind: Node}
+            inflight-load-producer
+            active-request-scorer {idleThreshold: 1, maxBusyScore: 0.6}""",
+        profiles={"default": "active-request-scorer"},
+        warnings=(renamed(2, "model-server-protocol-models", "models-data-extractor"), PARSER),
+        slip=("path: /v1/models", "paht: /v1/models"),
+        said="plugins[1].parameters.paht: unknown field; did you mean 'path'?",
+        sources={
+            "models-data-source": "model-server-protocol-models",
+            "endpoint-notification-source": "",
+            **SCRAPED,
+        },
+        parsers=("openai-parser",),
+    ),
+    "llm-d 0.9": Document(
+        former=False,
+        rest="featureGates: [flowControl=false]\ndataLayer: {injectDefaults: true, discovery: {pluginRef: files}}\n"
+        "requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: anthropic-parser}]}\n"
+        "flowControl: {saturationDetector: {pluginRef: utilization-detector}}\n",
+        plugins="""
+            files=file-discovery {path: /etc/pool/endpoints.yaml, watchFile: false}
+            label-selector-filter {matchLabels: {tier: decode}}
+            inflight-load-producer {addEstimatedOutputTokens: true}
+            active-request-scorer {inFlightLoadProducerName: inflight-load-producer}
+            approx-prefix-cache-producer
+            prefix-cache-scorer {prefixMatchInfoProducerName: approx-prefix-cache-producer}
+            utilization-detector
+            openai-parser
+            anthropic-parser""",
+        profiles={"default": "label-selector-filter active-request-scorer prefix-cache-scorer=2"},
+        slip=("requestHandler:", "requestHandlers:"),
+        said="requestHandlers: unknown field; did you mean 'requestHandler'?",
+        parsers=("openai-parser", "anthropic-parser"),
+    ),
+    "llm-d 0.10": Document(
+        former=False,
+        rest="featureGates: [flowControl, haPopulateNonLeaderDatastore=false]\n"
+        "dataLayer: {crossReplicaSyncInterval: 200ms}\nflowControl: {maxRequests: 9k, noEndpointRequestTTL: 0s, "
+        "enableEviction: true, defaultNegativePriorityBand: {maxRequests: 100}}\n",
+        plugins="""
+            metrics-data-source {interval: 200ms, port: 9400, scheme: https, insecureSkipVerify: false}
+            utilization-filter {conditions: [{metric: waiting-queue, maxValue: 20}]}
+            prefix-cache-scorer {matchLengthWeight: 0.4, matchLengthScaleTokens: 4096}
+            inflight-load-producer {syncCrossReplicaState: true, maxEstimatedOutputTokens: 900}
+            topology-extractor""",
+        profiles={"default": "utilization-filter prefix-cache-scorer=3"},
+        warnings=(
+            QUEUES,
+            "dataLayer.crossReplicaSyncInterval: no effect: pickers share their load by themselves; leave it out",
+        ),
+        slip=("enableEviction", "enableEvictions"),
+        said="flowControl.enableEvictions: unknown field; did you mean 'enableEviction'?",
+        sources={**SCRAPED, "endpoint-notification-source": "topology-extractor"},
+    ),
+    "an admitter, and a detector that is never saturated": Document(
+        rest="saturationDetector: {pluginRef: utilization-detector}\n",
+        plugins="""
+            probabilistic-admitter
+            random-picker
+            utilization-detector {queueDepthThreshold: 500000000, kvCacheUtilThreshold: 1.0}""",
+        profiles={"default": "random-picker"},
+        warnings=(DETECTOR,),
+        parameters={"utilization-detector": {"queue_depth_threshold": 500000000, "kv_cache_util_threshold": 1.0}},
+    ),
+    "a source of one's own beside the scraped one": Document(
+        rest="dataLayer: {sources: [{pluginRef: canned-metrics-source}]}\n",
+        plugins="queue-scorer\nlora-affinity-scorer\ncanned-metrics-source",
+        profiles={"default": "queue-scorer lora-affinity-scorer"},
+        sources={"canned-metrics-source": "", **SCRAPED},
+    ),
+    "a profile of plugins that play no part in it": Document(
+        plugins="openai-parser\ncost=request-attribute-reporter {attributes: [{expression: usage.prompt_tokens}]}",
+        profiles={"default": "openai-parser cost"},
+        parsers=("openai-parser", *PARSERS[1:]),
+    ),
+    "a chart's document for another engine": Document(
+        plugins="""
+            queue-scorer
+            metrics-data-source {scheme: https, path: /stats, insecureSkipVerify: false}
+            core-metrics-extractor {defaultEngine: sglang}""",
+        profiles={"default": "queue-scorer=2"},
+        parameters={
+            "metrics-data-source": {"scheme": "https", "path": "/stats", "insecure_skip_verify": False},
+            "core-metrics-extractor": {"default_engine": "sglang"},
+        },
+    ),
+    "a chart's document for predicted latency": Document(
+        plugins="""
+            predicted-latency-producer
+            near=prefix-cache-affinity-filter {affinityThreshold: 0.95}
+            wide=prefix-cache-affinity-filter {affinityThreshold: 0.7}
+            latency-scorer
+            weighted-random-picker
+            latency-slo-admitter""",
+        profiles={"default": "predicted-latency-producer near wide latency-scorer weighted-random-picker"},
+    ),
+    "a metric of one's own that steers": Document(
+        rest="data: {sources: [{pluginRef: page, extractors: [{pluginRef: swapped}]}]}\n",
+        plugins="""
+            page=metrics-data-source {path: /metrics, scheme: http}
+            swapped=prometheus-metric {metricName: "vllm:num_requests_swapped", labels: {model_name: north}}
+            calm=metric-scorer {metricName: "vllm:num_requests_swapped", optimizationMode: Minimize, min: 0, max: 20}
+            prefix-cache-scorer {blockSizeTokens: 128}""",
+        profiles={"default": "calm=30 prefix-cache-scorer=70"},
+        warnings=(*moved(3, "blockSizeTokens"), DATA),
+        sources={"page": "swapped core-metrics-extractor"},
+        parameters={"approx-prefix-cache-producer": {"block_size_tokens": 128}},
+    ),
+    "several ranks on one pod": Document(
+        former=False,
+        plugins="prefix-cache-scorer\ndecode-filter\nmax-score-picker\ndata-parallel-profile-handler {primaryPort: 82}",
+        profiles={"ranks": "decode-filter max-score-picker prefix-cache-scorer=3"},
+        handler="data-parallel-profile-handler",
+    ),
+    "a cache that servers report, with endpoint events": Document(
+        former=False,
+        rest="dataLayer: {sources: [{pluginRef: endpoint-notification-source, extractors: "
+        "[{pluginRef: precise-prefix-cache-scorer}]}]}\n",
+        plugins="""
+            token-producer {modelName: "${SERVED}", vllm: {http: "http://127.0.0.1:8100"}}
+            endpoint-notification-source
+            precise-prefix-cache-scorer {tokenProcessorConfig: {blockSize: 32}, indexerConfig: {interval: 2000000000}}
+            queue-scorer""",
+        profiles={"default": "precise-prefix-cache-scorer=4.0 queue-scorer=1.0"},
+        sources={"endpoint-notification-source": "precise-prefix-cache-scorer", **SCRAPED},
+    ),
+    "three stages, the cache's sizes on the scorer": Document(
+        former=False,
+        plugins="""
+            prefix-cache-scorer {blockSizeTokens: 32, autoTune: false, maxPrefixBlocksToMatch: 64}
+            queue-scorer
+            encode-filter
+            prefill-filter
+            decode-filter
+            always-disagg-multimodal-decider
+            prefix-based-pd-decider {nonCachedTokens: 8}
+            disagg-profile-handler {deciders: {prefill: prefix-based-pd-decider}}""",
+        profiles={
+            "encode": "encode-filter",
+            "prefill": "prefill-filter queue-scorer=2",
+            "decode": "decode-filter prefix-cache-scorer=2",
+        },
+        warnings=moved(0, "autoTune", "blockSizeTokens", "maxPrefixBlocksToMatch"),
+        handler="disagg-profile-handler",
+        parameters={"approx-prefix-cache-producer": {"block_size_tokens": 32, "auto_tune": False}},
+    ),
+}

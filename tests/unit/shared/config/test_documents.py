@@ -1,0 +1,76 @@
+"""Documents of all generations: what each comes to, and what is said of what it wrote otherwise.
+
+Each is judged twice: with the types that are installed it names those that aren't, at their places, and nothing else;
+with stand-ins for these it loads.
+"""
+
+import pytest
+
+from shared.attributes import AttributeKey
+from shared.config import Invalid, LoadedConfig, load
+from shared.plugin import Registry
+from tests.unit.shared.config.documents import DOCUMENTS, GROUP, Document
+from tests.unit.shared.config.stand_ins import completed, missing
+
+REGISTRY = Registry.installed()
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
+
+
+def loaded(document: Document) -> LoadedConfig:
+    return load(document.text, completed(document.text, REGISTRY))
+
+
+@every_document
+def test_types_that_arent_installed_are_named_at_their_places_and_nothing_else_is_wrong(document: Document) -> None:
+    found = {}
+    try:
+        load(document.text, REGISTRY)
+    except Invalid as error:
+        found = {problem.path: problem.message.split("'")[1] for problem in error.problems}
+    assert found == missing(document.text, REGISTRY)
+
+
+@every_document
+def test_profiles_have_the_members_and_weights_that_are_written(document: Document) -> None:
+    config = loaded(document)
+    found = {each.name: [(one.plugin.name, one.weight) for one in each.members] for each in config.profiles}
+    assert found == document.members
+    assert config.profile_handler == document.handler
+
+
+@every_document
+def test_only_what_is_written_the_former_way_is_warned_of(document: Document) -> None:
+    group = (GROUP,) if document.former else ()
+    assert tuple(map(str, loaded(document).warnings)) == (*group, *document.warnings)
+
+
+@every_document
+def test_what_a_document_leaves_out_is_added(document: Document) -> None:
+    config = loaded(document)
+    assert {one.source: " ".join(one.extractors) for one in config.sources} == dict(document.sources)
+    assert config.parsers == document.parsers
+    assert config.saturation_detector == document.detector
+
+
+@every_document
+def test_parameters_reach_the_plugin_that_has_them_now(document: Document) -> None:
+    plugins = loaded(document).plugins
+    for name, given in document.parameters.items():
+        assert {field: getattr(plugins[name].parameters, field) for field in given} == dict(given)
+
+
+@pytest.mark.parametrize("document", [one for one in DOCUMENTS.values() if one.said], ids=lambda one: one.slip[1])
+def test_what_no_release_knew_is_an_error_that_names_what_is_right(document: Document) -> None:
+    assert document.text.count(document.slip[0]) == 1
+    with pytest.raises(Invalid) as caught:
+        load(document.text.replace(*document.slip), REGISTRY)
+    assert document.said in caught.value.lines()
+
+
+def test_a_scorer_reads_the_metric_that_an_extractor_makes_and_is_told_where_none_does() -> None:
+    text = DOCUMENTS["a metric of one's own that steers"].text
+    key = AttributeKey("vllm:num_requests_swapped", "swapped", float)
+    assert load(text, REGISTRY).inputs == {"calm": {"metricName": key}}
+    with pytest.raises(Invalid, match="nothing makes 'vllm:num_requests_swapped'.* add a prometheus-metric extractor"):
+        load(text.replace("vllm:num_requests_swapped", "other", 1), REGISTRY)

@@ -1,5 +1,6 @@
 """What a configuration gets that it doesn't say, as the Go original injects it (by type, in a fixed order)."""
 
+import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -37,11 +38,21 @@ dataLayer:
 """
 """What runs when no configuration is given: the Go original's default."""
 
+BUILT_IN = "built-in default"
+"""The origin of the default document."""
+
 DETECTOR = "utilization-detector"
 """The saturation detector that runs unless another is named."""
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 """In the order in which they are asked; those that aren't installed are left out."""
+
+
+def revision(text: str) -> str:
+    """What tells a document from others: the first 12 hexadecimal digits of the SHA-256 of its text, as `sha256sum`
+    gives it. No text stands for the built-in default."""
+    written = text if text.strip() else DEFAULT_DOCUMENT
+    return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 class Injector:

@@ -1,7 +1,7 @@
 """Which attribute each parameter that names one means: the one that a configured plugin makes.
 
-An attribute goes by its own name or by that of the plugin that makes it, so two extractors of one metric, told apart by
-their labels, can be read apart. An extractor makes nothing unless a source feeds it.
+An attribute goes by its own name, by `name/producer`, or by the name of the plugin that makes it, so two extractors of
+one metric, told apart by their labels, can be read apart. An extractor makes nothing unless a source feeds it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,11 +28,21 @@ class _Made:
         return not producer or producer in (self.maker.name, self.maker.kind.TYPE)
 
     def named(self, name: str) -> bool:
-        return self.key.name == name
+        return _named(self.key, self.maker, name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it may be called."""
+        return (self.key.name, self.maker.name) if self._alone else (self.key.name,)
 
     def is_of(self, name: str) -> bool:
         """Whether it is all that the plugin of that name makes."""
         return self._alone and self.maker.name == name
+
+
+def _named(key: AttributeKey[Any], maker: PluginSpec, name: str) -> bool:
+    """Whether the name is the attribute's: alone, or with a `/` and the name or the type of its maker."""
+    return name in (key.name, f"{key.name}/{maker.name}", f"{key.name}/{maker.kind.TYPE}")
 
 
 def fed(sources: Iterable[SourceSpec]) -> set[str]:
@@ -100,7 +110,7 @@ def _missing(need: Need, idle: Iterable[PluginSpec], made: Iterable[_Made]) -> s
     by = f" by {show(need.producer)}" if need.producer else ""
     what = f"nothing makes {show(need.name)}{by}"
     for spec in idle:
-        if need.name == spec.name or any(key.name == need.name for key in spec.produces):
+        if need.name == spec.name or any(_named(key, spec, need.name) for key in spec.produces):
             return f"{what}: no source feeds {show(spec.name)}; list it under a source in dataLayer.sources"
-    hint = nearest(need.name, [one.key.name for one in made])
+    hint = nearest(need.name, [name for one in made for name in one.names])
     return f"{what}{hint}{f'; {need.advice}' if need.advice else ''}"

@@ -10,15 +10,17 @@ import re
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from shared.config.decode import MISSING, decode, fields_given
-from shared.config.defaults import DEFAULT_DOCUMENT, DEFAULT_PARSERS, DETECTOR, Injector
+from shared.config.defaults import DEFAULT_DOCUMENT, DEFAULT_PARSERS, DETECTOR, Injector, revision
 from shared.config.demand import check as check_demand
 from shared.config.gates import FLOW_CONTROL, read_gates
 from shared.config.inputs import check_writers, resolve
 from shared.config.loaded import LoadedConfig, PluginSpec, ProfileMember, ProfileSpec
 from shared.config.names import Names
 from shared.config.order import in_order
+from shared.config.originals import absent
 from shared.config.problems import Invalid, Problems, join, nearest, show
 from shared.config.schema import (
     API_VERSIONS,
@@ -48,7 +50,8 @@ def load(text: str, registry: Registry, origin: str = "", *, allow_experimental:
         problems.raise_if_any(origin)
     if len(documents) > 1:
         problems.error("", f"{len(documents)} YAML documents; one is expected")
-    return _load(documents[0], registry, origin, allow_experimental, problems)
+    config = _load(documents[0], registry, origin, allow_experimental, problems)
+    return replace(config, revision=revision(text))
 
 
 def load_document(
@@ -182,9 +185,9 @@ class _Loader:
             return None
         kind = self._registry.find(entry.type)
         if kind is None:
-            hint = nearest(entry.type, self._registry.names())
+            unknown = f"is no plugin type that is installed{nearest(entry.type, self._registry.names())}"
             broken = "".join(f"; {failure}" for failure in self._registry.failures)
-            self._problems.error(at, f"{show(entry.type)} is no plugin type that is installed{hint}{broken}")
+            self._problems.error(at, f"{show(entry.type)} {absent(entry.type) or unknown}{broken}")
             return None
         if entry.type != kind.TYPE:
             self._problems.warn(at, f"{entry.type} is deprecated; write {kind.TYPE}")
@@ -255,7 +258,13 @@ class _Loader:
             if (spec := self._names.find(ref.plugin_ref, at)) is not None:
                 if any(one.plugin is spec for one in members) and Role.PICKER not in spec.kind.ROLES:
                     self._problems.warn(at, f"{show(ref.plugin_ref)} is listed twice, and counts twice")
-                members.append(ProfileMember(spec, 1.0 if ref.weight is None else ref.weight))
+                weight = 1.0 if ref.weight is None else ref.weight
+                if weight < 0 and Role.SCORER in spec.kind.ROLES:
+                    self._problems.warn(
+                        f"{path}.plugins[{position}].weight",
+                        f"{weight:g} is negative: the endpoints that {show(ref.plugin_ref)} scores best are avoided",
+                    )
+                members.append(ProfileMember(spec, weight))
         return tuple(members)
 
     def _check_handlers(self, profiles: int) -> None:

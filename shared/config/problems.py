@@ -4,7 +4,6 @@ Loading never stops at the first problem. It collects them all and raises one `I
 once.
 """
 
-import difflib
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -61,13 +60,41 @@ class Problems:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the known word that is spelled most like this one or goes on from it, or nothing."""
-    candidates = {name.lower(): name for name in known}
+    """`; did you mean 'x'?` for the known word that is spelled almost like this one, or nothing."""
+    meant = closest(word, known)
+    return f"; did you mean {meant!r}?" if meant else ""
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """The known word that differs from this one by the fewest slips, in any case; of several the first; or nothing.
+
+    A slip is a letter too many, too few or another one, or two that are swapped. Words of up to five letters may have
+    one, longer ones two: with more, another word is as likely to be meant.
+    """
     folded = word.lower()
-    match = difflib.get_close_matches(folded, list(candidates), n=1, cutoff=0.6)
-    if not match and len(folded) > 2:
-        match = [name for name in candidates if name.startswith(folded)]
-    return f"; did you mean {candidates[match[0]]!r}?" if match else ""
+    most = 0 if len(folded) < 3 else 1 if len(folded) < 6 else 2
+    found = ""
+    for name in known:
+        slips = _slips(folded, name.lower(), most)
+        if slips <= most and (not found or slips < most):
+            found, most = name, slips
+    return found
+
+
+def _slips(one: str, other: str, most: int) -> int:
+    """The optimal string alignment distance of two words, or anything above `most` where it is above that."""
+    if abs(len(one) - len(other)) > most:
+        return most + 1
+    above: list[int] = []
+    line = list(range(len(other) + 1))
+    for row, letter in enumerate(one, 1):
+        above, before, line = line, above, [row]
+        for column, other_letter in enumerate(other, 1):
+            cost = min(above[column] + 1, line[-1] + 1, above[column - 1] + (letter != other_letter))
+            if row > 1 and column > 1 and letter == other[column - 2] and other_letter == one[row - 2]:
+                cost = min(cost, before[column - 2] + 1)
+            line.append(cost)
+    return line[-1]
 
 
 def show(value: object) -> str:

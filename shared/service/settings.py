@@ -7,7 +7,6 @@ one that Kubernetes sets for a Service of such a name (`POINTSMAN_ADMIN_PORT=tcp
 last counts, as of a repeated flag. Everything wrong is reported at once.
 """
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from msgspec import NODEFAULT, Meta, Struct, inspect
 
 from shared.config.decode import MISSING, decode, expected
-from shared.config.problems import Invalid, Problem, Problems, show
+from shared.config.problems import Invalid, Problem, Problems, closest, show
 from shared.quantities import Duration, format_duration, format_size
 from shared.service.flags import flag_of, read_flags, wants_help
 from shared.service.usage import Entry, Section, also, usage
@@ -149,10 +148,8 @@ def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str
     found: list[tuple[str, str]] = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
-            meant = difflib.get_close_matches(
-                name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], 1, 0.85
-            )
-            found += [(name, PREFIX + one) for one in meant]
+            meant = closest(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in sorted(known)])
+            found += [(name, PREFIX + meant)] if meant else []
     return found
 
 

@@ -1,8 +1,8 @@
 """Attributes that plugins name in their parameters: which one is meant, and from where to where its values go.
 
-Parameters name an attribute and the plugin that makes it. Without a maker the core extractor's is meant, because an
-engine's `customMetrics` are the usual ones; an explicitly empty one takes whichever plugin makes an attribute of that
-name.
+Parameters name an attribute and the plugin that makes it, in two parameters or in one: `GPUUtilization/dcgm-extractor`.
+Without a maker the core extractor's is meant, because an engine's `customMetrics` are the usual ones; an explicitly
+empty one takes whichever plugin makes an attribute of that name.
 """
 
 from math import isfinite
@@ -13,16 +13,14 @@ from shared.plugin import Need
 ADVICE = "list it under customMetrics of core-metrics-extractor, or name the producer that makes it"
 
 
-def named(parameter: str, name: str, producer: str | None) -> Need:
-    """The need of a plugin whose parameter `parameter` names an attribute; `producer` None is the core extractor."""
-    return Need(parameter, name, CORE if producer is None else producer, ADVICE)
+def named(parameter: str, key: str, producer: str | None) -> Need:
+    """The need of a plugin whose parameter `parameter` names an attribute by its name, or as `name/producer`.
 
-
-def check_name(parameter: str, name: str, producer: str | None) -> None:
-    """Raises ValueError for `name/producer` in one word: how the two are told apart would be a guess."""
-    if producer is None and "/" in name:
-        own, _, maker = name.rpartition("/")
-        raise ValueError(f"{parameter}: {name!r} has a '/'; write {parameter}: {own!r} and producer: {maker!r}")
+    `producer` is what the parameter of that name says; None, where it is left out, is the core extractor unless the
+    key itself may name the producer.
+    """
+    default = "" if "/" in key else CORE
+    return Need(parameter, key, default if producer is None else producer, ADVICE)
 
 
 def check_range(low: float, high: float) -> None:

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter
-from services.picker.scheduling.named_attribute import check_name, named
+from services.picker.scheduling.named_attribute import named
 from services.picker.state.layout import Floats, Mask, Rows
 from shared.plugin import Need
 
@@ -52,9 +52,6 @@ class EndpointAttributeFilterParameters(Struct, frozen=True, rename="camel"):
     on_missing: Literal["Pass", "Fail"] = "Pass"
     fallback_on_empty: bool = False
     """Keep all of them where none is left."""
-
-    def __post_init__(self) -> None:
-        check_name("attribute", self.attribute, self.producer)
 
 
 class EndpointAttributeFilter(Filter):

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.formulas import least_is_best, linear, most_is_best
 from services.picker.scheduling.interfaces import Scorer
-from services.picker.scheduling.named_attribute import check_name, check_range, named
+from services.picker.scheduling.named_attribute import check_range, named
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Need
 
@@ -52,9 +52,6 @@ class EndpointAttributeScorerParameters(Struct, frozen=True, rename="camel"):
     algorithm: ScoringAlgorithm
     producer: str | None = None
     """Name or type of the plugin that makes it; None is the core extractor, empty is any."""
-
-    def __post_init__(self) -> None:
-        check_name("attributeKey", self.attribute_key, self.producer)
 
 
 class EndpointAttributeScorer(Scorer):

@@ -1,6 +1,6 @@
 """`prefix-cache-scorer`: the more of the prompt an endpoint probably has in its KV cache, the better."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta, Struct, to_builtins
@@ -23,6 +23,7 @@ FORMER = (
 )
 """The index's own parameters, which stood here while the scorer owned the index (GIE 0.5 to 1.4)."""
 IN_BYTES = ("blockSize", "hashBlockSize")
+TRACKING = "cache_tracking"
 
 
 class PrefixCacheParameters(Struct, frozen=True, rename="camel"):
@@ -38,6 +39,28 @@ class PrefixCacheParameters(Struct, frozen=True, rename="camel"):
     max_prefix_blocks_to_match: Annotated[int, Meta(ge=0)] | None = None
     max_prefix_tokens_to_match: Annotated[int, Meta(ge=0)] | None = None
     lru_capacity_per_server: Annotated[int, Meta(gt=0)] | None = None
+    mode: Literal["estimate", "cache_tracking"] | None = None
+    """llm-d 0.2's; `estimate` is what the scorer does."""
+    indexer_config: dict[str, Any] | None = None
+    kv_events_config: dict[str, Any] | None = None
+    kv_cache_redis_addr: str = ""
+
+    def __post_init__(self) -> None:
+        tracking = {
+            "indexerConfig": self.indexer_config,
+            "kvEventsConfig": self.kv_events_config,
+            "kvCacheRedisAddr": self.kv_cache_redis_addr,
+        }
+        given = [name for name, value in tracking.items() if value]
+        if self.mode == TRACKING:
+            raise ValueError(
+                f"mode: {TRACKING!r} of llm-d 0.2 to 0.5 scored by the blocks that model servers report to have in "
+                "their KV caches. llm-d has the plugin type precise-prefix-cache-producer for that since, which isn't "
+                f"available here. Leave out {', '.join(['mode', *given])}: then the scorer goes by where earlier "
+                "prompts were sent"
+            )
+        if given:
+            raise ValueError(f"{' and '.join(given)}: of mode {TRACKING!r}, which isn't available here; leave it out")
 
     def former(self) -> dict[str, Any]:
         """The index's parameters that were given here."""
@@ -56,7 +79,8 @@ class PrefixCacheScorer(Scorer):
 
     @classmethod
     def deprecations(cls, parameters: PrefixCacheParameters) -> list[str]:
-        return [
+        mode = ["mode is deprecated, and has no effect; leave it out"] if parameters.mode else []
+        return mode + [
             former_size(name, value, parameters.block_size_tokens, f" on {PRODUCER}")
             if name in IN_BYTES
             else f"{name} is deprecated here; write it on {PRODUCER}"

@@ -297,8 +297,8 @@ BAD = [
         "spec.priority: 2147483648 is above 2.14748e+09 (line 4)"
     ]),
     (
-        objective("{poolRef: {name: llama}, prio: 1}"),
-        ["spec.prio: unknown field; did you mean 'priority'? (line 4)"],
+        objective("{poolRef: {name: llama}, priorty: 1}"),
+        ["spec.priorty: unknown field; did you mean 'priority'? (line 4)"],
     ),
     (objective("{poolRef: {name: llama}}") + "sepc: {}\n", ["sepc: unknown field; did you mean 'spec'? (line 5)"]),
     (

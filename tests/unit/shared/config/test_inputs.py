@@ -114,6 +114,32 @@ def test_a_producer_can_be_named_by_its_type() -> None:
     assert config.inputs["family-scorer"]["family"] == WAITING_QUEUE_SIZE
 
 
+@pytest.mark.parametrize(
+    ("written", "producer", "wire"),
+    [
+        ("depth/small", "", "depth/small"),
+        ("depth/large", "large", "depth/large"),
+        ("WaitingQueueSize/core-metrics-extractor", "", "WaitingQueueSize/core-metrics-extractor"),
+    ],
+)
+def test_an_attribute_is_found_by_its_name_and_its_producers_in_one_word(
+    written: str, producer: str, wire: str
+) -> None:
+    config = loaded(TWO + scorer(written, producer), BOTH_FED)
+    assert config.inputs["family-scorer"]["family"].wire == wire
+
+
+def test_an_attribute_in_one_word_of_a_producer_that_doesnt_make_it_isnt_found() -> None:
+    assert "nothing makes 'depth/small' by 'large'" in problem(TWO + scorer("depth/small", "large"), BOTH_FED)
+
+
+@pytest.mark.parametrize(("written", "meant"), [("dept", "depth"), ("smal", "small"), ("zebra", "")])
+def test_a_slip_in_an_attributes_or_its_makers_name_is_told_with_what_is_right(written: str, meant: str) -> None:
+    one = "- {name: small, type: family-extractor, parameters: {family: depth}}\n"
+    said = problem(one + scorer(written), "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}]}]")
+    assert f"nothing makes '{written}'{f'; did you mean {meant!r}?' if meant else ';'}" in said
+
+
 def test_a_plugin_of_several_attributes_is_no_name_for_one() -> None:
     said = problem(scorer("core-metrics-extractor"), "[]")
     assert "nothing makes 'core-metrics-extractor'; add a family-extractor" in said

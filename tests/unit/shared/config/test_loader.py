@@ -562,13 +562,17 @@ def test_a_plugin_that_counts_twice_in_a_profile_is_a_warning() -> None:
     ]
 
 
-def test_negative_and_zero_weights_are_taken() -> None:
+def test_negative_and_zero_weights_are_taken_and_a_scorers_negative_one_is_warned_of() -> None:
     config = loaded(
         "plugins: [{type: plain-scorer}, {type: queue-scorer}]\n"
         "schedulingProfiles: [{name: a, plugins: [{pluginRef: plain-scorer, weight: -1}, "
         "{pluginRef: queue-scorer, weight: 0}]}]"
     )
     assert [one.weight for one in config.profiles[0].members] == [-1.0, 0.0, 1.0]
+    assert warnings(config) == [
+        "schedulingProfiles[0].plugins[0].weight: "
+        "-1 is negative: the endpoints that 'plain-scorer' scores best are avoided"
+    ]
 
 
 def test_a_profile_can_list_plugins_that_play_no_part_in_it() -> None:

@@ -25,12 +25,29 @@ def test_warnings_alone_dont_make_a_document_invalid() -> None:
     assert repr(problems) == "<Problems 1 errors, 1 warnings>"
 
 
-def test_the_nearest_known_word_is_offered_if_there_is_one() -> None:
-    assert nearest("queue-scorrer", ["queue-scorer", "random-picker"]) == "; did you mean 'queue-scorer'?"
-    assert nearest("PluginREF", ["pluginRef"]) == "; did you mean 'pluginRef'?"
-    assert nearest("queue", ["random-picker", "queue-scorer"]) == "; did you mean 'queue-scorer'?"
-    assert nearest("zebra", ["queue-scorer"]) == ""
-    assert nearest("", ["queue-scorer"]) == ""
+@pytest.mark.parametrize(
+    ("word", "known", "meant"),
+    [
+        ("queue-scorrer", ["random-picker", "queue-scorer"], "queue-scorer"),
+        ("PluginREF", ["pluginRef"], "pluginRef"),
+        ("hott", ["hot"], "hot"),
+        ("ho", ["hot"], ""),
+        ("hto", ["cold", "hot"], "hot"),
+        ("colldd", ["cold"], "cold"),
+        ("queue_socrer", ["queue-scorer"], "queue-scorer"),
+        ("depth-b", ["depth-aa", "depth-a"], "depth-a"),
+        ("depth-b", ["depth-c", "depth-a"], "depth-c"),
+        ("heat", ["beak"], ""),
+        ("decode-filter", ["served-model-filter", "label-selector-filter"], ""),
+        ("queue", ["queue-scorer"], ""),
+        ("a", ["b"], ""),
+        ("", ["a"], ""),
+    ],
+)
+def test_a_known_word_is_offered_within_one_slip_of_a_short_word_and_two_of_a_longer_one(
+    word: str, known: list[str], meant: str
+) -> None:
+    assert nearest(word, known) == (f"; did you mean {meant!r}?" if meant else "")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.unit.shared.config.stand_ins import completed, missing
 
 FOLDER = os.environ.get("POINTSMAN_FIXTURES", "")
 REGISTRY = Registry.installed()
-MISSING = re.compile(r"'(.*)' is no plugin type that is installed.*")
+MISSING = re.compile(r"'(.*)' is (a plugin type of the Go original that isn't available here|no plugin type).*")
 OF_TESTS = "test-"
 """What the names of types begin with that only the original's own tests have."""
 

@@ -130,7 +130,6 @@ def test_the_core_extractor_is_meant_where_no_producer_is_named(given: dict[str,
         ({"attribute": "x"}, "at.algorithm: required, and missing"),
         ({"attribute": "x", "algorithm": {"type": "threshold"}}, "at.algorithm.threshold: required, and missing"),
         (BELOW | {"attribute": ""}, "at.attribute: '' is empty"),
-        (BELOW | {"attribute": "x/y"}, "at: attribute: 'x/y' has a '/'; write attribute: 'x' and producer: 'y'"),
         (BELOW | {"onMissing": "Keep"}, "at.onMissing: 'Keep' isn't one of 'Fail', 'Pass'"),
         (
             threshold("Below", 5),

@@ -134,11 +134,6 @@ def test_the_range_is_adaptive_unless_told_otherwise() -> None:
         (algorithm("linear"), f"at.algorithm.type: 'linear' isn't one of '{HIGHER}', '{LOWER}'"),
         ({**algorithm(LOWER), "attributeKey": ""}, "at.attributeKey: '' is empty"),
         (
-            {**algorithm(LOWER), "attributeKey": "GPUUtilization/dcgm-extractor"},
-            "at: attributeKey: 'GPUUtilization/dcgm-extractor' has a '/'; "
-            "write attributeKey: 'GPUUtilization' and producer: 'dcgm-extractor'",
-        ),
-        (
             algorithm(LOWER, fixedRange={"min": 0, "max": 1}, adaptiveRange={}),
             "at.algorithm.normalization: fixedRange and adaptiveRange are both given; there is one range",
         ),

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from pointsman.description import Description, describe
+from pointsman.output import JSON, add_format, print_json
 from services.watcher.files import FileReader, Limits, Reading, Unusable, list_files, read_bytes, reason, within
 from services.watcher.resources import Resource
 from services.watcher.sources import Event
@@ -172,8 +172,8 @@ def main(argv: Sequence[str]) -> int:
     for path in arguments.files:
         checked += checker.directory(path) if Path(path).is_dir() else [checker.file(path)]
     ok = all(one.ok for one in checked)
-    if arguments.format == "json":
-        print(msgspec.json.format(msgspec.json.encode({"ok": ok, "files": checked}), indent=2).decode())
+    if arguments.format == JSON:
+        print_json({"ok": ok, "files": checked})
         return 0 if ok else 1
     for one in checked:
         print("\n".join(text(one)), flush=True)
@@ -208,5 +208,5 @@ def _parser() -> argparse.ArgumentParser:
         "--max-file-size", type=_size, default=Limits().file_size, metavar="SIZE", help="as the watcher's (16Mi)"
     )
     parser.add_argument("--max-files", type=int, default=Limits().files, metavar="N", help="as the watcher's (1000)")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="for humans or for machines")
+    add_format(parser)
     return parser

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 import msgspec
 from yarl import URL
 
+from pointsman.output import JSON, print_json
 from pointsman.probe_arguments import checked, parser_of_probe, parted
+from pointsman.probe_missing import Asked, Missing
 from pointsman.probe_report import HINTS, Attribute, Extraction, Page, lines
 from pointsman.probe_target import STDIN, Saved, Server
 from services.collector.engines.flags import with_flags
@@ -25,6 +27,7 @@ from services.collector.extractors.models import ModelsExtractor
 from services.collector.http.client import Client, Failure, ScrapeError
 from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, PollingSource
 from services.collector.metrics_port import at_metrics_port
+from services.collector.page.selection import Outcome
 from services.collector.pipeline import Feed, build
 from services.collector.settings import CollectorSettings
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
@@ -52,7 +55,9 @@ class Reading:
     def __init__(self, feed: Feed, endpoint: Endpoint) -> None:
         self.feed = feed
         self._bound = [(one, one.bind(endpoint), AttributeMap()) for one in feed.extractors]
-        self._reader = feed.source.reader([binding for _, binding, _ in self._bound])
+        self._asked = [Asked(extractor, binding) for extractor, binding, _ in self._bound]
+        read_too = self._asked if feed.source.OUTPUT == PROMETHEUS_TEXT else []
+        self._reader = feed.source.reader([*(binding for _, binding, _ in self._bound), *read_too])
         self.pages = 0
 
     async def read(self, page: bytes, at: float) -> None:
@@ -63,6 +68,15 @@ class Reading:
 
     def extractions(self, decide: Callable[[Binding], dict[str, str]]) -> tuple[Extraction, ...]:
         return tuple(_extraction(*bound, decide) for bound in self._bound)
+
+    @property
+    def found(self) -> bool:
+        """Whether anything that was looked for is on the last page."""
+        return any(one.outcome is Outcome.FOUND for _, binding, _ in self._bound for one in binding.findings())
+
+    def missing(self, page: bytes) -> tuple[Missing, ...]:
+        """What was asked for and isn't on the last page, given here once more."""
+        return tuple(dict.fromkeys(one for asked in self._asked for one in asked.missing(page)))
 
     def __repr__(self) -> str:
         return f"<Reading {self.feed.source.name}, {self.pages} pages>"
@@ -167,7 +181,7 @@ class Probe:
             except ScrapeError as error:
                 hint = HINTS.get(error.kind, "")
                 failed = Page(source=asker.name, url=url, ok=False, scrapes=number, error=str(error), hint=hint)
-                return [*(self._read(one, url, len(page), seconds, timed) for one in readings if one.pages), failed]
+                return [*(self._read(one, url, page, seconds, timed) for one in readings if one.pages), failed]
             seconds = time.monotonic() - at
             if by_format:
                 readings = [one for one in readings if one.feed.source.OUTPUT == _format(page)]
@@ -176,18 +190,24 @@ class Probe:
         if not readings:
             why = f"its format is {_format(page)}, which no source of the configuration gives"
             return [Page(source=asker.name, url=url, ok=False, bytes=len(page), error=why)]
-        return [self._read(one, url, len(page), seconds, timed) for one in readings]
+        # a page that the sources share need not have what another one's page has
+        concerned = [one for one in readings if one.found or len(readings) == 1]
+        return [self._read(one, url, page, seconds, timed, asked=one in concerned) for one in readings]
 
-    def _read(self, reading: Reading, url: str, size: int, seconds: float, timed: bool) -> Page:
-        """What was read of a page of `size` bytes, and in how many seconds where that says anything."""
+    def _read(
+        self, reading: Reading, url: str, page: bytes, seconds: float, timed: bool, *, asked: bool = False
+    ) -> Page:
+        """What was read of a page, and in how many seconds where that says anything. `asked` says whether it should
+        have what was asked for."""
         return Page(
             source=reading.feed.source.name,
             url=url,
             ok=True,
             scrapes=reading.pages,
-            bytes=size,
+            bytes=len(page),
             seconds=seconds if timed else msgspec.UNSET,
             extractions=reading.extractions(self._decided),
+            missing=reading.missing(page) if asked else (),
         )
 
     def _decided(self, binding: Binding) -> dict[str, str]:
@@ -273,7 +293,8 @@ def _configured_feeds(path: str, settings: CollectorSettings, *, allow_experimen
 
 
 def main(argv: Sequence[str]) -> int:
-    """`pointsman probe`: 0 when every page was read, 1 when one wasn't, 2 for a mistake in the arguments."""
+    """`pointsman probe`: 0 when every page was read and has what was asked for, else 1; 2 for a mistake in the
+    arguments."""
     own, flags = parted(argv)
     parser = parser_of_probe()
     options = parser.parse_args(own)
@@ -297,17 +318,18 @@ def main(argv: Sequence[str]) -> int:
         pages = asyncio.run(probe.pages())
     except KeyboardInterrupt:
         return 130
-    _print(pages, as_json=options.json)
-    return 0 if all(page.ok for page in pages) else 1
+    ok = all(page.ok and not page.missing for page in pages)
+    if options.format == JSON:
+        print_json({"ok": ok, "pages": pages})
+    else:
+        _print(pages)
+    return 0 if ok else 1
 
 
-def _print(pages: Iterable[Page], *, as_json: bool) -> None:
-    pages = list(pages)
-    if as_json:
-        document = {"ok": all(page.ok for page in pages), "pages": pages}
-        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
-        return
+def _print(pages: Iterable[Page]) -> None:
     for number, page in enumerate(pages):
         out = sys.stdout if page.ok else sys.stderr
         text = "\n".join(lines(page))
         print(f"\n{text}" if number and page.ok else text, file=out, flush=True)
+        for one in page.missing:
+            print(f"{page.url}: missing: {one}", file=sys.stderr)

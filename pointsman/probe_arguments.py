@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable, Sequence
 
+from pointsman.output import add_format
 from pointsman.probe_target import Saved, Server, parse_target
 from shared.quantities import parse_duration, parse_size
 
@@ -32,7 +33,8 @@ def parser_of_probe() -> argparse.ArgumentParser:
         usage="pointsman probe [option …] URL [-- flag of pointsman collector …]",
         description="Scrape a model server once, as the collector does, and say what every extractor makes of it. "
         "Behind -- stand flags of the collector, such as those that name metrics.",
-        epilog="Exits with 0 when every page was read, whatever is missing on it; with 1 when one wasn't, saying why.",
+        epilog="Exits with 0 when every page was read and has all metrics that --config or flags name; else with 1, "
+        "saying why.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -77,7 +79,7 @@ def parser_of_probe() -> argparse.ArgumentParser:
     parser.add_argument(
         "--allow-experimental-plugins", action="store_true", help="accept plugin types of alpha stability in --config"
     )
-    parser.add_argument("--json", action="store_true", help="for machines")
+    add_format(parser)
     return parser
 
 

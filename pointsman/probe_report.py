@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+from pointsman.probe_missing import Missing
 from services.collector.http.client import Failure
 from services.collector.page.selection import Outcome
 from shared.quantities import format_duration
@@ -66,6 +67,8 @@ class Page(Struct, frozen=True, kw_only=True, rename="camel"):
     error: str = ""
     hint: str = ""
     extractions: tuple[Extraction, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    """What a configuration or flags ask for and the page doesn't have."""
 
 
 def lines(page: Page) -> list[str]:

@@ -224,6 +224,11 @@ class Choice:
         self._tried = 0
 
     @property
+    def specs(self) -> tuple[MetricSpec, ...]:
+        """The specifications, those that are tried first being first."""
+        return tuple(one.spec for one in self._alternatives)
+
+    @property
     def only(self) -> bool:
         """Whether there is nothing else to try when what is tried first isn't found."""
         return len(self._alternatives) == 1

@@ -35,7 +35,7 @@ async def probe(*arguments: str) -> int:
 async def probed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
     """The pages that it tells of as JSON; all of them were read."""
     capsys.readouterr()  # what servers have logged so far
-    assert await probe("--json", *arguments) == 0
+    assert await probe("--format=json", *arguments) == 0
     pages: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["pages"]
     return pages
 
@@ -210,7 +210,7 @@ async def test_a_server_that_fails_between_two_scrapes(capsys: pytest.CaptureFix
         writer.write(vllm(3) if len(server.requests) == 1 else answer(b"", status="503 Service Unavailable"))
 
     async with OddServer(once) as server:
-        code = await probe(f"127.0.0.1:{server.port}", "--count", "3", "--interval", "10ms", "--json")
+        code = await probe(f"127.0.0.1:{server.port}", "--count", "3", "--interval", "10ms", "--format=json")
     assert code == 1
     read, failed = json.loads(capsys.readouterr().out)["pages"]
     assert (failed["ok"], failed["scrapes"], failed["error"]) == (False, 1, "status 503 Service Unavailable")

@@ -90,7 +90,7 @@ def saved(tmp_path: Path, page: str | bytes) -> str:
 
 def probed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
     """The JSON that the command prints."""
-    assert main(["--json", *arguments]) == code
+    assert main(["--format=json", *arguments]) == code
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert document["ok"] == (code == 0)
     return document

@@ -27,6 +27,7 @@ from shared.bus import Delete, Event, FramePublisher, MalformedLog, Membership, 
 from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key
 from shared.config import Invalid, load
+from shared.config.defaults import BUILT_IN
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import Tally
 from shared.datalayer.metrics import DataLayerMetrics
@@ -35,6 +36,7 @@ from shared.plugin import Registry
 from shared.service import Service, read_text, run
 from shared.service.admin import as_json
 from shared.service.bus import BusMetrics, make_bus
+from shared.service.configured import Configured
 from shared.service.reload import Reloader, ReloadMetrics
 
 log = structlog.get_logger(__name__)
@@ -60,7 +62,7 @@ class CollectorService(Service):
         path = settings.config_file
         text = read_text(path, "--config-file") if path else None
         first = self._first() if text is None else self._load(text, path)
-        self.config = Reloader(self._load, self._take, running=text)
+        self.config = Reloader(self._load, self._take, running=text, origin=path)
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
         malformed = MalformedLog(time.monotonic)
         self.replica = Replica(self.bus, subjects, self._pool, self._on_event, malformed=malformed)
@@ -92,6 +94,8 @@ class CollectorService(Service):
         self.readiness.require("configuration", lambda: self._unconfigured or None)
 
     async def start(self) -> None:
+        if not self._unconfigured:
+            self.config.tell()
         await self._client.open()
         await self.replica.start()
         await self.members.start()
@@ -143,6 +147,10 @@ class CollectorService(Service):
                 "unacknowledged": self._publisher.unacknowledged,
             },
         }
+
+    def configurations(self) -> Sequence[Configured]:
+        pool = f"{self._settings.pool_namespace}/{self._settings.pool_name}"
+        return () if self._unconfigured else (self.config.in_use(pool),)
 
     def routes(self) -> Sequence[Route]:
         async def endpoints(_: Request) -> Response:
@@ -206,7 +214,7 @@ class CollectorService(Service):
         """The default, until the bus has brought another. Metric flags that don't go with the default may go with that
         one, so they are no reason not to start, but not to be ready."""
         try:
-            return self._load("", "built-in default")
+            return self._load("", BUILT_IN)
         except Invalid as error:
             if flags_engine(self._settings) is None:
                 raise

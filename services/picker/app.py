@@ -21,6 +21,7 @@ from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import Pipeline, build
 from services.picker.settings import PickerSettings
+from services.picker.state.vanished import Vanished
 from services.picker.state.view import View
 from services.picker.transport import certificate
 from services.picker.transport.grpc_server import ExtProcServer, ServerOptions
@@ -48,6 +49,7 @@ from shared.model import Configuration, Endpoint
 from shared.plugin import Registry
 from shared.service import Service, read_text, run
 from shared.service.bus import BusMetrics, make_bus
+from shared.service.configured import Configured
 from shared.service.reload import Reloader, ReloadMetrics
 
 log = structlog.get_logger(__name__)
@@ -84,7 +86,7 @@ class PickerService(Service):
         )
         path = settings.config_file
         first = read_text(path, "--config-file") if path else ""
-        self.config = Reloader(self._build, self._use, running=first)
+        self.config = Reloader(self._build, self._use, running=first, origin=path)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
         self.desk = Desk(
             self.view,
@@ -128,6 +130,8 @@ class PickerService(Service):
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
+        self._vanished = Vanished()
+        self.readiness.mention("metrics", self._vanished.problem)
         self.readiness.mention("id", lambda: self.namesake.problem(time.monotonic()))
         self.grpc = ExtProcServer(
             self.desk.exchange,
@@ -146,6 +150,7 @@ class PickerService(Service):
         )
 
     async def start(self) -> None:
+        self.config.tell()
         await self.grpc.start()
         await self.health.start()
         await self.bus.subscribe(self._subjects.loads(self._pool), self._on_load)
@@ -207,6 +212,9 @@ class PickerService(Service):
             "endpoints": [{**one, "picks": picks.get(one["id"], 0)} for one in self.view.state(now)],
             "config": {**self.desk.pipeline.state(), "problem": self.config.problem or None},
         }
+
+    def configurations(self) -> Sequence[Configured]:
+        return (self.config.in_use(f"{self._settings.pool_namespace}/{self._settings.pool_name}"),)
 
     def routes(self) -> Sequence[Route]:
         return decision_routes(self.ring)
@@ -310,7 +318,13 @@ class PickerService(Service):
             for peer in self.view.in_flight.expire(time.monotonic()):
                 log.info("peer.expired", peer=peer)
             self.view.prefixes.sweep()
+            self._look_for_vanished()
             self.metrics.forget_endpoints()
+
+    def _look_for_vanished(self) -> None:
+        _ = self.view.layout  # changed endpoints first
+        pipeline = self.desk.pipeline
+        self._vanished.look(self.view.columns, pipeline.reads, time.monotonic(), pipeline.config.stale_metrics.after)
 
 
 def _certificate(settings: PickerSettings) -> certificate.Certificate:

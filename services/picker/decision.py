@@ -58,6 +58,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     asked: Asked
     outcome: Route | Refusal
     layout: Layout
+    configuration: str = ""
+    """The revision of the configuration that decided."""
     model: str = ""
     """The model after rewriting."""
     rewrite: str = ""
@@ -116,6 +118,7 @@ class Decision(Struct, frozen=True, kw_only=True):
         asked = self.asked
         return {
             **self.summary(),
+            "configuration": self.configuration,
             "path": asked.path,
             "api": asked.api,
             "stream": asked.stream,

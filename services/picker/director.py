@@ -49,13 +49,16 @@ class Director:
         *,
         honour_subset: bool = True,
         named_models_only: bool = False,
+        revision: str = "",
     ) -> None:
+        """`revision` is that of the configuration, for explanations."""
         self.scheduler = scheduler
         self.detector = detector
         self._stale = stale
         self._random = random
         self._wall_clock = wall_clock
         self._honour_subset = honour_subset
+        self._revision = revision
         self._named_models_only = named_models_only
 
     def decide(self, request: Request, view: View, now: float) -> Decision:
@@ -72,6 +75,7 @@ class Director:
         course = self._course(cycle, rewrite)
         return Decision(
             asked=Asked.of(request),
+            configuration=self._revision,
             outcome=course.outcome,
             layout=cycle.layout,
             model=model,
@@ -121,7 +125,12 @@ class Director:
     def refuse(self, request: Request, refusal: Refusal, view: View, now: float) -> Decision:
         """The decision that a request which can't be read is refused."""
         return Decision(
-            asked=Asked.of(request), outcome=refusal, layout=view.layout, at=self._wall_clock(), monotonic=now
+            asked=Asked.of(request),
+            configuration=self._revision,
+            outcome=refusal,
+            layout=view.layout,
+            at=self._wall_clock(),
+            monotonic=now,
         )
 
     def _model(self, request: Request, view: View) -> tuple[str, str]:

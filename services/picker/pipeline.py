@@ -4,7 +4,7 @@ A changed configuration is built beside the running one and swapped in whole; th
 belongs to neither and stays.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,14 @@ from services.picker.director import Director
 from services.picker.requests.parsers import Parser, ParserChain
 from services.picker.scheduling.profile import Observe, nothing
 from services.picker.scheduling.scheduler import Scheduler
+from shared.attributes import AttributeKey
+from shared.config.defaults import BUILT_IN
+from shared.config.demand import demands
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem
 from shared.datalayer.endpoints import EndpointExtractor, EndpointFeed, EndpointNotificationSource
 from shared.datalayer.wiring import feeds
-from shared.plugin import Tier
+from shared.plugin import Role, Tier
 
 
 class Pipeline:
@@ -36,11 +39,13 @@ class Pipeline:
         self.director = director
         self.endpoint_feeds = endpoint_feeds
         """Who hears of endpoints that come, change and go."""
+        self.reads = _reads(config)
 
     def state(self) -> dict[str, Any]:
         """What `/debug/state` shows of the configuration."""
         return {
-            "origin": self.config.origin or "built-in default",
+            "origin": self.config.origin or BUILT_IN,
+            "revision": self.config.revision,
             "plugins": {
                 name: {"type": spec.kind.TYPE, "added_by_default": spec.injected}
                 for name, spec in self.config.plugins.items()
@@ -58,6 +63,19 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.config.origin or 'default'}: {self.director!r}>"
+
+
+def _reads(config: LoadedConfig) -> Mapping[AttributeKey[Any], tuple[str, ...]]:
+    """The extracted attributes that profiles and the saturation detector read, each with the plugins that do."""
+    at_work = {member.plugin.name for profile in config.profiles for member in profile.members}
+    at_work.add(config.saturation_detector)
+    found: dict[AttributeKey[Any], tuple[str, ...]] = {}
+    for maker, demand in demands(config.plugins, config.sources, config.inputs, config.stale_metrics).items():
+        if Role.EXTRACTOR in config.plugins[maker].kind.ROLES:
+            for key, readers in (*demand.required.items(), *demand.used.items()):
+                if reading := tuple(one for one in readers if one in at_work):
+                    found[key] = (*found.get(key, ()), *reading)
+    return found
 
 
 def build(
@@ -83,6 +101,7 @@ def build(
         wall_clock,
         honour_subset=honour_subset,
         named_models_only=named_models_only,
+        revision=config.revision,
     )
     heard = feeds(config, plugins, EndpointNotificationSource, EndpointExtractor)
     return Pipeline(config, ParserChain(parsers), director, heard)

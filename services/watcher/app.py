@@ -30,6 +30,7 @@ from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Endpoint
 from shared.service import Service, run
 from shared.service.bus import BusMetrics, make_bus
+from shared.service.configured import Configured
 
 log = structlog.get_logger(__name__)
 
@@ -235,6 +236,9 @@ class WatcherService(Service):
             "bus": {"connected": self.bus.connected, "problem": self.bus.readiness()},
             "leadership": self.leadership.state(),
         }
+
+    def configurations(self) -> Sequence[Configured]:
+        return tuple(keeper.configured() for keeper in self.keepers if keeper.holding.merged is not None)
 
     def _published(self) -> str | None:
         waiting = [keeper.pool for keeper in self.keepers if keeper.holding.merged is None]

@@ -23,8 +23,10 @@ from services.watcher.state import Merged, State, collect
 from shared.bus import FramePublisher
 from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key, named_key, pool_token
+from shared.config.defaults import BUILT_IN, revision
 from shared.datalayer.events import Tally
 from shared.model import Endpoint, Fact
+from shared.service.configured import Configured
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +118,8 @@ class PoolKeeper:
             changed=_some(id for id in new.keys() & old.keys() if new[id] != old[id]),
             resources=len(merged.resources),
             objects=len(merged.objects),
-            configuration=merged.configuration.origin if merged.configuration else None,
+            configuration=self.configured().origin,
+            revision=self.configured().revision,
         )
         self.resolver.follow(merged.endpoints)
         self._on_accepted(self)
@@ -189,6 +192,12 @@ class PoolKeeper:
         return self.notifications.described(self.confirmed(time.monotonic())) if self._leads() else {}
 
     # What it says of itself
+
+    def configured(self) -> Configured:
+        """The configuration that the pool's collectors and pickers get."""
+        merged = self.holding.merged or Merged()
+        text, origin = (one.text, one.origin) if (one := merged.configuration) else ("", BUILT_IN)
+        return Configured(str(self.pool), origin, revision(text))
 
     def last_good_age(self) -> float:
         """Seconds since what holds stopped being what the origins say; 0 while it is."""

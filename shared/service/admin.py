@@ -7,7 +7,7 @@ name.
 import contextlib
 import errno
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from shared.config.problems import Invalid, Problem
 from shared.model import join_host_port
+from shared.service.configured import Configured
 from shared.service.readiness import Readiness
 
 GRACE = 2
@@ -32,6 +33,7 @@ def build_app(
     registry: CollectorRegistry,
     state: Callable[[], Mapping[str, Any]],
     routes: Iterable[Route] = (),
+    configurations: Callable[[], Sequence[Configured]] = tuple,
 ) -> Starlette:
     """The routes that every tier has, and a tier's own."""
 
@@ -40,9 +42,15 @@ def build_app(
         return as_json({"status": "ok"})
 
     async def readyz(_: Request) -> Response:
-        """200 when the process should get work, else 503 with the reasons by name; what else is amiss are notes."""
+        """200 when the process should get work, else 503 with the reasons by name; what else is amiss are notes.
+        Which configurations are in use, so that a roll-out can wait for a revision."""
         reasons = readiness.reasons()
-        page = {"ready": not reasons, "reasons": reasons, "notes": readiness.notes()}
+        page = {
+            "ready": not reasons,
+            "reasons": reasons,
+            "notes": readiness.notes(),
+            "configurations": configurations(),
+        }
         return as_json(page, 503 if reasons else 200)
 
     async def metrics(_: Request) -> Response:

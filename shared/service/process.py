@@ -26,6 +26,7 @@ from starlette.routing import Route
 from shared.config.problems import Invalid
 from shared.service import logs
 from shared.service.admin import AdminServer, build_app
+from shared.service.configured import Configured, ConfiguredMetrics
 from shared.service.readiness import Phase, Readiness
 from shared.service.settings import CommonSettings, misspelled, parse, service_variables
 from shared.version import VERSION
@@ -54,6 +55,7 @@ class Service:
         Info("pointsman_build", "The program that runs", registry=self.registry).info(
             {"version": VERSION, "tier": self.tier}
         )
+        self.registry.register(ConfiguredMetrics(self.configurations))
         self._crashes = Counter(
             "pointsman_task_crashes", "Background tasks that ended with an exception", ["task"], registry=self.registry
         )
@@ -79,6 +81,10 @@ class Service:
     def state(self) -> Mapping[str, Any]:
         """What `/debug/state` shows."""
         return {}
+
+    def configurations(self) -> Sequence[Configured]:
+        """The configurations that are in use."""
+        return ()
 
     def routes(self) -> Sequence[Route]:
         """The tier's own admin routes."""
@@ -113,8 +119,9 @@ class Service:
         app = build_app(
             self.readiness,
             self.registry,
-            lambda: {"id": self.id, "tier": self.tier, "version": VERSION, **self.state()},
+            self._state,
             self.routes(),
+            self.configurations,
         )
         admin = AdminServer(app, self.common.admin_host, self.common.admin_port)
         self.admin_port = admin.port
@@ -142,6 +149,10 @@ class Service:
             await answering
             log.info("service.stopped", exit_code=self._exit_code)
         return self._exit_code
+
+    def _state(self) -> Mapping[str, Any]:
+        about = {"id": self.id, "tier": self.tier, "version": VERSION}
+        return {**about, "configurations": self.configurations(), **self.state()}
 
     async def _begin(self) -> bool:
         """Start. False when the process was asked to end before that was done: then it isn't waited for."""

@@ -14,7 +14,9 @@ import structlog
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shared.config.defaults import BUILT_IN, revision
 from shared.config.problems import Invalid, Problem
+from shared.service.configured import Configured
 from shared.service.settings import read_text
 from shared.service.watch import file_signature, looks
 
@@ -34,8 +36,15 @@ class Reloader(Generic[T]):
     `build(text, origin)` makes it; an empty text is the built-in default. `use` swaps it in.
     """
 
-    def __init__(self, build: Callable[[str, str], T], use: Callable[[T], None], running: str | None = None) -> None:
-        """`running` is the text of the configuration that is in use already, None when there is none."""
+    def __init__(
+        self,
+        build: Callable[[str, str], T],
+        use: Callable[[T], None],
+        running: str | None = None,
+        origin: str = "",
+    ) -> None:
+        """`running` is the text of the configuration that is in use already, from `origin`; None for the built-in
+        default until the first one is offered."""
         self._build = build
         self._use = use
         self._last: str | Invalid | None = running
@@ -46,12 +55,20 @@ class Reloader(Generic[T]):
         self.refused = 0
         self.problem = ""
         """Why the last one was refused; empty when it was taken."""
+        self.origin = origin or BUILT_IN
+        """Of the one that is in use."""
+        self.revision = revision(running or "")
+        """Of the one that is in use."""
 
     def offer(self, text: str, origin: str) -> None:
         """A configuration, which may be the one that was offered last. Doesn't raise."""
         if text != self._last:
             self._last = text
             self._try(text, origin)
+
+    def in_use(self, pool: str) -> Configured:
+        """The configuration that the pool's tier runs."""
+        return Configured(pool, self.origin, self.revision)
 
     async def retry(self) -> None:
         """Try a configuration on which a plugin failed again and again: what it didn't find may come. For ever."""
@@ -68,7 +85,7 @@ class Reloader(Generic[T]):
             self._refuse(error, origin)
         except Exception as error:
             self._failed = text, origin
-            problem = f"{origin or 'built-in default'}: {type(error).__name__}: {error}"
+            problem = f"{origin or BUILT_IN}: {type(error).__name__}: {error}"
             if problem != self.problem:
                 self.problem = problem
                 self.refused += 1
@@ -76,7 +93,12 @@ class Reloader(Generic[T]):
         else:
             self.problem = ""
             self.taken += 1
-            log.info("config.taken", origin=origin or "built-in default")
+            self.origin, self.revision = origin or BUILT_IN, revision(text)
+            self.tell()
+
+    def tell(self) -> None:
+        """Log which configuration is in use from now on."""
+        log.info("config.taken", origin=self.origin, revision=self.revision)
 
     async def follow(self, path: str, flag: str, interval: float = RESCAN) -> None:
         """Offer what the file that a flag names says, whenever it changes, for ever. `interval` is seconds."""

@@ -1,5 +1,6 @@
 """One running picker follows its configuration: good ones, bad ones, and ones that it alone can't use."""
 
+import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from structlog.testing import capture_logs
 from services.picker.app import PickerService
 from services.picker.scheduling.scorers.queue import QueueScorer
 from shared.plugin import Registry
-from shared.service import reload
+from shared.service import Service, reload
+from tests import waiting
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
-from tests.protocol.collector.harness import Owner, endpoint, eventually
+from tests.protocol.collector.harness import OddServer, Owner, answer, collector, endpoint, eventually
 from tests.protocol.watcher.harness import watcher
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -55,7 +57,7 @@ def plugins(service: PickerService) -> set[str]:
     return {spec.kind.TYPE for spec in service.desk.pipeline.config.plugins.values()}
 
 
-async def asked(service: PickerService, path: str) -> httpx.Response:
+async def asked(service: Service, path: str) -> httpx.Response:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.admin_port}", trust_env=False) as client:
         return await client.get(path)
 
@@ -71,6 +73,17 @@ async def told(service: PickerService) -> tuple[str | None, str | None, dict[str
 
 
 RESULTS = ("taken", "refused")
+
+
+async def told_everywhere(service: Service, configurations: list[dict[str, str]]) -> None:
+    """A process says of itself, wherever it can be asked, that it uses these."""
+
+    async def tells() -> Any:
+        ready, state = (await asked(service, "/readyz")).json(), (await asked(service, "/debug/state")).json()
+        counted = [service.registry.get_sample_value("pointsman_config_info", one) for one in configurations]
+        return ready["configurations"] == state["configurations"] == configurations and counted == [1.0]
+
+    await waiting.eventually(tells, f"{configurations} of {service!r}")
 
 
 async def test_a_bad_configuration_leaves_the_good_one_and_is_told_everywhere(
@@ -156,3 +169,42 @@ async def test_a_picker_follows_a_file_of_its_own_whatever_is_published(
         path.write_text(QUEUE)
         await eventually(lambda: "queue-scorer" in plugins(service), "the mended file")
         assert await told(service) == (None, None, {"taken": 1, "refused": 1})
+
+
+async def test_every_tier_tells_the_origin_and_revision_of_the_configuration_in_use(
+    nats: NatsServer, tmp_path: Path
+) -> None:
+    files = {name: tmp_path / f"{name}.yaml" for name in ("endpoints", "config")}
+    files["endpoints"].write_text("endpoints: [{name: a, address: 127.0.0.1, port: 9}]\n")
+    files["config"].write_text(QUEUE)
+    settings: dict[str, Any] = {f"{name}_file": str(path) for name, path in files.items()}
+    async with (
+        watcher(nats.url, **settings) as source,
+        collector(nats.url) as scraping,
+        serving(picker(nats.url)) as deciding,
+    ):
+        tiers: tuple[Service, ...] = (source, scraping, deciding)
+        for text in (QUEUE, RANDOM):
+            files["config"].write_text(text)
+            revision = hashlib.sha256(text.encode()).hexdigest()[:12]
+            expected = [{"pool": "default/default", "origin": str(files["config"]), "revision": revision}]
+            for tier in tiers:
+                await told_everywhere(tier, expected)
+
+
+async def test_a_scored_metric_that_has_vanished_from_all_servers_is_a_note(nats: NatsServer, owner: Owner) -> None:
+    both = answer(b"vllm:num_requests_waiting 1\nvllm:num_requests_running 2\n")
+    one = answer(b"vllm:num_requests_running 2\n")
+    config = QUEUE + "dataLayer: {staleMetrics: {after: 500ms}}\n"
+    async with OddServer(both) as server:
+        await owner.publish([endpoint("a", server.port)], config)
+        async with collector(nats.url), serving(picker(nats.url)) as deciding:
+            await eventually(lambda: deciding.view.columns.frames > 5, "values")
+            assert "metrics" not in deciding.readiness.notes()
+            server.behaviour = one
+            await eventually(lambda: "metrics" in deciding.readiness.notes(), "the note")
+            page = (await asked(deciding, "/readyz")).json()
+            assert page["ready"]
+            assert "WaitingQueueSize/core-metrics-extractor, read by queue-scorer" in page["notes"]["metrics"]
+            server.behaviour = both
+            await eventually(lambda: "metrics" not in deciding.readiness.notes(), "its end")

@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from services.picker.pipeline import build
+from services.picker.requests.request import Refusal
+from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.config import load
 from shared.plugin import Registry
 from tests.unit.services.picker.world import NOW, pool, request
@@ -27,6 +29,25 @@ def test_a_configuration_is_named_by_where_it_came_from() -> None:
     made = build(load(HEAD, REGISTRY, "pool.yaml"), np.random.default_rng(1), lambda: 0.0)
     assert made.state()["origin"] == "pool.yaml"
     assert repr(made).startswith("<Pipeline pool.yaml: <Director ")
+
+
+def test_a_decision_names_the_revision_of_the_configuration_that_made_it() -> None:
+    config = load(HEAD, REGISTRY)
+    made = build(config, np.random.default_rng(1), lambda: 0.0)
+    decisions = [
+        made.director.decide(request(), pool("a1"), NOW),
+        made.director.refuse(request(), Refusal(status=400, message="no"), pool("a1"), NOW),
+    ]
+    assert [one.explain()["configuration"] for one in decisions] == [config.revision] * 2
+    assert made.state()["revision"] == config.revision
+
+
+def test_what_profiles_and_the_detector_read_of_servers_is_known_with_its_readers() -> None:
+    made = build(load("", REGISTRY), np.random.default_rng(1), lambda: 0.0)
+    assert made.reads == {
+        WAITING_QUEUE_SIZE: ("queue-scorer", "utilization-detector"),
+        KV_CACHE_USAGE: ("kv-cache-utilization-scorer", "utilization-detector"),
+    }
 
 
 def test_what_was_learned_outlives_a_change_of_the_configuration() -> None:

@@ -1,5 +1,7 @@
 """What a configuration gets that it doesn't say."""
 
+import hashlib
+
 import pytest
 
 from shared.config import Invalid, LoadedConfig, load
@@ -23,6 +25,12 @@ def added(config: LoadedConfig) -> list[str]:
 def test_an_empty_text_is_the_default_document() -> None:
     types = Registry.installed()
     assert load("", types) == load("  \n", types) == load(DEFAULT_DOCUMENT, types)
+
+
+def test_a_document_has_the_beginning_of_its_texts_sha256_as_its_revision_and_no_text_that_of_the_default() -> None:
+    types = Registry.installed()
+    for text, hashed in ((HEADER, HEADER), (HEADER + "# ü\n", HEADER + "# ü\n"), ("", DEFAULT_DOCUMENT)):
+        assert load(text, types).revision == hashlib.sha256(hashed.encode()).hexdigest()[:12]
 
 
 def test_the_default_document_runs_three_scorers_with_the_usual_weights() -> None:

@@ -43,7 +43,10 @@ async def test_a_process_that_answers_is_alive(client: httpx.AsyncClient, readin
 
 async def test_readiness_is_200_or_503_with_the_reasons(client: httpx.AsyncClient, readiness: Readiness) -> None:
     answer = await client.get("/readyz")
-    assert (answer.status_code, answer.json()) == (200, {"ready": True, "reasons": {}, "notes": {}})
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"ready": True, "reasons": {}, "notes": {}, "configurations": []},
+    )
     readiness.require("bus", lambda: "no nats-server at nats://127.0.0.1:4222")
     answer = await client.get("/readyz")
     assert (answer.status_code, answer.json()["reasons"]) == (503, {"bus": "no nats-server at nats://127.0.0.1:4222"})

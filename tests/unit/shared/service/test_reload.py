@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from shared.config.defaults import revision
 from shared.config.problems import Invalid, Problem
 from shared.service import reload
+from shared.service.configured import Configured
 from shared.service.reload import Reloader
 
 
@@ -48,6 +50,17 @@ def test_the_one_that_is_running_is_no_news(running: str | None, used: list[tupl
     tier = Tier(running)
     tier.config.offer("", "")
     assert tier.used == used
+
+
+def test_the_one_in_use_is_known_by_its_origin_and_revision_and_said_when_it_is_taken() -> None:
+    tier = Tier()
+    assert tier.config.in_use("a/b") == Configured("a/b", "built-in default", revision(""))
+    with capture_logs() as logs:
+        tier.config.offer("a", "here")
+        tier.config.offer("bad", "there")
+    assert tier.config.in_use("a/b") == Configured("a/b", "here", "ca978112ca1b")
+    taken = [one for one in logs if one["event"] == "config.taken"]
+    assert [(one["origin"], one["revision"]) for one in taken] == [("here", "ca978112ca1b")]
 
 
 def test_a_bad_one_is_refused_once_and_said_until_a_good_one_comes() -> None:

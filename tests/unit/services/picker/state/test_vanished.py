@@ -1,0 +1,70 @@
+"""Metrics that plugins read and that servers have ceased to report are told of."""
+
+from services.picker.state.vanished import Vanished
+from services.picker.state.view import View
+from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE
+from tests.unit.services.picker.world import NOW, endpoint, facts, frame, pool, report
+
+QUEUE, USAGE = WAITING_QUEUE_SIZE, KV_CACHE_USAGE
+READ = {QUEUE: ("queue-scorer", "utilization-detector"), USAGE: ("kv-scorer",)}
+AFTER = 2.0
+
+
+def look(vanished: Vanished, view: View, now: float) -> str | None:
+    _ = view.layout
+    vanished.look(view.columns, READ, now, AFTER)
+    return vanished.problem()
+
+
+def test_a_metric_that_no_scraped_server_reports_any_more_is_named_with_its_readers_and_since_when() -> None:
+    view, vanished = pool("a1", "a2"), Vanished()
+    report(view, {QUEUE: [1, 1], USAGE: [0.5, 0.5]})
+    assert look(vanished, view, NOW) is None
+    report(view, {USAGE: [0.5, 0.5]}, now=NOW + 10)
+    assert look(vanished, view, NOW + 10) == (
+        "no server reports what one reported before: "
+        "WaitingQueueSize/core-metrics-extractor, read by queue-scorer and utilization-detector, for 10 s"
+    )
+    report(view, {QUEUE: [1, None]}, now=NOW + 11)
+    assert look(vanished, view, NOW + 11) is None
+
+
+def test_one_server_that_reports_it_is_enough() -> None:
+    view, vanished = pool("a1", "a2"), Vanished()
+    report(view, {QUEUE: [1, 1], USAGE: [0.5, 0.5]})
+    look(vanished, view, NOW)
+    report(view, {QUEUE: [1, None], USAGE: [0.5, 0.5]}, now=NOW + 10)
+    assert look(vanished, view, NOW + 10) is None
+
+
+def test_what_no_server_ever_had_is_not_vanished() -> None:
+    view = pool("a1")
+    report(view, {QUEUE: [1]})
+    assert look(Vanished(), view, NOW) is None
+
+
+def test_servers_that_are_not_scraped_at_all_are_another_trouble() -> None:
+    view, vanished = pool("a1"), Vanished()
+    report(view, {QUEUE: [1], USAGE: [0.5]})
+    look(vanished, view, NOW)
+    assert look(vanished, view, NOW + 10) is None
+
+
+def test_servers_that_replace_others_are_to_report_what_those_did() -> None:
+    view, vanished = pool("a1"), Vanished()
+    report(view, {QUEUE: [1], USAGE: [0.5]})
+    look(vanished, view, NOW)
+    view.reset(facts(endpoint("b1")))
+    assert look(vanished, view, NOW + 1) is None
+    report(view, {USAGE: [0.5]}, now=NOW + 1)
+    assert "WaitingQueueSize" in str(look(vanished, view, NOW + 1))
+
+
+def test_names_vanish_as_numbers_do() -> None:
+    view, vanished = pool("a1"), Vanished()
+    view.apply_frame(frame(["a1"], {ACTIVE_MODELS: [("tuned",)], QUEUE: [1]}), NOW, 0.0)
+    read = {ACTIVE_MODELS: ("lora-affinity-scorer",)}
+    vanished.look(view.columns, read, NOW, AFTER)
+    view.apply_frame(frame(["a1"], {QUEUE: [1]}), NOW + 5, 0.0)
+    vanished.look(view.columns, read, NOW + 5, AFTER)
+    assert "ActiveModels/core-metrics-extractor, read by lora-affinity-scorer, for 5 s" in str(vanished.problem())

@@ -1,18 +1,24 @@
 """`python -m pointsman.docs`: writes the pages of docs/ that come from the code. A test holds them to it."""
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
 
 from pointsman.chart_page import chart_page
+from pointsman.compatibility_page import PUBLISHED, compatibility_page
 from pointsman.metrics_page import metrics_page
 from services.collector.settings import CollectorSettings
 from services.picker.settings import PickerSettings
 from services.simulator.settings import SimulatorSettings
 from services.watcher.settings import WatcherSettings
+from shared.plugin import Registry
 from shared.service import CommonSettings, describe
 
+FIXTURES = "POINTSMAN_FIXTURES"
+"""The variable that names the folder with published documents."""
 DOCS = Path(__file__).parent.parent / "docs"
 
 TIERS: tuple[tuple[str, type[Struct]], ...] = (
@@ -46,10 +52,17 @@ def _section(title: str, rows: list[tuple[str, str, str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _compatibility() -> str:
+    """docs/compatibility.md: only the parts of it that come from the code are made anew."""
+    page = (DOCS / "compatibility.md").read_text(encoding="utf-8")
+    return compatibility_page(page, os.environ.get(FIXTURES, ""), Registry.installed())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "chart-values.md": chart_page,
+    "compatibility.md": _compatibility,
 }
 """File in docs/ → what it says."""
 
@@ -57,6 +70,8 @@ PAGES: dict[str, Callable[[], str]] = {
 def main() -> None:
     for name, render in PAGES.items():
         (DOCS / name).write_text(render(), encoding="utf-8")
+    if not os.environ.get(FIXTURES):
+        print(f"compatibility.md: the {PUBLISHED} stay as they are: {FIXTURES} names no folder", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,8 @@ def _run(arguments: list[str]) -> int:
         return 0
     command = COMMANDS.get(arguments[0])
     if command is None:
-        print(f"pointsman: unknown command {arguments[0]!r}\n\n{_usage()}", file=sys.stderr)
+        hint = imported("shared.config.problems").nearest(arguments[0], COMMANDS)
+        print(f"pointsman: unknown command {arguments[0]!r}{hint}\n\n{_usage()}", file=sys.stderr)
         return 2
     code: int = imported(command[0]).main(arguments[1:])
     return code

@@ -8,7 +8,9 @@ from prometheus_client import generate_latest
 from services.watcher.app import WatcherService
 from shared.bus import jetstream
 from shared.bus.subjects import Subjects
+from shared.config.defaults import revision
 from shared.model import Configuration, Endpoint, Objective, Pool
+from shared.service.configured import Configured
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import endpoints_text, eventually, reader, replace, watcher
 
@@ -242,6 +244,17 @@ async def test_the_configuration_is_published_and_a_bad_one_keeps_the_last(nats:
         replace(config, good + "# better\n")
         published = {"": Configuration(text=good + "# better\n", origin=str(config))}
         await eventually(lambda: seen.facts("config") == published, "the new configuration")
+        in_use = Configured("default/default", str(config), revision(good + "# better\n"))
+        assert service.configurations() == (in_use,)
+
+
+async def test_a_watcher_without_a_configuration_tells_that_the_default_is_in_use(
+    nats: NatsServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a"))
+    async with watcher(nats.url, endpoints_file=str(path)) as service:
+        assert service.configurations() == (Configured("default/default", "built-in default", revision("")),)
 
 
 async def test_a_configuration_among_the_endpoints_files_is_published(nats: NatsServer, tmp_path: Path) -> None:

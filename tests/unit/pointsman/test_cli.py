@@ -57,3 +57,8 @@ def test_output_that_nobody_reads_ends_the_command_without_a_word(arguments: lis
     finally:
         os.close(writer)
     assert (ended.returncode, ended.stderr.decode()) == (1, "")
+
+
+def test_an_unknown_command_is_told_with_the_one_that_may_be_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chekc"]) == 2
+    assert capsys.readouterr().err.startswith("pointsman: unknown command 'chekc'; did you mean 'check'?\n")

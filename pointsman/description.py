@@ -72,6 +72,8 @@ class Stale(Struct, frozen=True, rename="camel"):
 class Description(Struct, frozen=True, kw_only=True, rename="camel"):
     """All that a configuration runs."""
 
+    revision: str
+    """What tells its document from others, as every process that uses it shows."""
     profiles: tuple[Profile, ...]
     profile_handler: Named
     parsers: tuple[Named, ...]
@@ -90,8 +92,9 @@ class Description(Struct, frozen=True, kw_only=True, rename="camel"):
 
     def lines(self) -> list[str]:
         """For humans: a line each, a label and what it is."""
-        rows = [(f"profile {one.name}", str(one)) for one in self.profiles]
-        rows += [
+        rows = [
+            ("revision", self.revision),
+            *((f"profile {one.name}", str(one)) for one in self.profiles),
             ("profile handler", str(self.profile_handler)),
             ("parsers", _list(self.parsers)),
             ("data producers", _list(self.producers)),
@@ -130,6 +133,7 @@ def describe(config: LoadedConfig) -> Description:
         for tier in Tier
     }
     return Description(
+        revision=config.revision,
         profiles=tuple(map(_profile, config.profiles)),
         profile_handler=named(config.profile_handler),
         parsers=tuple(map(named, config.parsers)),

@@ -1,5 +1,6 @@
 """`pointsman check`: what it says of good and bad files, and how it exits."""
 
+import hashlib
 import io
 import json
 import os
@@ -82,8 +83,9 @@ def good(tmp_path: Path) -> str:
 def test_a_good_configuration_says_what_it_runs(good: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([good]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[:2] == [
+    assert out.splitlines()[:3] == [
         f"{good}: ok",
+        f"  revision               {hashlib.sha256(Path(good).read_bytes()).hexdigest()[:12]}",
         "  profile default        queue-scorer·2 + prefix-cache-scorer·3 → max-score-picker*",
     ]
     assert "  data producers         approx-prefix-cache-producer*\n" in out

@@ -1,5 +1,6 @@
 from pointsman.description import Named, describe
 from shared.config import load
+from shared.config.defaults import revision
 from tests.unit.shared.config.plugins import HEADER, registry
 
 BODY = """\
@@ -35,6 +36,7 @@ def test_a_profile_is_filters_then_weighted_scorers_then_the_picker() -> None:
 def test_everything_that_runs_is_listed_with_where_it_runs() -> None:
     described = describe(load(HEADER + BODY, registry()))
     assert described.lines() == [
+        f"revision               {revision(HEADER + BODY)}",
         "profile default        canary (label-filter) → utilization-detector → queue-scorer·2 + "
         "prefix (prefix-scorer)·0.5 → max-score-picker*",
         "profile handler        single-profile-handler*",

@@ -72,5 +72,5 @@ def test_a_scorer_reads_the_metric_that_an_extractor_makes_and_is_told_where_non
     text = DOCUMENTS["a metric of one's own that steers"].text
     key = AttributeKey("vllm:num_requests_swapped", "swapped", float)
     assert load(text, REGISTRY).inputs == {"calm": {"metricName": key}}
-    with pytest.raises(Invalid, match="nothing makes 'vllm:num_requests_swapped'.* add a prometheus-metric extractor"):
+    with pytest.raises(Invalid, match=r"nothing makes 'vllm:num_requests_swapped'.* add a prometheus-metric extractor"):
         load(text.replace("vllm:num_requests_swapped", "other", 1), REGISTRY)

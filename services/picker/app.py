@@ -1,6 +1,7 @@
 """The picker process: the view kept up to date from the bus, the gRPC servers, the drain."""
 
 import asyncio
+import random
 import secrets
 import socket
 import time
@@ -83,7 +84,9 @@ class PickerService(Service):
             self.view,
             models=settings.metrics_models,
             former_names=settings.former_metric_names,
+            observe_responses=settings.observe_responses,
         )
+        chance = random.Random(settings.seed).random
         path = settings.config_file
         first = read_text(path, "--config-file") if path else ""
         self.config = Reloader(self._build, self._use, running=first, origin=path)
@@ -100,6 +103,7 @@ class PickerService(Service):
             ),
             make_id=lambda: str(uuid.uuid4()),
             clock=time.monotonic,
+            observe=lambda: chance() < settings.observe_responses,
             log_decisions=settings.log_decisions,
         )
         held = Gauge(

@@ -48,8 +48,11 @@ class Desk:
         limits: Limits,
         make_id: Callable[[], str],
         clock: Callable[[], float],
+        observe: Callable[[], bool] = lambda: True,
         log_decisions: bool = False,
     ) -> None:
+        """`observe` says of each routed request whether its response's body is asked for where the proxy doesn't show
+        it."""
         self.view = view
         self.pipeline = pipeline
         self.ring = ring
@@ -59,6 +62,7 @@ class Desk:
         """Bytes of bodies that the exchanges keep from one message to the next."""
         self.make_id = make_id
         self.clock = clock
+        self.observe = observe
         self.log_decisions = log_decisions
         self.open = 0
         """Exchanges under way."""
@@ -108,11 +112,11 @@ def _is_to_be_read(head: RequestHead) -> bool:
     return head.has_body or head.method in BODY_METHODS
 
 
-def _reader(route: Route, api: str, held: Held, *, shown: bool) -> ResponseReader | None:
-    """What reads the response to a request of an API that is known: the tokens that it took, where the proxy shows
-    bodies, and the client's name of the model to put back, where it gave one."""
+def _reader(route: Route, api: str, held: Held, *, observed: bool) -> ResponseReader | None:
+    """What reads the response to a request of an API that is known: the tokens that it took, where the body is
+    `observed`, and the client's name of the model to put back, where it gave one."""
     renames = route.model is not None and route.client_model != ""
-    if not renames and not (shown and api):
+    if not renames and not (observed and api):
         return None
     return ResponseReader(route.model or "", route.client_model, api=api, held=held)
 
@@ -171,9 +175,9 @@ class Exchange:
             endpoint = decision.layout.endpoints[decision.picked[0]]
             self._charge = desk.view.in_flight.charge(endpoint.id, decision.tokens)
             self._decision = decision
-            shown = self._conversation.shows_responses
-            self._reader = _reader(decision.outcome, decision.asked.api, desk.held, shown=shown)
-            self._conversation.route(decision.outcome, self._reader)
+            observed = self._conversation.shows_responses or desk.observe()
+            self._reader = _reader(decision.outcome, decision.asked.api, desk.held, observed=observed)
+            self._conversation.route(decision.outcome, self._reader, observe=observed)
         else:
             self._conversation.refuse(decision.outcome)
         self._counted = desk.metrics.decided(decision, desk.clock() - now)
@@ -219,6 +223,8 @@ class Exchange:
             if not event.aborted:
                 desk.metrics.completed(seconds)
         if self._counted is not None:
+            if self._counted.status is not None:
+                desk.metrics.response(observed=self._conversation.observed)
             usage = None if self._reader is None else self._reader.usage
             self._counted.completed(seconds, usage, self._conversation.received, aborted=event.aborted)
 

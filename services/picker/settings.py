@@ -60,6 +60,15 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     metrics_models: Annotated[
         int, Meta(ge=1, description="model names that metrics tell apart; further ones are counted as `other`")
     ] = 100
+    observe_responses: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="share of the responses whose body is asked for where Envoy doesn't show it, to measure the "
+            "first token and count tokens; 0 asks for none. Which ones, is left to chance",
+        ),
+    ] = 1.0
     former_metric_names: Annotated[
         bool,
         Meta(

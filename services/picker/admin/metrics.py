@@ -36,9 +36,14 @@ class PickerMetrics:
         *,
         models: int = MODELS,
         former_names: bool = True,
+        observe_responses: float = 1.0,
     ) -> None:
         self._view = view
         self._layout = view.layout
+        self.observe_responses = observe_responses
+        """The share of responses that is asked for where the proxy shows none."""
+        self.observed = self.unobserved = 0
+        """Responses whose body was read, and others."""
         self.requests = RequestMetrics(models, named=lambda model: view.rewrites.mentions(model))
         self.statuses: dict[int, int] = {}
         self.served_by: dict[str, int] = {}
@@ -82,6 +87,13 @@ class PickerMetrics:
     def served(self, by: str) -> None:
         """A routed request's response began: from the first choice, a fallback, another endpoint, or one not told."""
         self.served_by[by] = self.served_by.get(by, 0) + 1
+
+    def response(self, *, observed: bool) -> None:
+        """A routed request's response is over; whether its body was read."""
+        if observed:
+            self.observed += 1
+        else:
+            self.unobserved += 1
 
     def completed(self, seconds: float) -> None:
         """A routed request is over, `seconds` after its first message."""
@@ -152,6 +164,18 @@ class _Collector(Collector):
         )
         for by, count in metrics.served_by.items():
             served.add_metric([by], count)
+        responses = CounterMetricFamily(
+            "pointsman_picker_responses",
+            "Responses by whether their body was read: only then are first token and tokens known",
+            labels=["observed"],
+        )
+        responses.add_metric(["true"], metrics.observed)
+        responses.add_metric(["false"], metrics.unobserved)
+        yield GaugeMetricFamily(
+            "pointsman_picker_observe_responses_ratio",
+            "The share of responses that is asked for where the proxy shows none",
+            value=metrics.observe_responses,
+        )
         decision = HistogramMetricFamily(
             "pointsman_picker_decision_seconds", "From the end of a request's body to its answer", labels=[]
         )
@@ -167,7 +191,7 @@ class _Collector(Collector):
         )
         for labels, histogram in metrics.plugin_seconds.items():
             histogram.add_to(plugins, labels)
-        yield from (decisions, served, decision, request, plugins)
+        yield from (decisions, served, responses, decision, request, plugins)
 
     def _endpoints(self) -> Iterator[Metric]:
         view, now = self._view, self._clock()

@@ -140,9 +140,14 @@ class Conversation:
         message that `receive` has to take."""
         return None if self._response is None else self._response.relay(data)
 
-    def route(self, route: Route, reader: ResponseReader | None = None) -> None:
-        """Answer the request that `RequestReady` told of; `reader` gets to read the response. Does nothing when the
-        request is over already.
+    @property
+    def observed(self) -> bool:
+        """Whether the response's body began to come, to a reader."""
+        return self._response is not None and self._response.observed
+
+    def route(self, route: Route, reader: ResponseReader | None = None, *, observe: bool = False) -> None:
+        """Answer the request that `RequestReady` told of; `reader` gets to read the response. With `observe` a proxy
+        that shows no bodies is asked for this one. Does nothing when the request is over already.
 
         Raises ValueError for a route without a destination, or with a model for a body that has none to replace,
         and RuntimeError when there is no request to answer.
@@ -168,7 +173,7 @@ class Conversation:
             remove_headers=sorted(control.difference(set_headers)) if control else (),
         )
         self._state = _ROUTED
-        self._response = Response(self._modes.response, reader)
+        self._response = Response(self._modes.response, reader, observe=observe)
         self._body = b""
         self._answer_request(mutation, body, changed)
 

@@ -5,6 +5,7 @@ but that name, so they are put together from pieces.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from envoy.service.ext_proc.v3 import external_processor_pb2
@@ -84,11 +85,12 @@ def echo_request(piece: bytes, end: bool, mutation: Mutation | None = None) -> b
     return _serialized(answer)
 
 
-def answer_response_headers(bodies: BodyMode | None = None) -> bytes:
-    """The answer to response headers of a response whose body may change: its length is no longer known. `bodies` asks
-    for them in this mode (`mode_override`)."""
+@cache
+def answer_response_headers(bodies: BodyMode | None = None, *, changes: bool = True) -> bytes:
+    """The answer to response headers. Of a body that `changes` the length is no longer known. `bodies` asks for the
+    body in this mode (`mode_override`)."""
     answer = _pb.ProcessingResponse()
-    if bodies is not BodyMode.BUFFERED:
+    if changes and bodies is not BodyMode.BUFFERED:
         answer.response_headers.response.header_mutation.remove_headers.append("content-length")
     answer.response_headers.SetInParent()
     if bodies is not None:

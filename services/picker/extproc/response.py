@@ -1,7 +1,7 @@
 """The response half of a conversation: what of a response is looked at, and how it goes back.
 
-Unless somebody reads it, a response passes as it is, and pieces of it aren't even decoded. A reader that only looks
-gets what the proxy shows anyway; one that has to change the body asks for it where the proxy doesn't show it.
+Unless somebody reads it, a response passes as it is, and pieces of it aren't even decoded. A body that the proxy
+doesn't show is asked for when the reader has to change it, or when it is to be observed.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,31 @@ _STREAMED = BodyMode.STREAMED
 _BUFFERED = BodyMode.BUFFERED
 _NONE = BodyMode.NONE
 _ECHOED = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
+_IN_PIECES = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED)
+_UNCHANGED = (outgoing.RESPONSE_BODY_UNCHANGED,)
 _READABLE = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED)
 
 
 class Response:
     """One response. Each method appends what the message is answered with, and returns the events."""
 
-    __slots__ = ("_body_started", "_mode", "_over", "_pieces", "_reader", "_shown", "received", "started")
+    __slots__ = (
+        "_body_started",
+        "_mode",
+        "_observe",
+        "_over",
+        "_pieces",
+        "_reader",
+        "_shown",
+        "observed",
+        "received",
+        "started",
+    )
 
-    def __init__(self, mode: BodyMode, reader: ResponseReader | None = None) -> None:
+    def __init__(self, mode: BodyMode, reader: ResponseReader | None = None, *, observe: bool = False) -> None:
         self._mode = mode
+        self._observe = observe
+        """Whether a body that the reader only reads is asked for, too."""
         self._shown = mode is not _NONE
         """Whether the proxy shows the body without being asked."""
         self._reader = reader
@@ -44,6 +59,8 @@ class Response:
         self.started = False
         self.received = 0
         """Bytes of the body that were shown."""
+        self.observed = False
+        """Whether the body began to come, to a reader."""
 
     @property
     def seen(self) -> bool:
@@ -68,21 +85,23 @@ class Response:
         if reader is None:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         self._reader = None
-        if shown.end_of_stream or (self._mode is _NONE and not reader.changes):
+        if shown.end_of_stream or (self._mode is _NONE and not (reader.changes or self._observe)):
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         headers = incoming.read_headers(shown)
         interest = reader.begin(headers)
+        changes = interest is Interest.CHANGE
         asked = None
-        if interest is Interest.CHANGE and self._mode is _NONE:
-            asked = _mode_to_ask_for(headers)
+        wanted = changes or (self._observe and interest is Interest.READ and _is_success(shown))
+        if wanted and self._mode is _NONE:
+            asked = _mode_to_ask_for(headers, changes=changes)
             self._mode = asked or _NONE
         if interest is Interest.NOTHING or self._mode not in _READABLE:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         reader.holds = self._mode is not _STREAMED
         self._reader = reader
-        if interest is Interest.READ or (asked is None and self._mode is _BUFFERED):
+        if asked is None and (not changes or self._mode is _BUFFERED):
             return outgoing.RESPONSE_HEADERS_UNCHANGED
-        return outgoing.answer_response_headers(asked)
+        return outgoing.answer_response_headers(asked, changes=changes)
 
     def body(self, message: Message, answers: list[bytes]) -> list[Event]:
         """A piece of the body, or all of it."""
@@ -99,7 +118,8 @@ class Response:
         if self._body_started or self._over or not chunk.body:
             return []
         self._body_started = True
-        if self.started and self._mode is _FULL_DUPLEX:
+        self.observed = self._reader is not None
+        if self.started and self._mode in _IN_PIECES:
             self._pieces = wire.Pieces()
         return [ResponseBodyStarted()]
 
@@ -113,6 +133,8 @@ class Response:
         if not body:
             return None
         self.received += len(body)
+        if self._mode is _STREAMED:
+            return self._relay_in_place(body)
         if self._reader is not None:
             body = self._reader.feed(body, False)
             if not body:
@@ -120,6 +142,11 @@ class Response:
         if len(body) <= PIECE or self._reader is None:
             return (wire.echo(body),)
         return [wire.echo(body[start : start + PIECE]) for start in range(0, len(body), PIECE)]
+
+    def _relay_in_place(self, body: bytes) -> Sequence[bytes]:
+        """The answer where an unchanged piece isn't sent back (STREAMED)."""
+        goes_on = body if self._reader is None else self._reader.feed(body, False)
+        return _UNCHANGED if goes_on == body else (outgoing.replace_response(goes_on, whole=False),)
 
     def trailers(self, answers: list[bytes]) -> None:
         """The response trailers, which end the body too. What a reader still holds can be sent before them only where
@@ -150,12 +177,18 @@ class Response:
             answers.append(outgoing.replace_response(body, whole=self._mode is _BUFFERED))
 
 
-def _mode_to_ask_for(headers: Headers) -> BodyMode | None:
-    """How to ask for a body that is to be changed: whole, where it says that any proxy can hold it, else as a stream;
-    None for one that is too large to be read anyway."""
+def _is_success(shown: HttpHeaders) -> bool:
+    """Whether the response is an answer: an error tells of no tokens."""
+    return (incoming.read_status(shown) or 0) < 300
+
+
+def _mode_to_ask_for(headers: Headers, *, changes: bool) -> BodyMode | None:
+    """How to ask for a body: whole, where it is to be changed and says that any proxy can hold it, else as a stream;
+    None for one that is too large to be read anyway. One that is only read keeps its length in a stream, too, and
+    needn't wait for its end."""
     length = headers.get("content-length")
     if not length:
         return _STREAMED
     if not (length.isascii() and length.isdigit() and len(length) < 18 and int(length) <= LIMIT):
         return None
-    return _BUFFERED if int(length) <= WHOLE else _STREAMED
+    return _BUFFERED if changes and int(length) <= WHOLE else _STREAMED

@@ -399,6 +399,33 @@ def test_an_error_has_no_first_token() -> None:
         assert (world.sample(FIRST, **MODEL) or 0) == (status == 200)
 
 
+@pytest.mark.parametrize("observes", [True, False])
+def test_where_the_proxy_shows_no_responses_chance_decides_which_are_asked_for(observes: bool) -> None:
+    world = World()
+    world.desk.observe = lambda: observes
+    exchange, _ = world.begin(headers(CHAT, modes=LEAN), body(STREAMING, end=True))
+    values = {":status": "200", "content-type": "text/event-stream"}
+    (answer,) = world.say(exchange, headers(values, phase="response_headers"))
+    assert answer.asked == (BodyMode.STREAMED if observes else None)
+    if observes:
+        world.now += 2
+        world.say(exchange, response_body(b'data: {"choices":[]}\n\n'))
+        world.now += 3
+        usage = b'data: {"usage":{"prompt_tokens":7,"completion_tokens":4}}\n\n'
+        world.say(exchange, response_body(usage), response_body(b"", end=True))
+    exchange.end()
+    for series, value in (
+        ("input_tokens", 7),
+        ("output_tokens", 4),
+        ("ttft_seconds", 2),
+        ("streaming_tpot_seconds", 1),
+    ):
+        assert world.sample(f"llm_d_epp_request_{series}_sum", **MODEL) == (value if observes else None)
+    for observed in (True, False):
+        count = world.sample("pointsman_picker_responses_total", observed=str(observed).lower())
+        assert count == (observed is observes)
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/json"])
 @pytest.mark.parametrize("sent", [headers(GET, modes=FULL_DUPLEX, end=True), None])
 def test_the_size_of_every_response_counts_that_the_proxy_shows(kind: str, sent: Any) -> None:

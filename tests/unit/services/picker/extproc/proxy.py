@@ -162,10 +162,12 @@ class Proxy:
         decide: Decide = lambda _: ROUTE,
         limits: Limits | None = None,
         reader: ResponseReader | None = None,
+        observe: bool = False,
     ) -> None:
         self.conversation = Conversation(limits or Limits(), lambda: "made-id")
         self.decide = decide
         self.reader = reader
+        self.observe = observe
         self.relayed = 0
         """Messages that the conversation answered without having them decoded."""
         self.events: list[Event] = []
@@ -187,7 +189,7 @@ class Proxy:
 
     def answer(self, decision: Route | Refusal) -> None:
         if isinstance(decision, Route):
-            self.conversation.route(decision, self.reader)
+            self.conversation.route(decision, self.reader, observe=self.observe)
         else:
             self.conversation.refuse(decision)
 

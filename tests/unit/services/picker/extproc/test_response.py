@@ -28,8 +28,8 @@ def renaming() -> ResponseReader:
     return ResponseReader("tuned", "a name that is longer")
 
 
-def routed(modes: tuple[BodyMode, BodyMode], reader: ResponseReader | None) -> Proxy:
-    proxy = Proxy(reader=reader)
+def routed(modes: tuple[BodyMode, BodyMode], reader: ResponseReader | None, *, observe: bool = False) -> Proxy:
+    proxy = Proxy(reader=reader, observe=observe)
     proxy.say(headers({":path": "/v1/completions", ":method": "POST"}, modes=modes))
     proxy.say(body(b"{}", end=True))
     return proxy
@@ -270,6 +270,48 @@ def test_a_changed_response_that_ends_with_trailers_is_sent_before_them(mode: Bo
 def test_a_proxy_that_keeps_responses_isnt_asked_for_one_that_is_only_read() -> None:
     proxy = routed(LEAN, ResponseReader())
     assert begin(proxy, length=5).asked is None
+
+
+@pytest.mark.parametrize("length", [None, 5, LIMIT])
+def test_a_response_that_is_observed_is_asked_for_as_a_stream_and_keeps_its_length(length: int | None) -> None:
+    """So neither its head nor its pieces wait for its end."""
+    reader = ResponseReader()
+    proxy = routed(LEAN, reader, observe=True)
+    answer = begin(proxy, length=length)
+    assert (answer.asked, answer.remove_headers) == (BodyMode.STREAMED, ())
+    assert got(proxy, [JSON[:9], JSON[9:]], trailers=False) == JSON
+    assert proxy.conversation.observed
+    assert reader.usage == Usage(3, 2, None)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        {":status": "503"},
+        {"content-encoding": "gzip"},
+        {"content-type": "text/plain"},
+        {"content-length": str(LIMIT + 1)},
+        {"content-length": "unknown"},
+    ],
+)
+def test_a_response_that_tells_of_no_tokens_isnt_asked_for_to_be_observed(response: dict[str, str]) -> None:
+    proxy = routed(LEAN, ResponseReader(), observe=True)
+    values = {":status": "200", "content-type": "application/json", **response}
+    (answer,) = proxy.say(headers(values, phase="response_headers"))
+    assert answer.asked is None
+    proxy.hang_up()
+    assert not proxy.conversation.observed
+    assert proxy.events[-1] == Completed(aborted=False)
+
+
+def test_pieces_of_a_response_that_is_observed_are_answered_without_being_decoded() -> None:
+    reader = ResponseReader()
+    proxy = routed(LEAN, reader, observe=True)
+    begin(proxy, "text/event-stream")
+    usage = b'data: {"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+    assert got(proxy, [EVENT, EVENT, EVENT[:9], EVENT[9:], usage, b""], trailers=False) == EVENT * 3 + usage
+    assert proxy.relayed == 4
+    assert (reader.usage, proxy.conversation.received) == (Usage(3, 2, None), 3 * len(EVENT) + len(usage))
 
 
 def test_a_proxy_that_doesnt_follow_the_request_for_bodies_has_complete_responses_all_the_same() -> None:

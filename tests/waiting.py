@@ -7,7 +7,7 @@ would wait for ever, so it decides nothing: it is at least ten times what the de
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 T = TypeVar("T")
 
@@ -16,6 +16,22 @@ TIMEOUT = 60.0
 STEP = 0.01
 
 
+@overload
+async def eventually(
+    condition: Callable[[], Awaitable[T]],
+    what: str | Callable[[], object] = "",
+    *,
+    timeout: float = TIMEOUT,
+    step: float = STEP,
+) -> T: ...
+@overload
+async def eventually(
+    condition: Callable[[], T],
+    what: str | Callable[[], object] = "",
+    *,
+    timeout: float = TIMEOUT,
+    step: float = STEP,
+) -> T: ...
 async def eventually(
     condition: Callable[[], T | Awaitable[T]],
     what: str | Callable[[], object] = "",

@@ -49,10 +49,11 @@ class Desk:
         make_id: Callable[[], str],
         clock: Callable[[], float],
         observe: Callable[[], bool] = lambda: True,
+        most_observed: int = 50,
         log_decisions: bool = False,
     ) -> None:
-        """`observe` says of each routed request whether its response's body is asked for where the proxy doesn't show
-        it."""
+        """Where the proxy shows no responses, `observe` says of each whether it is asked for, of `most_observed` at
+        once."""
         self.view = view
         self.pipeline = pipeline
         self.ring = ring
@@ -63,9 +64,17 @@ class Desk:
         self.make_id = make_id
         self.clock = clock
         self.observe = observe
+        self.most_observed = most_observed
+        self.asked = 0
+        """Responses under way that the proxy was asked for."""
         self.log_decisions = log_decisions
         self.open = 0
         """Exchanges under way."""
+
+    def observes(self) -> bool:
+        """Whether to ask for the next response. Each piece of it is a message, which costs as much as one of a request:
+        beyond a number of responses the requests go first."""
+        return self.asked < self.most_observed and self.observe()
 
     def exchange(self) -> "Exchange":
         return Exchange(self)
@@ -112,11 +121,11 @@ def _is_to_be_read(head: RequestHead) -> bool:
     return head.has_body or head.method in BODY_METHODS
 
 
-def _reader(route: Route, api: str, held: Held, *, observed: bool) -> ResponseReader | None:
-    """What reads the response to a request of an API that is known: the tokens that it took, where the body is
-    `observed`, and the client's name of the model to put back, where it gave one."""
+def _reader(route: Route, api: str, held: Held) -> ResponseReader | None:
+    """What reads the response to a request of an API that is known: the tokens that it took, and the client's name of
+    the model to put back, where it gave one."""
     renames = route.model is not None and route.client_model != ""
-    if not renames and not (observed and api):
+    if not renames and not api:
         return None
     return ResponseReader(route.model or "", route.client_model, api=api, held=held)
 
@@ -160,6 +169,7 @@ class Exchange:
             if isinstance(event, RequestReady):
                 self._decide(event, now)
             elif isinstance(event, ResponseStarted):
+                self._desk.asked += self._conversation.asked
                 self._on_response(event)
             elif isinstance(event, Completed):
                 self._complete(event, now)
@@ -175,9 +185,8 @@ class Exchange:
             endpoint = decision.layout.endpoints[decision.picked[0]]
             self._charge = desk.view.in_flight.charge(endpoint.id, decision.tokens)
             self._decision = decision
-            observed = self._conversation.shows_responses or desk.observe()
-            self._reader = _reader(decision.outcome, decision.asked.api, desk.held, observed=observed)
-            self._conversation.route(decision.outcome, self._reader, observe=observed)
+            self._reader = _reader(decision.outcome, decision.asked.api, desk.held)
+            self._conversation.route(decision.outcome, self._reader, desk.observes)
         else:
             self._conversation.refuse(decision.outcome)
         self._counted = desk.metrics.decided(decision, desk.clock() - now)
@@ -217,6 +226,7 @@ class Exchange:
     def _complete(self, event: Completed, now: float) -> None:
         desk = self._desk
         desk.open -= 1
+        desk.asked -= self._conversation.asked
         seconds = now - self._started
         if self._charge is not None:
             self._charge.release()

@@ -69,6 +69,10 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
             "first token and count tokens; 0 asks for none. Which ones, is left to chance",
         ),
     ] = 1.0
+    max_observed_responses: Annotated[
+        int,
+        Meta(ge=1, description="responses that are asked for at once; each piece of one is a message to the picker"),
+    ] = 50
     former_metric_names: Annotated[
         bool,
         Meta(

@@ -33,6 +33,10 @@ from tests.unit.services.picker.extproc.proxy import (
 
 LEAN = (BodyMode.BUFFERED, BodyMode.NONE)
 FULL_DUPLEX = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED)
+EVENT = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"base-v2",'
+    b'"choices":[{"index":0,"delta":{"content":"tok"},"finish_reason":null}]}\n\n'
+)
 USAGE = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"base-v2","choices":[],'
     b'"usage":{"prompt_tokens":250,"completion_tokens":199,"total_tokens":449}}\n\ndata: [DONE]\n\n'
@@ -79,15 +83,20 @@ def lean(size: int) -> list[bytes]:
     )
 
 
+def observed(size: int, response_chunks: int) -> list[bytes]:
+    """The same with an event stream for which the picker asks, to read its usage at the end."""
+    return lean(size)[:2] + wire(
+        headers({":status": "200", "content-type": "text/event-stream"}, phase="response_headers"),
+        *(response_body(chunk) for chunk in [EVENT] * (response_chunks - 1) + [USAGE]),
+        response_body(b"", end=True),
+    )
+
+
 def full_duplex(size: int, response_chunks: int, last: bytes = b"") -> list[bytes]:
     """FULL_DUPLEX_STREAMED both ways, as gateways ask; the request comes in chunks of 16 kB."""
     sent = chat_body(size)
     starts = range(0, len(sent), 16_384)
-    event = (
-        b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"base-v2",'
-        b'"choices":[{"index":0,"delta":{"content":"tok"},"finish_reason":null}]}\n\n'
-    )
-    response = [event] * (response_chunks - 1) + [last or event]
+    response = [EVENT] * (response_chunks - 1) + [last or EVENT]
     return wire(
         headers({**REQUEST_HEADERS, "content-length": str(len(sent))}, modes=FULL_DUPLEX),
         *(body(sent[at : at + 16_384], end=at == starts[-1]) for at in starts),
@@ -114,7 +123,7 @@ def converse(
                     if parsers is not None:
                         parsers.parse(event.head.path, event.head.headers, event.body)
                     reader = ResponseReader(model or "", client_model) if client_model else None
-                    conversation.route(route, reader)
+                    conversation.route(route, reader, lambda: True)
             conversation.responses()
         conversation.end(1.0)
 
@@ -229,6 +238,7 @@ def main() -> None:
         "220 kB, full duplex, 1 response chunk": converse(full_duplex(220_000, 1), None),
         "200 response chunks, nobody reads": converse(full_duplex(1_000, 200), None),
         "200 response chunks, usage": converse(full_duplex(1_000, 200, USAGE), None, None, "base"),
+        "200 response chunks, lean, observed": converse(observed(1_000, 200), None, None, "base"),
         "200 response chunks, usage and name": converse(full_duplex(1_000, 200, USAGE), None, "base-v2", "base"),
     }
     for endpoints in (8, 100, 1000):

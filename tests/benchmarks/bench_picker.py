@@ -6,7 +6,7 @@ A child process serves ext_proc with a view of 8, 100 and 1 000 endpoints; this 
 conversations at a time, four messages each (headers, 1 kB body, response headers, trailers). What counts is the CPU
 time that the child used: conversations/s per core is its reciprocal, and doesn't depend on how fast the client is. The
 same without a server (conversation, decision and bookkeeping from bytes to bytes) is measured beside it in the same
-run: the rest is grpcio's.
+run: the rest is grpcio's. The last row's conversations have a response of 200 chunks that is observed.
 """
 
 import asyncio
@@ -35,11 +35,14 @@ from shared.config import load
 from shared.model import Endpoint
 from shared.plugin import Registry
 from shared.service import logs
-from tests.benchmarks.bench_conversation import lean
+from tests.benchmarks.bench_conversation import lean, observed
 
 ENDPOINTS = (8, 100, 1_000)
 AT_A_TIME = 16
 CONVERSATIONS = 1_600
+CHUNKS = 200
+OBSERVED = 160
+"""Conversations whose responses are observed."""
 METHOD = f"/{SERVICE}/Process"
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -70,18 +73,18 @@ def _endpoint(number: int) -> Endpoint:
     return Endpoint(id=f"default/model-{number}", name=f"model-{number}", address=address, port=8000)
 
 
-def without_server(endpoints: int, messages: Sequence[bytes]) -> float:
+def without_server(endpoints: int, messages: Sequence[bytes], count: int = 200) -> float:
     """CPU seconds of one conversation from bytes to bytes, without gRPC: the best of several rounds."""
     own = desk(endpoints)
     best = float("inf")
     for _ in range(5):
         started = time.process_time()
-        for _ in range(200):
+        for _ in range(count):
             exchange = own.exchange()
             for message in messages:
                 exchange.receive(message)
             exchange.end()
-        best = min(best, (time.process_time() - started) / 200)
+        best = min(best, (time.process_time() - started) / count)
     return best
 
 
@@ -94,7 +97,7 @@ async def serve(endpoints: int) -> None:
     await server.stop(0.0)
 
 
-async def drive(port: int, pid: int, messages: Sequence[bytes]) -> tuple[float, float]:
+async def drive(port: int, pid: int, messages: Sequence[bytes], conversations: int) -> tuple[float, float]:
     """(CPU seconds of the server, wall seconds), each per conversation."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: Any = channel.stream_stream  # grpc-stubs is older than serializers that may be left out
@@ -108,13 +111,13 @@ async def drive(port: int, pid: int, messages: Sequence[bytes]) -> tuple[float, 
                 await stream.done_writing()
                 await stream.read()
 
-        await converse(100)  # warm
+        await converse(conversations // AT_A_TIME)  # warm
         used, started = _cpu(pid), time.monotonic()
-        await asyncio.gather(*(converse(CONVERSATIONS // AT_A_TIME) for _ in range(AT_A_TIME)))
-        return (_cpu(pid) - used) / CONVERSATIONS, (time.monotonic() - started) / CONVERSATIONS
+        await asyncio.gather(*(converse(conversations // AT_A_TIME) for _ in range(AT_A_TIME)))
+        return (_cpu(pid) - used) / conversations, (time.monotonic() - started) / conversations
 
 
-async def measure(endpoints: int, messages: Sequence[bytes]) -> tuple[float, float]:
+async def measure(endpoints: int, messages: Sequence[bytes], conversations: int = CONVERSATIONS) -> tuple[float, float]:
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -126,7 +129,7 @@ async def measure(endpoints: int, messages: Sequence[bytes]) -> tuple[float, flo
     assert child.stdin is not None
     assert child.stdout is not None
     try:
-        return await drive(int(await child.stdout.readline()), child.pid, messages)
+        return await drive(int(await child.stdout.readline()), child.pid, messages, conversations)
     finally:
         child.stdin.close()
         await child.wait()
@@ -140,13 +143,13 @@ def _cpu(pid: int) -> float:
 
 
 def main() -> None:
-    messages = lean(1_000)
     print(
         f"{'endpoints':>9}  {'conversations/s per core':>24}  {'CPU each':>9}  {'without gRPC':>12}  {'wall each':>9}"
     )
-    for endpoints in ENDPOINTS:
-        cpu, wall = asyncio.run(measure(endpoints, messages))
-        bare = without_server(endpoints, messages)
+    plain = [(endpoints, lean(1_000), CONVERSATIONS) for endpoints in ENDPOINTS]
+    for endpoints, messages, conversations in [*plain, (100, observed(1_000, CHUNKS), OBSERVED)]:
+        cpu, wall = asyncio.run(measure(endpoints, messages, conversations))
+        bare = without_server(endpoints, messages, conversations // 8)
         row = f"{endpoints:>9}  {1 / cpu:>24.0f}  {cpu * 1e3:>6.3f} ms  {bare * 1e3:>9.3f} ms  {wall * 1e3:>6.3f} ms"
         print(row)
 

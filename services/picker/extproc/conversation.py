@@ -108,11 +108,6 @@ class Conversation:
         """Whether nothing more will be said: the request was refused, or the stream has ended."""
         return self._state is _REFUSED or self._state is _ENDED
 
-    @property
-    def shows_responses(self) -> bool:
-        """Whether the proxy shows response bodies without being asked."""
-        return self._modes.response is not BodyMode.NONE
-
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Take a message in: a serialized `ProcessingRequest`. `now` is monotonic seconds.
 
@@ -141,13 +136,21 @@ class Conversation:
         return None if self._response is None else self._response.relay(data)
 
     @property
+    def asked(self) -> bool:
+        """Whether the response's body was asked for."""
+        return self._response is not None and self._response.asked
+
+    @property
     def observed(self) -> bool:
         """Whether the response's body began to come, to a reader."""
         return self._response is not None and self._response.observed
 
-    def route(self, route: Route, reader: ResponseReader | None = None, *, observe: bool = False) -> None:
-        """Answer the request that `RequestReady` told of; `reader` gets to read the response. With `observe` a proxy
-        that shows no bodies is asked for this one. Does nothing when the request is over already.
+    def route(
+        self, route: Route, reader: ResponseReader | None = None, observe: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Answer the request that `RequestReady` told of; `reader` gets to read the response. `observe` says, when that
+        comes from a proxy that shows no bodies, whether to ask for this one. Does nothing when the request is over
+        already.
 
         Raises ValueError for a route without a destination, or with a model for a body that has none to replace,
         and RuntimeError when there is no request to answer.
@@ -173,7 +176,7 @@ class Conversation:
             remove_headers=sorted(control.difference(set_headers)) if control else (),
         )
         self._state = _ROUTED
-        self._response = Response(self._modes.response, reader, observe=observe)
+        self._response = Response(self._modes.response, reader, observe)
         self._body = b""
         self._answer_request(mutation, body, changed)
 

@@ -4,7 +4,7 @@ Unless somebody reads it, a response passes as it is, and pieces of it aren't ev
 doesn't show is asked for when the reader has to change it, or when it is to be observed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from services.picker.extproc import incoming, outgoing, wire
 from services.picker.extproc.events import Event, ResponseBodyStarted, ResponseStarted
@@ -40,15 +40,18 @@ class Response:
         "_pieces",
         "_reader",
         "_shown",
+        "asked",
         "observed",
         "received",
         "started",
     )
 
-    def __init__(self, mode: BodyMode, reader: ResponseReader | None = None, *, observe: bool = False) -> None:
+    def __init__(
+        self, mode: BodyMode, reader: ResponseReader | None = None, observe: Callable[[], bool] = lambda: False
+    ) -> None:
         self._mode = mode
         self._observe = observe
-        """Whether a body that the reader only reads is asked for, too."""
+        """Whether to ask for a body that the reader only reads."""
         self._shown = mode is not _NONE
         """Whether the proxy shows the body without being asked."""
         self._reader = reader
@@ -59,6 +62,8 @@ class Response:
         self.started = False
         self.received = 0
         """Bytes of the body that were shown."""
+        self.asked = False
+        """Whether the body was asked for."""
         self.observed = False
         """Whether the body began to come, to a reader."""
 
@@ -85,16 +90,16 @@ class Response:
         if reader is None:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         self._reader = None
-        if shown.end_of_stream or (self._mode is _NONE and not (reader.changes or self._observe)):
+        if shown.end_of_stream or (self._mode is _NONE and not (reader.changes or self._observe())):
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         headers = incoming.read_headers(shown)
         interest = reader.begin(headers)
         changes = interest is Interest.CHANGE
         asked = None
-        wanted = changes or (self._observe and interest is Interest.READ and _is_success(shown))
-        if wanted and self._mode is _NONE:
+        if self._mode is _NONE and (changes or (interest is Interest.READ and _is_success(shown))):
             asked = _mode_to_ask_for(headers, changes=changes)
             self._mode = asked or _NONE
+            self.asked = asked is not None
         if interest is Interest.NOTHING or self._mode not in _READABLE:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         reader.holds = self._mode is not _STREAMED

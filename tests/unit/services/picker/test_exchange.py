@@ -110,6 +110,7 @@ MESSAGES = st.sampled_from(
         response_headers(),
         response_headers(served="10.0.0.2:8000"),
         response_headers(end=True),
+        headers({":status": "200", "content-type": "text/event-stream"}, phase="response_headers"),
         response_body(b"x"),
         response_body(b"", end=True),
         response_trailers(),
@@ -145,7 +146,7 @@ def test_in_whatever_order_messages_come_nothing_stays_charged_and_nothing_goes_
         assert sum(world.load.values()) <= 3
     for exchange in exchanges:
         exchange.end()
-    assert (world.load, world.tokens, world.desk.open) == ({}, 0, 0)
+    assert (world.load, world.tokens, world.desk.open, world.desk.asked) == ({}, 0, 0, 0)
     assert not world.view.in_flight.requests.any()
 
 
@@ -424,6 +425,23 @@ def test_where_the_proxy_shows_no_responses_chance_decides_which_are_asked_for(o
     for observed in (True, False):
         count = world.sample("pointsman_picker_responses_total", observed=str(observed).lower())
         assert count == (observed is observes)
+
+
+def test_beyond_a_number_of_responses_at_once_no_further_ones_are_asked_for() -> None:
+    world = World()
+    world.desk.most_observed = 2
+    values = {":status": "200", "content-type": "text/event-stream"}
+    started = headers(values, phase="response_headers")
+
+    def asked(exchange: Exchange) -> bool:
+        (answer,) = world.say(exchange, started)
+        return answer.asked is BodyMode.STREAMED
+
+    first, second, third = (world.routed() for _ in range(3))
+    assert [asked(one) for one in (first, second, third)] == [True, True, False]
+    second.end()
+    third.end()
+    assert [asked(world.routed()) for _ in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/json"])

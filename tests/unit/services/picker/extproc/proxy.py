@@ -189,7 +189,7 @@ class Proxy:
 
     def answer(self, decision: Route | Refusal) -> None:
         if isinstance(decision, Route):
-            self.conversation.route(decision, self.reader, observe=self.observe)
+            self.conversation.route(decision, self.reader, lambda: self.observe)
         else:
             self.conversation.refuse(decision)
 

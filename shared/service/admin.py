@@ -22,6 +22,7 @@ from starlette.routing import Route
 from shared.config.problems import Invalid, Problem
 from shared.model import join_host_port
 from shared.service.configured import Configured
+from shared.service.index import with_index
 from shared.service.readiness import Readiness
 
 GRACE = 2
@@ -34,16 +35,20 @@ def build_app(
     state: Callable[[], Mapping[str, Any]],
     routes: Iterable[Route] = (),
     configurations: Callable[[], Sequence[Configured]] = tuple,
+    title: str = "pointsman",
 ) -> Starlette:
-    """The routes that every tier has, and a tier's own."""
+    """The routes that every tier has, a tier's own, and a list of them under the title. The first line of a handler's
+    docstring is what the list says of it."""
 
     async def healthz(_: Request) -> Response:
-        """The process runs and its event loop turns."""
+        """200 while the process runs: the liveness probe."""
         return as_json({"status": "ok"})
 
     async def readyz(_: Request) -> Response:
-        """200 when the process should get work, else 503 with the reasons by name; what else is amiss are notes.
-        Which configurations are in use, so that a roll-out can wait for a revision."""
+        """200 when the process should get work, else 503 with the reasons; notes, and the configurations in use.
+
+        What else is amiss are notes. By the configurations a roll-out can wait for a revision.
+        """
         reasons = readiness.reasons()
         page = {
             "ready": not reasons,
@@ -54,11 +59,11 @@ def build_app(
         return as_json(page, 503 if reasons else 200)
 
     async def metrics(_: Request) -> Response:
-        """Prometheus text exposition."""
+        """Prometheus metrics."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     async def debug_state(_: Request) -> Response:
-        """What the process knows and does."""
+        """What the process knows and does, as JSON."""
         return as_json(state())
 
     async def refused(_: Request, error: Exception) -> Response:
@@ -66,14 +71,14 @@ def build_app(
         assert isinstance(error, HTTPException)
         return as_json({"error": error.detail}, error.status_code, error.headers)
 
+    every_tier = [
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        Route("/metrics", metrics),
+        Route("/debug/state", debug_state),
+    ]
     return Starlette(
-        routes=[
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
-            Route("/metrics", metrics),
-            Route("/debug/state", debug_state),
-            *routes,
-        ],
+        routes=with_index([*every_tier, *routes], title),
         exception_handlers={HTTPException: refused},
     )
 

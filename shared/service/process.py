@@ -122,6 +122,7 @@ class Service:
             self._state,
             self.routes(),
             self.configurations,
+            title=f"pointsman {self.tier} {self.id}, version {VERSION}",
         )
         admin = AdminServer(app, self.common.admin_host, self.common.admin_port)
         self.admin_port = admin.port

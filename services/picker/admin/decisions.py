@@ -40,13 +40,15 @@ class DecisionRing:
 
 
 def decision_routes(ring: DecisionRing) -> list[Route]:
-    """`/debug/decisions`: the newest, a summary each; `/debug/decisions/{request id}`: in full, with every score."""
+    """The last decisions, and those on one request."""
 
     async def decisions(request: Request) -> Response:
+        """The last decisions, the newest first, a summary each; `?limit=` says how many."""
         newest = ring.newest(_limit(request, default=100, most=1000))
         return as_json({"total": ring.total, "decisions": [one.summary() for one in newest]})
 
     async def decision(request: Request) -> Response:
+        """Decisions on a request id in full: what each filter removed, and every score with its weight."""
         request_id = request.path_params["request_id"]
         found = ring.of_request(request_id, _limit(request, default=10, most=100))
         if not found:

@@ -9,6 +9,9 @@ import httpx
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from shared.config.problems import Invalid
 from shared.service.admin import AdminServer, build_app
@@ -58,6 +61,36 @@ async def test_what_is_amiss_without_standing_in_the_way_is_a_note(
     readiness.mention("configuration", lambda: "the last good one holds")
     answer = await client.get("/readyz")
     assert (answer.status_code, answer.json()["notes"]) == (200, {"configuration": "the last good one holds"})
+
+
+async def test_the_root_lists_every_path_with_a_line_from_its_handler(readiness: Readiness) -> None:
+    async def things(_: Request) -> Response:
+        """What things there are.
+
+        More than a line would hold.
+        """
+        return Response()
+
+    async def thing(_: Request) -> Response:
+        """One thing."""
+        return Response()
+
+    routes = [Route("/debug/things", things), Route("/debug/things/{thing_id:path}", thing), Route("/other", thing)]
+    app = build_app(readiness, CollectorRegistry(), dict, routes, title="pointsman shop")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        root, debug = (await client.get("/")).text, (await client.get("/debug")).text
+    assert root.splitlines()[0] == debug.splitlines()[0] == "pointsman shop"
+    pages = [
+        {path.strip(): meaning for path, _, meaning in (line.partition("  ") for line in page.splitlines()[2:])}
+        for page in (root, debug)
+    ]
+    everything, below_debug = ({path: text.strip() for path, text in page.items()} for page in pages)
+    assert list(everything) == [
+        *("/", "/debug", "/healthz", "/readyz", "/metrics", "/debug/state"),
+        *("/debug/things", "/debug/things/{thing id}", "/other"),
+    ]
+    assert everything["/debug/things"] == "What things there are."
+    assert list(below_debug) == ["/debug/state", "/debug/things", "/debug/things/{thing id}"]
 
 
 async def test_metrics_are_in_prometheus_text_format(client: httpx.AsyncClient) -> None:

@@ -1,0 +1,36 @@
+"""The lists of paths on the admin ports of the three tiers."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.testclient import TestClient
+
+from services.collector.app import CollectorService
+from services.collector.settings import CollectorSettings
+from services.picker.app import PickerService
+from services.picker.settings import PickerSettings
+from services.watcher.app import WatcherService
+from services.watcher.settings import WatcherSettings
+from shared.service import Service
+from shared.service.admin import build_app
+
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
+SERVICES: dict[str, Callable[[], Service]] = {
+    "watcher": lambda: WatcherService(WatcherSettings()),
+    "collector": lambda: CollectorService(CollectorSettings()),
+    "picker": lambda: PickerService(PickerSettings()),
+}
+
+
+@pytest.mark.parametrize("tier", SERVICES)
+def test_every_path_of_a_tier_is_described_on_its_port_and_in_the_documentation(tier: str) -> None:
+    service = SERVICES[tier]()
+    app = build_app(service.readiness, CollectorRegistry(), service.state, service.routes())
+    _, _, *lines = TestClient(app).get("/").text.splitlines()
+    assert len(lines) == 6 + len(service.routes())
+    for line in lines:
+        path, _, meaning = line.partition("  ")
+        assert meaning.strip().endswith("."), line
+        assert f"`{path.strip()}`" in OPERATIONS.read_text(encoding="utf-8")

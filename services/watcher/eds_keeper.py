@@ -27,6 +27,8 @@ class EdsKeeper:
         self._file = EdsFile(path)
         self._endpoints: tuple[Endpoint, ...] = ()
         self._wake = asyncio.Event()
+        self._created = False
+        """Whether there was no file before `create`."""
         self.error = ""
         """Why the file isn't as it should be; empty when it is."""
 
@@ -35,18 +37,33 @@ class EdsKeeper:
         self._endpoints = tuple(endpoints)
         self._wake.set()
 
-    async def start(self, *, replace: bool) -> None:
-        """Write the file; with `replace` false only where there is none, for Envoy doesn't start without.
+    async def create(self) -> None:
+        """Where there is no file, write one without endpoints: Envoy doesn't start without a file, and it may take long
+        to find out what the endpoints are. A file that is there stays as it is.
 
         Raises `Invalid` when it can't be written.
         """
         try:
             await asyncio.to_thread(self._file.check)
-            if replace or not self._file.exists():
+            if not self._file.exists():
+                await self._write()
+                self._created = True
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    async def start(self, *, replace: bool) -> None:
+        """Write what shall be in the file; with `replace` false only in place of what `create` has written.
+
+        Raises `Invalid` when it can't be written.
+        """
+        try:
+            if replace or self._created:
                 await self._write()
         except OSError as error:
-            problem = Problem("--eds-file", f"{self._path!r} can't be written: {error.strerror or error}")
-            raise Invalid([problem]) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> Invalid:
+        return Invalid([Problem("--eds-file", f"{self._path!r} can't be written: {error.strerror or error}")])
 
     async def run(self) -> None:
         """Write when there is something new, and when the file is gone."""

@@ -61,6 +61,14 @@ def test_pickers_of_compose_are_those_of_envoys_configuration() -> None:
     assert named == {name for name in SERVICES if name.startswith("picker-")}
 
 
+def test_envoy_of_compose_waits_for_the_file_that_the_watcher_writes() -> None:
+    """Without it Envoy exits at its start."""
+    [path] = re.findall(r"path_config_source: {path: (.+?)}", (ROOT / "deploy/envoy/standalone.yaml").read_text())
+    assert f"--eds-file={path}" in SERVICES["watcher"]["command"]
+    assert SERVICES["watcher"]["healthcheck"]["test"] == ["CMD", "test", "-e", path]
+    assert SERVICES["envoy"]["depends_on"]["watcher"] == {"condition": "service_healthy"}
+
+
 def test_prometheus_scrapes_every_process_of_compose() -> None:
     scraped = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
     tiers = ("watcher", "collector", "picker", "envoy")

@@ -4,17 +4,20 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces, PickerAddress
+from services.watcher.app import WatcherService
+from services.watcher.settings import WatcherSettings
 from tests.nats import NatsServer, free_port
 from tests.protocol.watcher.harness import CONVERGED, model_servers, replace, watcher
+from tests.waiting import eventually
 
 TEXT = "endpoints:\n- {name: a, address: 127.0.0.1, port: 8001}\n- {name: b, address: '::1', port: 8002}\n"
 
 
-async def test_envoy_has_the_endpoints_of_the_file_and_follows_it(nats: NatsServer, tmp_path: Path) -> None:
-    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
-    path.write_text(TEXT)
-    places = EnvoyPlaces(
+def _places(eds: Path) -> EnvoyPlaces:
+    return EnvoyPlaces(
         port=free_port(),
         admin_port=free_port(),
         stats_port=free_port(),
@@ -22,6 +25,12 @@ async def test_envoy_has_the_endpoints_of_the_file_and_follows_it(nats: NatsServ
         eds_file=eds,
         picker_tls=None,
     )
+
+
+async def test_envoy_has_the_endpoints_of_the_file_and_follows_it(nats: NatsServer, tmp_path: Path) -> None:
+    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
+    path.write_text(TEXT)
+    places = _places(eds)
 
     async def sees(expected: set[str]) -> None:
         deadline = time.monotonic() + CONVERGED
@@ -37,3 +46,62 @@ async def test_envoy_has_the_endpoints_of_the_file_and_follows_it(nats: NatsServ
         await sees(set())
         path.write_text(TEXT)
         await sees({"127.0.0.1:8001", "[::1]:8002"})
+
+
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+clusters: [{{name: away, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
+contexts: [{{name: away, context: {{cluster: away, user: ""}}}}]
+current-context: away
+"""
+
+
+async def test_envoy_starts_right_after_a_watcher_that_has_neither_nats_nor_a_cluster(tmp_path: Path) -> None:
+    config, eds = tmp_path / "kubeconfig", tmp_path / "eds.json"
+    config.write_text(KUBECONFIG.format(port=free_port()))
+    nowhere, places = f"nats://127.0.0.1:{free_port()}", _places(eds)
+    async with (
+        watcher(nowhere, kubernetes=True, kubeconfig=str(config), eds_file=str(eds)),
+        Envoy(tmp_path, STANDALONE, places),
+    ):
+        assert await model_servers(places.admin_port) == set()
+
+
+@pytest.mark.parametrize("before", [b"", b"what an earlier watcher has written"], ids=["no file", "a file"])
+async def test_while_names_are_looked_up_there_is_a_file_and_one_that_was_there_stays(
+    tmp_path: Path, before: bytes
+) -> None:
+    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
+    path.write_text("endpoints:\n- {name: a, address: a.example, port: 8001}\n")
+    if before:
+        eds.write_bytes(before)
+    answered = asyncio.Event()
+
+    async def lookup(host: str) -> list[str]:
+        await answered.wait()
+        return ["127.0.0.1"]
+
+    settings = WatcherSettings(
+        nats_url=(f"nats://127.0.0.1:{free_port()}",),
+        admin_host="127.0.0.1",
+        admin_port=0,
+        endpoints_file=str(path),
+        eds_file=str(eds),
+    )
+    places = _places(eds)
+    service = WatcherService(settings, lookup)
+    life = asyncio.create_task(service.serve())
+    try:
+        if before:
+            await eventually(lambda: service.state()["names"], "the names")
+            assert eds.read_bytes() == before
+        else:
+            await eventually(eds.exists, "the file")
+            async with Envoy(tmp_path, STANDALONE, places):
+                assert await model_servers(places.admin_port) == set()
+        answered.set()
+        await eventually(lambda: b"127.0.0.1" in eds.read_bytes(), "the address")
+    finally:
+        service.stop()
+        assert await life == 0

@@ -74,7 +74,7 @@ class PickerService(Service):
         self._settings = settings
         self._plugins = Registry.installed() if plugins is None else plugins
         self._random = np.random.default_rng(settings.seed)
-        self.view = View()
+        self.view = View(settings.unhealthy_expiry)
         self.ring = DecisionRing(settings.decisions_kept)
         self.metrics = PickerMetrics(
             self.registry,
@@ -127,6 +127,7 @@ class PickerService(Service):
         self._load_published = 0.0
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
+        self.readiness.mention("endpoints", self.view.health.note)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
         self.readiness.mention("id", lambda: self.namesake.problem(time.monotonic()))
         self.grpc = ExtProcServer(
@@ -310,6 +311,7 @@ class PickerService(Service):
             for peer in self.view.in_flight.expire(time.monotonic()):
                 log.info("peer.expired", peer=peer)
             self.view.prefixes.sweep()
+            self.view.health.refresh(time.monotonic())
             self.metrics.forget_endpoints()
 
 

@@ -27,15 +27,17 @@ class Reachability:
         self._page_at = max(self._page_at, at)
         self.unreachable = False
 
-    def failed(self, source: str, kind: Failure, at: float) -> None:
-        """A scrape that began at `at` brought no page."""
+    def failed(self, source: str, kind: Failure, at: float) -> bool:
+        """A scrape that began at `at` brought no page; whether it shows that the server is unreachable. An error shows
+        nothing: it neither makes a server reachable nor confirms that it isn't."""
         if kind not in SILENT:
             self._rows.pop(source, None)
-            return
+            return False
         count, since = self._rows.get(source, (0, at))
         self._rows[source] = count + 1, since
         if count + 1 >= self._threshold and since > self._page_at:
             self.unreachable = True
+        return self.unreachable
 
     def __repr__(self) -> str:
         return f"<Reachability {'unreachable' if self.unreachable else 'reachable'} {self._rows}>"

@@ -222,13 +222,13 @@ class Scraper:
             page = await self._client.get(target.url, target.source.tls)
             target.duration = self._clock() - started
             target.page_bytes = len(page)
-            await target.reader.read(page, started)
             changed = False
-            for binding in target.bindings:
-                changed |= binding.store(watched.attributes, started)
             if target.source.OF_SERVER:
                 watched.reachability.answered(target.source.name, started)
-                changed |= watched.attributes.put(REACHABLE, 1.0, started)
+                changed = watched.attributes.put(REACHABLE, 1.0, started)
+            await target.reader.read(page, started)
+            for binding in target.bindings:
+                changed |= binding.store(watched.attributes, started)
             ok = True
         except ScrapeError as error:
             self._failed(target, watched, error.kind, str(error), started)
@@ -261,10 +261,8 @@ class Scraper:
         target.error_at = self._clock()
         target.failures[kind] += 1
         self.failures[kind] += 1
-        if target.source.OF_SERVER:
-            watched.reachability.failed(target.source.name, kind, started)
-            if watched.reachability.unreachable:
-                self._on_scraped(watched, watched.attributes.put(REACHABLE, 0.0, target.error_at))
+        if target.source.OF_SERVER and watched.reachability.failed(target.source.name, kind, started):
+            self._on_scraped(watched, watched.attributes.put(REACHABLE, 0.0, target.error_at))
 
     async def close(self) -> None:
         """Stop scraping; what is under way is given up."""

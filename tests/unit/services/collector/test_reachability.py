@@ -56,3 +56,10 @@ def test_a_server_with_several_sources_is_reachable_while_one_brings_pages(
     events: list[str], unreachable: bool
 ) -> None:
     assert after(*events) is unreachable
+
+
+def test_an_error_after_refusals_doesnt_confirm_that_the_server_is_unreachable() -> None:
+    """Where it answers with errors from then on, what pickers were told gets old."""
+    made = Reachability(2)
+    assert [made.failed("m", Failure.CONNECT, at) for at in range(3)] == [False, True, True]
+    assert not made.failed("m", Failure.STATUS, 3)

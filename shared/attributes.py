@@ -68,6 +68,9 @@ SERVED_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("/v1/models", "model
 """Models that the server answers for, by the names that requests give: base models and LoRA adapters."""
 GPU_UTILIZATION = AttributeKey("GPUUtilization", "dcgm-extractor", float)
 """Share of time in which the busiest of the endpoint's GPUs computed something, 0 to 1."""
+REACHABLE = AttributeKey("Reachable", "collector", float)
+"""1 as of the last scrape of the model server that brought a page; 0 as of the last failed one, when so many in a row
+were refused or timed out that the server seems to be down."""
 
 STANDARD_KEYS: tuple[AttributeKey[Any], ...] = (
     WAITING_QUEUE_SIZE,

@@ -72,7 +72,11 @@ class CollectorService(Service):
         self._publisher = FramePublisher(self.bus, subjects, self._pool, self.id)
         self._client = Client(settings.scrape_timeout, settings.page_limit)
         self.scraper = Scraper(
-            self._client, self._on_scraped, interval=settings.interval, backoff=settings.backoff_limit
+            self._client,
+            self._on_scraped,
+            interval=settings.interval,
+            backoff=settings.backoff_limit,
+            failure_threshold=settings.failure_threshold,
         )
         self.sender = FrameSender(
             self._publisher,

@@ -91,6 +91,8 @@ class PollingSource(Plugin):
     TIER = Tier.COLLECTOR
     OUTPUT: ClassVar[str]
     """The format that it gives."""
+    OF_SERVER: ClassVar[bool] = True
+    """Whether it asks the model server itself, so that no answer means that the server is down."""
 
     @property
     def interval(self) -> float | None:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from services.collector.http.client import Failure
 from services.collector.page.selection import Outcome
 from services.collector.scraper import Scraper
+from shared.attributes import REACHABLE
 from shared.bus.frame_sender import FrameSender
 
 
@@ -88,12 +89,19 @@ class CollectorMetrics(Collector):
             "Age of the attribute that was longest not found on the endpoint's pages",
             labels=["endpoint"],
         )
+        reachable = GaugeMetricFamily(
+            "pointsman_collector_endpoint_reachable",
+            "0 after --failure-threshold scrapes of the model server that were refused or timed out, 1 after a page",
+            labels=["endpoint"],
+        )
         outcomes: Counter[tuple[str, str, Outcome]] = Counter()
         for watched in self._scraper.watched.values():
             id = watched.endpoint.id
             samples = watched.attributes.items()
             if samples:
                 value_age.add_metric([id], max(sample.age(now) for _, sample in samples))
+            if (answers := watched.attributes.get(REACHABLE)) is not None:
+                reachable.add_metric([id], answers)
             for target in watched.targets:
                 values = [id, target.source.name]
                 up.add_metric(values, target.up)
@@ -111,7 +119,7 @@ class CollectorMetrics(Collector):
                         engine.add_metric([*values, described["engine"], described.get("engine_chosen_by", "")], 1)
                 for finding in target.findings():
                     outcomes[target.source.name, finding.attribute, finding.outcome] += 1
-        yield from (up, duration, size, page_age, failures, failure_age, engine, value_age)
+        yield from (up, duration, size, page_age, failures, failure_age, engine, value_age, reachable)
         yield _attributes(outcomes)
 
 

@@ -18,8 +18,9 @@ from yarl import URL
 from services.collector.http.client import Client, Failure, ScrapeError
 from services.collector.interfaces import Binding, Finding
 from services.collector.pipeline import Feed, Pipeline
+from services.collector.reachability import Reachability
 from services.collector.schedule import Schedule, phase
-from shared.attributes import AttributeMap
+from shared.attributes import REACHABLE, AttributeMap
 from shared.model import Endpoint
 
 log = structlog.get_logger(__name__)
@@ -76,9 +77,10 @@ class Target:
 class Watched:
     """What the collector knows of one of its endpoints."""
 
-    def __init__(self, endpoint: Endpoint, pipeline: Pipeline) -> None:
+    def __init__(self, endpoint: Endpoint, pipeline: Pipeline, failure_threshold: int) -> None:
         self.endpoint = endpoint
         self.attributes = AttributeMap()
+        self.reachability = Reachability(failure_threshold)
         self.targets = [Target(endpoint, feed) for feed in pipeline.feeds]
 
     def __repr__(self) -> str:
@@ -88,8 +90,10 @@ class Watched:
 class Scraper:
     """Scrapes a set of endpoints through a pipeline; both can be replaced at any time.
 
-    `on_scraped(watched, changed)` is called after each page, `changed` when any value is another than before.
-    `interval` is that of sources that have none of their own; `backoff` the longest pause after failures, both seconds.
+    `on_scraped(watched, changed)` is called after each page, `changed` when any value is another than before, and
+    after each failed scrape of a server that can't be reached. `interval` is that of sources that have none of their
+    own; `backoff` the longest pause after failures, both seconds. After `failure_threshold` scrapes in a row that were
+    refused or timed out, a server can't be reached.
     """
 
     def __init__(
@@ -99,11 +103,13 @@ class Scraper:
         *,
         interval: float,
         backoff: float,
+        failure_threshold: int = 3,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._on_scraped = on_scraped
         self._interval = interval
+        self._failure_threshold = failure_threshold
         self._clock = clock
         self._pipeline = Pipeline()
         self._schedule: Schedule[Target] = Schedule(backoff)
@@ -135,6 +141,8 @@ class Scraper:
         former, kept, now = self.watched, pipeline.keys, self._clock()
         self.assign({})
         self.assign({id: one.endpoint for id, one in former.items()})
+        if any(feed.source.OF_SERVER for feed in pipeline.feeds):
+            kept |= {REACHABLE}
         for id, one in self.watched.items():
             for key, sample in former[id].attributes.items():
                 if sample.value is not None and key not in kept:
@@ -168,7 +176,7 @@ class Scraper:
         return all(_read(one, feed) == _read(other, feed) for feed in self._pipeline.feeds)
 
     def _begin(self, endpoint: Endpoint) -> Watched:
-        watched = Watched(endpoint, self._pipeline)
+        watched = Watched(endpoint, self._pipeline, self._failure_threshold)
         now = self._clock()
         for target in watched.targets:
             self._owner[target] = watched
@@ -214,16 +222,19 @@ class Scraper:
             page = await self._client.get(target.url, target.source.tls)
             target.duration = self._clock() - started
             target.page_bytes = len(page)
-            await target.reader.read(page, started)
             changed = False
+            if target.source.OF_SERVER:
+                watched.reachability.answered(target.source.name, started)
+                changed = watched.attributes.put(REACHABLE, 1.0, started)
+            await target.reader.read(page, started)
             for binding in target.bindings:
                 changed |= binding.store(watched.attributes, started)
             ok = True
         except ScrapeError as error:
-            self._failed(target, watched, error.kind, str(error))
+            self._failed(target, watched, error.kind, str(error), started)
         except Exception as error:
             log.exception("scrape.crashed", endpoint=watched.endpoint.id, source=target.source.name)
-            self._failed(target, watched, Failure.INTERNAL, f"{type(error).__name__}: {error}")
+            self._failed(target, watched, Failure.INTERNAL, f"{type(error).__name__}: {error}", started)
         target.task = None
         if ok:
             if target.error:
@@ -235,7 +246,7 @@ class Scraper:
         self._schedule.finished(target, ok, self._clock())
         self._arm()
 
-    def _failed(self, target: Target, watched: Watched, kind: Failure, message: str) -> None:
+    def _failed(self, target: Target, watched: Watched, kind: Failure, message: str, started: float) -> None:
         if message != target.error:
             # Once a reason, not once a scrape: a dead endpoint fails again and again.
             log.warning(
@@ -250,6 +261,8 @@ class Scraper:
         target.error_at = self._clock()
         target.failures[kind] += 1
         self.failures[kind] += 1
+        if target.source.OF_SERVER and watched.reachability.failed(target.source.name, kind, started):
+            self._on_scraped(watched, watched.attributes.put(REACHABLE, 0.0, target.error_at))
 
     async def close(self) -> None:
         """Stop scraping; what is under way is given up."""

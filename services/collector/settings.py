@@ -56,6 +56,14 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
         Duration,
         Meta(description="longest time between two attempts at an endpoint that keeps failing, if not the interval"),
     ] = 1.0
+    failure_threshold: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="scrapes of a model server that are refused or time out in a row, after which pickers rank it "
+            "behind all others until the next scrape that brings a page",
+        ),
+    ] = 3
     gather: Annotated[
         Duration, Meta(description="how long a change waits for others, to travel in one frame with them")
     ] = 0.002

@@ -77,7 +77,7 @@ class PickerService(Service):
         self._settings = settings
         self._plugins = Registry.installed() if plugins is None else plugins
         self._random = np.random.default_rng(settings.seed)
-        self.view = View()
+        self.view = View(settings.unhealthy_expiry)
         self.ring = DecisionRing(settings.decisions_kept)
         self.metrics = PickerMetrics(
             self.registry,
@@ -134,6 +134,7 @@ class PickerService(Service):
         self._load_published = 0.0
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
+        self.readiness.mention("endpoints", self.view.health.note)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
         self._vanished = Vanished()
         self.readiness.mention("metrics", self._vanished.problem)
@@ -324,6 +325,7 @@ class PickerService(Service):
                 log.info("peer.expired", peer=peer)
             self.view.prefixes.sweep()
             self._look_for_vanished()
+            self.view.health.refresh(time.monotonic())
             self.metrics.forget_endpoints()
 
     def _look_for_vanished(self) -> None:

@@ -4,11 +4,13 @@ It keeps the arrays that the plugins worked with and turns them into words only 
 keeps little: decisions outlive their requests, and neither prompts nor whatever else a client may make large may stay.
 """
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from math import inf, isfinite
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from services.picker.requests.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import Reading
@@ -52,6 +54,31 @@ class Asked(Struct, frozen=True):
         )
 
 
+class Progress(Struct):
+    """What has become of a request since it was decided: the only part of a decision that changes."""
+
+    served_by: str = ""
+    """`first choice`, `fallback`, `other` or `unknown`; empty before the response begins."""
+    endpoint: str = ""
+    """The id of the endpoint that served, or its address where no endpoint has it; empty when that isn't known."""
+    status: int | None = None
+    """Of the response."""
+    seconds: float | None = None
+    """From the request's headers to its end; None while it is under way."""
+    aborted: bool = False
+    """Whether it ended before its response was complete."""
+    placements: tuple[Callable[[str], None], ...] = ()
+    """What producers want to be told when another endpoint serves than the first choice: its id. Empty once it is known
+    who serves."""
+
+    @property
+    def state(self) -> str:
+        """`under way`, `aborted` or `completed`."""
+        if self.seconds is None:
+            return "under way"
+        return "aborted" if self.aborted else "completed"
+
+
 class Decision(Struct, frozen=True, kw_only=True):
     """One request's decision. Rows are positions in `layout`."""
 
@@ -82,6 +109,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     """When the readings were taken."""
     seconds: float = 0.0
     """What the decision took."""
+    progress: Progress = field(default_factory=Progress)
 
     @property
     def picked(self) -> tuple[int, ...]:
@@ -90,10 +118,12 @@ class Decision(Struct, frozen=True, kw_only=True):
         return run.picked if run is not None else ()
 
     def summary(self) -> dict[str, Any]:
-        """One line's worth: what, where to, why not."""
+        """One line's worth: what, where to, why not, and what became of it."""
+        progress = self.progress
         fields: dict[str, Any] = {
             "request_id": self.asked.id,
-            "at": self.at,
+            "at": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "state": progress.state if isinstance(self.outcome, Route) else "refused",
             "model": self.asked.model,
             "target_model": self.model[:SHOWN],
             "priority": self.priority,
@@ -102,12 +132,16 @@ class Decision(Struct, frozen=True, kw_only=True):
         if isinstance(self.outcome, Route):
             fields["destinations"] = list(self.outcome.destinations)
             fields["endpoint"] = self.layout.endpoints[self.picked[0]].id if self.picked else ""
+            fields["served_by"] = progress.served_by or None
+            fields["served_endpoint"] = progress.endpoint or None
+            fields["status"] = progress.status
         else:
             fields["refused"] = {
                 "status": self.outcome.status,
                 "message": self.outcome.message,
                 "reason": self.outcome.reason,
             }
+        fields["duration_seconds"] = None if progress.seconds is None else round(progress.seconds, 6)
         return fields
 
     def explain(self) -> dict[str, Any]:
@@ -159,6 +193,9 @@ class Decision(Struct, frozen=True, kw_only=True):
             "endpoints": endpoints,
             "picker": run.picker,
             "picked": [self.layout.endpoints[row].id for row in run.picked],
+            "ranked_last": {
+                self.layout.endpoints[row].id: run.unhealthy[row] for row in run.rows.tolist() if row in run.unhealthy
+            },
         }
 
     def _explain_reading(self, reading: Reading) -> dict[str, Any]:

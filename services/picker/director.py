@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.admission.detector import SaturationDetector
-from services.picker.decision import Asked, Decision
+from services.picker.decision import Asked, Decision, Progress
 from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.requests.request import Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
@@ -34,6 +34,7 @@ class _Course(Struct, frozen=True):
     runs: dict[str, ProfileRun] = {}
     primary: str = ""
     tokens: int = 0
+    placements: tuple[Callable[[str], None], ...] = ()
 
 
 class Director:
@@ -92,6 +93,7 @@ class Director:
             at=self._wall_clock(),
             monotonic=now,
             seconds=perf_counter() - started,
+            progress=Progress(placements=course.placements),
         )
 
     def _course(self, cycle: Cycle, rewrite: str) -> "_Course":
@@ -120,7 +122,8 @@ class Director:
             model=cycle.model if cycle.model != content.model else None,
             client_model=content.model,
         )
-        return _Course(route, saturation, runs, primary, self.scheduler.picked(cycle, picked[0]))
+        tokens, placements = self.scheduler.picked(cycle, picked[0])
+        return _Course(route, saturation, runs, primary, tokens, placements)
 
     def refuse(self, request: Request, refusal: Refusal, view: View, now: float) -> Decision:
         """The decision that a request which can't be read is refused."""

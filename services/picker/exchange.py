@@ -103,9 +103,14 @@ class Desk:
         else:
             decision = pipeline.director.refuse(request, unreadable, self.view, now)
         self.ring.add(decision)
+        return decision
+
+    def ended(self, decision: Decision, seconds: float, *, aborted: bool = False) -> None:
+        """The request of this decision is over, `seconds` after its headers."""
+        progress = decision.progress
+        progress.seconds, progress.aborted, progress.placements = seconds, aborted, ()
         if self.log_decisions:
             log.info("request.decided", **decision.summary())
-        return decision
 
     def __repr__(self) -> str:
         return f"<Desk {self.open} open, {self.pipeline!r}>"
@@ -189,29 +194,41 @@ class Exchange:
             self._conversation.route(decision.outcome, self._reader, desk.observes)
         else:
             self._conversation.refuse(decision.outcome)
+            desk.ended(decision, desk.clock() - self._started)
         self._counted = desk.metrics.decided(decision, desk.clock() - now)
 
     def _on_response(self, event: ResponseStarted) -> None:
-        """The charge moves to the endpoint that really serves."""
+        """The charge, and the prompt's prefix, move to the endpoint that really serves."""
         if self._charge is None or self._decision is None:
             return
         if self._counted is not None:
             self._counted.status = event.status
-        assert isinstance(self._decision.outcome, Route)
-        destinations = self._decision.outcome.destinations
-        served = event.served
-        if served == destinations[0]:
-            self._desk.metrics.served("first choice")
-        elif served is None:
-            self._desk.metrics.served("unknown")
+        decision, view = self._decision, self._desk.view
+        assert isinstance(decision.outcome, Route)
+        destinations, progress = decision.outcome.destinations, decision.progress
+        served, first = event.served, decision.layout.endpoints[decision.picked[0]]
+        progress.status = event.status
+        placements, progress.placements = progress.placements, ()
+        if served is None:
+            progress.served_by = "unknown"
+        elif served == destinations[0]:
+            progress.served_by, progress.endpoint = "first choice", first.id
         else:
-            self._desk.metrics.served("fallback" if served in destinations else "other")
+            progress.served_by, progress.endpoint = "fallback" if served in destinations else "other", served
             # the endpoint may have gone since the pick; a name that neither layout knows is a proxy's on the way
-            for layout in (self._desk.view.layout, self._decision.layout):
+            for layout in (view.layout, decision.layout):
                 row = layout.row_of_authority(served)
                 if row is not None:
-                    self._charge.move(layout.endpoints[row].id)
+                    progress.endpoint = layout.endpoints[row].id
+                    self._charge.move(progress.endpoint)
+                    for placement in placements:
+                        placement(progress.endpoint)
                     break
+        if progress.served_by == "fallback":
+            now = self._desk.clock()
+            for row in decision.picked[: destinations.index(served)]:
+                view.health.replace(decision.layout.endpoints[row], now)
+        self._desk.metrics.served(progress.served_by)
 
     def _on_response_body(self, now: float) -> None:
         """The prompt has been read; what it weighed is done with. A proxy that shows no bodies leaves it to the end."""
@@ -232,6 +249,8 @@ class Exchange:
             self._charge.release()
             if not event.aborted:
                 desk.metrics.completed(seconds)
+        if self._decision is not None:
+            desk.ended(self._decision, seconds, aborted=event.aborted)
         if self._counted is not None:
             if self._counted.status is not None:
                 desk.metrics.response(observed=self._conversation.observed)

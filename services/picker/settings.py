@@ -80,6 +80,13 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
             "inference_pool_… and inference_extension_…"
         ),
     ] = True
+    unhealthy_expiry: Annotated[
+        PositiveDuration,
+        Meta(
+            description="an endpoint that seems to be down ranks last for this long at most, unless a failed scrape or "
+            "a fallback that served in its place shows it again"
+        ),
+    ] = 30.0
     load_interval: Annotated[
         PositiveDuration, Meta(description="a change of the load in flight is published after at most this time")
     ] = 0.02

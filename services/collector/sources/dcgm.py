@@ -30,6 +30,7 @@ class DcgmSource(MetricsSource):
 
     TYPE = "dcgm-data-source"
     STABILITY = Stability.ALPHA
+    OF_SERVER = False
     Parameters = DcgmParameters
     parameters: DcgmParameters
 

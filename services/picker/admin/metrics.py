@@ -211,6 +211,11 @@ class _Collector(Collector):
         picks = CounterMetricFamily(
             "pointsman_picker_picks", "How often an endpoint was the first choice", labels=["endpoint"]
         )
+        healthy = GaugeMetricFamily(
+            "pointsman_picker_endpoint_healthy",
+            "0 while decisions rank an endpoint behind all others, because it seems to be down",
+            labels=["endpoint"],
+        )
         newest = view.columns.newest()
         picked = self._metrics.requests.picks()
         for row, one in enumerate(layout.endpoints):
@@ -218,4 +223,5 @@ class _Collector(Collector):
             tokens.add_metric([one.id], float(view.in_flight.tokens[row]))
             age.add_metric([one.id], now - float(newest[row]))
             picks.add_metric([one.id], picked.get(one.id, 0))
-        yield from (requests, tokens, age, picks)
+            healthy.add_metric([one.id], row not in view.health.unhealthy)
+        yield from (requests, tokens, age, picks, healthy)

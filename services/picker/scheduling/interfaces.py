@@ -1,5 +1,6 @@
 """What a scheduling plugin implements. Each is plain synchronous code over arrays; none keeps the cycle."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from services.picker.scheduling.cycle import Cycle
@@ -67,8 +68,10 @@ class Producer(Plugin):
     def produce(self, cycle: Cycle) -> None:
         """Put what it produces into `cycle.attributes`."""
 
-    def picked(self, cycle: Cycle, row: int) -> None:
-        """The request goes to this endpoint."""
+    def picked(self, cycle: Cycle, row: int) -> Callable[[str], None] | None:
+        """The request goes to this endpoint. What is returned is called when another endpoint turns out to serve it,
+        with the id of that endpoint."""
+        return None
 
     def state(self) -> dict[str, Any]:
         """What `/debug/state` shows of it."""

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter, Picker, Scorer
+from services.picker.scheduling.ranking import pick_healthy_first
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
 from services.picker.state.layout import Floats, Rows
 
@@ -118,10 +119,10 @@ class Profile:
             started = ended
         if totals is None:
             totals = np.zeros(len(rows))
-        picked = self.picker.pick(cycle, rows, totals)
+        picked, unhealthy = pick_healthy_first(self.picker, cycle, rows, totals)
         self._observe_picker(perf_counter() - started)
         return ProfileRun(
-            self.name, candidates, tuple(filters), rows, tuple(steps), totals, self.picker.name, tuple(picked)
+            self.name, candidates, tuple(filters), rows, tuple(steps), totals, self.picker.name, picked, unhealthy
         )
 
     def __repr__(self) -> str:

@@ -1,5 +1,7 @@
 """What happened in a profile, step by step: enough to explain the pick, cheap enough to keep for every request."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from services.picker.state.layout import Floats, Rows
@@ -34,3 +36,6 @@ class ProfileRun(Struct, frozen=True):
     picker: str
     picked: tuple[int, ...]
     """Rows, the first choice first; empty when the filters left nothing."""
+    unhealthy: Mapping[int, str] = {}
+    """Rows that were ranked behind all others, and why; may name more rows than were candidates. Empty when all
+    candidates were alike."""

@@ -3,6 +3,7 @@
 Only producers whose product some plugin reads are run (`LoadedConfig.producers`): what nobody reads is not computed.
 """
 
+from collections.abc import Callable
 from time import perf_counter
 
 from services.picker.scheduling.cycle import Cycle
@@ -49,11 +50,11 @@ class Scheduler:
                 runs[name] = self._profiles[name].run(cycle, cycle.candidates)
         return runs, self._handler.primary(cycle, runs)
 
-    def picked(self, cycle: Cycle, row: int) -> int:
-        """Tell the producers where the request goes; the tokens that it weighs there."""
-        for producer in self.producers:
-            producer.picked(cycle, row)
-        return self._weigher.tokens(cycle, row)
+    def picked(self, cycle: Cycle, row: int) -> tuple[int, tuple[Callable[[str], None], ...]]:
+        """Tell the producers where the request goes: (the tokens that it weighs there, whom to tell of another endpoint
+        that serves it)."""
+        placements = [placed for one in self.producers if (placed := one.picked(cycle, row)) is not None]
+        return self._weigher.tokens(cycle, row), tuple(placements)
 
     def state(self) -> dict[str, object]:
         return {

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from services.picker.state.layout import Floats, Layout, Mask, Rows
-from shared.attributes import ALWAYS, AttributeMap
+from shared.attributes import ALWAYS, REACHABLE, AttributeMap
 from shared.bus.columns import Ages, unpack_ages, unpack_floats
 from shared.bus.messages import Frame
 
@@ -140,8 +140,10 @@ class Numbers:
         return moved
 
     def newest(self) -> Floats:
-        """Each endpoint's newest sample time over all attributes; minus infinity when there is none."""
-        newest: Floats = np.maximum.reduce(self._at, axis=0, initial=NEVER)
+        """Each endpoint's newest sample time over all attributes; minus infinity when there is none. Whether the server
+        can be reached isn't one of its metrics."""
+        lines = [line for line, name in enumerate(self.columns) if name != REACHABLE.wire]
+        newest: Floats = np.maximum.reduce(self._at[lines], axis=0, initial=NEVER)
         return newest
 
     def _lines_of(self, names: tuple[str, ...]) -> Rows:

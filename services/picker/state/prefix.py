@@ -44,8 +44,8 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}
         self._slots: dict[str, int] = {}
-        self._blocks: list[dict[int, None]] = []
-        """Each slot's hashes, least recently used first."""
+        self._blocks: list[dict[int, int]] = []
+        """Each slot's hashes, least recently used first, and how many placements stand behind each."""
         self._free: list[int] = []
         self._retired: list[int] = []
         self._layout = Layout()
@@ -96,18 +96,36 @@ class PrefixIndex:
         bit = 1 << slot
         blocks = self._blocks[slot]
         holders = self._holders
+        counts: list[int] = []
         for block in hashes:
-            if block in blocks:
-                del blocks[block]
-            else:
+            count = blocks.pop(block, 0)
+            if not count:
                 holders[block] = holders.get(block, 0) | bit
-        blocks.update(dict.fromkeys(reversed(hashes)))
+            counts.append(count + 1)
+        blocks.update(zip(reversed(hashes), reversed(counts), strict=True))
         if len(blocks) > capacity:
             # found in one go: looking for a dict's first key again and again costs more each time
             oldest = list(islice(blocks, len(blocks) - capacity))
             for block in oldest:
                 del blocks[block]
             self._drop(oldest, bit)
+
+    def withdraw(self, endpoint_id: str, hashes: Sequence[int]) -> None:
+        """A placement came to nothing: the endpoint never got these blocks by it. It keeps those that other placements
+        stand behind."""
+        slot = self._slots.get(endpoint_id)
+        if slot is None:
+            return
+        blocks = self._blocks[slot]
+        gone: list[int] = []
+        for block in hashes:
+            count = blocks.get(block, 0)
+            if count > 1:
+                blocks[block] = count - 1
+            elif count:
+                del blocks[block]
+                gone.append(block)
+        self._drop(gone, 1 << slot)
 
     def sweep(self, budget: int = RETIRED_SWEEP) -> None:
         """Remove up to `budget` blocks of endpoints that have gone; called from time to time."""

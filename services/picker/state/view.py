@@ -7,11 +7,12 @@ burst of endpoint changes costs one new layout, made when it is next read.
 from typing import Any
 
 from services.picker.state.columns import Columns
+from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight
 from services.picker.state.layout import Layout
 from services.picker.state.prefix import PrefixIndex
 from services.picker.state.rewrites import Rewrites
-from shared.attributes import AttributeMap
+from shared.attributes import REACHABLE, AttributeMap
 from shared.bus.messages import Frame, Load
 from shared.model import Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 
@@ -19,8 +20,9 @@ from shared.model import Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 class View:
     """Endpoints with their attributes, load and prefixes, and the resources that steer the pool's traffic."""
 
-    def __init__(self) -> None:
+    def __init__(self, unhealthy_expiry: float = EXPIRY) -> None:
         self.columns = Columns()
+        self.health = Health(self.columns, unhealthy_expiry)
         self.in_flight = InFlight()
         self.prefixes = PrefixIndex()
         self.pool: Pool | None = None
@@ -40,7 +42,7 @@ class View:
         if self._endpoints_changed:
             self._endpoints_changed = False
             layout = Layout(self.endpoints.values(), self._layout.generation + 1)
-            for part in (self.columns, self.in_flight, self.prefixes):
+            for part in (self.columns, self.in_flight, self.prefixes, self.health):
                 part.relayout(layout)
             self._layout = layout
             self._made_changed = True
@@ -117,6 +119,8 @@ class View:
         """Attributes from a collector, which were `extra_age` seconds longer under way than usual."""
         _ = self.layout  # changed endpoints first
         self.columns.apply(frame, now, extra_age)
+        if REACHABLE.wire in frame.columns or REACHABLE.wire in frame.absent:
+            self.health.refresh(now)
 
     def apply_load(self, load: Load, now: float) -> None:
         """A peer's load in flight, which arrived at `now`."""
@@ -132,6 +136,7 @@ class View:
                 "id": one.id,
                 "authority": one.authority,
                 "labels": one.labels,
+                "unhealthy": self.health.unhealthy.get(row),
                 "attributes": self.columns.of(row, now),
                 "inflight": {
                     "requests": int(self.in_flight.requests[row]),

@@ -92,7 +92,8 @@ async def pool(directory: Path, *, endpoints: int, pickers: int = 2, simulators:
         resources=RESOURCES,
         envoy=None,
         secure_serving=True,
-        flags={"picker": {"drain-delay": "0s"}},
+        # a server that a test kills goes on to be a first choice, so that its gateway has something to do
+        flags={"picker": {"drain-delay": "0s"}, "collector": {"failure-threshold": 1000}},
     )
     async with LocalStack(plan, directory) as stack, AsyncExitStack() as life:
         async with asyncio.timeout(10):

@@ -11,6 +11,7 @@ import pytest_asyncio
 from pointsman.local.services import Picker
 from pointsman.local.stack import LocalStack, StackPlan, simulators
 from tests.protocol.system.conftest import decision, nothing_in_flight
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -21,7 +22,7 @@ plugins:
 - type: random-picker
   parameters: {maxNumOfEndpoints: 3}
 """
-"""Nothing tells the picker that a server is dead, so it goes on to be a first choice."""
+"""No collector runs: that a server is dead the picker learns from fallbacks alone, and forgets it after a while."""
 DEAD = "model-2"
 REQUESTS = 30
 SERVED = 'pointsman_picker_served_total{by="'
@@ -35,7 +36,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Local
         collectors=0,
         pickers=1,
         configuration=CONFIGURATION,
-        flags={"picker": {"drain-delay": "500ms", "seed": 7}},
+        flags={"picker": {"drain-delay": "500ms", "seed": 7, "unhealthy-expiry": "500ms"}},
     )
     async with LocalStack(plan, tmp_path_factory.mktemp("fallbacks")) as started:
         await started[DEAD].kill()
@@ -48,12 +49,22 @@ async def served(picker: Picker) -> Counter[str]:
     return Counter({line.removeprefix(SERVED).partition('"')[0]: int(float(line.split()[-1])) for line in lines})
 
 
+async def forgotten(picker: Picker) -> bool:
+    """Wait until the picker ranks no endpoint last."""
+
+    async def found() -> bool:
+        return all(one["unhealthy"] is None for one in (await picker.state())["endpoints"])
+
+    return await eventually(found, "no endpoint is unhealthy")
+
+
 async def test_every_request_is_answered_and_counted_by_who_served_it(
     stack: LocalStack, client: httpx.AsyncClient
 ) -> None:
     [picker] = stack.pickers
     before, expected = await served(picker), Counter[str]()
     for number in range(REQUESTS):
+        await forgotten(picker)
         body = {"model": "simulated", "prompt": f"request {number}", "max_tokens": 1}
         response = await client.post("/v1/completions", json=body)
         assert response.status_code == 200, response.text
@@ -61,10 +72,33 @@ async def test_every_request_is_answered_and_counted_by_who_served_it(
         first, by = made["endpoint"].removeprefix("default/"), response.headers["x-simulator-endpoint"]
         assert by != DEAD
         assert (by != first) is (first == DEAD)
-        expected["fallback" if first == DEAD else "first choice"] += 1
+        assert made["served_by"] == ("fallback" if first == DEAD else "first choice")
+        assert made["served_endpoint"] == f"default/{by}"
+        expected[made["served_by"]] += 1
     assert expected["fallback"] > 3, "the dead server was seldom chosen"
     await nothing_in_flight(stack.pickers)
     assert +(await served(picker) - before) == expected
+
+
+async def test_a_server_that_was_replaced_ranks_last_until_that_is_forgotten(
+    stack: LocalStack, client: httpx.AsyncClient
+) -> None:
+    """Requests go on until the dead server was tried, ranked last, forgotten and tried again."""
+    tried = last = 0
+    for number in range(20 * REQUESTS):
+        body = {"model": "simulated", "prompt": f"once {number}", "max_tokens": 1}
+        response = await client.post("/v1/completions", json=body)
+        assert response.status_code == 200, response.text
+        run = (await decision(stack.pickers, response.headers["x-request-id"]))["profiles"]["default"]
+        if run["ranked_last"]:
+            assert run["ranked_last"] == {f"default/{DEAD}": "a fallback served in its place"}
+            assert run["picked"].index(f"default/{DEAD}") == 2
+            last += 1
+        elif run["picked"][0] == f"default/{DEAD}":
+            tried += 1
+        if tried >= 2 and last >= 2:
+            return
+    pytest.fail(f"{DEAD} was tried {tried} times, and ranked last {last} times")
 
 
 async def test_the_load_is_charged_to_the_server_that_really_serves(
@@ -73,6 +107,7 @@ async def test_the_load_is_charged_to_the_server_that_really_serves(
     [picker] = stack.pickers
     body = {"model": "simulated", "prompt": "Where to?", "max_tokens": 30_000, "ignore_eos": True, "stream": True}
     for _ in range(REQUESTS):
+        await forgotten(picker)
         async with client.stream("POST", "/v1/completions", json=body) as response:
             arriving = response.aiter_bytes()  # kept: an iterator that is let go of closes the connection
             assert await anext(arriving)

@@ -4,6 +4,7 @@ Prompts are cut into blocks of estimated tokens, four bytes each. With `autoTune
 follow what the model servers report, the largest of the pool, so that every request is cut alike.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -11,6 +12,7 @@ from msgspec import Meta, Struct
 from services.picker.scheduling.cycle import BYTES_PER_TOKEN, PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.interfaces import Producer
 from services.picker.state.prefix import block_hashes
+from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, AttributeKey
 
 DEFAULT_BLOCK = 16
@@ -58,7 +60,8 @@ class ApproxPrefixParameters(Struct, frozen=True, rename="camel"):
 
 
 class ApproxPrefixProducer(Producer):
-    """Looks a prompt up before the pick, and adds it to the index afterwards."""
+    """Looks a prompt up before the pick, and adds it to the index afterwards: at once for the first choice, so that the
+    next request sees it, and for the endpoint that served instead when that is known."""
 
     TYPE = "approx-prefix-cache-producer"
     Parameters = ApproxPrefixParameters
@@ -88,17 +91,26 @@ class ApproxPrefixProducer(Producer):
         cycle.put(_HASHES, hashes)
         cycle.put(PREFIX_MATCH, PrefixMatch(matched, len(hashes), block))
 
-    def picked(self, cycle: Cycle, row: int) -> None:
+    def picked(self, cycle: Cycle, row: int) -> Callable[[str], None] | None:
         hashes, match = cycle.get(_HASHES), cycle.get(PREFIX_MATCH)
-        if hashes and match is not None:
-            matched = int(match.matched[row])
-            self.lookups += 1
-            self.blocks += match.total
-            self.hits += matched
-            endpoint = cycle.layout.endpoints[row]
-            index = cycle.view.prefixes
-            index.hits.add(self.name, matched, match.total, match.block_tokens * BYTES_PER_TOKEN)
-            index.add(endpoint.id, hashes, self._capacity(cycle, row, match.block_tokens))
+        if not hashes or match is None:
+            return None
+        matched, block = int(match.matched[row]), match.block_tokens
+        self.lookups += 1
+        self.blocks += match.total
+        self.hits += matched
+        first, view = cycle.layout.endpoints[row].id, cycle.view
+        index = view.prefixes
+        index.hits.add(self.name, matched, match.total, block * BYTES_PER_TOKEN)
+        index.add(first, hashes, self._capacity(view, row, block))
+
+        def served_by(id: str) -> None:
+            row = view.layout.index.get(id)
+            index.withdraw(first, hashes)
+            if row is not None:
+                index.add(id, hashes, self._capacity(view, row, block))
+
+        return served_by
 
     def state(self) -> dict[str, Any]:
         return {"lookups": self.lookups, "blocks": self.blocks, "hits": self.hits}
@@ -113,10 +125,10 @@ class ApproxPrefixProducer(Producer):
         tokens = self.parameters.max_prefix_tokens_to_match
         return max(tokens // block, 1) if tokens else self.parameters.max_prefix_blocks_to_match
 
-    def _capacity(self, cycle: Cycle, row: int, block: int) -> int:
+    def _capacity(self, view: View, row: int, block: int) -> int:
         """Blocks that the endpoint's cache holds: as many of ours as its own tokens make."""
         if self.parameters.auto_tune:
-            columns = cycle.view.columns
+            columns = view.columns
             blocks = columns.numbers(CACHE_NUM_BLOCKS.wire).values[row]
             size = columns.numbers(CACHE_BLOCK_SIZE.wire).values[row]
             if blocks > 0 and size > 0:

@@ -19,7 +19,7 @@ from services.collector.scraper import Scraper, Watched
 from services.collector.sources.dcgm import DcgmParameters, DcgmSource
 from services.collector.sources.http import Override
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
-from shared.attributes import GPU_UTILIZATION, WAITING_QUEUE_SIZE, AttributeKey
+from shared.attributes import GPU_UTILIZATION, REACHABLE, WAITING_QUEUE_SIZE, AttributeKey
 from shared.model import Endpoint
 from tests.unit.services.collector.waiting import until
 
@@ -67,6 +67,10 @@ async def hang() -> bytes:
 
 async def refuse() -> bytes:
     raise ScrapeError(Failure.CONNECT, "can't connect: refused")
+
+
+async def broken() -> bytes:
+    raise ScrapeError(Failure.STATUS, "status 503")
 
 
 async def gpu() -> bytes:
@@ -358,3 +362,50 @@ async def test_after_its_end_nothing_is_scraped() -> None:
         assert servers.flying["a"] == 0
         scraper.assign({"a": endpoint("a")})
         assert scraper.watched == {}
+
+
+async def test_a_server_that_refuses_is_reported_as_unreachable_until_it_brings_a_page() -> None:
+    servers = Servers()
+    servers.answers = {"a": page(1), "b": broken}
+    async with scraping(servers) as (scraper, watcher):
+        scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
+        attributes = scraper.watched["a"].attributes
+        await until(lambda: attributes.get(REACHABLE) == 1.0)
+        servers.answers["a"] = refuse
+        await until(lambda: attributes.get(REACHABLE) == 0.0)
+        assert watcher.told[-1] == ("a", True), "pickers hear of it at once"
+        sample = attributes.sample(REACHABLE)
+        assert sample is not None
+        await until(lambda: attributes.sample(REACHABLE) != sample)  # every failed scrape confirms it
+        servers.answers["a"] = page(1)
+        await until(lambda: attributes.get(REACHABLE) == 1.0)
+        assert scraper.watched["b"].attributes.get(REACHABLE) is None, "a server that answers with errors runs"
+        assert len(scraper.watched["b"].attributes) == 0
+
+
+async def test_an_exporter_beside_the_server_says_nothing_of_whether_that_is_reachable() -> None:
+    servers = Servers()
+    servers.answers = {"a": gpu}
+    exporter = DcgmSource("dcgm", DcgmParameters(interval=0.002))
+    async with scraping(servers, Pipeline((Feed(exporter, (DcgmExtractor("gpu"),)),), ("dcgm",))) as (scraper, _):
+        scraper.assign({"a": endpoint("a")})
+        watched = scraper.watched["a"]
+        await until(lambda: watched.targets[0].pages >= 1)
+        servers.answers["a"] = refuse
+        await until(lambda: watched.targets[0].failures[Failure.CONNECT] >= 5)
+        assert watched.attributes.get(REACHABLE) is None
+
+
+async def test_another_pipeline_doesnt_make_an_unreachable_server_reachable_unless_nobody_asks_it_any_more() -> None:
+    servers = Servers()
+    servers.answers = {"a": refuse}
+    async with scraping(servers) as (scraper, _):
+        scraper.assign({"a": endpoint("a")})
+        await until(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
+        scraper.use(pipeline("another"))
+        assert scraper.watched["a"].attributes.sample(REACHABLE) is None, "pickers keep what they were told"
+        await until(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
+        scraper.use(Pipeline((), ("nothing",)))
+        denied = scraper.watched["a"].attributes.sample(REACHABLE)
+        assert denied is not None
+        assert denied.value is None

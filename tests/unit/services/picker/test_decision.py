@@ -3,10 +3,12 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from services.picker.decision import SHOWN, SHOWN_SUBSET, Asked, Decision
+from services.picker.decision import SHOWN, SHOWN_SUBSET, Asked, Decision, Progress
 from services.picker.requests.request import Headers, Refusal, Request, Route
 from services.picker.scheduling.cycle import Reading
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
@@ -58,22 +60,52 @@ def test_what_isnt_a_finite_number_is_none() -> None:
 
 
 def test_a_routed_request_in_one_line() -> None:
-    assert decision([1, 2], at=5.0, seconds=0.00004, model="other").summary() == {
+    assert decision([1, 2], at=1_790_000_000.25, seconds=0.00004, model="other").summary() == {
         "request_id": "request-1",
-        "at": 5.0,
+        "at": "2026-09-21T14:13:20.250Z",
+        "state": "under way",
         "model": "model",
         "target_model": "other",
         "priority": 0,
         "microseconds": 40.0,
         "destinations": ["10.0.0.2:8000", "10.0.0.1:8000"],
         "endpoint": "a2",
+        "served_by": None,
+        "served_endpoint": None,
+        "status": None,
+        "duration_seconds": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("progress", "shown"),
+    [
+        (Progress(), ("under way", None, None, None, None)),
+        (Progress("fallback", "a1", 200), ("under way", "fallback", "a1", 200, None)),
+        (Progress("fallback", "a1", 200, 1.25), ("completed", "fallback", "a1", 200, 1.25)),
+        (Progress("unknown", "", 502, 0.5), ("completed", "unknown", None, 502, 0.5)),
+        (Progress(seconds=2.0, aborted=True), ("aborted", None, None, None, 2.0)),
+    ],
+)
+def test_a_record_says_what_has_become_of_the_request(progress: Progress, shown: tuple[Any, ...]) -> None:
+    summary = decision([1, 2], progress=progress).summary()
+    fields = ("state", "served_by", "served_endpoint", "status", "duration_seconds")
+    assert tuple(summary[field] for field in fields) == shown
+
+
+def test_a_record_says_which_endpoints_were_ranked_last_and_why() -> None:
+    made = decision([1, 2])
+    run = structs.replace(made.runs["p"], unhealthy={0: "why", 7: "no candidate"})
+    assert made.explain()["profiles"]["p"]["ranked_last"] == {}
+    explained = structs.replace(made, runs={"p": run}).explain()
+    assert explained["profiles"]["p"]["ranked_last"] == {"a1": "why"}
 
 
 def test_a_refused_request_in_one_line() -> None:
     refusal = Refusal(status=503, message="no endpoints", reason="rejected-no-endpoints")
     made = Decision(asked=Asked.of(request()), outcome=refusal, layout=pool().layout)
     assert made.summary()["refused"] == {"status": 503, "message": "no endpoints", "reason": "rejected-no-endpoints"}
+    assert made.summary()["state"] == "refused"
     assert made.picked == ()
     assert made.explain()["profiles"] == {}
 

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 from services.picker.exchange import Exchange
 from services.picker.extproc.messages import BodyMode
 from services.picker.pipeline import build
-from shared.attributes import WAITING_QUEUE_SIZE
+from services.picker.state.health import REPLACED
+from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE
 from shared.config import load
 from shared.model import ModelRewrite, RewriteRule, Target
 from tests.unit.services.picker.desk import REGISTRY, PickerDesk, destinations, refused
@@ -478,9 +479,116 @@ def test_the_usage_of_a_request_without_a_model_is_read_too() -> None:
 def test_decisions_are_logged_when_wanted(log_decisions: bool) -> None:
     world = World(log_decisions=log_decisions)
     with capture_logs() as logs:
-        world.routed()
+        exchange = world.routed()
+        assert not logs, "a request is logged when it is over"
+        world.now += 1.5
+        world.say(exchange, response_headers(served="10.0.0.2:8000", end=True))
+        exchange.end()
+        world.begin(headers(CHAT, modes=LEAN), body(b"{}", end=True))
     lines = [line for line in logs if line["event"] == "request.decided"]
-    assert [line["endpoint"] for line in lines] == (["a1"] if log_decisions else [])
+    shown = [(line["state"], line.get("served_endpoint"), line["duration_seconds"]) for line in lines]
+    assert shown == ([("completed", "a2", 1.5), ("refused", None, 0.0)] if log_decisions else [])
+
+
+@pytest.mark.parametrize(
+    ("said", "record"),
+    [
+        ([], ("under way", None, None, None, None)),
+        ([response_headers(served="10.0.0.1:8000")], ("under way", "first choice", "a1", 200, None)),
+        ([response_headers(502, served="10.0.0.3:8000", end=True)], ("completed", "fallback", "a3", 502, 2.0)),
+        ([response_headers(served="10.9.9.9:1", end=True)], ("completed", "other", "10.9.9.9:1", 200, 2.0)),
+        ([response_headers(end=True)], ("completed", "unknown", None, 200, 2.0)),
+        (["gone"], ("aborted", None, None, None, 2.0)),
+        ([response_headers(served="10.0.0.1:8000"), "gone"], ("completed", "first choice", "a1", 200, 2.0)),
+    ],
+)
+def test_a_record_says_who_served_with_what_status_and_how_long_it_took(
+    said: list[Any], record: tuple[Any, ...]
+) -> None:
+    world = World()
+    exchange = world.routed()
+    world.now += 2.0
+    for message in said:
+        if message == "gone":
+            exchange.end()
+        else:
+            world.say(exchange, message)
+    (kept,) = world.ring.newest(9)
+    summary = kept.summary()
+    fields = ("state", "served_by", "served_endpoint", "status", "duration_seconds")
+    assert tuple(summary[field] for field in fields) == record
+
+
+def choices(world: World) -> str:
+    """What a further request gets."""
+    return destinations(world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))[1])
+
+
+A1, A2, A3 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
+
+
+@pytest.mark.parametrize(
+    ("said", "then"),
+    [
+        ([response_headers(served=A1)], [A1, A2, A3]),
+        ([response_headers(served=A2)], [A2, A3, A1]),
+        ([response_headers(served=A3)], [A3, A1, A2]),
+        ([response_headers(served="10.9.9.9:1")], [A1, A2, A3]),
+        ([response_headers()], [A1, A2, A3]),
+        ([response_headers(503)], [A1, A2, A3]),
+        (["gone"], [A1, A2, A3]),
+    ],
+)
+def test_whom_a_fallback_had_to_replace_ranks_last_from_then_on(said: list[Any], then: list[str]) -> None:
+    """Of a request that nobody on the list, or nobody knows who, has served, nothing follows."""
+    world = World()
+    exchange = world.routed()
+    for message in said:
+        if message == "gone":
+            exchange.end()
+        else:
+            world.say(exchange, message)
+    exchange.end()
+    assert choices(world) == ",".join(then)
+
+
+def test_an_endpoint_that_was_replaced_is_the_first_choice_again_after_its_next_good_scrape() -> None:
+    world = World()
+    world.say(world.routed(), response_headers(served=A2))
+    ranked = {one["id"]: one["unhealthy"] for one in world.view.state(world.now)}
+    assert ranked == {"a1": REPLACED, "a2": None, "a3": None}
+    assert world.sample("pointsman_picker_endpoint_healthy", endpoint="a1") == 0
+    assert world.sample("pointsman_picker_endpoint_healthy", endpoint="a2") == 1
+    assert choices(world) == ",".join([A2, A3, A1])
+    world.now += 1.0
+    report(world.view, {REACHABLE: [1, 1, 1]}, now=world.now)
+    assert choices(world) == ",".join([A1, A2, A3])
+
+
+PREFIXES = DOCUMENT + "- type: prefix-cache-scorer\n"
+
+
+def held(world: World) -> list[int]:
+    return [one["prefix_blocks"] for one in world.view.state(world.now)]
+
+
+@pytest.mark.parametrize(("served", "moved"), [(A1, False), (A3, True), ("10.9.9.9:1", False), ("", False)])
+def test_a_prompt_is_remembered_where_it_was_served(served: str, moved: bool) -> None:
+    world = World(PREFIXES)
+    exchange = world.routed()
+    placed = held(world)
+    assert placed[0] > 0, "while the request is under way"
+    world.say(exchange, response_headers(served=served, end=True))
+    assert held(world) == (placed[::-1] if moved else placed)
+
+
+def test_a_kept_decision_holds_nothing_of_the_prompt_once_its_request_is_over() -> None:
+    world = World(PREFIXES)
+    exchange = world.routed()
+    (kept,) = world.ring.newest(1)
+    assert kept.progress.placements
+    exchange.end()
+    assert not kept.progress.placements
 
 
 def test_the_configuration_can_be_swapped_under_a_running_request() -> None:

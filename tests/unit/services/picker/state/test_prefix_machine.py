@@ -1,5 +1,7 @@
 """The index against a model that keeps each endpoint's blocks in a list, the youngest last."""
 
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -18,6 +20,8 @@ class PrefixMachine(RuleBasedStateMachine):
         self.index = PrefixIndex()
         self.layout = Layout()
         self.blocks: dict[str, list[int]] = {}
+        self.placed: dict[str, Counter[int]] = {}
+        """By endpoint: how many placements stand behind each block that it holds."""
         self.swept = True
 
     @rule(present=st.sets(st.sampled_from(NAMES)), moved=st.sets(st.sampled_from(NAMES)))
@@ -28,6 +32,7 @@ class PrefixMachine(RuleBasedStateMachine):
         same = {one.id for one in self.layout.endpoints if before.get(one.id) == one.authority}
         self.swept = self.swept and not (self.blocks.keys() - same)
         self.blocks = {name: held for name, held in self.blocks.items() if name in same}
+        self.placed = {name: counts for name, counts in self.placed.items() if name in same}
 
     @rule(name=st.sampled_from(NAMES), prompt=PROMPTS, capacity=st.integers(1, 8))
     def prompt_is_placed(self, name: str, prompt: list[int], capacity: int) -> None:
@@ -35,6 +40,15 @@ class PrefixMachine(RuleBasedStateMachine):
         if name in self.layout.index:
             held = [one for one in self.blocks.get(name, []) if one not in prompt] + prompt[::-1]
             self.blocks[name] = held[-capacity:]
+            counts = self.placed.get(name, Counter()) + Counter(prompt)
+            self.placed[name] = Counter({block: counts[block] for block in self.blocks[name]})
+
+    @rule(name=st.sampled_from(NAMES), prompt=PROMPTS)
+    def placement_is_withdrawn(self, name: str, prompt: list[int]) -> None:
+        self.index.withdraw(name, prompt)
+        if name in self.blocks:
+            self.placed[name] -= Counter(prompt)
+            self.blocks[name] = [block for block in self.blocks[name] if block in self.placed[name]]
 
     @rule(budget=st.integers(0, 5))
     def time_passes(self, budget: int) -> None:

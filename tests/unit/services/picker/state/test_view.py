@@ -111,6 +111,7 @@ def test_the_state_says_everything_of_every_endpoint() -> None:
             "id": "a1",
             "authority": "10.0.0.1:8000",
             "labels": {"engine": "vllm"},
+            "unhealthy": None,
             "attributes": {WAITING_QUEUE_SIZE.wire: {"value": 4.0, "age": 0.5}},
             "inflight": {"requests": 3, "tokens": 25, "own_requests": 1, "own_tokens": 5},
             "prefix_blocks": 3,

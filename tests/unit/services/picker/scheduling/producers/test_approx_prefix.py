@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 
 from services.picker.requests.request import Request
@@ -31,6 +33,49 @@ def test_a_prompt_is_found_where_it_went() -> None:
     found = match(made, view, asked)
     assert (found.matched.tolist(), found.total, found.block_tokens) == ([0, 4], 4, 64)
     assert made.state() == {"lookups": 1, "blocks": 4, "hits": 0}
+
+
+def place(made: ApproxPrefixProducer, view: View, asked: Request, at: int) -> Callable[[str], None]:
+    """Where another endpoint is told that serves the request, which went to the endpoint in row `at`."""
+    run = cycle(view, asked)
+    made.produce(run)
+    placed = made.picked(run, at)
+    assert placed is not None
+    return placed
+
+
+def test_a_prompt_is_found_at_the_endpoint_that_served_it_instead_of_the_first_choice() -> None:
+    view, made = pool("a1", "a2"), producer()
+    served_by = place(made, view, request(b"x" * 1000), 0)
+    assert match(made, view, request(b"x" * 1000)).matched.tolist() == [4, 0], "while the request is under way"
+    served_by("a2")
+    assert match(made, view, request(b"x" * 1000)).matched.tolist() == [0, 4]
+    assert view.prefixes.blocks_of("a1") == 0
+
+
+def test_the_first_choice_keeps_what_other_requests_have_brought_there() -> None:
+    view, made = pool("a1", "a2"), producer()
+    place(made, view, request(b"x" * 512), 0)
+    served_by = place(made, view, request(b"x" * 512 + b"y" * 512), 0)
+    place(made, view, request(b"x" * 512 + b"y" * 256), 0)
+    served_by("a2")
+    assert match(made, view, request(b"x" * 512 + b"y" * 512)).matched.tolist() == [3, 4]
+
+
+def test_of_requests_that_all_went_elsewhere_nothing_is_left() -> None:
+    view, made = pool("a1", "a2"), producer()
+    placed = [place(made, view, request(b"x" * 1000), 0) for _ in range(3)]
+    for served_by in placed:
+        served_by("a2")
+    assert match(made, view, request(b"x" * 1000)).matched.tolist() == [0, 4]
+
+
+def test_an_endpoint_that_has_gone_gets_no_blocks_and_the_first_choice_keeps_none() -> None:
+    view, made = pool("a1", "a2"), producer()
+    served_by = place(made, view, request(b"x" * 1000), 0)
+    view.delete("pool.endpoint.a2")
+    served_by("a2")
+    assert (len(view.prefixes), view.prefixes.blocks_of("a1")) == (0, 0)
 
 
 def test_a_conversation_that_goes_on_finds_its_beginning() -> None:

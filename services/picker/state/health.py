@@ -1,0 +1,87 @@
+"""Which endpoints seem to be down: decisions rank them behind all others.
+
+There are two signs. A collector reports an endpoint as unreachable when its scrapes were refused or timed out several
+times in a row. And a fallback served a request in the place of an endpoint. The next good scrape that began after the
+sign ends it. Without news a sign expires: nobody may scrape, and a report from before an outage of NATS gets old.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from services.picker.state.columns import Columns
+from services.picker.state.layout import Layout
+from shared.attributes import REACHABLE
+from shared.model import Endpoint
+
+EXPIRY = 30.0
+"""Seconds; as long as Envoy's outlier detection ejects a host the first time (`base_ejection_time`)."""
+UNREACHABLE = "its scrapes are refused or time out"
+REPLACED = "a fallback served in its place"
+SHOWN = 5
+"""Endpoints that the note names."""
+
+
+class Health:
+    """The unhealthy endpoints of a layout. A sign holds for `expiry` seconds without news."""
+
+    def __init__(self, columns: Columns, expiry: float = EXPIRY) -> None:
+        self._columns = columns
+        self._expiry = expiry
+        self._layout = Layout()
+        self._replaced: dict[str, float] = {}
+        """When a fallback served in an endpoint's place, by its id."""
+        self._now = 0.0
+        self.unhealthy: Mapping[int, str] = {}
+        """Why a row is unhealthy. Replaced, never changed: who reads it may keep it."""
+
+    def relayout(self, layout: Layout) -> None:
+        """Endpoints that have gone, or are another server under the same id, lose their signs. The columns have the new
+        layout already."""
+        if self._replaced:
+            here, _ = layout.moved_from(self._layout)
+            stayed = {layout.endpoints[row].id for row in here.tolist()}
+            self._replaced = {id: at for id, at in self._replaced.items() if id in stayed}
+        self._layout = layout
+        self.refresh(self._now)
+
+    def replace(self, endpoint: Endpoint, now: float) -> None:
+        """A fallback served a request in this endpoint's place. Says nothing of one that has left the layout since, or
+        is another server now."""
+        row = self._layout.index.get(endpoint.id)
+        if row is None:
+            return
+        known = self._layout.endpoints[row]
+        if (known.uid, known.authority) == (endpoint.uid, endpoint.authority):
+            self._replaced[endpoint.id] = now
+            self.refresh(now)
+
+    def refresh(self, now: float) -> None:
+        """Look at the collectors' reports and at the time again."""
+        self._now = now
+        column = self._columns.numbers(REACHABLE.wire)
+        reported, at = column.values, column.at
+        # a row that nobody reported is NaN, which equals nothing
+        found = dict.fromkeys(np.flatnonzero((reported == 0.0) & (at >= now - self._expiry)).tolist(), UNREACHABLE)
+        for id, since in list(self._replaced.items()):
+            row = self._layout.index[id]
+            if since < now - self._expiry or (reported[row] == 1.0 and at[row] > since):
+                del self._replaced[id]
+            else:
+                found.setdefault(row, REPLACED)
+        if found != self.unhealthy:
+            self.unhealthy = found
+
+    def note(self) -> str | None:
+        """What `/readyz` mentions: which endpoints are unhealthy and why; None when none is."""
+        if not self.unhealthy:
+            return None
+        endpoints = self._layout.endpoints
+        named = [f"{endpoints[row].id} ({why})" for row, why in sorted(self.unhealthy.items())[:SHOWN]]
+        if len(self.unhealthy) > SHOWN:
+            named.append(f"{len(self.unhealthy) - SHOWN} more")
+        rank = "rank last" if len(self.unhealthy) < len(endpoints) else "seem to be down, so all stay candidates"
+        return f"{len(self.unhealthy)} of {len(endpoints)} endpoints {rank}: {', '.join(named)}"
+
+    def __repr__(self) -> str:
+        return f"<Health {len(self.unhealthy)} of {len(self._layout)} endpoints unhealthy>"

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from services.picker.requests.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import Reading
-from services.picker.scheduling.record import ProfileRun
+from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.state.layout import Layout, Rows
 
 SHOWN = 256
@@ -76,6 +77,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     """What the request is charged with while it is under way."""
     tokens_until_end: bool = True
     """Whether these tokens count until the end; else until the response begins to come."""
+    failures: tuple[PluginFailure, ...] = ()
+    """Plugins that failed on the request."""
     at: float = 0.0
     """Unix seconds."""
     monotonic: float = 0.0
@@ -108,6 +111,8 @@ class Decision(Struct, frozen=True, kw_only=True):
                 "message": self.outcome.message,
                 "reason": self.outcome.reason,
             }
+        if self.failures:
+            fields["plugin_failures"] = [asdict(one) for one in self.failures]
         return fields
 
     def explain(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from yarl import URL
@@ -25,11 +25,12 @@ from services.collector.engines.flags import with_flags
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.models import ModelsExtractor
 from services.collector.http.client import Client, Failure, ScrapeError
-from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, PollingSource
+from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, Poll, PollingSource
 from services.collector.metrics_port import at_metrics_port
 from services.collector.page.selection import Outcome
 from services.collector.pipeline import Feed, build
 from services.collector.settings import CollectorSettings
+from services.collector.sources.http import HttpSource
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
 from services.collector.sources.models import MODELS_JSON, ModelsParameters, ModelsSource
 from shared.attributes import AttributeMap
@@ -43,12 +44,6 @@ ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
 """Read by every core extractor whose own `engineLabelKey` is empty."""
 
 
-class Fetch(Protocol):
-    """Where pages come from. Raises `ScrapeError`."""
-
-    async def __call__(self, url: str, source: PollingSource) -> bytes: ...
-
-
 class Reading:
     """A source's extractors at work on one page after the other."""
 
@@ -60,7 +55,7 @@ class Reading:
         self._reader = feed.source.reader([*(binding for _, binding, _ in self._bound), *read_too])
         self.pages = 0
 
-    async def read(self, page: bytes, at: float) -> None:
+    async def read(self, page: Any, at: float) -> None:
         await self._reader.read(page, at)
         for _, binding, attributes in self._bound:
             binding.store(attributes, at)
@@ -136,34 +131,38 @@ class Probe:
                 )
                 await client.open()
                 try:
-                    fetch = partial(_get, client)
                     if server.path or not self._configured:
-                        return await self._one(server.url("/metrics"), fetch)
-                    return [page for feed in self._feeds for page in await self._own(feed, fetch)]
+                        url = server.url("/metrics")
+                        tls = self._asker.tls if isinstance(self._asker, HttpSource) else True
+                        return await self._one(url, lambda: client.get(URL(url, encoded=True), tls))
+                    return [page for feed in self._feeds for page in await self._own(feed, client)]
                 finally:
                     await client.close()
 
-    async def _own(self, feed: Feed, fetch: Fetch) -> list[Page]:
-        """The page where the source itself asks."""
+    @property
+    def _asker(self) -> PollingSource:
+        """The source in whose name a page is asked for that all read."""
+        return next((one.source for one in self._feeds if one.source.OUTPUT == PROMETHEUS_TEXT), self._feeds[0].source)
+
+    async def _own(self, feed: Feed, client: Client) -> list[Page]:
+        """What the source itself asks for."""
         try:
-            url = feed.source.url(self._endpoint)
+            url = feed.source.place(self._endpoint)
+            fetch = feed.source.poller(self._endpoint, client)
         except ValueError as error:
             return [Page(source=feed.source.name, url=feed.source.name, ok=False, error=str(error))]
         return await self._repeat([feed], url, feed.source, fetch, by_format=False)
 
-    async def _one(self, url: str, fetch: Fetch, *, timed: bool = True) -> list[Page]:
+    async def _one(self, url: str, fetch: Poll, *, timed: bool = True) -> list[Page]:
         """One page, read by every source of its format."""
-        source = next(
-            (one.source for one in self._feeds if one.source.OUTPUT == PROMETHEUS_TEXT), self._feeds[0].source
-        )
-        return await self._repeat(self._feeds, url, source, fetch, timed=timed)
+        return await self._repeat(self._feeds, url, self._asker, fetch, timed=timed)
 
     async def _repeat(
         self,
         feeds: Sequence[Feed],
         url: str,
         asker: PollingSource,
-        fetch: Fetch,
+        fetch: Poll,
         *,
         timed: bool = True,
         by_format: bool = True,
@@ -171,13 +170,14 @@ class Probe:
         """Fetch the page as often as was asked for, or until that fails, and have all read it, or those sources whose
         format it has. After a failure what was read before it is told first."""
         readings = [Reading(feed, self._endpoint) for feed in feeds]
-        page, seconds = b"", 0.0
+        page: Any = b""
+        seconds = 0.0
         for number in range(self._options.count):
             if number:
                 await asyncio.sleep(self._options.interval)
             at = time.monotonic()
             try:
-                page = await fetch(url, asker)
+                page = await fetch()
             except ScrapeError as error:
                 hint = HINTS.get(error.kind, "")
                 failed = Page(source=asker.name, url=url, ok=False, scrapes=number, error=str(error), hint=hint)
@@ -194,9 +194,7 @@ class Probe:
         concerned = [one for one in readings if one.found or len(readings) == 1]
         return [self._read(one, url, page, seconds, timed, asked=one in concerned) for one in readings]
 
-    def _read(
-        self, reading: Reading, url: str, page: bytes, seconds: float, timed: bool, *, asked: bool = False
-    ) -> Page:
+    def _read(self, reading: Reading, url: str, page: Any, seconds: float, timed: bool, *, asked: bool = False) -> Page:
         """What was read of a page, and in how many seconds where that says anything. `asked` says whether it should
         have what was asked for."""
         return Page(
@@ -204,10 +202,10 @@ class Probe:
             url=url,
             ok=True,
             scrapes=reading.pages,
-            bytes=len(page),
+            bytes=_size(page),
             seconds=seconds if timed else msgspec.UNSET,
             extractions=reading.extractions(self._decided),
-            missing=reading.missing(page) if asked else (),
+            missing=reading.missing(page) if asked and isinstance(page, bytes) else (),
         )
 
     def _decided(self, binding: Binding) -> dict[str, str]:
@@ -249,15 +247,16 @@ def _engine_labels(engine: str, feeds: Iterable[Feed]) -> dict[str, str]:
     return {one.parameters.engine_label_key or ENGINE_LABEL: engine for one in extractors}
 
 
-async def _get(client: Client, url: str, source: PollingSource) -> bytes:
-    return await client.get(URL(url, encoded=True), source.tls)
-
-
-async def _saved(saved: Saved, url: str, source: PollingSource) -> bytes:
+async def _saved(saved: Saved) -> bytes:
     try:
         return await asyncio.to_thread(sys.stdin.buffer.read if saved.path == STDIN else Path(saved.path).read_bytes)
     except OSError as error:
         raise ScrapeError(Failure.ADDRESS, f"can't be read: {error.strerror or error}") from error
+
+
+def _size(page: Any) -> int:
+    """Bytes of an answer, where it is bytes."""
+    return len(page) if isinstance(page, bytes) else 0
 
 
 def _format(page: bytes) -> str:

@@ -9,9 +9,11 @@ import math
 from collections.abc import ItemsView, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec import Struct
 
 T = TypeVar("T")
@@ -100,8 +102,49 @@ class Sample(Struct, frozen=True):
         return max(0.0, now - self.at)
 
 
+def fault(key: AttributeKey[Any], value: object) -> str:
+    """What keeps the value from being the attribute's, in words; empty where nothing does.
+
+    One text in a column of numbers would break the column for all endpoints, and what no message can carry the frame of
+    all attributes.
+    """
+    if key.kind is float:
+        return "" if _is_number(value) else f"{key} is {_shown(value)}; a finite number is expected"
+    if not isinstance(value, key.kind):
+        return f"{key} is {_shown(value)}; a {key.kind.__name__} is expected"
+    try:
+        msgspec.msgpack.encode(value)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin's object does when it is encoded, it can't be sent
+        return f"{key} is {_shown(value)}, which no message can carry: {type(error).__name__}: {error}"
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return isfinite(value)
+    except OverflowError:  # of a whole number beyond every float
+        return False
+
+
+def _is_time(at: object) -> bool:
+    return isinstance(at, (int, float)) and at == at
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a plugin's object
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
 class AttributeMap:
     """The attributes of one endpoint: the newest sample of each key.
+
+    It belongs to the event loop and has no lock: writes from other threads aren't safe. A plugin that works in a thread
+    hands its result to the loop (`loop.call_soon_threadsafe`, or what `asyncio.to_thread` returns) and writes there.
 
     >>> attributes = AttributeMap()
     >>> attributes.put(WAITING_QUEUE_SIZE, 3.0, at=10.0)
@@ -117,8 +160,23 @@ class AttributeMap:
         self._changed: set[AttributeKey[Any]] = set()
 
     def put(self, key: AttributeKey[T], value: T, at: float) -> bool:
-        """The endpoint has this value; whether it is another one than before."""
+        """The endpoint has this value, seen at `at` in monotonic seconds or `ALWAYS`; whether it is another one than
+        before. Raises ValueError for a value that isn't of the key's kind, and for a time that is none."""
+        if key.kind is float:
+            if type(value) is not float or not isfinite(value):  # type: ignore[arg-type]  # a float
+                self._check(key, value)
+        else:
+            before = self._samples.get(key)
+            if before is None or before.value != value:
+                self._check(key, value)
+        if (type(at) is not float or at != at) and not _is_time(at):
+            raise ValueError(f"{key} was seen at {_shown(at)}; monotonic seconds are expected")
         return self._set(key, value, at)
+
+    @staticmethod
+    def _check(key: AttributeKey[Any], value: object) -> None:
+        if reason := fault(key, value):
+            raise ValueError(reason)
 
     def deny(self, key: AttributeKey[Any], at: float) -> bool:
         """It is known that the endpoint doesn't have the attribute; whether that is news. Readers forget what they were

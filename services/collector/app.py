@@ -32,7 +32,7 @@ from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import Tally
 from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Configuration, Endpoint, Pool
-from shared.plugin import Registry
+from shared.plugin import Registry, Tier
 from shared.service import Service, read_text, run
 from shared.service.admin import as_json
 from shared.service.bus import BusMetrics, make_bus
@@ -77,6 +77,7 @@ class CollectorService(Service):
             interval=settings.interval,
             backoff=settings.backoff_limit,
             failure_threshold=settings.failure_threshold,
+            failures=self.plugin_failures,
         )
         self.sender = FrameSender(
             self._publisher,
@@ -85,7 +86,7 @@ class CollectorService(Service):
             refresh=settings.refresh,
             heartbeat=settings.heartbeat,
         )
-        self._tally = Tally()
+        self._tally = Tally(self.plugin_failures)
         self._endpoint_events = EndpointDispatcher((), self._attributes, self._tally)
         self._use(first)
         self.registry.register(DataLayerMetrics(self._tally))
@@ -258,6 +259,9 @@ class CollectorService(Service):
         config = with_flags(config, self._settings)
         for warning in config.warnings:
             log.warning("config.warning", origin=origin, problem=str(warning))
+        for name, spec in config.plugins.items():
+            if spec.kind.runs_in(Tier.COLLECTOR):
+                self.plugin_failures.follow(name)
         return build(config)
 
 

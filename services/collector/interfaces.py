@@ -1,25 +1,33 @@
 """What the collector asks of data sources and extractors.
 
-A source is asked for one page per endpoint and interval, and feeds the extractors that the configuration hangs on it.
+A source gives one answer per endpoint and interval, mostly a page, to the extractors that the configuration hangs on
+it.
 An extractor is bound to each endpoint: the binding knows the endpoint's engine, takes part in the reading of its pages,
 and puts what it finds into the endpoint's attributes. Bindings keep what they learn of their endpoint's pages; they end
 when the endpoint becomes another server, or what they read of it changes.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from ssl import SSLContext
-from typing import ClassVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
+from services.collector.http.client import Client, Failure, ScrapeError
 from services.collector.page.selection import Choice, Outcome
 from shared.attributes import AttributeMap
 from shared.model import Endpoint
 from shared.plugin import Plugin, Role, Tier
+from shared.plugin_failures import reason_of
+from shared.quantities import format_duration
 
 PROMETHEUS_TEXT = "Prometheus text"
 """The format of what a metrics source gives: its extractors' bindings are `MetricsBinding`s."""
+
+
+Poll: TypeAlias = Callable[[], Awaitable[Any]]
+"""Asks one endpoint for one answer."""
 
 
 class Finding(Struct, frozen=True):
@@ -32,7 +40,7 @@ class Finding(Struct, frozen=True):
 
 
 class Binding(ABC):
-    """An extractor at work for one endpoint."""
+    """An extractor at work for one endpoint. Where it raises, what its extractor produces is absent there."""
 
     @abstractmethod
     def store(self, attributes: AttributeMap, at: float) -> bool:
@@ -61,9 +69,9 @@ class Reader(ABC):
     """Reads the pages of one endpoint for its bindings; may remember what helps with the next one."""
 
     @abstractmethod
-    async def read(self, page: bytes, at: float) -> None:
-        """Let the bindings look at a page that was asked for at `at` (monotonic seconds). Never raises on account of
-        the page, and yields to other work while it reads a long one."""
+    async def read(self, page: Any, at: float) -> None:
+        """Let the bindings look at an answer that was asked for at `at` (monotonic seconds). Never raises on account of
+        the answer, and yields to other work while it reads a long one."""
 
 
 class Extractor(Plugin):
@@ -85,7 +93,8 @@ class Extractor(Plugin):
 
 
 class PollingSource(Plugin):
-    """A data source that is asked: one HTTP GET per endpoint and interval."""
+    """A data source that is asked for one answer per endpoint and interval. `HttpSource` asks by one HTTP GET; a source
+    that needs several requests, or another protocol, implements `poll`."""
 
     ROLES = frozenset({Role.DATA_SOURCE})
     TIER = Tier.COLLECTOR
@@ -96,34 +105,58 @@ class PollingSource(Plugin):
 
     @property
     def interval(self) -> float | None:
-        """Seconds between two requests to an endpoint; None takes the collector's."""
+        """Seconds between two polls of an endpoint; None takes the collector's."""
         return None
 
-    @property
-    def tls(self) -> SSLContext | bool:
-        """How a https server is verified: by this context, by the system's certificates (True) or not at all."""
-        return True
+    def place(self, endpoint: Endpoint) -> str:
+        """Where the endpoint is asked, for people. Raises ValueError that says why it can't be."""
+        return endpoint.authority
 
-    def url(self, endpoint: Endpoint) -> str:
-        """Where the endpoint is asked. Raises ValueError that says why it can't be."""
+    def reads(self, endpoint: Endpoint) -> object:
+        """What `poll` reads of an endpoint beside its id and name: while it is equal, what is known of the endpoint
+        stays. Everything, unless a type says less."""
+        return endpoint
+
+    async def poll(self, endpoint: Endpoint, http: Client) -> Any:
+        """One answer of the endpoint, as the extractors' bindings read it; `http` is the collector's client. Never
+        called again before it has ended, and cancelled after `--scrape-timeout`.
+
+        Raises `ScrapeError` where the endpoint gives none; OSError and TimeoutError mean that too. Anything else is a
+        defect, and counted as a failure of the plugin.
+        """
         raise NotImplementedError
 
+    def poller(self, endpoint: Endpoint, http: Client) -> Poll:
+        """Polls this endpoint; raises nothing but `ScrapeError` where the plugin is sound."""
+
+        async def poll() -> Any:
+            try:
+                async with asyncio.timeout(http.timeout):
+                    return await self.poll(endpoint, http)
+            except TimeoutError as error:
+                took = format_duration(http.timeout)
+                raise ScrapeError(Failure.TIMEOUT, f"no complete answer within {took}") from error
+            except OSError as error:
+                raise ScrapeError(Failure.CONNECT, f"the endpoint can't be asked: {reason_of(error)}") from error
+
+        return poll
+
     def reader(self, bindings: Sequence[Binding]) -> Reader:
-        """What reads the pages of one endpoint for the extractors that are bound to it."""
+        """What reads the answers of one endpoint for the extractors that are bound to it."""
         return _PageByPage(self, bindings)
 
-    async def read(self, page: bytes, bindings: Sequence[Binding]) -> None:
-        """Let the bindings look at a page by itself. Never raises on account of the page, and yields to other work
+    async def read(self, page: Any, bindings: Sequence[Binding]) -> None:
+        """Let the bindings look at an answer by itself. Never raises on account of the answer, and yields to other work
         while it reads a long one."""
         raise NotImplementedError
 
 
 class _PageByPage(Reader):
-    """Reads each page by itself."""
+    """Reads each answer by itself."""
 
     def __init__(self, source: PollingSource, bindings: Sequence[Binding]) -> None:
         self._source = source
         self._bindings = bindings
 
-    async def read(self, page: bytes, at: float) -> None:
+    async def read(self, page: Any, at: float) -> None:
         await self._source.read(page, self._bindings)

@@ -113,8 +113,7 @@ class CollectorMetrics(Collector):
                     failures.add_metric([*values, kind.value], count)
                 if target.error_at is not None:
                     failure_age.add_metric(values, now - target.error_at)
-                for binding in target.bindings:
-                    described = binding.describe()
+                for described in target.described():
                     if "engine" in described:
                         engine.add_metric([*values, described["engine"], described.get("engine_chosen_by", "")], 1)
                 for finding in target.findings():

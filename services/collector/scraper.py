@@ -13,15 +13,16 @@ from operator import attrgetter
 from typing import Any
 
 import structlog
-from yarl import URL
 
 from services.collector.http.client import Client, Failure, ScrapeError
-from services.collector.interfaces import Binding, Finding
-from services.collector.pipeline import Feed, Pipeline
+from services.collector.interfaces import Extractor, PollingSource
+from services.collector.pipeline import Pipeline
 from services.collector.reachability import Reachability
 from services.collector.schedule import Schedule, phase
+from services.collector.target import Target
 from shared.attributes import REACHABLE, AttributeMap
 from shared.model import Endpoint
+from shared.plugin_failures import PluginFailures, reason_of
 
 log = structlog.get_logger(__name__)
 
@@ -33,55 +34,21 @@ GRAIN = (0.001, 0.005)
 costs the event loop a third less than one by one. A tenth of the shortest interval, within these bounds."""
 
 
-class Target:
-    """One endpoint as one source sees it: where it is asked, who reads the answer, and how it went."""
-
-    def __init__(self, endpoint: Endpoint, feed: Feed) -> None:
-        self.source = feed.source
-        self.bindings: list[Binding] = [one.bind(endpoint) for one in feed.extractors]
-        self.reader = feed.source.reader(self.bindings)
-        self.name = f"{endpoint.id}|{feed.source.name}"
-        self.url, fault = _place(endpoint, feed)
-        self.fault = fault
-        """Why it can't be asked, if it can't."""
-        self.task: asyncio.Task[None] | None = None
-        self.scrapes = 0
-        self.pages = 0
-        self.failures: Counter[Failure] = Counter()
-        self.error = self.fault
-        """What the last scrape failed with; empty after a success."""
-        self.last_error = self.fault
-        """What the last scrape that failed did so with, however long ago."""
-        self.error_at: float | None = None
-        """When it failed, in monotonic seconds."""
-        self.page_at: float | None = None
-        """When the last page was asked for, in monotonic seconds."""
-        self.page_bytes = 0
-        self.duration = 0.0
-        """Seconds from the request to the end of the last page."""
-
-    @property
-    def up(self) -> bool:
-        """Whether the last scrape brought a page."""
-        return self.pages > 0 and not self.error
-
-    def findings(self) -> list[Finding]:
-        """What the last page said, of everything that is looked for."""
-        return [finding for binding in self.bindings for finding in binding.findings()]
-
-    def __repr__(self) -> str:
-        state = "up" if self.up else (self.error or "not scraped yet")
-        return f"<Target {self.name} {self.url} {state} scrapes={self.scrapes} pages={self.pages}>"
-
-
 class Watched:
     """What the collector knows of one of its endpoints."""
 
-    def __init__(self, endpoint: Endpoint, pipeline: Pipeline, failure_threshold: int) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        pipeline: Pipeline,
+        http: Client,
+        failures: PluginFailures,
+        failure_threshold: int,
+    ) -> None:
         self.endpoint = endpoint
         self.attributes = AttributeMap()
         self.reachability = Reachability(failure_threshold)
-        self.targets = [Target(endpoint, feed) for feed in pipeline.feeds]
+        self.targets = [Target(endpoint, feed, http, failures) for feed in pipeline.feeds]
 
     def __repr__(self) -> str:
         return f"<Watched {self.endpoint.id} {self.attributes!r} {self.targets}>"
@@ -103,6 +70,7 @@ class Scraper:
         *,
         interval: float,
         backoff: float,
+        failures: PluginFailures,
         failure_threshold: int = 3,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -110,6 +78,7 @@ class Scraper:
         self._on_scraped = on_scraped
         self._interval = interval
         self._failure_threshold = failure_threshold
+        self._plugin_failures = failures
         self._clock = clock
         self._pipeline = Pipeline()
         self._schedule: Schedule[Target] = Schedule(backoff)
@@ -136,7 +105,7 @@ class Scraper:
         if pipeline.plan == self._pipeline.plan:
             return
         self._pipeline = pipeline
-        shortest = min((feed.source.interval or self._interval for feed in pipeline.feeds), default=self._interval)
+        shortest = min((self._interval_of(feed.source) for feed in pipeline.feeds), default=self._interval)
         self._grain = min(max(shortest / 10, GRAIN[0]), GRAIN[1])
         former, kept, now = self.watched, pipeline.keys, self._clock()
         self.assign({})
@@ -173,10 +142,32 @@ class Scraper:
             return True
         if _server(one) != _server(other):
             return False
-        return all(_read(one, feed) == _read(other, feed) for feed in self._pipeline.feeds)
+        plugins: list[PollingSource | Extractor] = []
+        for feed in self._pipeline.feeds:
+            plugins += [feed.source, *feed.extractors]
+        return all(self._reads(plugin, one) == self._reads(plugin, other) for plugin in plugins)
+
+    def _reads(self, plugin: PollingSource | Extractor, endpoint: Endpoint) -> object:
+        """What a plugin goes by."""
+        try:
+            return plugin.reads(endpoint)
+        except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and costs nobody else's endpoints
+            self._plugin_failures.record(plugin.name, error, endpoint=endpoint.id)
+            return endpoint
+
+    def _interval_of(self, source: PollingSource) -> float:
+        """Seconds between two polls."""
+        try:
+            interval = source.interval or self._interval
+            if interval > 0:
+                return interval
+            raise ValueError(f"interval: {interval} isn't positive")
+        except Exception as error:  # noqa: BLE001 - as above
+            self._plugin_failures.record(source.name, error)
+            return self._interval
 
     def _begin(self, endpoint: Endpoint) -> Watched:
-        watched = Watched(endpoint, self._pipeline, self._failure_threshold)
+        watched = Watched(endpoint, self._pipeline, self._client, self._plugin_failures, self._failure_threshold)
         now = self._clock()
         for target in watched.targets:
             self._owner[target] = watched
@@ -185,8 +176,7 @@ class Scraper:
                 target.error_at = now
                 target.failures[Failure.ADDRESS] += 1
                 continue
-            interval = target.source.interval or self._interval
-            self._schedule.add(target, interval, phase(target.name), now)
+            self._schedule.add(target, self._interval_of(target.source), phase(target.name), now)
         return watched
 
     def _forget(self, watched: Watched) -> None:
@@ -218,23 +208,22 @@ class Scraper:
         started = self._clock()
         target.scrapes += 1
         ok = False
+        assert target.poll is not None, "only targets that can be asked are scheduled"
         try:
-            page = await self._client.get(target.url, target.source.tls)
+            page = await target.poll()
             target.duration = self._clock() - started
-            target.page_bytes = len(page)
-            changed = False
+            target.page_bytes = len(page) if isinstance(page, bytes) else 0
+            reached = False
             if target.source.OF_SERVER:
                 watched.reachability.answered(target.source.name, started)
-                changed = watched.attributes.put(REACHABLE, 1.0, started)
-            await target.reader.read(page, started)
-            for binding in target.bindings:
-                changed |= binding.store(watched.attributes, started)
+                reached = watched.attributes.put(REACHABLE, 1.0, started)
+            changed = await target.read(page, started, watched.attributes) or reached
             ok = True
         except ScrapeError as error:
             self._failed(target, watched, error.kind, str(error), started)
-        except Exception as error:
-            log.exception("scrape.crashed", endpoint=watched.endpoint.id, source=target.source.name)
-            self._failed(target, watched, Failure.INTERNAL, f"{type(error).__name__}: {error}", started)
+        except Exception as error:  # noqa: BLE001 - a source's defect
+            self._plugin_failures.record(target.source.name, error, endpoint=watched.endpoint.id)
+            self._failed(target, watched, Failure.INTERNAL, reason_of(error), started)
         target.task = None
         if ok:
             if target.error:
@@ -253,7 +242,7 @@ class Scraper:
                 "scrape.failed",
                 endpoint=watched.endpoint.id,
                 source=target.source.name,
-                url=str(target.url),
+                url=target.place,
                 kind=kind.value,
                 reason=message,
             )
@@ -282,19 +271,6 @@ class Scraper:
         return f"<Scraper {len(self.watched)} endpoints, {up} of {len(self._owner)} targets up, {self._schedule!r}>"
 
 
-def _place(endpoint: Endpoint, feed: Feed) -> tuple[URL, str]:
-    """(where the source asks the endpoint, why it can't)."""
-    try:
-        return URL(feed.source.url(endpoint), encoded=True), ""
-    except ValueError as error:
-        return URL(), str(error)
-
-
-def _read(endpoint: Endpoint, feed: Feed) -> tuple[object, ...]:
-    """What a source and its extractors go by."""
-    return _place(endpoint, feed), *(one.reads(endpoint) for one in feed.extractors)
-
-
 def _describe(watched: Watched, now: float) -> dict[str, Any]:
     return {
         "id": watched.endpoint.id,
@@ -311,7 +287,7 @@ def _describe(watched: Watched, now: float) -> dict[str, Any]:
 def _describe_target(target: Target, now: float) -> dict[str, Any]:
     described: dict[str, Any] = {
         "source": target.source.name,
-        "url": str(target.url),
+        "url": target.place,
         "up": target.up,
         "age": None if target.page_at is None else round(now - target.page_at, 4),
         "scrapes": target.scrapes,
@@ -323,8 +299,8 @@ def _describe_target(target: Target, now: float) -> dict[str, Any]:
         "last_error_age": None if target.error_at is None else round(now - target.error_at, 4),
         "failures": {kind.value: count for kind, count in target.failures.items()},
     }
-    for binding in target.bindings:
-        described |= binding.describe()
+    for one in target.described():
+        described |= one
     described["specifications"] = [
         {"specification": one.what, "attribute": one.attribute, "outcome": one.outcome.value}
         for one in target.findings()

@@ -47,7 +47,7 @@ from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import Tally
 from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Configuration, Endpoint
-from shared.plugin import Registry
+from shared.plugin import Registry, Tier
 from shared.service import Service, read_text, run
 from shared.service.bus import BusMetrics, make_bus
 from shared.service.configured import Configured
@@ -113,7 +113,7 @@ class PickerService(Service):
             registry=self.registry,
         )
         held.set_function(lambda: self.desk.held.size)
-        self._tally = Tally()
+        self._tally = Tally(self.plugin_failures)
         self._endpoint_events = self._dispatcher()
         self.registry.register(DataLayerMetrics(self._tally))
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
@@ -232,6 +232,9 @@ class PickerService(Service):
         config = load(text, self._plugins, origin, allow_experimental=self._settings.allow_experimental_plugins)
         for warning in config.warnings:
             log.warning("config.warning", origin=origin, problem=str(warning))
+        for name, spec in config.plugins.items():
+            if spec.kind.runs_in(Tier.PICKER):
+                self.plugin_failures.follow(name)
         return build(
             config,
             self._random,
@@ -239,6 +242,7 @@ class PickerService(Service):
             self.metrics.plugin,
             honour_subset=not self._settings.disable_endpoint_subset_filter,
             named_models_only=self._settings.require_named_models,
+            failed=lambda plugin, error, request: self.plugin_failures.record(plugin, error, request_id=request),
         )
 
     def _on_config(self, text: str, origin: str) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from services.picker.requests.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import Reading
-from services.picker.scheduling.record import ProfileRun
+from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.state.layout import Layout, Rows
 
 SHOWN = 256
@@ -103,6 +104,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     """What the request is charged with while it is under way."""
     tokens_until_end: bool = True
     """Whether these tokens count until the end; else until the response begins to come."""
+    failures: tuple[PluginFailure, ...] = ()
+    """Plugins that failed on the request."""
     at: float = 0.0
     """Unix seconds."""
     monotonic: float = 0.0
@@ -142,6 +145,8 @@ class Decision(Struct, frozen=True, kw_only=True):
                 "reason": self.outcome.reason,
             }
         fields["duration_seconds"] = None if progress.seconds is None else round(progress.seconds, 6)
+        if self.failures:
+            fields["plugin_failures"] = [asdict(one) for one in self.failures]
         return fields
 
     def explain(self) -> dict[str, Any]:

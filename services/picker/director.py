@@ -14,13 +14,15 @@ from msgspec import Struct
 from services.picker.admission.detector import SaturationDetector
 from services.picker.decision import Asked, Decision, Progress
 from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
+from services.picker.requests.parsers import ParserFailed
 from services.picker.requests.request import Headers, Refusal, Request, Route, unknown_model
-from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, Failed, unheard
 from services.picker.scheduling.record import ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows
 from services.picker.state.view import View
 from shared.config.schema import StaleMetrics
+from shared.plugin import Role
 
 RETRY_AFTER = 1
 """Seconds: an empty or full pool is a matter of scrapes and scaling, worth asking again soon."""
@@ -51,6 +53,7 @@ class Director:
         honour_subset: bool = True,
         named_models_only: bool = False,
         revision: str = "",
+        failed: Failed = unheard,
     ) -> None:
         """`revision` is that of the configuration, for explanations."""
         self.scheduler = scheduler
@@ -61,9 +64,11 @@ class Director:
         self._honour_subset = honour_subset
         self._revision = revision
         self._named_models_only = named_models_only
+        self._failed = failed
 
-    def decide(self, request: Request, view: View, now: float) -> Decision:
-        """Where the request goes at the monotonic time `now`. Producers have learned of it; nothing is charged yet."""
+    def decide(self, request: Request, view: View, now: float, unparsed: ParserFailed | None = None) -> Decision:
+        """Where the request goes at the monotonic time `now`. Producers have learned of it; nothing is charged yet.
+        `unparsed` is why its body couldn't be read, where its parser failed."""
         started = perf_counter()
         model, rewrite = self._model(request, view)
         objective = request.headers.first_of(*OBJECTIVE_HEADERS)
@@ -71,8 +76,18 @@ class Director:
         priority = known.priority if known is not None else view.rewrites.priority(request.content.model)
         candidates = self._candidates(request, view.layout)
         cycle = Cycle(
-            request, view, now, self._random, self._stale, model=model, priority=priority, candidates=candidates
+            request,
+            view,
+            now,
+            self._random,
+            self._stale,
+            model=model,
+            priority=priority,
+            candidates=candidates,
+            failed=self._failed,
         )
+        if unparsed is not None:
+            cycle.plugin_failed(unparsed.parser, Role.PARSER, unparsed.error)
         course = self._course(cycle, rewrite)
         return Decision(
             asked=Asked.of(request),
@@ -90,6 +105,7 @@ class Director:
             readings=cycle.readings,
             tokens=course.tokens,
             tokens_until_end=self.scheduler.tokens_until_end,
+            failures=tuple(cycle.failures),
             at=self._wall_clock(),
             monotonic=now,
             seconds=perf_counter() - started,
@@ -105,7 +121,7 @@ class Director:
             return _Course(foreign)
         if not len(candidates):
             return _Course(_NONE_IN_SUBSET if len(cycle.layout) else _EMPTY)
-        saturation = self.detector.saturation(cycle, candidates) if cycle.priority < 0 else None
+        saturation = self._saturation(cycle) if cycle.priority < 0 else None
         if saturation is not None and saturation >= 1.0:
             return _Course(_SHED, saturation)
         runs, primary = self.scheduler.schedule(cycle)
@@ -124,6 +140,17 @@ class Director:
         )
         tokens, placements = self.scheduler.picked(cycle, picked[0])
         return _Course(route, saturation, runs, primary, tokens, placements)
+
+    def _saturation(self, cycle: Cycle) -> float | None:
+        """How full the candidates are; None, which sheds nothing, where the detector fails."""
+        try:
+            saturation = float(self.detector.saturation(cycle, cycle.candidates))
+            if saturation != saturation:
+                raise ValueError("the saturation is NaN")
+        except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
+            cycle.plugin_failed(self.detector, Role.SATURATION_DETECTOR, error)
+            return None
+        return saturation
 
     def refuse(self, request: Request, refusal: Refusal, view: View, now: float) -> Decision:
         """The decision that a request which can't be read is refused."""

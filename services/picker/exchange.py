@@ -25,6 +25,7 @@ from services.picker.extproc.events import (
     ResponseStarted,
 )
 from services.picker.pipeline import Pipeline
+from services.picker.requests.parsers import ParserFailed
 from services.picker.requests.request import Content, Refusal, Request, Route, Unparsable
 from services.picker.responses.reader import ResponseReader
 from services.picker.state.inflight import Charge
@@ -82,12 +83,14 @@ class Desk:
     def decide(self, ready: RequestReady, now: float) -> Decision:
         """The decision on a request; a refusal too when its body can't be read."""
         head, pipeline = ready.head, self.pipeline
-        content, unreadable = Content(), None
+        content, unreadable, unparsed = Content(), None, None
         if _is_to_be_read(head):
             try:
                 content = pipeline.parsers.parse(head.path, head.headers, ready.body)
             except Unparsable as error:
                 unreadable = Refusal(status=400, message=str(error))
+            except ParserFailed as error:
+                unparsed = error
         request = Request(
             id=head.request_id,
             headers=head.headers,
@@ -99,7 +102,7 @@ class Desk:
             received_at=head.received_at,
         )
         if unreadable is None:
-            decision = pipeline.director.decide(request, self.view, now)
+            decision = pipeline.director.decide(request, self.view, now, unparsed)
         else:
             decision = pipeline.director.refuse(request, unreadable, self.view, now)
         self.ring.add(decision)

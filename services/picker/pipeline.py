@@ -12,6 +12,7 @@ import numpy as np
 from services.picker.admission.detector import SaturationDetector
 from services.picker.director import Director
 from services.picker.requests.parsers import Parser, ParserChain
+from services.picker.scheduling.cycle import Failed, unheard
 from services.picker.scheduling.profile import Observe, nothing
 from services.picker.scheduling.scheduler import Scheduler
 from shared.attributes import AttributeKey
@@ -86,6 +87,7 @@ def build(
     *,
     honour_subset: bool = True,
     named_models_only: bool = False,
+    failed: Failed = unheard,
 ) -> Pipeline:
     """Instances of the configuration's plugins, wired. Raises `Invalid` when a plugin refuses to be made."""
     plugins = config.instances(Tier.PICKER)
@@ -102,6 +104,7 @@ def build(
         honour_subset=honour_subset,
         named_models_only=named_models_only,
         revision=config.revision,
+        failed=failed,
     )
     heard = feeds(config, plugins, EndpointNotificationSource, EndpointExtractor)
     return Pipeline(config, ParserChain(parsers), director, heard)

@@ -70,12 +70,9 @@ class MetricsPage:
             case EngineType.TRTLLM_SERVE:
                 return trtllm.page(model, settings.slots)
             case EngineType.TRITON:
-                return triton.page(model, self._executions)
+                return triton.page(model)
             case EngineType.TRITON_TENSORRT_LLM:
-                return [*triton.page(model, self._executions), *triton.tensorrt_llm(model, settings.slots)]
-
-    def _executions(self, now: Moment) -> float:
-        return now.counters.steps if self.pins.running is None else self.pins.running
+                return [*triton.page(model), *triton.tensorrt_llm(model, settings.slots)]
 
     def __repr__(self) -> str:
         return f"<MetricsPage {self.settings.engine}, {len(self._page)} bytes, {self.pins}>"

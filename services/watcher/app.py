@@ -49,7 +49,7 @@ class WatcherService(Service):
         super().__init__(settings)
         self._settings = settings
         self._lookup = lookup or SystemLookup(settings.resolve_timeout)
-        self._tally = Tally()
+        self._tally = Tally(self.plugin_failures)
         self.metrics = WatcherMetrics(self.registry)
         self.bus, self._subjects, token = make_bus(settings, self.tier, self.id)
         self.leadership = Leadership(

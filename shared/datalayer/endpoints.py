@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from shared.attributes import ALWAYS, AttributeKey, AttributeMap, Sample
 from shared.datalayer.events import Change, Tally
-from shared.datalayer.values import fault
 from shared.datalayer.wiring import Feed
 from shared.model import Endpoint
 from shared.plugin import Plugin, Role, Tier
@@ -54,8 +53,8 @@ class EndpointExtractor(Plugin):
         """Take note, and put what follows from it into the endpoint's attributes, or drop what no longer does.
 
         At `deleted` whatever is kept for the endpoint is to be let go; its attributes go by themselves. Where it
-        raises, the attributes that it declares become absent: that is better than wrong. So does one whose value is
-        none that its key can have, and what it doesn't declare isn't taken.
+        raises, also because `put` refuses a value, the attributes that it declares become absent: that is better than
+        wrong. What it doesn't declare isn't taken.
         """
         raise NotImplementedError
 
@@ -78,7 +77,7 @@ class EndpointDispatcher:
         self._keys: dict[str, tuple[AttributeKey[Any], ...]] = {}
         for feed in self._feeds:
             for one in feed.extractors:
-                tally.follow(one.name)
+                tally.failures.follow(one.name)
                 self._keys[one.name] = one.produces(one.name, one.parameters)
 
     def reset(self, endpoints: Mapping[str, Endpoint]) -> list[str]:
@@ -131,11 +130,11 @@ class EndpointDispatcher:
                 try:
                     extractor.on_endpoint(event, attributes)
                 except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and no other plugin's
-                    self._tally.failed(extractor.name, event.endpoint.id, error)
+                    self._tally.failures.record(extractor.name, error, endpoint=event.endpoint.id)
                     for key in keys:
                         attributes.deny(key, ALWAYS)
                 for reason in _settle(attributes, before, keys):
-                    self._tally.refused(extractor.name, event.endpoint.id, reason)
+                    self._tally.failures.record(extractor.name, reason, endpoint=event.endpoint.id)
 
     def __repr__(self) -> str:
         extractors = ", ".join(one.name for feed in self._feeds for one in feed.extractors)
@@ -157,16 +156,7 @@ def _settle(
             attributes.drop(key)
             if former is not None:
                 attributes.put(key, former.value, former.at)
-        elif reason := fault(key, sample.value) or _untimely(key, sample.at):
-            reasons.append(reason)
-            attributes.deny(key, ALWAYS)
     for key in keys:
         if attributes.get(key) is None:
             attributes.deny(key, ALWAYS)
     return reasons
-
-
-def _untimely(key: AttributeKey[Any], at: object) -> str:
-    if isinstance(at, (int, float)) and at == at:
-        return ""
-    return f"{key} was seen at {at!r}; monotonic seconds are expected"

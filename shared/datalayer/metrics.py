@@ -22,14 +22,7 @@ class DataLayerMetrics(Collector):
         )
         for (source, change), count in self._tally.events.items():
             events.add_metric([source, change.value], count)
-        failures = CounterMetricFamily(
-            "pointsman_datalayer_extractor_failures",
-            "Events and endpoints that an extractor failed on",
-            labels=["extractor"],
-        )
-        for extractor, count in self._tally.failures.items():
-            failures.add_metric([extractor], count)
-        yield from (events, failures)
+        yield events
 
     def __repr__(self) -> str:
         return f"<DataLayerMetrics {self._tally!r}>"

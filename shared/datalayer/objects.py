@@ -128,7 +128,7 @@ class ObjectDispatcher:
         self._known: dict[tuple[ObjectKind, str, str], KubernetesObject] = {}
         for feed in self.feeds:
             for one in feed.extractors:
-                tally.follow(one.name)
+                tally.failures.follow(one.name)
 
     @property
     def kinds(self) -> frozenset[ObjectKind]:
@@ -189,7 +189,7 @@ class ObjectDispatcher:
                 try:
                     changed |= extractor.on_object(event)
                 except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and no other plugin's
-                    self._tally.failed(extractor.name, str(event.object), error)
+                    self._tally.failures.record(extractor.name, error, object=str(event.object))
                     changed = True
         return changed
 

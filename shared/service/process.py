@@ -13,6 +13,7 @@ import secrets
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from prometheus_client import CollectorRegistry, Counter, GCCollector, Info, Pla
 from starlette.routing import Route
 
 from shared.config.problems import Invalid
+from shared.plugin_failures import PluginFailures
 from shared.service import logs
 from shared.service.admin import AdminServer, build_app
 from shared.service.configured import Configured, ConfiguredMetrics
@@ -59,6 +61,9 @@ class Service:
         self._crashes = Counter(
             "pointsman_task_crashes", "Background tasks that ended with an exception", ["task"], registry=self.registry
         )
+        self.plugin_failures = PluginFailures(time.monotonic)
+        self.registry.register(self.plugin_failures)
+        self.readiness.mention("plugins", self.plugin_failures.note)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._exit_code = 0

@@ -141,8 +141,8 @@ TRITON_TENSORRT_LLM = Engine(
 )
 TRITON = Engine(
     name="triton",
+    # No gauge says how many requests run: nv_inference_exec_count counts executions since the server's start.
     queued=specs("nv_inference_pending_request_count"),
-    running=specs("nv_inference_exec_count"),
     prefixes=("nv_inference_",),
 )
 

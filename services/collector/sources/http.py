@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
+from yarl import URL
 
-from services.collector.interfaces import PollingSource
+from services.collector.http.client import Client
+from services.collector.interfaces import Poll, PollingSource
 from services.collector.sources.trust import Trust, TrustFiles
 from shared.model import Endpoint, join_host_port
 from shared.plugin import Concern, Demand
@@ -111,9 +113,30 @@ class HttpSource(PollingSource):
 
     @property
     def tls(self) -> ssl.SSLContext | bool:
+        """How a https server is verified: by this context, by the system's certificates (True) or not at all."""
         return True if self._trust is None else self._trust.context
 
+    def place(self, endpoint: Endpoint) -> str:
+        return self.url(endpoint)
+
+    def reads(self, endpoint: Endpoint) -> object:
+        try:
+            return self.url(endpoint), ""
+        except ValueError as error:
+            return "", str(error)
+
+    async def poll(self, endpoint: Endpoint, http: Client) -> Any:
+        return await http.get(URL(self.url(endpoint), encoded=True), self.tls)
+
+    def poller(self, endpoint: Endpoint, http: Client) -> Poll:
+        if type(self).poll is not HttpSource.poll:
+            return super().poller(endpoint, http)
+        # one GET, whose time the client bounds itself: a time-out of its own would cost more than the request
+        url = URL(self.url(endpoint), encoded=True)
+        return lambda: http.get(url, self.tls)
+
     def url(self, endpoint: Endpoint) -> str:
+        """Where the endpoint is asked. Raises ValueError that says why it can't be."""
         host, port = self.address(endpoint)
         scheme, path = self.parameters.scheme, self.parameters.path
         override = next((one for one in self.parameters.overrides if one.applies(endpoint.labels)), None)

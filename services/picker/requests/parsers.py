@@ -5,7 +5,8 @@ else is for the model server to judge: a picker that knows less of an API than t
 """
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, TypeVar
+from types import NoneType
+from typing import Any, ClassVar, TypeVar
 
 from services.picker.requests.request import Content, Headers, Unparsable
 from shared.plugin import Plugin, Role
@@ -19,10 +20,20 @@ _SHOWN = 256
 """Characters of a path that an error shows."""
 _REMEMBERED = 256
 """Paths whose parser is remembered: clients ask for a few."""
+_FIELDS: tuple[tuple[str, type | tuple[type, ...]], ...] = (
+    ("api", str),
+    ("model", str),
+    ("prompt", bytes),
+    ("cache_salt", str),
+    ("parallel", int),
+    ("prompt_tokens", (int, NoneType)),
+    ("output_limit", (int, NoneType)),
+)
+"""What the fields of a parser's `Content` have to be."""
 
 
 class Parser(Plugin):
-    """Reads request bodies."""
+    """Reads request bodies. Where one fails, its request passes unread, as a body that the proxy keeps to itself."""
 
     ROLES = frozenset({Role.PARSER})
     SUFFIXES: ClassVar[tuple[str, ...]] = ()
@@ -38,6 +49,15 @@ class Parser(Plugin):
         Raises `Unparsable` with what is wrong, what was found, and what would be right.
         """
         raise NotImplementedError
+
+
+class ParserFailed(Exception):
+    """A parser has a defect: it raised something else than `Unparsable`, or returned no sound `Content`."""
+
+    def __init__(self, parser: Parser, error: Exception) -> None:
+        super().__init__(f"{parser!r}: {error!r}")
+        self.parser = parser
+        self.error = error
 
 
 class ParserChain:
@@ -57,7 +77,8 @@ class ParserChain:
         """Of paths that were claimed: bare, and by whom."""
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
-        """What the body says, as its parser reads it. Raises `Unparsable`, also when no parser reads this path.
+        """What the body says, as its parser reads it. Raises `Unparsable`, also when no parser reads this path, and
+        `ParserFailed`.
 
         Only what is posted is read: none of the APIs has another method with a body, so the server says what is wrong.
         """
@@ -68,14 +89,25 @@ class ParserChain:
             path, parser = self._find(path, headers)
         if headers.get(":method", "POST") != "POST":
             return _UNREAD
-        return parser.parse(path, headers, body)
+        try:
+            return _sound(parser.parse(path, headers, body))
+        except Unparsable:
+            raise
+        except Exception as error:  # a plugin's: the request isn't to suffer for it
+            raise ParserFailed(parser, error) from error
 
     def find(self, path: str, headers: Headers) -> Parser | None:
-        """The parser for a path without query and trailing slash; None when there is none."""
+        """The parser for a path without query and trailing slash; None when there is none. Raises `ParserFailed`."""
         for suffix, parser in self._longest_first:
             if path.endswith(suffix):
                 return parser
-        return next((parser for parser in self._parsers if parser.takes(headers)), None)
+        for parser in self._parsers:
+            try:
+                if parser.takes(headers):
+                    return parser
+            except Exception as error:
+                raise ParserFailed(parser, error) from error
+        return None
 
     def _find(self, asked: str, headers: Headers) -> tuple[str, Parser]:
         """(bare path, parser), remembered where the path alone decides."""
@@ -101,6 +133,16 @@ class ParserChain:
             if type(parser).takes is not Parser.takes:
                 claims.append(f"some other → {parser.name}")
         return f"<ParserChain {', '.join(claims) or 'empty'}>"
+
+
+def _sound(content: Any) -> Content:
+    """What a parser returned. Raises TypeError for what the picker can't work with."""
+    if not isinstance(content, Content):
+        raise TypeError(f"a {type(content).__name__} was returned; a Content is expected")
+    for name, kinds in _FIELDS:
+        if not isinstance(value := getattr(content, name), kinds):
+            raise TypeError(f"{name} of the Content that was returned is a {type(value).__name__}")
+    return content
 
 
 def longest_first(by_suffix: Mapping[str, T]) -> list[tuple[str, T]]:

@@ -11,10 +11,13 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.requests.request import Refusal, Request
+from services.picker.scheduling.record import PluginFailure
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from services.picker.state.view import View
 from shared.attributes import AttributeKey
 from shared.config.schema import StaleMetrics
+from shared.plugin import Plugin, Role
+from shared.plugin_failures import reason_of
 
 T = TypeVar("T")
 
@@ -22,6 +25,14 @@ BYTES_PER_TOKEN = 4
 """The reference's estimate where nobody tokenizes: four bytes of text are a token."""
 EVER = np.finfo(np.float64).min
 """A time before which nothing was sampled, and after which everything that ever was."""
+
+
+Failed = Callable[[str, Exception, str], None]
+"""Hears of a plugin's failure: the plugin's name, the exception, the request's id."""
+
+
+def unheard(_plugin: str, _error: Exception, _request_id: str) -> None:
+    """Nobody hears of failures."""
 
 
 class PrefixMatch(Struct, frozen=True):
@@ -67,6 +78,8 @@ class Cycle:
         "_oldest",
         "_products",
         "candidates",
+        "failed",
+        "failures",
         "layout",
         "model",
         "now",
@@ -91,6 +104,7 @@ class Cycle:
         model: str,
         priority: int = 0,
         candidates: Rows,
+        failed: Failed = unheard,
     ) -> None:
         self.request = request
         self.view = view
@@ -115,9 +129,26 @@ class Cycle:
         self.readings: dict[str, Reading] = {}
         """What was read, by name; of several readings of one attribute that of the most endpoints stands."""
 
+        self.failed = failed
+        """Hears of every failure of a plugin."""
+        self.failures: list[PluginFailure] = []
+        """Plugins that failed on this request."""
+
+    def plugin_failed(self, plugin: Plugin, role: Role, error: Exception) -> None:
+        """The plugin raised, or its result can't be used; the decision goes on without it."""
+        self.failures.append(PluginFailure(plugin.name, role.value, reason_of(error)))
+        self.failed(plugin.name, error, self.request.id)
+
     def put(self, key: AttributeKey[T], value: T) -> None:
-        """What a producer found out about this request."""
+        """What a producer found out about this request. Raises ValueError for a match of other endpoints than there
+        are."""
+        if isinstance(value, PrefixMatch) and len(value.matched) != len(self.layout.endpoints):
+            raise ValueError(f"{key} tells of {len(value.matched)} endpoints; there are {len(self.layout)}")
         self._products[key.wire] = value
+
+    def drop(self, key: AttributeKey[Any]) -> None:
+        """What a producer that failed may have found out before."""
+        self._products.pop(key.wire, None)
 
     def get(self, key: AttributeKey[T]) -> T | None:
         """What a producer found out; None when none did."""
@@ -142,7 +173,10 @@ class Cycle:
         return self._oldest if after is None or self.stale.policy == "lastKnown" else self.now - after
 
     def note(self, name: str, rows: Rows, values: Floats) -> None:
-        """Have the explanation show a number that isn't a scraped attribute: load in flight, matched blocks."""
+        """Have the explanation show a number that isn't a scraped attribute: load in flight, matched blocks. Raises
+        ValueError where there isn't one for each row."""
+        if len(values) != len(rows):
+            raise ValueError(f"{name}: {len(values)} values of {len(rows)} endpoints")
         self._keep(name, Reading(rows, values))
 
     def _keep(self, name: str, reading: Reading) -> None:

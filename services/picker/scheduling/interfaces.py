@@ -10,18 +10,19 @@ from shared.plugin import Plugin, Role, Tier
 
 
 class Filter(Plugin):
-    """Narrows the candidates."""
+    """Narrows the candidates. One that fails lets all of them through."""
 
     ROLES = frozenset({Role.FILTER})
     TIER = Tier.PICKER
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
-        """The rows that stay, in the order given. Empty means that no endpoint can take the request."""
+        """The rows that stay, in the order given: an array of rows, not a mask. Empty means that no endpoint can take
+        the request."""
         raise NotImplementedError
 
 
 class Scorer(Plugin):
-    """Says how well each candidate suits the request."""
+    """Says how well each candidate suits the request. One that fails scores 0 for every candidate."""
 
     ROLES = frozenset({Role.SCORER})
     TIER = Tier.PICKER
@@ -29,29 +30,34 @@ class Scorer(Plugin):
     """Whether its scores are numbers from 0 to 1 by construction, so that the profile needn't see to it."""
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
-        """Scores, one a row, which nobody changes; the profile holds them to 0..1 and takes NaN for 0."""
+        """Scores, an array of numbers with one a row, which nobody changes; the profile holds them to 0..1.
+
+        Another length, another kind of elements and complex numbers are failures; NaN is one too, which costs the
+        endpoint that has it its score."""
         raise NotImplementedError
 
 
 class Picker(Plugin):
-    """Chooses among the scored candidates."""
+    """Chooses among the scored candidates. Instead of one that fails, chance chooses."""
 
     ROLES = frozenset({Role.PICKER})
     TIER = Tier.PICKER
 
     def pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> list[int]:
-        """The chosen rows, first choice first, then the fallbacks; at least one when there is a candidate."""
+        """The chosen rows, first choice first, then the fallbacks; at least one, and none but candidates. `totals` is
+        read-only."""
         raise NotImplementedError
 
 
 class ProfileHandler(Plugin):
-    """Decides which profiles run, and what their results mean together."""
+    """Decides which profiles run, and what their results mean together. Where it fails, the first profile of the
+    configuration decides alone."""
 
     ROLES = frozenset({Role.PROFILE_HANDLER})
     TIER = Tier.PICKER
 
     def next_profiles(self, cycle: Cycle, names: tuple[str, ...], results: dict[str, ProfileRun]) -> tuple[str, ...]:
-        """The profiles to run now, given what has run; none when all is done."""
+        """The profiles to run now, given what has run, each once; none when all is done."""
         raise NotImplementedError
 
     def primary(self, cycle: Cycle, results: dict[str, ProfileRun]) -> str:
@@ -60,7 +66,8 @@ class ProfileHandler(Plugin):
 
 
 class Producer(Plugin):
-    """Finds something out about a request before it is scheduled, and learns from where it went."""
+    """Finds something out about a request before it is scheduled, and learns from where it went. What one that fails
+    produces is absent for this request."""
 
     ROLES = frozenset({Role.DATA_PRODUCER})
     TIER = Tier.PICKER

@@ -1,16 +1,23 @@
 """A scheduling profile: filters in order, then the weighted sum of its scorers, then its picker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import index
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter, Picker, Scorer
+from services.picker.scheduling.pickers.parameters import PickerParameters
 from services.picker.scheduling.ranking import pick_healthy_first
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
 from services.picker.state.layout import Floats, Rows
+from shared.plugin import Role
+
+FLOAT = np.dtype(np.float64)
+ROW = np.dtype(np.intp)
 
 Observe = Callable[[str, str, str], Callable[[float], None]]
 """Makes of (extension point, plugin type, plugin name) what takes the seconds of every call of that plugin."""
@@ -48,15 +55,30 @@ class _Scoring:
         self._sum: Floats | None = None
 
     def score(self, cycle: Cycle, rows: Rows) -> _Weighed:
-        """The scores of these rows."""
-        given = self.scorer.score(cycle, rows)
-        kept = self._kept
-        if kept is not None and kept.given is given:
-            return kept
+        """The scores of these rows; 0 for all where the scorer fails."""
+        try:
+            given = self.scorer.score(cycle, rows)
+            kept = self._kept
+            if kept is not None and kept.given is given and len(given) == len(rows):
+                return kept
+            return self._weigh(cycle, given, len(rows))
+        except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
+            cycle.plugin_failed(self.scorer, Role.SCORER, error)
+            nothing = np.zeros(len(rows))
+            return _Weighed(nothing, ScoreStep(self.scorer.name, self.weight, nothing), nothing)
+
+    def _weigh(self, cycle: Cycle, given: Floats, size: int) -> _Weighed:
+        """Raises ValueError for what are no scores."""
         scores = given
-        # a NaN is the least and the most; fmax takes it for 0, which no comparison does
-        if not self.scorer.BOUNDED and not (given[given.argmin()] >= 0.0 and given[given.argmax()] <= 1.0):
-            scores = np.fmin(np.fmax(given, 0.0), 1.0)
+        if type(given) is not np.ndarray or given.dtype is not FLOAT or given.shape != (size,):
+            scores = _numbers(given, size)
+        # a NaN is the least and the most
+        if not self.scorer.BOUNDED and not (scores[scores.argmin()] >= 0.0 and scores[scores.argmax()] <= 1.0):
+            if unknown := int(np.isnan(scores).sum()):
+                error = ValueError(f"the scores of {unknown} of {size} endpoints are NaN")
+                cycle.plugin_failed(self.scorer, Role.SCORER, error)
+                given = np.array(given)  # not to be kept: the next request has the failure too
+            scores = np.fmin(np.fmax(scores, 0.0), 1.0)
         weighed = _Weighed(given, ScoreStep(self.scorer.name, self.weight, scores), self.weight * scores)
         if not given.flags.writeable:
             self._kept, self._before = weighed, None
@@ -99,7 +121,10 @@ class Profile:
         filters: list[FilterStep] = []
         started = perf_counter()
         for one, observe in self._filtering:
-            rows = one.filter(cycle, rows)
+            try:
+                rows = _kept(one.filter(cycle, rows), cycle, rows)
+            except Exception as error:  # noqa: BLE001 - as in `_Scoring.score`: all pass
+                cycle.plugin_failed(one, Role.FILTER, error)
             filters.append(FilterStep(one.name, rows))
             ended = perf_counter()
             observe(ended - started)
@@ -119,13 +144,76 @@ class Profile:
             started = ended
         if totals is None:
             totals = np.zeros(len(rows))
-        picked, unhealthy = pick_healthy_first(self.picker, cycle, rows, totals)
+        totals.setflags(write=False)  # some are kept for the next request
+        picked, unhealthy = pick_healthy_first(self._pick, cycle, rows, totals)
         self._observe_picker(perf_counter() - started)
         return ProfileRun(
             self.name, candidates, tuple(filters), rows, tuple(steps), totals, self.picker.name, picked, unhealthy
         )
 
+    def _pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> tuple[int, ...]:
+        """What the picker plugin chooses; a random choice where it fails."""
+        try:
+            return _picked(self.picker.pick(cycle, rows, totals), cycle, rows)
+        except Exception as error:  # noqa: BLE001 - as in `_Scoring.score`: chance picks
+            cycle.plugin_failed(self.picker, Role.PICKER, error)
+            return _any(self.picker, cycle, rows)
+
     def __repr__(self) -> str:
         steps = [one.name for one in self.filters]
         steps += [f"{one.name}·{weight:g}" for one, weight in self.scorers]
         return f"<Profile {self.name!r}: {' → '.join([*steps, self.picker.name])}>"
+
+
+def _kept(kept: object, cycle: Cycle, rows: Rows) -> Rows:
+    """What a filter left of the rows. Raises ValueError for what aren't some of them."""
+    if kept is rows:
+        return rows
+    if type(kept) is not np.ndarray or kept.dtype is not ROW or kept.ndim != 1:
+        raise ValueError(f"{_shown(kept)} was returned; an array of rows is expected")
+    found: Rows = kept
+    size = len(cycle.layout)
+    known = not len(found) or (found[found.argmin()] >= 0 and found[found.argmax()] < size and len(found) <= len(rows))
+    if known and rows is not cycle.layout.all_rows:
+        given = np.zeros(size, np.bool_)
+        given[rows] = True
+        known = bool(np.logical_and.reduce(given.take(found)))
+    if not known:
+        raise ValueError("rows were returned that aren't among the candidates")
+    return found
+
+
+def _numbers(given: Any, size: int) -> Floats:
+    """Scores that aren't what nearly all are, as such. Raises ValueError for what isn't one number a row."""
+    if not isinstance(given, np.ndarray) or given.shape != (size,) or given.dtype.kind not in "fiub":
+        raise ValueError(f"{_shown(given)} was returned; {size} numbers are expected")
+    scores: Floats = given.astype(np.float64)
+    return scores
+
+
+def _picked(picked: Iterable[int], cycle: Cycle, rows: Rows) -> tuple[int, ...]:
+    """The rows that a picker named. Raises ValueError or TypeError for what aren't some of the candidates."""
+    chosen = tuple(picked)
+    size = len(cycle.layout.endpoints)
+    everything = rows is cycle.layout.all_rows
+    for row in chosen:
+        if type(row) is not int:
+            return _picked(map(index, chosen), cycle, rows)
+        if not 0 <= row < size or not (everything or rows[(rows == row).argmax()] == row):
+            raise ValueError(f"row {row} was picked, which isn't among the candidates")
+    if not chosen:
+        raise ValueError("nothing was picked")
+    return chosen
+
+
+def _any(picker: Picker, cycle: Cycle, rows: Rows) -> tuple[int, ...]:
+    """As many as the picker should have picked, as far as that can be told, by chance."""
+    parameters = picker.parameters
+    wanted = parameters.wanted if isinstance(parameters, PickerParameters) else 1
+    return tuple(cycle.random.permutation(rows)[:wanted].tolist())
+
+
+def _shown(result: object) -> str:
+    if isinstance(result, np.ndarray):
+        return f"an array of {result.dtype} of shape {result.shape}"
+    return f"a {type(result).__name__}"

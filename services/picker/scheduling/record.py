@@ -7,6 +7,14 @@ from msgspec import Struct
 from services.picker.state.layout import Floats, Rows
 
 
+class PluginFailure(Struct, frozen=True):
+    """A plugin that failed on a request, and how; the decision was made without it."""
+
+    plugin: str
+    role: str
+    error: str
+
+
 class FilterStep(Struct, frozen=True):
     """A filter and what it let through."""
 

@@ -5,15 +5,17 @@ Only producers whose product some plugin reads are run (`LoadedConfig.producers`
 
 from collections.abc import Callable
 from time import perf_counter
+from typing import Any
 
-from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.cycle import Cycle, Failed
 from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.profile import Observe, Profile, nothing
 from services.picker.scheduling.record import ProfileRun
 from shared.config.loaded import LoadedConfig, ProfileSpec
 from shared.config.problems import Invalid, Problem
-from shared.plugin import Plugin
+from shared.plugin import Plugin, Role
+from shared.plugin_failures import reason_of
 
 
 class Scheduler:
@@ -28,7 +30,10 @@ class Scheduler:
             raise Invalid([Problem(config.profile_handler, f"{handler!r} implements no ProfileHandler")])
         self._handler = handler
         self.producers = tuple(one for name in config.producers if isinstance(one := plugins[name], Producer))
-        self._observe = [observe("DataProducer", one.TYPE, one.name) for one in self.producers]
+        self._producing = [
+            (one, one.produces(one.name, one.parameters), observe("DataProducer", one.TYPE, one.name))
+            for one in self.producers
+        ]
         self._weigher = next(
             (one for one in plugins.values() if isinstance(one, InFlightLoadProducer)),
             InFlightLoadProducer(InFlightLoadProducer.TYPE),
@@ -39,32 +44,78 @@ class Scheduler:
     def schedule(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], str]:
         """(each profile's run, the name of the one whose pick is the destination)."""
         started = perf_counter()
-        for producer, observe in zip(self.producers, self._observe, strict=True):
-            producer.produce(cycle)
+        for producer, products, observe in self._producing:
+            try:
+                producer.produce(cycle)
+            except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
+                cycle.plugin_failed(producer, Role.DATA_PRODUCER, error)
+                for key in products:
+                    cycle.drop(key)
             ended = perf_counter()
             observe(ended - started)
             started = ended
         runs: dict[str, ProfileRun] = {}
-        while names := self._handler.next_profiles(cycle, self._names, runs):
-            for name in names:
-                runs[name] = self._profiles[name].run(cycle, cycle.candidates)
-        return runs, self._handler.primary(cycle, runs)
+        handler = self._handler
+        try:
+            while names := handler.next_profiles(cycle, self._names, runs):
+                for name in names:
+                    if name in runs:
+                        raise ValueError(f"profile {name!r} is to run again")
+                    runs[name] = self._profiles[name].run(cycle, cycle.candidates)
+            primary = handler.primary(cycle, runs)
+            if primary not in runs:
+                raise ValueError(f"the primary profile {primary!r} hasn't run")
+        except Exception as error:  # noqa: BLE001 - as above: the first profile decides alone
+            cycle.plugin_failed(handler, Role.PROFILE_HANDLER, error)
+            primary = self._names[0]
+            if primary not in runs:
+                runs[primary] = self._profiles[primary].run(cycle, cycle.candidates)
+        return runs, primary
 
     def picked(self, cycle: Cycle, row: int) -> tuple[int, tuple[Callable[[str], None], ...]]:
         """Tell the producers where the request goes: (the tokens that it weighs there, whom to tell of another endpoint
         that serves it)."""
-        placements = [placed for one in self.producers if (placed := one.picked(cycle, row)) is not None]
-        return self._weigher.tokens(cycle, row), tuple(placements)
+        placements: list[Callable[[str], None]] = []
+        for producer in self.producers:
+            try:
+                if (placement := producer.picked(cycle, row)) is not None:
+                    placements.append(_guarded(placement, producer.name, cycle.failed, cycle.request.id))
+            except Exception as error:  # noqa: BLE001 - as above: it hasn't learnt of this one
+                cycle.plugin_failed(producer, Role.DATA_PRODUCER, error)
+        try:
+            return self._weigher.tokens(cycle, row), tuple(placements)
+        except Exception as error:  # noqa: BLE001 - as above: the whole prompt is charged
+            cycle.plugin_failed(self._weigher, Role.DATA_PRODUCER, error)
+            return cycle.prompt_tokens, tuple(placements)
 
     def state(self) -> dict[str, object]:
         return {
             "profiles": [repr(one) for one in self._profiles.values()],
             "handler": self._handler.name,
-            "producers": {one.name: one.state() for one in self.producers},
+            "producers": {one.name: _state(one) for one in self.producers},
         }
 
     def __repr__(self) -> str:
         return f"<Scheduler {', '.join(map(repr, self._profiles.values()))}>"
+
+
+def _state(producer: Producer) -> dict[str, Any]:
+    try:
+        return producer.state()
+    except Exception as error:  # noqa: BLE001 - a plugin's failure costs no page
+        return {"error": reason_of(error)}
+
+
+def _guarded(placement: Callable[[str], None], producer: str, failed: Failed, request_id: str) -> Callable[[str], None]:
+    """A placement that never raises: a producer that fails hasn't learnt of this endpoint."""
+
+    def served(endpoint: str) -> None:
+        try:
+            placement(endpoint)
+        except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and costs nothing else
+            failed(producer, error, request_id)
+
+    return served
 
 
 def _profile(spec: ProfileSpec, plugins: dict[str, Plugin], observe: Observe) -> Profile:

@@ -12,10 +12,11 @@ has one of that name, the picker's own goes before it.
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from services.picker.state.layout import Floats, Layout, Mask, Rows
-from shared.attributes import ALWAYS, REACHABLE, AttributeMap
+from shared.attributes import ALWAYS, REACHABLE, AttributeKey, AttributeMap
 from shared.bus.columns import Ages, unpack_ages, unpack_floats
 from shared.bus.messages import Frame
 
@@ -27,14 +28,14 @@ REMEMBERED = 64
 class Column:
     """An attribute of numbers: the newest value of each endpoint, and when it was sampled (monotonic seconds).
 
-    The arrays are replaced, never changed: who reads them may keep them.
+    The arrays are replaced, never changed: who reads them may keep them. They are read-only, so that a plugin which
+    changes what it reads fails, instead of changing what others read.
     """
 
     __slots__ = ("_largest", "at", "derived", "values")
 
     def __init__(self, values: Floats, at: Floats) -> None:
-        self.values = values
-        self.at = at
+        self._show(values, at)
         self._largest: float | None = None
         self.derived: dict[Any, Any] = {}
         """What readers have made of these very arrays, by whatever tells it apart; empty with the next ones."""
@@ -53,9 +54,14 @@ class Column:
 
     def replace(self, values: Floats, at: Floats) -> None:
         """Show these arrays from now on."""
-        self.values, self.at, self._largest = values, at, None
+        self._show(values, at)
+        self._largest = None
         if self.derived:
             self.derived = {}
+
+    def _show(self, values: Floats, at: Floats) -> None:
+        values.flags.writeable = at.flags.writeable = False
+        self.values, self.at = values, at
 
 
 class Numbers:
@@ -163,7 +169,7 @@ class Numbers:
 class ObjectColumn:
     """An attribute whose values aren't numbers: mostly tuples of names. Who has a name is kept, not searched for."""
 
-    __slots__ = ("_holders", "_holding", "_raw", "at", "counts", "values")
+    __slots__ = ("_holders", "_holding", "_kind", "_raw", "at", "counts", "values")
 
     def __init__(self, size: int) -> None:
         self.values: list[Any] = [None] * size
@@ -175,6 +181,15 @@ class ObjectColumn:
         self._holders: dict[str, Mask] = {}
         self._holding: dict[str, int] = {}
         """By item: how many endpoints have it."""
+        self._kind: type[Any] = tuple
+
+    def read_as(self, kind: type[Any]) -> None:
+        """The values are of this kind: frames have structs as maps, and tuples as lists. A value that can't be read as
+        one is absent."""
+        if kind is not self._kind:
+            self._kind = kind
+            for row, raw in enumerate(self._raw):
+                self._replace(row, raw)
 
     def holders(self, item: str) -> Mask:
         """For which endpoints the value is a tuple that contains `item`."""
@@ -218,6 +233,7 @@ class ObjectColumn:
     def moved(self, size: int, here: Rows, there: Rows) -> "ObjectColumn":
         """This column in another layout: row `there[i]` is row `here[i]` in it, the others are absent."""
         column = ObjectColumn(size)
+        column._kind = self._kind
         column.at[here] = self.at[there]
         for row, was in zip(here.tolist(), there.tolist(), strict=True):
             if self._raw[was] is not None:
@@ -226,7 +242,7 @@ class ObjectColumn:
 
     def _replace(self, row: int, raw: Any) -> None:
         self._raw[row] = raw
-        value = tuple(raw) if isinstance(raw, list) else raw
+        value = _read(raw, self._kind)
         before, after = _names(self.values[row]), _names(value)
         self.values[row] = value
         self.counts[row] = len(value) if isinstance(value, tuple) else 0
@@ -244,6 +260,18 @@ class ObjectColumn:
             holding[item] -= 1
             if not holding[item]:
                 del holders[item], holding[item]
+
+
+def _read(raw: Any, kind: type[Any]) -> Any:
+    """A frame's value as one of that kind; None where it is none."""
+    if isinstance(raw, kind) or raw is None:
+        return raw
+    if kind is tuple:
+        return tuple(raw) if isinstance(raw, list) else raw
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError:
+        return None
 
 
 def _names(value: Any) -> set[str]:
@@ -293,7 +321,8 @@ class Columns:
     def own(self, made: Mapping[str, AttributeMap]) -> None:
         """What the picker itself makes of the endpoints, by id: all of it, in the place of what it was before."""
         size = len(self._layout)
-        self._own_numbers, self._own_objects = {}, {}
+        numbers: dict[str, tuple[Floats, Floats]] = {}
+        self._own_objects = {}
         for id, attributes in made.items():
             row = self._layout.index.get(id)
             if row is None:
@@ -302,14 +331,13 @@ class Columns:
                 if sample.value is None:
                     continue
                 if key.kind is float:
-                    if key.wire not in self._own_numbers:
-                        self._own_numbers[key.wire] = Column.absent(size)
-                    column = self._own_numbers[key.wire]
-                    column.values[row], column.at[row] = sample.value, sample.at
+                    values, at = numbers.setdefault(key.wire, (np.full(size, np.nan), np.full(size, NEVER)))
+                    values[row], at[row] = sample.value, sample.at
                 else:
                     if key.wire not in self._own_objects:
                         self._own_objects[key.wire] = ObjectColumn(size)
                     self._own_objects[key.wire].place(row, sample.value, sample.at)
+        self._own_numbers = {name: Column(values, at) for name, (values, at) in numbers.items()}
 
     def apply(self, frame: Frame, now: float, extra_age: float) -> None:
         """Take in a sound frame that arrived at `now` and was `extra_age` seconds longer under way than usual.
@@ -341,9 +369,15 @@ class Columns:
         """The column of an attribute of numbers; all absent when nobody reported it."""
         return self._own_numbers.get(name) or self._numbers.columns.get(name) or self._numbers.column(name)
 
-    def objects(self, name: str) -> ObjectColumn:
-        """The column of an attribute whose values aren't numbers; all absent when nobody reported it."""
-        return self._own_objects.get(name) or self._reported(name)
+    def objects(self, key: AttributeKey[Any]) -> ObjectColumn:
+        """The column of an attribute whose values aren't numbers but of the key's kind; all absent when nobody reported
+        it."""
+        own = self._own_objects.get(key.wire)
+        if own is not None:
+            return own
+        column = self._reported(key.wire)
+        column.read_as(key.kind)
+        return column
 
     def _reported(self, name: str) -> ObjectColumn:
         column = self._objects.get(name)

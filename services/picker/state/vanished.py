@@ -31,7 +31,7 @@ class Vanished:
         scraped = columns.newest() >= now - after
         gone: list[str] = []
         for key, readers in read.items():
-            at = columns.numbers(key.wire).at if key.kind is float else columns.objects(key.wire).at
+            at = columns.numbers(key.wire).at if key.kind is float else columns.objects(key).at
             if np.logical_or.reduce(at >= now - after):
                 self._fresh[key] = now
             elif key in self._fresh and np.logical_or.reduce(scraped):

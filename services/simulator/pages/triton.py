@@ -1,7 +1,6 @@
 """Triton's page: what every Triton shows, and what its TensorRT-LLM backend adds.
 
-`nv_inference_exec_count` is a counter of executions, as in a real Triton, although the picker's engine table reads it
-as the number of running requests. A pinned `running` takes its place.
+Triton has no gauge of the requests that run; `nv_inference_exec_count` counts executions since its start.
 """
 
 from collections.abc import Callable
@@ -13,13 +12,13 @@ from services.simulator.gauges import Moment
 _Getter = Callable[[Moment], float]
 
 
-def page(model: str, executions: _Getter) -> list[Part[Moment]]:
+def page(model: str) -> list[Part[Moment]]:
     """The families of every Triton."""
     labels = {"model": model, "version": "1"}
     counters: dict[str, tuple[str, _Getter]] = {
         "nv_inference_request_success": ("Requests that succeeded.", _ended),
         "nv_inference_count": ("Inferences made.", _ended),
-        "nv_inference_exec_count": ("Executions of the model.", executions),
+        "nv_inference_exec_count": ("Executions of the model.", lambda now: now.counters.steps),
         "nv_inference_request_duration_us": (
             "Microseconds of all requests.",
             lambda now: round(now.counters.end_to_end.sum * 1e6),

@@ -9,10 +9,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from shared.attributes import AttributeKey, AttributeMap
+from shared.attributes import AttributeKey, AttributeMap, fault
 from shared.datalayer.events import Tally
 from shared.datalayer.objects import NotificationExtractor
-from shared.datalayer.values import fault
 from shared.model import Endpoint
 
 
@@ -75,15 +74,16 @@ class Board:
             try:
                 said = dict(extractor.attributes(endpoint))
             except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and no other plugin's
-                self._tally.failed(extractor.name, endpoint.id, error)
+                self._tally.failures.record(extractor.name, error, endpoint=endpoint.id)
                 said = {}
             for key in said:
                 if key not in keys:
-                    self._tally.refused(extractor.name, endpoint.id, f"{key} isn't among what it declares to produce")
+                    why = f"{key} isn't among what it declares to produce"
+                    self._tally.failures.record(extractor.name, why, endpoint=endpoint.id)
             for key in keys:
                 value = said.get(key)
-                if reason := fault(key, value):
-                    self._tally.refused(extractor.name, endpoint.id, reason)
+                if value is not None and (reason := fault(key, value)):
+                    self._tally.failures.record(extractor.name, reason, endpoint=endpoint.id)
                     value = None
                 values[key] = value
         return values

@@ -20,6 +20,7 @@ from shared.datalayer.objects import (
 from shared.datalayer.wiring import feeds, plan
 from shared.model import Endpoint
 from shared.plugin import Tier
+from shared.plugin_failures import reason_of
 
 log = structlog.get_logger(__name__)
 
@@ -59,8 +60,12 @@ class Notifications:
                 if config is None
                 else feeds(config, config.instances(Tier.WATCHER), NotificationSource, NotificationExtractor)
             )
+            _ = [feed.source.kind for feed in found]
         except Invalid as error:
             log.error("notifications.refused", problems=error.lines())
+            return
+        except Exception as error:
+            log.error("notifications.refused", problems=[reason_of(error)], exc_info=error)
             return
         self._plan = wanted
         self._dispatcher = ObjectDispatcher(found, self._tally)
@@ -93,9 +98,16 @@ class Notifications:
         """For `/debug/state`: sources, and what extractors have learnt."""
         return {
             "sources": self._dispatcher.describe(),
-            "extractors": {one.name: one.describe() for one in self._dispatcher.extractors},
-            "failures": {name: count for name, count in self._tally.failures.items() if count},
+            "extractors": {one.name: self._describe(one) for one in self._dispatcher.extractors},
+            "failures": {name: count for name, count in self._tally.failures.counts().items() if count},
         }
+
+    def _describe(self, extractor: NotificationExtractor) -> dict[str, Any]:
+        try:
+            return extractor.describe()
+        except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and costs no page
+            self._tally.failures.record(extractor.name, error)
+            return {"error": reason_of(error)}
 
     def __repr__(self) -> str:
         return f"<Notifications {self._dispatcher!r} {self._board!r}>"

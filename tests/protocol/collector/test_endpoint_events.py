@@ -81,7 +81,7 @@ async def test_extractors_follow_the_share_of_endpoints(nats: NatsServer, owner:
         await eventually(lambda: frames.value("a", COST) == 2.0, "the label's change")
         await eventually(lambda: heard() == {"a", "c"}, "what is kept for an endpoint that went is let go")
         value = one.registry.get_sample_value
-        assert value("pointsman_datalayer_extractor_failures_total", {"extractor": "cost-extractor"}) == 1
+        assert value("pointsman_plugin_failures_total", {"plugin": "cost-extractor"}) == 1
         async with httpx.AsyncClient() as client:
             port = one.admin_port
             answer = await client.get(f"http://127.0.0.1:{port}/debug/endpoints")

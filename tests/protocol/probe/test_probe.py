@@ -54,7 +54,7 @@ SHOWN: dict[EngineType, dict[str, Any]] = {
     EngineType.SGLANG: REQUESTS | CACHE,
     EngineType.TRTLLM_SERVE: REQUESTS | CACHE,
     EngineType.TRITON_TENSORRT_LLM: REQUESTS | CACHE,
-    EngineType.TRITON: REQUESTS,
+    EngineType.TRITON: {"WaitingQueueSize": 5},
 }
 
 

@@ -206,7 +206,7 @@ async def test_a_configuration_that_comes_later_has_the_objects_read(nats: NatsS
 async def test_a_pickers_topology_follows_labels_and_is_never_old(nats: NatsServer, files: Path) -> None:
     async with watcher(nats.url, endpoints_file=str(files)), serving(picker(nats.url)) as seen:
         await eventually(lambda: attributes(seen, "a").get("Topology") == Topology(zone="zone-n1"), "the topology")
-        assert seen.view.columns.objects(TOPOLOGY.wire).at.tolist() == [ALWAYS, ALWAYS]
+        assert seen.view.columns.objects(TOPOLOGY).at.tolist() == [ALWAYS, ALWAYS]
         replace(files / "endpoints.yaml", endpoints(a="n2", b="n2", c="n1"))
         await eventually(lambda: attributes(seen, "a").get("Topology") == Topology(zone="zone-n2"), "the change")
         await eventually(lambda: attributes(seen, "c").get("Topology") == Topology(zone="zone-n1"), "the new one")
@@ -216,7 +216,7 @@ async def test_a_pickers_topology_follows_labels_and_is_never_old(nats: NatsServ
         value = seen.registry.get_sample_value
         labels = {"source": "endpoint-notification-source", "event": "deleted"}
         assert value("pointsman_datalayer_events_total", labels) == 2
-        assert value("pointsman_datalayer_extractor_failures_total", {"extractor": "topology-extractor"}) == 0
+        assert value("pointsman_plugin_failures_total", {"plugin": "topology-extractor"}) == 0
 
 
 async def test_a_standby_sends_nothing_and_takes_over_from_a_killed_leader(

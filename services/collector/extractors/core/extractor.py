@@ -55,8 +55,9 @@ class CoreMetricsExtractor(Extractor):
 
     @classmethod
     def check(cls, parameters: CoreParameters, demand: Demand) -> list[Concern]:
-        """Whether the engines that are defined here can give what is wanted; of the built-in ones that isn't asked,
-        because what they don't publish can't be had."""
+        """Whether the engines that are defined here can give what is wanted. What the default engine lacks that is a
+        built-in one can't be had, so that is a warning; of the other built-in ones nobody knows whether they are there.
+        """
         lacking = [
             Concern(f"engineConfigs[{index}]", one.message, one.fatal)
             for index, config in enumerate(parameters.engine_configs)
@@ -68,7 +69,7 @@ class CoreMetricsExtractor(Extractor):
             for position, one in enumerate(engine.custom)
             if one.measure.concern and one.key in demand.required
         ]
-        return lacking + risky
+        return lacking + risky + _lacking_by_default(parameters, demand)
 
     @classmethod
     def deprecations(cls, parameters: CoreParameters) -> list[str]:
@@ -98,3 +99,21 @@ class CoreMetricsExtractor(Extractor):
             self._unknown.add(label)
             known = ", ".join(sorted(self._engines))
             log.warning("engine.unknown", extractor=self.name, endpoint=endpoint.id, engine=label[:100], known=known)
+
+
+def _lacking_by_default(parameters: CoreParameters, demand: Demand) -> list[Concern]:
+    """What plugins require and a built-in default engine doesn't publish."""
+    name = parameters.default_engine
+    if parameters.flat or any(one.name == name for one in parameters.engine_configs):
+        return []
+    engine = parameters.engines()[name]
+    return [
+        Concern(
+            "defaultEngine",
+            f"{name} doesn't publish {key.name}, which {' and '.join(map(repr, readers))} "
+            f"require{'s' * (len(readers) == 1)}: endpoints of this engine don't have it",
+            fatal=False,
+        )
+        for key, readers in demand.required.items()
+        if key in STANDARD_KEYS and not engine.gives(key)
+    ]

@@ -38,7 +38,7 @@ class ServedModelFilter(Filter):
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         if not cycle.model:
             return rows  # a request that names no model can be for any
-        lists = cycle.view.columns.objects(SERVED_MODELS.wire)
+        lists = cycle.view.columns.objects(SERVED_MODELS)
         serves = lists.holders(cycle.model)[rows]
         known = lists.at[rows] > NEVER
         cycle.note("ServesModel", rows, np.where(known, serves, np.nan))

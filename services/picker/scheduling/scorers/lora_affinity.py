@@ -21,8 +21,8 @@ class LoraAffinityScorer(Scorer):
     REQUIRES = (ACTIVE_MODELS, WAITING_MODELS)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
-        loaded = cycle.view.columns.objects(ACTIVE_MODELS.wire)
-        waited = cycle.view.columns.objects(WAITING_MODELS.wire)
+        loaded = cycle.view.columns.objects(ACTIVE_MODELS)
+        waited = cycle.view.columns.objects(WAITING_MODELS)
         limit = cycle.read(MAX_ACTIVE_MODELS, rows)
         active, waiting = loaded.holders(cycle.model)[rows], waited.holders(cycle.model)[rows]
         held = loaded.counts[rows] + waited.counts[rows]

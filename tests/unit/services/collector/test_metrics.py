@@ -11,6 +11,7 @@ from services.collector.http.client import Failure
 from services.collector.metrics import CollectorMetrics
 from services.collector.scraper import Scraper
 from shared.bus.frame_sender import FrameSender
+from shared.plugin_failures import PluginFailures
 from shared.service.reload import Reloader, ReloadMetrics
 from tests.unit.services.collector.test_scraper import Servers, Watcher, endpoint, page, pipeline, refuse
 from tests.unit.services.collector.waiting import until
@@ -25,7 +26,9 @@ class Watching:
     def __init__(self) -> None:
         self.servers, self.watcher = Servers(), Watcher()
         self.servers.answers = {"a": page(1), "b": refuse}
-        self.scraper = Scraper(self.servers, self.watcher, interval=0.002, backoff=0.01)
+        self.scraper = Scraper(
+            self.servers, self.watcher, interval=0.002, backoff=0.01, failures=PluginFailures(time.monotonic)
+        )
         self.scraper.use(pipeline())
         self.registry = CollectorRegistry()
         sending = FrameSender(Recorder(), lambda: self.scraper.watched, gather=0, refresh=1, heartbeat=1)

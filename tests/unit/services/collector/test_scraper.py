@@ -1,6 +1,7 @@
 """The driver of the scrapes, against servers that a test plays itself."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ssl import SSLContext
@@ -21,6 +22,7 @@ from services.collector.sources.http import Override
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
 from shared.attributes import GPU_UTILIZATION, REACHABLE, WAITING_QUEUE_SIZE, AttributeKey
 from shared.model import Endpoint
+from shared.plugin_failures import PluginFailures
 from tests.unit.services.collector.waiting import until
 
 Answer = Callable[[], Awaitable[bytes]]
@@ -109,7 +111,7 @@ class Watcher:
 @asynccontextmanager
 async def scraping(servers: Servers, use: Pipeline | None = None) -> AsyncIterator[tuple[Scraper, Watcher]]:
     watcher = Watcher()
-    scraper = Scraper(servers, watcher, interval=0.002, backoff=0.01)
+    scraper = Scraper(servers, watcher, interval=0.002, backoff=0.01, failures=PluginFailures(time.monotonic))
     scraper.use(pipeline() if use is None else use)
     try:
         yield scraper, watcher

@@ -1,3 +1,4 @@
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from shared.datalayer.objects import (
     ObjectKind,
 )
 from shared.datalayer.wiring import Feed
+from shared.plugin_failures import PluginFailures
 
 POD = ObjectKind("", "v1", "Pod")
 
@@ -59,7 +61,7 @@ def node(name: str, **labels: Any) -> KubernetesObject:
 
 
 def dispatcher(*extractors: Listener, kind: ObjectKind = NODE) -> ObjectDispatcher:
-    return ObjectDispatcher([Feed(Source(kind), extractors)], Tally())
+    return ObjectDispatcher([Feed(Source(kind), extractors)], Tally(PluginFailures(time.monotonic)))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,9 @@ def test_objects_of_one_name_in_two_namespaces_are_two() -> None:
 
 def test_an_extractor_hears_of_its_sources_kind_only() -> None:
     nodes, pods, both = Listener("nodes"), Listener("pods"), Listener("more nodes")
-    events = ObjectDispatcher([Feed(Source(NODE), (nodes, both)), Feed(Source(POD), (pods,))], Tally())
+    events = ObjectDispatcher(
+        [Feed(Source(NODE), (nodes, both)), Feed(Source(POD), (pods,))], Tally(PluginFailures(time.monotonic))
+    )
     events.reset(
         [node("n1"), KubernetesObject(POD, "p", {}, "a"), KubernetesObject(ObjectKind("", "v1", "Secret"), "s", {})]
     )
@@ -147,7 +151,7 @@ def test_of_a_kind_is_wanted_what_any_of_its_extractors_reads_and_all_where_one_
         Feed(Source(NODE), tuple(map(listener, reads))),
         Feed(Source(POD), (listener(None),)),
     ]
-    assert ObjectDispatcher(feeds, Tally()).parts == {NODE: parts, POD: None}
+    assert ObjectDispatcher(feeds, Tally(PluginFailures(time.monotonic))).parts == {NODE: parts, POD: None}
 
 
 def test_extractors_say_whether_endpoints_are_concerned() -> None:
@@ -157,9 +161,9 @@ def test_extractors_say_whether_endpoints_are_concerned() -> None:
 
 def test_a_failing_extractor_stops_no_other() -> None:
     before, after = Listener("before", says=False), Listener("after", says=False)
-    tally = Tally()
+    tally = Tally(PluginFailures(time.monotonic))
     events = ObjectDispatcher([Feed(Source(NODE), (before, Broken("broken"), after))], tally)
     assert events.reset([node("n1"), node("n2")]), "what the broken one says may have changed"
     assert before.told == after.told == [("added", "n1"), ("added", "n2")]
-    assert tally.failures == {"before": 0, "broken": 2, "after": 0}
+    assert tally.failures.counts() == {"before": 0, "broken": 2, "after": 0}
     assert tally.events == {("v1 Node", Change.ADDED): 2}

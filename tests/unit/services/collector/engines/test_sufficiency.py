@@ -92,9 +92,22 @@ def test_what_is_only_used_and_switched_off_is_nothing_to_speak_of() -> None:
     assert warnings('{name: mine, queuedRequestsSpec: q, kvUsageSpec: ""}', "queue-scorer") == []
 
 
-def test_built_in_engines_are_not_refused_for_what_they_do_not_publish() -> None:
-    """triton has no KV cache usage."""
-    text = document("", "kv-cache-utilization-scorer").replace("engineConfigs: []", "defaultEngine: triton")
+@pytest.mark.parametrize(
+    ("scorer", "attribute"),
+    [
+        ("kv-cache-utilization-scorer", "KVCacheUsagePercent"),
+        ("running-requests-size-scorer", "RunningRequestsSize"),
+    ],
+)
+def test_what_a_built_in_default_engine_does_not_publish_is_a_warning(scorer: str, attribute: str) -> None:
+    text = document("", scorer).replace("engineConfigs: []", "defaultEngine: triton")
+    assert [one.message for one in load(text, REGISTRY).warnings] == [
+        f"triton doesn't publish {attribute}, which '{scorer}' requires: endpoints of this engine don't have it"
+    ]
+
+
+def test_what_a_built_in_default_engine_publishes_is_enough() -> None:
+    text = document("", "queue-scorer").replace("engineConfigs: []", "defaultEngine: triton")
     assert load(text, REGISTRY).warnings == ()
 
 

@@ -135,9 +135,9 @@ def test_triton_with_tensorrt_llm_tells_series_of_one_metric_apart_by_label() ->
     }
 
 
-def test_triton() -> None:
+def test_triton_has_no_gauge_of_running_requests_and_its_count_of_executions_is_none() -> None:
     page = 'nv_inference_pending_request_count{model="m"} 7\nnv_inference_exec_count{model="m"} 3\n'
-    assert extract("triton", page) == {"WaitingQueueSize": 7.0, "RunningRequestsSize": 3.0}
+    assert extract("triton", page) == {"WaitingQueueSize": 7.0}
 
 
 # The engine of an endpoint

@@ -1,3 +1,4 @@
+import time
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from shared.datalayer.endpoints import EndpointDispatcher, EndpointEvent
 from shared.datalayer.events import Change, Tally
 from shared.model import Endpoint
 from shared.plugin import Registry
+from shared.plugin_failures import PluginFailures
 from tests.unit.services.picker.world import NOW, facts
 
 STANDS = {
@@ -79,20 +81,20 @@ def test_listing_it_is_enough_to_have_it_hear_of_endpoints() -> None:
 
 def test_it_is_in_the_state_of_endpoints_and_never_grows_old() -> None:
     view = View()
-    events = EndpointDispatcher(pipeline().endpoint_feeds, view.made, Tally())
+    events = EndpointDispatcher(pipeline().endpoint_feeds, view.made, Tally(PluginFailures(time.monotonic)))
     view.reset(facts(standing("a1", **STANDS), standing("a2")))
     events.reset(view.endpoints)
     first, second = view.state(NOW + 3600.0)
     assert first["attributes"] == {TOPOLOGY.wire: {"value": Topology("node-1", "r7", "eu-1a", "eu-1"), "age": 0.0}}
     assert second["attributes"] == {}
-    column = view.columns.objects(TOPOLOGY.wire)
+    column = view.columns.objects(TOPOLOGY)
     assert column.at.tolist() == [ALWAYS, -np.inf]
     assert view.columns.newest().tolist() == [-np.inf, -np.inf], "that metrics are fresh is another matter"
 
 
 def test_it_follows_the_labels_and_the_endpoints() -> None:
     view = View()
-    events = EndpointDispatcher(pipeline().endpoint_feeds, view.made, Tally())
+    events = EndpointDispatcher(pipeline().endpoint_feeds, view.made, Tally(PluginFailures(time.monotonic)))
 
     def parts() -> list[Any]:
         return [one["attributes"].get(TOPOLOGY.wire, {}).get("value") for one in view.state(NOW)]
@@ -113,7 +115,7 @@ def test_it_follows_the_labels_and_the_endpoints() -> None:
 def test_it_stays_with_an_endpoint_whose_address_changes() -> None:
     """Whatever was measured at the old address is forgotten; where the endpoint stands follows from its labels."""
     view = View()
-    events = EndpointDispatcher(pipeline().endpoint_feeds, view.made, Tally())
+    events = EndpointDispatcher(pipeline().endpoint_feeds, view.made, Tally(PluginFailures(time.monotonic)))
     for address in ("10.0.0.1", "10.0.0.2"):
         moved = Endpoint(id="a1", name="a1", address=address, port=8000, labels=STANDS)
         view.reset(facts(moved))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 from msgspec.structs import replace
 
 from services.picker.state.columns import NEVER, Columns
@@ -17,6 +18,7 @@ from shared.attributes import (
     AttributeKey,
     AttributeMap,
 )
+from shared.bus.codec import decode, encode
 from shared.bus.messages import Frame
 from tests.unit.services.picker.world import endpoint, frame
 
@@ -88,11 +90,38 @@ def test_a_sample_cant_come_from_the_future() -> None:
     assert made.numbers(QUEUE.wire).values.tolist() == [6]
 
 
+class Cell(Struct, frozen=True):
+    rack: str
+    slots: tuple[int, ...] = ()
+
+
+CELL = AttributeKey("Cell", "cell-extractor", Cell)
+
+
+def test_a_struct_arrives_as_a_struct() -> None:
+    """Frames carry it as a map: whoever reads it by its key gets what was put."""
+    sent = [Cell("r1", (1, 2)), Cell("r2")]
+    arrived = decode(Frame, encode(frame(["a1", "a2"], {CELL: sent})))
+    made = columns("a1", "a2")
+    made.apply(arrived, NOW, 0.0)
+    assert made.objects(CELL).values == sent
+    made.apply(decode(Frame, encode(frame(["a1"], {CELL: [Cell("r3")]}))), NOW + 1, 0.0)
+    made.relayout(Layout([endpoint("a1")]))
+    assert made.objects(CELL).values == [Cell("r3")]
+
+
+def test_what_is_no_struct_of_the_keys_kind_is_absent() -> None:
+    """Of a collector with another version of the plugin."""
+    made = columns("a1", "a2")
+    made.apply(frame(["a1", "a2"], {CELL: [{"row": 5}, {"rack": "r2"}]}), NOW, 0.0)
+    assert made.objects(CELL).values == [None, Cell("r2")]
+
+
 def test_an_id_that_comes_twice_in_a_frame_counts_once() -> None:
     made = columns("a1")
     made.apply(frame(["a1", "a1"], {QUEUE: [1, 2], MODELS: [["x"], ["y"]]}), NOW, 0.0)
     assert made.numbers(QUEUE.wire).values.tolist() == [2]
-    assert made.objects(MODELS.wire).values == [("y",)]
+    assert made.objects(MODELS).values == [("y",)]
 
 
 def test_who_keeps_an_array_keeps_what_it_was() -> None:
@@ -117,7 +146,7 @@ def test_a_new_layout_keeps_the_samples_of_endpoints_that_stay_the_same_server()
     made = columns("a1", "a2", "a3")
     made.apply(frame(["a1", "a2", "a3"], {QUEUE: [1, 2, 3], MODELS: [["x"], ["x", "y"], ["z"]]}), NOW, 0.0)
     made.relayout(Layout([endpoint("a0"), endpoint("a2"), endpoint("a3", "10.9.9.9")]))
-    column, models = made.numbers(QUEUE.wire), made.objects(MODELS.wire)
+    column, models = made.numbers(QUEUE.wire), made.objects(MODELS)
     assert column.values.tolist()[1] == 2
     assert column.at.tolist() == [NEVER, NOW, NEVER]
     assert models.values == [None, ("x", "y"), None]
@@ -133,7 +162,7 @@ def test_who_holds_a_name_follows_the_newest_list() -> None:
     made.apply(frame(["a1", "a2"], {MODELS: [["x", "y"], ["x"]]}), NOW, 0.0)
     made.apply(frame(["a1"], {MODELS: [["y", "z", "z"]]}, ages=0.5), NOW + 1, 0.0)
     made.apply(frame(["a2"], {MODELS: [["old"]]}, ages=9.0), NOW + 1, 0.0)
-    models = made.objects(MODELS.wire)
+    models = made.objects(MODELS)
     assert {name: models.holders(name).tolist() for name in "xyz"} == {
         "x": [False, True],
         "y": [True, False],
@@ -148,7 +177,7 @@ def test_who_holds_a_name_follows_the_newest_list() -> None:
 def test_an_empty_list_is_a_value_and_none_is_none() -> None:
     made = columns("a1", "a2")
     made.apply(frame(["a1", "a2"], {MODELS: [[], None]}), NOW, 0.0)
-    models = made.objects(MODELS.wire)
+    models = made.objects(MODELS)
     assert models.values == [(), None]
     assert models.at.tolist() == [NOW, NEVER]
 
@@ -156,7 +185,7 @@ def test_an_empty_list_is_a_value_and_none_is_none() -> None:
 def test_values_that_are_no_lists_of_names_do_no_harm() -> None:
     made = columns("a1", "a2", "a3")
     made.apply(frame(["a1", "a2", "a3"], {MODELS: [{"a": 1}, [["x"], 3, "y"], "x"]}), NOW, 0.0)
-    models = made.objects(MODELS.wire)
+    models = made.objects(MODELS)
     assert models.holders("x").tolist() == [False, False, False]
     assert models.holders("y").tolist() == [False, True, False]
     assert models.counts.tolist() == [0, 3, 0]
@@ -172,7 +201,7 @@ def test_what_an_endpoint_is_known_not_to_have_is_forgotten_at_once() -> None:
     made.apply(frame(ids, {QUEUE: [3, 9, 1, 2], USAGE: [0.3, 0.9, 0.1, 0.2], MODELS: [["x"]] * 4}), NOW, 0.0)
     before = made.numbers(QUEUE.wire).values
     made.apply(without(frame(ids, {}), queue=[0, 1], models=[2, 0]), NOW + 1, 0.0)
-    queue, models = made.numbers(QUEUE.wire), made.objects(MODELS.wire)
+    queue, models = made.numbers(QUEUE.wire), made.objects(MODELS)
     assert queue.at.tolist() == [NOW, NOW, NEVER]
     assert queue.values[:2].tolist() == [1.0, 2.0]
     assert math.isnan(queue.values[2])
@@ -189,7 +218,7 @@ def test_what_was_sampled_later_stays() -> None:
     made.apply(frame(["a1"], {QUEUE: [1], MODELS: [["x"]]}), NOW, 0.0)
     made.apply(without(frame(["a1"], {}), queue=[0], models=[0]), NOW + 1, 3.0)
     assert made.numbers(QUEUE.wire).values.tolist() == [1.0]
-    assert made.objects(MODELS.wire).values == [("x",)]
+    assert made.objects(MODELS).values == [("x",)]
 
 
 def test_an_absence_of_what_was_never_known_is_nothing() -> None:
@@ -208,12 +237,12 @@ def test_the_pickers_own_attributes_are_columns_too() -> None:
     queue = made.numbers(QUEUE.wire)
     assert queue.at.tolist() == [NEVER, ALWAYS], "the picker's own goes before what is reported"
     assert queue.largest == 7.0
-    assert made.objects(MODELS.wire).holders("y").tolist() == [False, True]
+    assert made.objects(MODELS).holders("y").tolist() == [False, True]
     assert made.of(1, NOW + 60)[QUEUE.wire] == {"value": 7.0, "age": 0.0}
     assert made.newest().tolist() == [NOW, NOW]
     made.own({})
     assert made.numbers(QUEUE.wire).values.tolist() == [1.0, 2.0]
-    assert made.objects(MODELS.wire).values == [None, None]
+    assert made.objects(MODELS).values == [None, None]
 
 
 def test_everything_known_of_an_endpoint_is_told_with_its_age() -> None:
@@ -268,7 +297,7 @@ def test_whatever_frames_come_each_endpoint_has_its_newest_value_of_each_attribu
         assert made.newest()[row] == max([NEVER, *(at for at, _ in expected.values())])
     for item in "xyz":
         held = [item in newest.get((name, MODELS.wire), (0.0, ()))[1] for name in NAMES]
-        assert made.objects(MODELS.wire).holders(item).tolist() == held
+        assert made.objects(MODELS).holders(item).tolist() == held
 
 
 def test_a_column_that_is_asked_for_first_is_filled_by_later_frames() -> None:
@@ -292,7 +321,7 @@ def test_what_no_endpoint_has_any_more_is_no_column_of_the_next_layout() -> None
     made.apply(frame(["a2"], {QUEUE: [5], MODELS: [["z"]]}), NOW + 2, 0.0)
     assert made.numbers(QUEUE.wire).values[1] == 5
     assert made.numbers(USAGE.wire).values[:2].tolist() == [0.1, 0.2]
-    assert made.objects(MODELS.wire).values == [None, ("z",), None]
+    assert made.objects(MODELS).values == [None, ("z",), None]
 
 
 def test_what_is_read_and_never_reported_costs_no_line_of_the_tables() -> None:

@@ -1,4 +1,5 @@
 import math
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ from shared.attributes import AttributeKey, Sample
 from shared.datalayer.events import Tally
 from shared.datalayer.objects import NotificationEvent, NotificationExtractor
 from shared.model import Endpoint
+from shared.plugin_failures import PluginFailures
 
 SIZE = AttributeKey("Size", "sizes", float)
 NAMES: AttributeKey[tuple[str, ...]] = AttributeKey("Names", "sizes", tuple)
@@ -47,7 +49,7 @@ A, B = at("a", "n1"), at("b", "n2")
 
 
 def test_each_endpoint_has_what_is_said_of_its_node() -> None:
-    board = Board([Sizes({"n1": {SIZE: 2.0, NAMES: ("x",)}, "n2": {SIZE: 3}})], Tally())
+    board = Board([Sizes({"n1": {SIZE: 2.0, NAMES: ("x",)}, "n2": {SIZE: 3}})], Tally(PluginFailures(time.monotonic)))
     assert board.update([A, B]) == ["a", "b"]
     assert board.of("a") == {"Size/sizes": 2.0, "Names/sizes": ("x",)}
     assert board.of("b") == {"Size/sizes": 3}
@@ -56,7 +58,7 @@ def test_each_endpoint_has_what_is_said_of_its_node() -> None:
 
 def test_only_what_is_new_is_told_as_changed() -> None:
     sizes = Sizes({"n1": {SIZE: 2.0}})
-    board = Board([sizes], Tally())
+    board = Board([sizes], Tally(PluginFailures(time.monotonic)))
     board.update([A, B])
     assert board.update([A, B]) == []
     sizes.says = {"n1": {SIZE: 4.0}}
@@ -66,7 +68,7 @@ def test_only_what_is_new_is_told_as_changed() -> None:
 
 
 def test_what_an_endpoint_doesnt_have_is_denied_as_of_the_last_confirmation() -> None:
-    board = Board([Sizes({"n1": {SIZE: 2.0}})], Tally())
+    board = Board([Sizes({"n1": {SIZE: 2.0}})], Tally(PluginFailures(time.monotonic)))
     board.update([A, B])
     described = board.described(17.0)
     assert described["a"].attributes.sample(SIZE) == Sample(2.0, 17.0)
@@ -75,7 +77,7 @@ def test_what_an_endpoint_doesnt_have_is_denied_as_of_the_last_confirmation() ->
 
 
 def test_without_an_extractor_that_makes_attributes_there_is_nothing_to_send() -> None:
-    board = Board([Silent({})], Tally())
+    board = Board([Silent({})], Tally(PluginFailures(time.monotonic)))
     assert not board.makes
     assert board.update([A]) == []
     assert board.described(0.0) == {}
@@ -86,47 +88,47 @@ def test_an_extractor_that_fails_on_an_endpoint_costs_only_its_own_attributes_th
         PRODUCES = (AttributeKey("Other", "others", float),)
 
     other = Others.PRODUCES[0]
-    tally = Tally()
+    tally = Tally(PluginFailures(time.monotonic))
     board = Board([Sizes({"n1": KeyError("gpu"), "n2": {SIZE: 1.0}}), Others({"n1": {other: 5.0}}, "others")], tally)
     with capture_logs() as logs:
         board.update([A, B])
     assert board.of("a") == {"Other/others": 5.0}
     assert board.of("b") == {"Size/sizes": 1.0}
-    assert tally.failures == {"sizes": 1}
-    assert [(one["extractor"], one["about"], one["reason"]) for one in logs] == [("sizes", "a", "KeyError: 'gpu'")]
+    assert tally.failures.counts() == {"sizes": 1}
+    assert [(one["plugin"], one["endpoint"], one["reason"]) for one in logs] == [("sizes", "a", "KeyError: 'gpu'")]
 
 
 @pytest.mark.parametrize("said", [None, 5, ["Size"]])
 def test_an_extractor_that_says_nothing_of_use_costs_only_its_own_attributes(said: Any) -> None:
-    tally = Tally()
+    tally = Tally(PluginFailures(time.monotonic))
     board = Board([Sizes({"n1": said, "n2": {SIZE: 1.0}})], tally)
     board.update([A, B])
     assert (board.of("a"), board.of("b")) == ({}, {"Size/sizes": 1.0})
-    assert tally.failures == {"sizes": 1}
+    assert tally.failures.counts() == {"sizes": 1}
 
 
 @pytest.mark.parametrize("value", ["x", ["x"], (object(),)])
 def test_what_is_of_another_kind_or_can_not_travel_is_refused(value: Any) -> None:
-    tally = Tally()
+    tally = Tally(PluginFailures(time.monotonic))
     board = Board([Sizes({"n1": {NAMES: value, SIZE: 1.0}})], tally)
     board.update([A])
     assert board.of("a") == {"Size/sizes": 1.0}
-    assert tally.failures == {"sizes": 1}
+    assert tally.failures.counts() == {"sizes": 1}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, "8", True])
 def test_what_is_no_finite_number_is_refused_where_a_number_is_declared(value: Any) -> None:
-    tally = Tally()
+    tally = Tally(PluginFailures(time.monotonic))
     board = Board([Sizes({"n1": {SIZE: value}})], tally)
     board.update([A])
     assert board.of("a") == {}
-    assert tally.failures == {"sizes": 1}
+    assert tally.failures.counts() == {"sizes": 1}
 
 
 def test_an_attribute_that_isnt_declared_is_refused() -> None:
-    tally = Tally()
+    tally = Tally(PluginFailures(time.monotonic))
     board = Board([Sizes({"n1": {SIZE: 1.0, AttributeKey("Odd", "sizes", float): 2.0}})], tally)
     board.update([A])
     assert board.of("a") == {"Size/sizes": 1.0}
-    assert tally.failures == {"sizes": 1}
+    assert tally.failures.counts() == {"sizes": 1}
     assert repr(board) == "<Board 1 endpoints, 2 attributes>"

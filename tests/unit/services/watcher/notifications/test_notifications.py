@@ -1,9 +1,17 @@
+import time
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from services.watcher.notifications.node_labels import NodeLabelsExtractor
 from services.watcher.notifications.notifications import Notifications
 from shared.config import LoadedConfig, load
 from shared.datalayer.events import Change, Tally
 from shared.datalayer.objects import NODE, KubernetesObject
 from shared.model import Endpoint
 from shared.plugin import Registry
+from shared.plugin_failures import PluginFailures
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -29,7 +37,7 @@ A, B = at("a", "n1"), at("b", "n2")
 
 
 def test_without_a_source_nothing_is_wanted_and_nothing_made() -> None:
-    made = Notifications(Tally())
+    made = Notifications(Tally(PluginFailures(time.monotonic)))
     for one in (None, load("", Registry.installed())):
         made.use(one)
         made.tell([node("n1", "8")])
@@ -39,7 +47,10 @@ def test_without_a_source_nothing_is_wanted_and_nothing_made() -> None:
 
 
 def test_objects_become_attributes_of_endpoints_in_whatever_order_they_come() -> None:
-    first, second = Notifications(Tally()), Notifications(Tally())
+    first, second = (
+        Notifications(Tally(PluginFailures(time.monotonic))),
+        Notifications(Tally(PluginFailures(time.monotonic))),
+    )
     first.use(config())
     first.tell([node("n1", "8")])
     assert first.follow((A, B)) == ["a", "b"]
@@ -54,7 +65,7 @@ def test_objects_become_attributes_of_endpoints_in_whatever_order_they_come() ->
 
 
 def test_attributes_follow_objects_and_endpoints() -> None:
-    made = Notifications(Tally())
+    made = Notifications(Tally(PluginFailures(time.monotonic)))
     made.use(config())
     made.tell([node("n1", "8"), node("n2", "4")])
     made.follow((A, B))
@@ -69,7 +80,7 @@ def test_attributes_follow_objects_and_endpoints() -> None:
 
 
 def test_a_configuration_that_does_the_same_changes_nothing() -> None:
-    tally = Tally()
+    tally = Tally(PluginFailures(time.monotonic))
     made = Notifications(tally)
     made.use(config())
     made.tell([node("n1", "8")])
@@ -80,7 +91,7 @@ def test_a_configuration_that_does_the_same_changes_nothing() -> None:
 
 
 def test_the_extractors_of_another_configuration_begin_with_all_objects() -> None:
-    made = Notifications(Tally())
+    made = Notifications(Tally(PluginFailures(time.monotonic)))
     made.use(config())
     made.tell([node("n1", "8")])
     made.follow((A,))
@@ -100,7 +111,7 @@ def denied(made: Notifications) -> set[str]:
 
 
 def test_the_state_shows_sources_objects_and_what_was_learnt() -> None:
-    made = Notifications(Tally())
+    made = Notifications(Tally(PluginFailures(time.monotonic)))
     made.use(config())
     made.tell([node("n1", "8"), node("n2", "many")])
     assert made.state() == {
@@ -120,3 +131,46 @@ def test_the_state_shows_sources_objects_and_what_was_learnt() -> None:
         },
         "failures": {},
     }
+
+
+class OddExtractor(NodeLabelsExtractor):
+    """Somebody's, whose constructor, or what it tells of itself, fails."""
+
+    TYPE = "odd-extractor"
+    fails_at = ""
+
+    def __init__(self, name: str, parameters: Any) -> None:
+        super().__init__(name, parameters)
+        self.maybe("constructor")
+
+    def maybe(self, at: str) -> None:
+        if at == self.fails_at:
+            raise KeyError("gpu")
+
+    def describe(self) -> dict[str, Any]:
+        self.maybe("describe")
+        return super().describe()
+
+
+def odd(monkeypatch: pytest.MonkeyPatch, fails_at: str) -> LoadedConfig:
+    monkeypatch.setattr(OddExtractor, "fails_at", fails_at)
+    registry = Registry([*Registry.installed(), OddExtractor])
+    return load(CONFIG.replace("node-labels-extractor", "odd-extractor").replace("KEY", "Odd"), registry)
+
+
+def test_a_plugin_that_can_not_be_made_leaves_what_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Notifications(Tally(PluginFailures(time.monotonic)))
+    made.use(config())
+    made.tell([node("n1", "8")])
+    with capture_logs() as logs:
+        made.use(odd(monkeypatch, "constructor"))
+    assert [(one["event"], one["problems"]) for one in logs] == [("notifications.refused", ["KeyError: 'gpu'"])]
+    made.follow((A,))
+    assert made.of("a") == {"GPUs/node-labels-extractor": 8.0}
+
+
+def test_an_extractor_that_fails_to_tell_of_itself_costs_no_debug_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Notifications(Tally(PluginFailures(time.monotonic)))
+    made.use(odd(monkeypatch, "describe"))
+    state = made.state()
+    assert state["extractors"] == {"odd-extractor": {"error": "KeyError: 'gpu'"}}

@@ -1,4 +1,4 @@
-"""What can be an attribute's value."""
+"""What can be an attribute's value: `AttributeMap.put` refuses everything else."""
 
 import math
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from shared.attributes import AttributeKey
-from shared.datalayer.values import fault
+from shared.attributes import ALWAYS, AttributeKey, AttributeMap
 
 SIZE = AttributeKey("Size", "x", float)
 NAMES: AttributeKey[tuple[str, ...]] = AttributeKey("Names", "x", tuple)
@@ -20,14 +19,24 @@ class Place(Struct, frozen=True):
 PLACE = AttributeKey("Place", "x", Place)
 
 
+def fault(key: AttributeKey[Any], value: object, at: Any = 1.0) -> str:
+    """Why the value is refused; empty where it isn't. One that is leaves the attribute as it was."""
+    attributes = AttributeMap()
+    try:
+        attributes.put(key, value, at)
+    except ValueError as error:
+        assert attributes.sample(key) is None
+        return str(error)
+    assert attributes.get(key) == value
+    return ""
+
+
 class Odd:
     def __repr__(self) -> str:
         raise RuntimeError("no")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [(SIZE, 1), (SIZE, -0.5), (NAMES, ()), (NAMES, ("a",)), (PLACE, Place("z")), (SIZE, None)]
-)
+@pytest.mark.parametrize(("key", "value"), [(SIZE, 1), (SIZE, -0.5), (NAMES, ()), (NAMES, ("a",)), (PLACE, Place("z"))])
 def test_is_sound(key: AttributeKey[Any], value: object) -> None:
     assert fault(key, value) == ""
 
@@ -54,3 +63,20 @@ def test_is_of_another_kind(key: AttributeKey[Any], value: object, reason: str) 
 def test_can_not_travel(value: object) -> None:
     assert "which no message can carry" in fault(NAMES, value)
     assert "which no message can carry" in fault(PLACE, Place(value))
+
+
+def test_a_refused_value_leaves_the_one_before() -> None:
+    attributes = AttributeMap()
+    attributes.put(SIZE, 1.0, at=1.0)
+    values: tuple[Any, ...] = ("8", True)  # True equals 1.0
+    for value in values:
+        with pytest.raises(ValueError, match="a finite number is expected"):
+            attributes.put(SIZE, value, at=2.0)
+    sample = attributes.sample(SIZE)
+    assert sample is not None
+    assert (sample.value, sample.at) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(("at", "sound"), [(0, True), (5.5, True), (ALWAYS, True), (math.nan, False), ("now", False)])
+def test_a_value_has_a_time(at: Any, sound: bool) -> None:
+    assert (fault(SIZE, 1.0, at) == "") is sound

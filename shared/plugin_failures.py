@@ -1,0 +1,108 @@
+"""Counts the failures of plugins, and tells of them: as a metric, on `/readyz` and in the log.
+
+A plugin is somebody else's code, and what it does wrong costs its own part of the work and no other's. Whoever calls a
+plugin decides what stands in for its result, and records the failure here. One object a process: every tier has the
+same metric, the same note and the same line in the log.
+"""
+
+from collections.abc import Callable, Iterator
+
+import structlog
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+log = structlog.get_logger(__name__)
+
+WELL_AFTER = 60.0
+"""Seconds after its last failure from which on a plugin counts as well again."""
+LOG_EVERY = 60.0
+"""Seconds between two lines in the log about one plugin."""
+SHOWN = 256
+"""Characters of an error that are kept and shown."""
+
+
+def reason_of(error: Exception | str) -> str:
+    """The error in one short text; it never raises, whatever kind of exception a plugin has."""
+    if isinstance(error, str):
+        return error[:SHOWN]
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a plugin's exception
+        return kind
+    return (f"{kind}: {text}" if text else kind)[:SHOWN]
+
+
+class _Plugin:
+    """How one plugin fares."""
+
+    __slots__ = ("failed_at", "failures", "log_at", "reason", "unlogged")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.failed_at = float("-inf")
+        self.reason = ""
+        self.log_at = float("-inf")
+        self.unlogged = 0
+
+
+class PluginFailures(Collector):
+    """The failures of a process's plugins by name, over all configurations that it runs one after the other.
+
+    `clock` gives monotonic seconds. Not to be used by several threads.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._plugins: dict[str, _Plugin] = {}
+
+    def follow(self, plugin: str) -> None:
+        """Have a series of the plugin from the start: one that is there at 0 can be alerted on."""
+        self._plugins.setdefault(plugin, _Plugin())
+
+    def record(self, plugin: str, error: Exception | str, **about: str) -> None:
+        """The plugin failed, with an exception or in words. `about` says what on: a request's id, an endpoint's.
+
+        Logged once a minute for each plugin, an exception with its traceback.
+        """
+        one = self._plugins.setdefault(plugin, _Plugin())
+        now = self._clock()
+        one.failures += 1
+        one.failed_at = now
+        one.reason = reason_of(error)
+        one.unlogged += 1
+        if now >= one.log_at:
+            trace = error if isinstance(error, Exception) else None
+            log.error(
+                "plugin.failed", plugin=plugin, **about, reason=one.reason, since_last_line=one.unlogged, exc_info=trace
+            )
+            one.log_at, one.unlogged = now + LOG_EVERY, 0
+
+    def counts(self) -> dict[str, int]:
+        """Failures by plugin."""
+        return {name: one.failures for name, one in self._plugins.items()}
+
+    def note(self) -> str | None:
+        """What `/readyz` mentions: the plugins that failed within the last minute; None when there are none."""
+        now = self._clock()
+        return (
+            "; ".join(
+                f"plugin {name!r} has failed {one.failures} times, {now - one.failed_at:.0f} s ago with: {one.reason}"
+                for name, one in self._plugins.items()
+                if now - one.failed_at < WELL_AFTER
+            )
+            or None
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "pointsman_plugin_failures",
+            "Calls of a plugin that failed: it raised, or its result can't be used",
+            labels=["plugin"],
+        )
+        for name, one in self._plugins.items():
+            family.add_metric([name], one.failures)
+        yield family
+
+    def __repr__(self) -> str:
+        return f"<PluginFailures {sum(one.failures for one in self._plugins.values())} of {len(self._plugins)} plugins>"

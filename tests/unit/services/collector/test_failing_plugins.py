@@ -1,0 +1,308 @@
+"""Third-party sources and extractors: what they may do, and that one that fails costs only its own part."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from yarl import URL
+
+from services.collector.extractors.core import CoreMetricsExtractor
+from services.collector.http.client import Client, Failure
+from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, Finding, MetricsBinding, PollingSource
+from services.collector.page.selection import Choice
+from services.collector.pipeline import Feed, Pipeline
+from services.collector.scraper import Scraper, Watched
+from services.collector.sources.http import HttpSource
+from services.collector.sources.metrics import MetricsParameters, MetricsSource
+from shared.attributes import WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
+from shared.bus.frame_columns import pack
+from shared.model import Endpoint
+from shared.plugin_failures import PluginFailures
+from tests.unit.services.collector.test_scraper import Servers, endpoint, page
+from tests.unit.services.collector.waiting import until
+
+SIZE = AttributeKey("Size", "odd", float)
+
+
+class OddBinding(MetricsBinding):
+    def __init__(self, extractor: "Odd") -> None:
+        self._odd = extractor
+
+    @property
+    def choices(self) -> Sequence[Choice]:
+        self._odd.maybe("choices")
+        return ()
+
+    def store(self, attributes: AttributeMap, at: float) -> bool:
+        self._odd.maybe("store")
+        return attributes.put(SIZE, self._odd.value, at)
+
+    def findings(self) -> list[Finding]:
+        self._odd.maybe("findings")
+        return []
+
+    def describe(self) -> dict[str, str]:
+        self._odd.maybe("describe")
+        return {}
+
+
+class Odd(Extractor):
+    """An extractor that fails where it is told to."""
+
+    TYPE = "odd"
+    INPUT = PROMETHEUS_TEXT
+    PRODUCES = (SIZE,)
+
+    def __init__(self, fails_at: str = "", value: Any = 2.0) -> None:
+        super().__init__("odd")
+        self.fails_at = fails_at
+        self.value = value
+
+    def maybe(self, at: str) -> None:
+        if at == self.fails_at:
+            raise KeyError("gpu")
+
+    def bind(self, endpoint: Endpoint) -> Binding:
+        self.maybe("bind")
+        return OddBinding(self)
+
+    def reads(self, endpoint: Endpoint) -> object:
+        self.maybe("reads")
+        return None
+
+
+class World:
+    """A scraper of one endpoint, a, through these feeds."""
+
+    def __init__(self, *feeds: Feed) -> None:
+        self.servers = Servers()
+        self.servers.answers = {"a": page(3)}
+        self.failures = PluginFailures(time.monotonic)
+        self.scrapes = 0
+        self.scraper = Scraper(self.servers, self._on_scraped, interval=0.002, backoff=0.01, failures=self.failures)
+        self.scraper.use(Pipeline(feeds, ("plan",)))
+        self.scraper.assign({"a": endpoint("a")})
+
+    def _on_scraped(self, watched: Watched, changed: bool) -> None:
+        self.scrapes += 1
+
+    async def scraped(self, times: int = 3) -> None:
+        """Until it was scraped so often again."""
+        wanted = self.scrapes + times
+        await until(lambda: self.scrapes >= wanted)
+
+    @property
+    def attributes(self) -> AttributeMap:
+        return self.scraper.watched["a"].attributes
+
+    def failed(self, plugin: str) -> int:
+        return self.failures.counts().get(plugin, 0)
+
+
+@asynccontextmanager
+async def world(*feeds: Feed) -> AsyncIterator[World]:
+    made = World(*feeds)
+    try:
+        yield made
+    finally:
+        await made.scraper.close()
+
+
+def both(odd: Odd, source: PollingSource | None = None) -> Feed:
+    given = source or MetricsSource("metrics", MetricsParameters(interval=0.002))
+    return Feed(given, (odd, CoreMetricsExtractor("core")))
+
+
+@pytest.mark.parametrize("fails_at", ["bind", "choices", "store"])
+async def test_an_extractor_that_fails_costs_its_own_attributes_until_it_is_well_again(fails_at: str) -> None:
+    odd = Odd()
+    async with world(both(odd)) as it:
+        await it.scraped()
+        assert (it.attributes.get(SIZE), it.failed("odd")) == (2.0, 0)
+        odd.fails_at = fails_at
+        it.scraper.assign({"a": endpoint("a", port=9000)})
+        await it.scraped()
+        it.servers.answers["a"] = page(4)
+        await until(lambda: it.attributes.get(WAITING_QUEUE_SIZE) == 4.0)
+        sample = it.attributes.sample(SIZE)
+        assert sample is not None
+        assert sample.value is None, "readers are told that it has none"
+        assert it.failed("odd") > 1
+        assert it.failed("metrics") == it.failed("core") == 0
+        odd.fails_at = ""
+        await until(lambda: it.attributes.get(SIZE) == 2.0)
+        assert it.scraper.watched["a"].targets[0].up
+
+
+@pytest.mark.parametrize("value", ["large", float("nan"), True, None, (1.0,)])
+async def test_a_value_that_its_key_cannot_have_never_reaches_a_frame(value: Any) -> None:
+    async with world(both(Odd(value=value))) as it:
+        await it.scraped()
+        assert it.attributes.get(WAITING_QUEUE_SIZE) == 3.0
+        columns = pack([("a", it.attributes)], time.monotonic())
+        assert SIZE.wire in columns.absent
+        assert it.failed("odd") > 1
+
+
+@pytest.mark.parametrize("fails_at", ["findings", "describe", "reads"])
+async def test_what_an_extractor_fails_to_tell_of_itself_stops_no_debug_page_and_no_assignment(fails_at: str) -> None:
+    async with world(both(Odd(fails_at))) as it:
+        await it.scraped()
+        (described,) = it.scraper.describe()
+        assert described["sources"][0]["engine"] == "vllm"
+        it.scraper.assign({"a": Endpoint(id="a", name="a", address="a", port=8000, labels={"zone": "b"})})
+        await it.scraped()
+        assert it.attributes.get(WAITING_QUEUE_SIZE) == 3.0
+        assert it.failed("odd") > 0
+
+
+class BadSource(MetricsSource):
+    TYPE = "bad-source"
+    fails_at = ""
+
+    def maybe(self, at: str) -> None:
+        if at == self.fails_at:
+            raise KeyError("gpu")
+
+    @property
+    def interval(self) -> float | None:
+        self.maybe("interval")
+        return 0.002
+
+    def place(self, endpoint: Endpoint) -> str:
+        self.maybe("place")
+        return super().place(endpoint)
+
+    async def poll(self, endpoint: Endpoint, http: Client) -> Any:
+        self.maybe("poll")
+        return await super().poll(endpoint, http)
+
+    def reader(self, bindings: Sequence[Binding]) -> Any:
+        self.maybe("reader")
+        return super().reader(bindings)
+
+
+@pytest.mark.parametrize("fails_at", ["place", "poll", "reader", "interval"])
+async def test_a_source_that_fails_costs_what_it_brings_and_nobody_elses(fails_at: str) -> None:
+    source = BadSource("bad")
+    source.fails_at = fails_at
+    good = Feed(MetricsSource("good", MetricsParameters(interval=0.002)), (CoreMetricsExtractor("core"),))
+    async with world(both(Odd(), source), good) as it:
+        await it.scraped()
+        await until(lambda: it.failed("bad") > 0)
+        assert it.attributes.get(WAITING_QUEUE_SIZE) == 3.0
+        bad, sound = it.scraper.watched["a"].targets
+        assert sound.up
+        if fails_at != "interval":
+            assert not bad.up
+            assert bad.error == "KeyError: 'gpu'"
+        assert it.failed("odd") == it.failed("core") == 0, "it isn't them who failed"
+
+
+class TwoPages(HttpSource):
+    """Half of what it reads is on one page, half on another."""
+
+    TYPE = "two-pages"
+    OUTPUT = PROMETHEUS_TEXT
+    interval = 0.002
+
+    async def poll(self, endpoint: Endpoint, http: Client) -> Any:
+        pages = [await http.get(URL(f"http://{host}:1/metrics"), self.tls) for host in (endpoint.address, "b")]
+        return b"".join(pages)
+
+    async def read(self, page: Any, bindings: Sequence[Binding]) -> None:
+        await MetricsSource("m").read(page, bindings)
+
+
+async def test_a_source_may_make_two_requests() -> None:
+    core = CoreMetricsExtractor("core")
+    async with world(Feed(TwoPages("two"), (core,))) as it:
+        it.servers.answers["b"] = running
+        await until(lambda: it.attributes.get(RUNNING_REQUESTS_SIZE) == 7.0)
+        assert it.attributes.get(WAITING_QUEUE_SIZE) == 3.0
+        assert it.servers.asked[:2] == ["http://a:1/metrics", "http://b:1/metrics"]
+
+
+async def running() -> bytes:
+    return b"vllm:num_requests_running 7\n"
+
+
+class Called(PollingSource):
+    """Asks by something else than HTTP: what it returns is no page."""
+
+    TYPE = "called"
+    OUTPUT = "numbers"
+    interval = 0.002
+
+    def __init__(self, does: Any) -> None:
+        super().__init__("called")
+        self.does = does
+
+    async def poll(self, endpoint: Endpoint, http: Client) -> Any:
+        return await self.does(endpoint)
+
+    async def read(self, page: Any, bindings: Sequence[Binding]) -> None:
+        for one in bindings:
+            assert isinstance(one, NumberBinding)
+            one.number = page["size"]
+
+
+class NumberBinding(Binding):
+    number = 0.0
+
+    def store(self, attributes: AttributeMap, at: float) -> bool:
+        return attributes.put(SIZE, self.number, at)
+
+    def findings(self) -> list[Finding]:
+        return []
+
+
+class Numbers(Extractor):
+    TYPE = "numbers"
+    INPUT = "numbers"
+    PRODUCES = (SIZE,)
+
+    def bind(self, endpoint: Endpoint) -> Binding:
+        return NumberBinding()
+
+
+async def test_a_source_may_ask_by_any_protocol_and_give_anything() -> None:
+    async def answer(endpoint: Endpoint) -> dict[str, float]:
+        await asyncio.sleep(0)
+        return {"size": float(endpoint.port)}
+
+    async with world(Feed(Called(answer), (Numbers("numbers"),))) as it:
+        await it.scraped()
+        assert it.attributes.get(SIZE) == 8000.0
+        (described,) = it.scraper.describe()
+        assert (described["sources"][0]["url"], described["sources"][0]["page_bytes"]) == ("a:8000", 0)
+        assert it.servers.asked == []
+
+
+async def hangs(endpoint: Endpoint) -> Any:
+    await asyncio.Event().wait()
+
+
+async def refuses(endpoint: Endpoint) -> Any:
+    raise ConnectionRefusedError("refused")
+
+
+@pytest.mark.parametrize(
+    ("does", "kind", "error"),
+    [
+        (hangs, Failure.TIMEOUT, "no complete answer within 10ms"),
+        (refuses, Failure.CONNECT, "the endpoint can't be asked: ConnectionRefusedError: refused"),
+    ],
+)
+async def test_an_endpoint_that_gives_no_answer_is_no_failure_of_its_source(
+    does: Any, kind: Failure, error: str
+) -> None:
+    async with world(Feed(Called(does), (Numbers("numbers"),))) as it:
+        it.servers.timeout = 0.01
+        (target,) = it.scraper.watched["a"].targets
+        await until(lambda: target.failures[kind] > 1)
+        assert target.error == error
+        assert it.failures.counts() == {}

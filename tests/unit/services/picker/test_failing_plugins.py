@@ -1,0 +1,428 @@
+"""Third-party plugins that fail: each costs its own part of a decision, and the decision says so."""
+
+import json
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from services.picker.admission.detector import SaturationDetector
+from services.picker.decision import Decision
+from services.picker.director import Director
+from services.picker.names import OBJECTIVE_HEADERS
+from services.picker.pipeline import Pipeline, build
+from services.picker.requests.parsers import Parser
+from services.picker.requests.request import Content, Headers, Refusal, Request, Route
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
+from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
+from services.picker.scheduling.record import PluginFailure, ProfileRun
+from services.picker.state.layout import Floats, Rows
+from services.picker.state.view import View
+from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
+from shared.config import load
+from shared.model import Model, Objective
+from shared.plugin import Plugin, Registry
+from tests.unit.services.picker.desk import PickerDesk, destinations, refused
+from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
+from tests.unit.services.picker.world import NOW, pool, report, request
+
+Does = Callable[..., Any]
+
+
+def fails(*_: Any) -> Any:
+    raise KeyError("gpu")
+
+
+class BadScorer(Scorer):
+    TYPE = "bad-scorer"
+    does: ClassVar[Does]
+
+    def score(self, cycle: Cycle, rows: Rows) -> Floats:
+        return type(self).does(rows)  # type: ignore[no-any-return]
+
+
+class BadFilter(Filter):
+    TYPE = "bad-filter"
+    does: ClassVar[Does]
+
+    def filter(self, cycle: Cycle, rows: Rows) -> Rows:
+        return type(self).does(rows)  # type: ignore[no-any-return]
+
+
+class BadPicker(Picker):
+    TYPE = "bad-picker"
+    does: ClassVar[Does]
+
+    def pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> list[int]:
+        return type(self).does(totals)  # type: ignore[no-any-return]
+
+
+class BadHandler(ProfileHandler):
+    TYPE = "bad-handler"
+    does: ClassVar[Does]
+    says: ClassVar[Does]
+
+    def next_profiles(self, cycle: Cycle, names: tuple[str, ...], results: dict[str, ProfileRun]) -> tuple[str, ...]:
+        return type(self).does(names, results)  # type: ignore[no-any-return]
+
+    def primary(self, cycle: Cycle, results: dict[str, ProfileRun]) -> str:
+        return type(self).says(results)  # type: ignore[no-any-return]
+
+
+class BadProducer(Producer):
+    TYPE = "bad-producer"
+    PRODUCES = (PREFIX_MATCH,)
+    does: ClassVar[Does]
+    learns: ClassVar[Does]
+
+    def produce(self, cycle: Cycle) -> None:
+        type(self).does(cycle)
+
+    def picked(self, cycle: Cycle, row: int) -> Any:
+        return type(self).learns(cycle, row)
+
+
+class BadDetector(SaturationDetector):
+    TYPE = "bad-detector"
+    does: ClassVar[Does]
+
+    def saturation(self, cycle: Cycle, rows: Rows) -> float:
+        return type(self).does(rows)  # type: ignore[no-any-return]
+
+
+class BadParser(Parser):
+    TYPE = "bad-parser"
+    does: ClassVar[Does]
+    accepts: ClassVar[Does] = lambda _: True
+
+    def takes(self, headers: Headers) -> bool:
+        return type(self).accepts(headers)  # type: ignore[no-any-return]
+
+    def parse(self, path: str, headers: Headers, body: bytes) -> Content:
+        return type(self).does(body)  # type: ignore[no-any-return]
+
+
+BAD: tuple[type[Plugin], ...] = (
+    BadScorer,
+    BadFilter,
+    BadPicker,
+    BadHandler,
+    BadProducer,
+    BadDetector,
+    BadParser,
+)
+REGISTRY = Registry([*Registry.installed(), *BAD])
+HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
+
+
+class World:
+    """A pool of three, of which a1 has the shortest queue, and a configuration with a plugin that fails."""
+
+    def __init__(self, *plugins: str, more: str = "", **options: Any) -> None:
+        self.view: View = pool("a1", "a2", "a3")
+        report(self.view, {WAITING_QUEUE_SIZE: [0, 5, 10], KV_CACHE_USAGE: [0.1, 0.1, 0.1]})
+        self.heard: list[tuple[str, str, str]] = []
+        document = HEADER + "".join(f"- type: {one}\n" for one in plugins) + more
+        self.pipeline: Pipeline = build(
+            load(document, REGISTRY),
+            np.random.default_rng(5),
+            lambda: 0.0,
+            failed=lambda plugin, error, id: self.heard.append((plugin, type(error).__name__, id)),
+            **options,
+        )
+
+    @property
+    def director(self) -> Director:
+        return self.pipeline.director
+
+    def decide(self, asked: Request | None = None) -> Decision:
+        return self.director.decide(asked or request(b"x" * 600), self.view, NOW)
+
+
+def endpoint(decision: Decision) -> str:
+    assert isinstance(decision.outcome, Route), decision.outcome
+    return decision.layout.endpoints[decision.picked[0]].id
+
+
+def failed(decision: Decision) -> list[tuple[str, str]]:
+    return [(one.plugin, one.role) for one in decision.failures]
+
+
+SCORES: dict[str, Does] = {
+    "raises": fails,
+    "one value": lambda rows: np.ones(1),
+    "0-d": lambda rows: np.array(1.0),
+    "a number": lambda rows: 1.0,
+    "nothing": lambda rows: None,
+    "a list": lambda rows: [0.0, 0.0, 1.0],
+    "too many": lambda rows: np.ones(len(rows) + 1),
+    "a table": lambda rows: np.ones((len(rows), 1)),
+    "texts": lambda rows: np.array(["1.0"] * len(rows)),
+    "objects": lambda rows: np.array([1.0] * len(rows), object),
+    "complex": lambda rows: np.ones(len(rows), complex),
+    "all NaN": lambda rows: np.full(len(rows), np.nan),
+}
+
+
+@pytest.mark.parametrize("does", SCORES.values(), ids=SCORES)
+def test_a_failing_scorer_scores_0_and_the_others_decide(does: Does) -> None:
+    BadScorer.does = does
+    world = World("bad-scorer", "queue-scorer", "max-score-picker")
+    decision = world.decide()
+    assert endpoint(decision) == "a1"
+    told = json.loads(json.dumps(decision.explain(), allow_nan=False))
+    scores = [one["scores"]["bad-scorer"]["score"] for one in told["profiles"]["default"]["endpoints"].values()]
+    assert scores == [0, 0, 0]
+    assert [(one["plugin"], one["role"]) for one in told["plugin_failures"]] == [("bad-scorer", "scorer")]
+    assert [(plugin, id) for plugin, _, id in world.heard] == [("bad-scorer", "request-1")]
+
+
+def test_the_summary_says_which_plugin_failed_and_how_and_without_a_failure_nothing() -> None:
+    BadScorer.does = fails
+    assert World("bad-scorer").decide().summary()["plugin_failures"] == [
+        {"plugin": "bad-scorer", "role": "scorer", "error": "KeyError: 'gpu'"}
+    ]
+    BadScorer.does = lambda rows: np.ones(len(rows))
+    assert "plugin_failures" not in World("bad-scorer").decide().summary()
+
+
+def test_a_score_that_is_nan_costs_its_endpoint_and_every_decision_says_so() -> None:
+    scores = np.array([np.nan, 0.2, 1.0])
+    scores.flags.writeable = False  # as of a scorer that keeps them
+    BadScorer.does = lambda rows: scores
+    world = World("bad-scorer", "max-score-picker")
+    for _ in range(2):
+        decision = world.decide()
+        assert endpoint(decision) == "a3"
+        assert decision.failures == (
+            PluginFailure("bad-scorer", "scorer", "ValueError: the scores of 1 of 3 endpoints are NaN"),
+        )
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64, np.bool_])
+def test_numbers_of_any_width_are_scores(kind: Any) -> None:
+    BadScorer.does = lambda rows: np.array([0, 0, 1], kind)
+    decision = World("bad-scorer", "max-score-picker").decide()
+    assert (endpoint(decision), decision.failures) == ("a3", ())
+
+
+def test_scores_that_a_scorer_keeps_for_other_endpoints_are_a_failure() -> None:
+    kept = np.array([0.0, 0.5, 1.0])
+    kept.flags.writeable = False
+    BadScorer.does = lambda rows: kept
+    world = World("bad-scorer", "queue-scorer", "max-score-picker")
+    assert failed(world.decide()) == []
+    decision = world.decide(request(subset=("10.0.0.1", "10.0.0.2")))
+    assert (endpoint(decision), failed(decision)) == ("a1", [("bad-scorer", "scorer")])
+
+
+def test_a_scorer_cannot_change_what_others_read() -> None:
+    world = World("bad-scorer", "queue-scorer", "max-score-picker")
+    column = world.view.columns.numbers(WAITING_QUEUE_SIZE.wire)
+
+    def turns_around(rows: Rows) -> Floats:
+        column.values[:] = column.values[::-1]
+        return np.ones(len(rows))
+
+    BadScorer.does = turns_around
+    decision = world.decide()
+    assert (endpoint(decision), failed(decision)) == ("a1", [("bad-scorer", "scorer")])
+
+
+FILTERS: dict[str, Does] = {
+    "raises": fails,
+    "a mask": lambda rows: rows == 2,
+    "a list": lambda rows: [2],
+    "nothing": lambda rows: None,
+    "numbers": lambda rows: np.array([2.0]),
+    "no endpoint": lambda rows: np.array([7], np.intp),
+    "below": lambda rows: np.array([-1], np.intp),
+    "more than there are": lambda rows: np.array([2] * 9, np.intp),
+}
+
+
+@pytest.mark.parametrize("does", FILTERS.values(), ids=FILTERS)
+def test_a_failing_filter_lets_all_through(does: Does) -> None:
+    BadFilter.does = does
+    world = World("bad-filter", "queue-scorer", "max-score-picker")
+    decision = world.decide()
+    assert (endpoint(decision), failed(decision)) == ("a1", [("bad-filter", "filter")])
+    assert decision.runs["default"].rows.tolist() == [0, 1, 2]
+
+
+def test_a_filter_cannot_add_an_endpoint_that_is_no_candidate() -> None:
+    BadFilter.does = lambda rows: np.array([0], np.intp)
+    decision = World("bad-filter", "queue-scorer", "max-score-picker").decide(request(subset=("10.0.0.2", "10.0.0.3")))
+    assert (endpoint(decision), failed(decision)) == ("a2", [("bad-filter", "filter")])
+
+
+def test_a_filter_that_leaves_nothing_has_not_failed() -> None:
+    BadFilter.does = lambda rows: rows[:0]
+    decision = World("bad-filter").decide()
+    assert isinstance(decision.outcome, Refusal)
+    assert decision.failures == ()
+
+
+def corrupts(totals: Floats) -> list[int]:
+    totals[:] = 0
+    return [0]
+
+
+PICKS: dict[str, Does] = {
+    "raises": fails,
+    "none": lambda totals: [],
+    "nothing": lambda totals: None,
+    "not a candidate": lambda totals: [3],
+    "below": lambda totals: [-1],
+    "no row": lambda totals: [0.5],
+    "text": lambda totals: ["a1"],
+    "a fallback that is none": lambda totals: [0, 9],
+    "changes the totals": corrupts,
+}
+
+
+@pytest.mark.parametrize("does", PICKS.values(), ids=PICKS)
+def test_instead_of_a_failing_picker_chance_picks(does: Does) -> None:
+    BadPicker.does = does
+    world = World("queue-scorer", "bad-picker")
+    decisions = [world.decide() for _ in range(60)]
+    assert {endpoint(one) for one in decisions} == {"a1", "a2", "a3"}
+    assert all(failed(one) == [("bad-picker", "picker")] for one in decisions)
+
+
+def test_a_picker_cannot_leave_the_subset_that_the_gateway_asks_for() -> None:
+    BadPicker.does = lambda totals: [0]
+    world = World("queue-scorer", "bad-picker")
+    decisions = [world.decide(request(subset=("10.0.0.2", "10.0.0.3"))) for _ in range(40)]
+    assert {endpoint(one) for one in decisions} == {"a2", "a3"}
+
+
+def all_of(names: tuple[str, ...], results: Any) -> tuple[str, ...]:
+    return () if results else names
+
+
+def first(results: dict[str, ProfileRun]) -> str:
+    return next(iter(results))
+
+
+HANDLERS: dict[str, tuple[Does, Does]] = {
+    "raises": (fails, first),
+    "no such profile": (lambda names, results: ("else",), first),
+    "for ever": (lambda names, results: names, first),
+    "none": (lambda names, results: (), first),
+    "no primary": (all_of, fails),
+    "another primary": (all_of, lambda results: "else"),
+    "no name": (all_of, lambda results: []),
+}
+
+
+@pytest.mark.parametrize(("does", "says"), HANDLERS.values(), ids=HANDLERS)
+def test_where_the_profile_handler_fails_the_first_profile_decides(does: Does, says: Does) -> None:
+    BadHandler.does, BadHandler.says = does, says
+    decision = World("bad-handler", "queue-scorer", "max-score-picker").decide()
+    assert (endpoint(decision), failed(decision)) == ("a1", [("bad-handler", "profile handler")])
+
+
+def half_done(cycle: Cycle) -> None:
+    cycle.put(PREFIX_MATCH, PrefixMatch(np.array([0.0, 0.0, 4.0]), 4, 16))
+    fails()
+
+
+PRODUCERS: dict[str, Does] = {
+    "raises": fails,
+    "raises when half done": half_done,
+    "of other endpoints": lambda cycle: cycle.put(PREFIX_MATCH, PrefixMatch(np.ones(7), 4, 16)),
+}
+PRODUCER = """\
+- type: prefix-cache-scorer
+  parameters: {prefixMatchInfoProducerName: bad-producer}
+- {type: inflight-load-producer}
+"""
+
+
+@pytest.mark.parametrize("does", PRODUCERS.values(), ids=PRODUCERS)
+def test_what_a_failing_producer_produces_is_absent(does: Does) -> None:
+    BadProducer.does, BadProducer.learns = does, lambda *_: None
+    decision = World("bad-producer", "queue-scorer", "max-score-picker", more=PRODUCER).decide()
+    assert (endpoint(decision), failed(decision)) == ("a1", [("bad-producer", "data producer")])
+    assert decision.tokens == 150, "nothing counts as cached"
+
+
+def test_a_producer_that_fails_to_learn_of_the_pick_changes_nothing() -> None:
+    BadProducer.does, BadProducer.learns = lambda *_: None, fails
+    decision = World("bad-producer", "queue-scorer", "max-score-picker", more=PRODUCER).decide()
+    assert (endpoint(decision), failed(decision)) == ("a1", [("bad-producer", "data producer")])
+
+
+def test_a_producer_that_fails_to_learn_who_served_costs_the_response_nothing() -> None:
+    BadProducer.does, BadProducer.learns = lambda *_: None, lambda *_: fails
+    world = World("bad-producer", "queue-scorer", "max-score-picker", more=PRODUCER)
+    (placement,) = world.decide().progress.placements
+    placement("a2")
+    assert world.heard == [("bad-producer", "KeyError", "request-1")]
+
+
+@pytest.mark.parametrize("does", [fails, lambda rows: np.nan, lambda rows: None, lambda rows: "full"])
+def test_a_failing_saturation_detector_sheds_nothing(does: Does) -> None:
+    BadDetector.does = does
+    world = World("bad-detector", more="flowControl: {saturationDetector: {pluginRef: bad-detector}}\n")
+    world.view.upsert("pool.objective.low", Objective(name="low", priority=-1))
+    decision = world.decide(request(headers=[(OBJECTIVE_HEADERS[0], "low")]))
+    assert isinstance(decision.outcome, Route)
+    assert (decision.saturation, failed(decision)) == (None, [("bad-detector", "saturation detector")])
+
+
+PARSERS: dict[str, Does] = {
+    "raises": fails,
+    "recursion": lambda body: fails() if not body else (_ for _ in ()).throw(RecursionError()),
+    "nothing": lambda body: None,
+    "no text": lambda body: Content(model=7),  # type: ignore[arg-type]
+    "a text for bytes": lambda body: Content(prompt="hello"),  # type: ignore[arg-type]
+}
+POST = [(":method", "POST"), (":path", "/v1/chat/completions"), ("x-request-id", "mine")]
+BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
+
+
+class Desk(PickerDesk):
+    """A picker whose only parser is the bad one."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
+        document = (
+            HEADER + "- type: bad-parser\n- type: queue-scorer\nrequestHandler:\n  parsers: [{pluginRef: bad-parser}]\n"
+        )
+        self.desk.pipeline = build(load(document, REGISTRY), np.random.default_rng(1), lambda: 0.0)
+
+
+@pytest.mark.parametrize("does", PARSERS.values(), ids=PARSERS)
+def test_the_request_of_a_failing_parser_passes_unread(does: Does) -> None:
+    BadParser.does = does
+    view = pool("a1", "a2")
+    report(view, {WAITING_QUEUE_SIZE: [3, 0]})
+    world = Desk(view)
+    _, answers = world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
+    assert destinations(answers) == "10.0.0.2:8000"
+    (decision,) = world.ring.of_request("mine", 10)
+    assert (failed(decision), decision.asked.model) == ([("bad-parser", "parser")], "")
+
+
+def test_a_parser_that_fails_to_say_whether_it_takes_a_request_fails_on_it() -> None:
+    BadParser.does, BadParser.accepts = lambda body: Content(), fails
+    try:
+        world = Desk(pool("a1"))
+        _, answers = world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
+    finally:
+        BadParser.accepts = lambda _: True
+    assert destinations(answers) == "10.0.0.1:8000"
+    assert failed(world.ring.newest(1)[0]) == [("bad-parser", "parser")]
+
+
+def test_no_request_gets_around_a_closed_pool_by_what_its_parser_fails_on() -> None:
+    BadParser.does = fails
+    view = pool("a1")
+    view.upsert("pool.model.m", Model(name="m", model_name="m"))
+    world = Desk(view)
+    _, answers = world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
+    assert refused(answers).status == 400
+    assert failed(world.ring.newest(1)[0]) == [("bad-parser", "parser")]

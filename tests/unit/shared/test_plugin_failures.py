@@ -1,0 +1,68 @@
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from shared.plugin_failures import LOG_EVERY, SHOWN, WELL_AFTER, PluginFailures, reason_of
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_plugin_is_logged_once_a_minute_with_what_it_failed_on_and_how_often() -> None:
+    clock = Clock()
+    failures = PluginFailures(clock)
+    with capture_logs() as logs:
+        for number in range(5):
+            failures.record("bad", KeyError("gpu"), request_id=f"r{number}")
+        failures.record("other", "its scores are NaN", request_id="r9")
+        clock.now += LOG_EVERY
+        failures.record("bad", ValueError("no"), request_id="r5")
+    told = [(one["plugin"], one["request_id"], one["reason"], one["since_last_line"]) for one in logs]
+    assert told == [
+        ("bad", "r0", "KeyError: 'gpu'", 1),
+        ("other", "r9", "its scores are NaN", 1),
+        ("bad", "r5", "ValueError: no", 5),
+    ]
+    assert isinstance(logs[0]["exc_info"], KeyError), "its traceback is logged too"
+
+
+def test_readyz_mentions_a_plugin_until_it_has_been_well_for_a_minute() -> None:
+    clock = Clock()
+    failures = PluginFailures(clock)
+    failures.follow("good")
+    assert failures.note() is None
+    failures.record("bad", ValueError("no"))
+    clock.now += 12
+    failures.record("bad", ValueError("never"))
+    clock.now += 3
+    assert failures.note() == "plugin 'bad' has failed 2 times, 3 s ago with: ValueError: never"
+    clock.now += WELL_AFTER
+    assert failures.note() is None
+    assert failures.counts() == {"good": 0, "bad": 2}
+
+
+def test_failures_are_counted_by_plugin_and_there_at_0_from_the_start() -> None:
+    registry = CollectorRegistry()
+    failures = PluginFailures(Clock())
+    registry.register(failures)
+    failures.follow("good")
+    failures.record("bad", "wrong")
+    failures.record("bad", "wrong")
+    values = [
+        registry.get_sample_value("pointsman_plugin_failures_total", {"plugin": name}) for name in ("good", "bad")
+    ]
+    assert values == [0, 2]
+
+
+def test_an_exception_that_has_no_text_of_its_own_is_told_by_its_type() -> None:
+    class Strange(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    assert reason_of(Strange()) == "Strange"
+    assert reason_of(ValueError()) == "ValueError"
+    assert len(reason_of(ValueError("x" * 10_000))) == SHOWN

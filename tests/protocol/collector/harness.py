@@ -30,25 +30,9 @@ from shared.bus import (
 from shared.model import Configuration, Endpoint, Fact
 from tests.in_process import serving
 from tests.nats import free_port
-from tests.stalls import Patience
+from tests.waiting import TIMEOUT, eventually
 
 POOL = pool_token("default", "default")
-CONVERGED = 20.0
-"""Seconds in which whatever is going to happen has happened, on a machine that is busy with other tests."""
-
-
-async def eventually(holds: Callable[[], bool], what: str, timeout: float = CONVERGED) -> float:
-    """Wait until the condition holds; the seconds that it took, less those in which this process stood still. Fails,
-    saying what was waited for."""
-    patience = Patience(timeout)
-    while not holds():
-        assert not patience.over, f"not within {timeout:g} s: {what}"
-        await patience.pause(0.005)
-    return patience.waited
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    return float(np.percentile(values, percent))
 
 
 def endpoint(name: str, port: int, *, address: str = "127.0.0.1", **labels: str) -> Endpoint:
@@ -66,7 +50,7 @@ class Owner:
         self._task: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
-        await self._bus.start(wait=5.0)
+        await self._bus.start(wait=TIMEOUT)
         self._task = asyncio.create_task(self._publisher.run())
 
     async def publish(self, endpoints: Sequence[Endpoint], config: str | None = None, *others: Fact) -> None:
@@ -74,7 +58,7 @@ class Owner:
         configs = [] if config is None else [Configuration(text=config, origin="test")]
         facts: list[Fact] = [*endpoints, *configs, *others]
         self._publisher.update({fact_key(POOL, fact): fact for fact in facts}, [POOL])
-        await self._publisher.wait_published(CONVERGED)
+        await self._publisher.wait_published(TIMEOUT)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -96,7 +80,7 @@ class Frames:
 
     async def start(self) -> None:
         await self.reader.start()
-        await self._bus.start(wait=5.0)
+        await self._bus.start(wait=TIMEOUT)
 
     async def close(self) -> None:
         await self.reader.close()
@@ -178,17 +162,16 @@ class CollectorProcess:
         state: dict[str, Any] = (await self.get("/debug/state")).json()
         return state
 
-    async def ready(self, timeout: float = 20.0) -> None:
-        deadline = time.monotonic() + timeout
-        while True:
-            assert self._process.poll() is None, "it has ended"
-            assert time.monotonic() < deadline, "not ready"
+    async def ready(self) -> None:
+        async def so() -> bool:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"collector {self.id} has ended")
             try:
-                if (await self.get("/readyz")).status_code == 200:
-                    return
+                return (await self.get("/readyz")).status_code == 200
             except httpx.TransportError:
-                pass  # it doesn't listen yet
-            await asyncio.sleep(0.02)
+                return False  # it doesn't listen yet
+
+        await eventually(so, f"collector {self.id} is ready", step=0.05)
 
     def kill(self) -> None:
         """SIGKILL; also of one that is stopped, or has ended."""

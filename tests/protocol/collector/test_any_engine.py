@@ -14,10 +14,10 @@ from services.simulator.gauges import Pins
 from services.simulator.settings import EngineType, SimulatorSettings
 from shared.attributes import CORE, KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey
 from shared.config import Invalid
-from shared.model import Endpoint, Pool
 from shared.service.settings import parse
-from tests.nats import NatsServer, free_port
-from tests.protocol.collector.harness import Frames, OddServer, Owner, answer, collector, endpoint, eventually, vllm
+from tests.nats import NatsServer
+from tests.protocol.collector.harness import Frames, OddServer, Owner, answer, collector, endpoint, vllm
+from tests.waiting import eventually
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 REQUESTS = "nv_trt_llm_request_metrics"
@@ -70,7 +70,7 @@ async def see(frames: Frames, number: int, name: str) -> None:
             and abs(usage - number / 8) < 0.01
         )
 
-    await eventually(there, f"the numbers of {name}: {frames.values(name)}")
+    await eventually(there, lambda: f"the numbers of {name}: {frames.values(name)}")
 
 
 async def engines(service: CollectorService) -> dict[str, tuple[str, str]]:
@@ -81,25 +81,6 @@ async def engines(service: CollectorService) -> dict[str, tuple[str, str]]:
         one["id"].partition("/")[2]: (one["sources"][0]["engine"], one["sources"][0]["engine_chosen_by"])
         for one in described
     }
-
-
-async def test_triton_by_flags_alone(nats: NatsServer, owner: Owner, frames: Frames) -> None:
-    """Waiting requests and the share of the KV cache are derived: no flag says them."""
-    async with servers(EngineType.TRITON_TENSORRT_LLM) as running, collector(nats.url, **by_flags(*TRITON_FLAGS)) as it:
-        (server,) = running.values()
-        await owner.publish([endpoint("a", server.port)])
-        await see(frames, 1, "a")
-        assert await engines(it) == {"a": ("flags", "default")}
-        assert frames.values("a")["CacheBlockSize"] == 32
-        assert frames.values("a")["CacheNumBlocks"] == 1000
-
-
-async def test_vllm_by_flags_alone(nats: NatsServer, owner: Owner, frames: Frames) -> None:
-    async with servers(EngineType.VLLM) as running, collector(nats.url, **by_flags(*VLLM_FLAGS)) as it:
-        (server,) = running.values()
-        await owner.publish([endpoint("a", server.port)])
-        await see(frames, 1, "a")
-        assert await engines(it) == {"a": ("flags", "default")}
 
 
 @pytest.mark.parametrize(
@@ -125,6 +106,8 @@ async def test_both_live_in_one_pool_whichever_the_flags_say(
         for number, name in enumerate(running, 1):
             await see(frames, number, name)
         assert await engines(it) == expected
+        triton = frames.values("triton-tensorrt-llm")
+        assert (triton["CacheBlockSize"], triton["CacheNumBlocks"]) == (32, 1000)
 
 
 async def test_an_unlabelled_pool_of_four_engines_is_recognized_from_its_pages(
@@ -152,20 +135,6 @@ async def test_an_unlabelled_pool_of_four_engines_is_recognized_from_its_pages(
         assert it.scraper.failures.total() == 0
 
 
-async def test_a_server_that_is_replaced_by_one_of_another_engine_is_recognized_anew(
-    nats: NatsServer, owner: Owner, frames: Frames
-) -> None:
-    async with OddServer(vllm(1)) as server, collector(nats.url, interval=0.05) as it:
-        await owner.publish([endpoint("a", server.port)])
-        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 1.0, "vllm's queue")
-        server.behaviour = answer(b"process_cpu_seconds_total 1\n")
-        seen = len(server.requests)
-        await eventually(lambda: len(server.requests) > seen + 2, "pages of a server that starts")
-        server.behaviour = answer(b"sglang:num_queue_reqs 7\nsglang:num_running_reqs 1\n")
-        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 7.0, "sglang's queue")
-        assert await engines(it) == {"a": ("sglang", "recognized")}
-
-
 async def test_an_engine_that_nobody_has_heard_of_needs_configuration_only(
     nats: NatsServer, owner: Owner, frames: Frames
 ) -> None:
@@ -191,25 +160,6 @@ async def test_an_engine_that_nobody_has_heard_of_needs_configuration_only(
         assert await engines(it) == {"own": ("mine", "recognized"), "other": ("vllm", "default")}
 
 
-async def test_an_engine_that_lacks_what_is_required_is_refused_and_the_last_good_configuration_stays(
-    nats: NatsServer, owner: Owner, frames: Frames
-) -> None:
-    lacking = HEAD + (
-        "plugins: [{type: queue-scorer}, {type: core-metrics-extractor, parameters: "
-        "{defaultEngine: mine, engineConfigs: [{name: mine, allRequestsSpec: all}]}}]\n"
-    )
-    async with OddServer(vllm(2)) as server, collector(nats.url) as it:
-        await owner.publish([endpoint("a", server.port)])
-        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 2.0, "the default")
-        await owner.publish([endpoint("a", server.port)], lacking)
-        await eventually(lambda: bool(it.state()["config"]["problem"]), "the refusal")
-        problem = it.state()["config"]["problem"]
-        assert "plugins[1].parameters.engineConfigs[0]: nothing gives WaitingQueueSize" in problem
-        assert "runningRequestsSpec beside allRequestsSpec" in problem
-        server.behaviour = vllm(5)
-        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 5.0, "scrapes that go on")
-
-
 async def test_flags_that_lack_something_wait_for_a_configuration_that_they_suit(
     nats: NatsServer, owner: Owner, frames: Frames
 ) -> None:
@@ -231,19 +181,3 @@ def test_flags_that_do_not_suit_the_configuration_file_end_the_start(tmp_path: A
     with pytest.raises(Invalid) as caught:
         CollectorService(CollectorSettings(config_file=str(file), total_queued_requests_metric="mine"))
     assert caught.value.lines()[0].startswith(f"{file}: --total-running-requests-metric: nothing gives RunningRequests")
-
-
-async def test_the_metrics_port_of_a_flag_is_for_pools_with_one_port(
-    nats: NatsServer, owner: Owner, frames: Frames
-) -> None:
-    page = answer(b"vllm:num_requests_waiting 6\n")
-    async with OddServer(page) as metrics, OddServer(vllm(1)) as serving:
-        here = Endpoint(id="default/a", name="a", address="127.0.0.1", port=serving.port)
-        pool = Pool(name="default", target_ports=(serving.port,))
-        flags = {"model_server_metrics_port": metrics.port, "model_server_metrics_path": "/m"}
-        async with collector(nats.url, **flags):
-            await owner.publish([here], None, pool)
-            await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 6.0, "the page at the flag's port")
-            assert metrics.heads[0].startswith(b"GET /m ")
-            await owner.publish([here], None, Pool(name="default", target_ports=(serving.port, free_port())))
-            await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 1.0, "the page at the serving port")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import httpx
 import pytest
 from structlog.testing import capture_logs
 
@@ -13,7 +14,8 @@ from shared.plugin import Registry, Tier
 from shared.service import reload
 from tests.in_process import serving
 from tests.nats import NatsServer
-from tests.protocol.collector.harness import Frames, OddServer, Owner, answer, collector, endpoint, eventually
+from tests.protocol.collector.harness import Frames, OddServer, Owner, answer, collector, endpoint
+from tests.waiting import eventually
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 PAGE = answer(b"vllm:num_requests_waiting 1\nmine 8\nother 9\n")
@@ -102,3 +104,37 @@ async def test_a_collector_follows_a_file_of_its_own_whatever_is_published(
         path.write_text(reading("other"))
         await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 9.0, "the mended file's engine")
         assert service.readiness.notes() == {}
+
+
+async def test_a_new_configuration_is_applied_and_a_bad_one_refused(
+    nats: NatsServer, owner: Owner, frames: Frames
+) -> None:
+    page = answer(b"vllm:num_requests_waiting 1\nmine 8\n")
+    mine = HEAD + (
+        "plugins: [{type: metrics-data-source}, {type: core-metrics-extractor, parameters: "
+        "{defaultEngine: mine, engineConfigs: [{name: mine, queuedRequestsSpec: mine}]}}]\n"
+    )
+    async with OddServer(page) as server, collector(nats.url) as service:
+        here = [endpoint("a", server.port)]
+        await owner.publish(here)
+        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 1.0, "the built-in default")
+        await owner.publish(here, mine)
+        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 8.0, "the configured engine")
+        before = len(server.requests)
+        await owner.publish(here, mine.replace("queuedRequestsSpec: mine", "queuedRequestsSpec: 'mine{'"))
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.admin_port}") as client:
+            await eventually(lambda: bool(service.state()["config"]["problem"]), "the refusal")
+            state = (await client.get("/debug/state")).json()
+            assert "queuedRequestsSpec: 'mine{'" in state["config"]["problem"]
+            metrics = (await client.get("/metrics")).text
+            assert 'pointsman_collector_config_reloads_total{result="refused"} 1.0' in metrics
+            (described,) = (await client.get("/debug/endpoints")).json()
+        await eventually(lambda: len(server.requests) >= before + 3, "scrapes that go on")
+        assert described["attributes"]["WaitingQueueSize"]["value"] == 8.0
+        assert described["sources"][0]["engine"] == "mine"
+        assert described["sources"][0]["specifications"] == [
+            {"specification": "mine", "attribute": "WaitingQueueSize", "outcome": "found"}
+        ]
+        await owner.publish(here)
+        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 1.0, "the default again")
+        assert service.state()["config"]["problem"] is None

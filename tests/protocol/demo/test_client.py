@@ -12,6 +12,7 @@ from aiohttp import web
 from pointsman.demo.client import ATTEMPTS, SERVED_BY, Client
 from pointsman.demo.load import Mix
 from pointsman.demo.tally import Tally
+from tests.waiting import eventually
 
 Handler = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
@@ -41,11 +42,9 @@ async def loaded(handler: Handler, *, rate: float = 200.0, **options: Any) -> As
 async def send(client: Client, tally: Tally, count: int) -> None:
     """Run the load until so many requests were sent, and wait for their outcomes."""
     running = asyncio.create_task(client.run())
-    async with asyncio.timeout(30):
-        while tally.sent < count:  # noqa: ASYNC110 -- nobody tells
-            await asyncio.sleep(0.002)
-        running.cancel()
-        await client.finish()
+    await eventually(lambda: tally.sent >= count)
+    running.cancel()
+    await client.finish()
 
 
 def pieces(body: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
@@ -115,16 +114,6 @@ async def test_another_status_than_200_is_a_failure_and_is_not_sent_again() -> N
         await send(client, tally, 20)
     assert tally.failed == tally.sent == asked
     assert tally.reasons == {"status 500 from model-2: oops": tally.sent}
-
-
-async def test_a_wrong_answer_is_a_failure() -> None:
-    async def wrong(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        return await answer(request, body, name="model-1", model="another")
-
-    async with loaded(wrong) as (client, tally):
-        await send(client, tally, 20)
-    assert tally.failed == tally.sent
-    assert all(reason.startswith("a wrong answer of model-1: model 'another' answered") for reason in tally.reasons)
 
 
 async def test_an_answer_that_breaks_off_by_itself_is_a_failure() -> None:
@@ -243,18 +232,3 @@ async def test_no_more_than_so_many_are_open() -> None:
     assert most == 4
     assert tally.held > 0
     assert tally.right == tally.sent
-
-
-async def test_leaving_drops_what_is_open_and_it_is_counted_as_open() -> None:
-    async def never(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        await asyncio.sleep(600)
-        return web.Response()
-
-    async with loaded(never) as (client, tally):
-        running = asyncio.create_task(client.run())
-        async with asyncio.timeout(10):
-            while tally.sent < 3:  # noqa: ASYNC110 -- nobody tells
-                await asyncio.sleep(0.002)
-        running.cancel()
-    assert tally.open == tally.sent >= 3
-    assert tally.failed == 0

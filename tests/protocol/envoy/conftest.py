@@ -1,24 +1,30 @@
 """Envoy with a configuration of deploy/envoy between stand-ins: pickers with a fixed answer, and model servers."""
 
-import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
 import pytest
+import pytest_asyncio
+import yaml
 from grpc_health.v1 import health_pb2
 
-from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces, PickerAddress
+from pointsman.local.envoy import GATEWAY, STANDALONE, Envoy, EnvoyPlaces, PickerAddress, load
 from pointsman.local.ports import Ports
 from pointsman.local.process import NotReady, Process
 from shared.model import split_host_port
 from tests.protocol.envoy.model_server import ModelServer
 from tests.protocol.envoy.standin import SERVICE, Mode, Script, StandIn, health_grpc
+from tests.waiting import eventually
+
+LONG = "100s"
+"""Time-outs that no picker of a test exceeds by standing still."""
 
 
 @dataclass
@@ -76,11 +82,32 @@ class Bench:
 
         return await self.stack.enter_async_context(Process(name, command, self.directory / f"{name}.log", ready=ready))
 
+    async def leaves_out(self, envoy: Envoy, picker: StandIn) -> None:
+        """Wait until Envoy gives this picker no more streams, for what its health check says."""
+        async with httpx.AsyncClient(base_url=envoy.admin_url, trust_env=False) as admin:
+
+            async def so() -> bool:
+                flags = f"pickers::127.0.0.1:{picker.port}::health_flags::"
+                lines = (await admin.get("/clusters")).text.splitlines()
+                return any(line.startswith(flags) and "failed_active_hc" in line for line in lines)
+
+            await eventually(so, "the health check")
+
     def endpoints(self, authorities: Sequence[str] | None = None) -> None:
         """Write Envoy's endpoints; by default all model servers."""
         write_eds(self.eds, [m.authority for m in self.models] if authorities is None else authorities)
 
-    async def envoy(self, configuration: Path = STANDALONE, *, picker_tls: bool | None = None) -> Envoy:
+    async def envoy(
+        self,
+        configuration: Path = STANDALONE,
+        *,
+        picker_tls: bool | None = None,
+        patient: bool = True,
+        message_timeout: str = LONG,
+    ) -> Envoy:
+        """Unless a test is about the time after which a picker is given up, that time is long."""
+        if patient:
+            configuration = unhurried(configuration, self.directory, message_timeout)
         if not self.eds.exists():
             self.endpoints()
         places = EnvoyPlaces(
@@ -106,10 +133,38 @@ def ports() -> Iterator[Ports]:
         yield held
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def bench(tmp_path: Path, ports: Ports) -> AsyncIterator[Bench]:
     async with AsyncExitStack() as stack:
         yield Bench(tmp_path, ports, stack)
+
+
+def unhurried(configuration: Path, directory: Path, message_timeout: str = LONG) -> Path:
+    """The configuration with time for every picker that stands still for a while: nothing but time-outs is changed."""
+
+    def visit(node: Any) -> None:
+        if isinstance(node, list):
+            for one in node:
+                visit(one)
+        elif isinstance(node, dict):
+            for key, value in node.items():
+                if key == "connect_timeout":
+                    node[key] = LONG
+                elif key == "message_timeout":
+                    node[key] = message_timeout
+                elif key == "connection_keepalive":
+                    value["timeout"] = LONG
+                elif key == "health_checks":
+                    for check in value:
+                        check["timeout"] = LONG
+                else:
+                    visit(value)
+
+    document = load(configuration)
+    visit(document)
+    path = directory / f"unhurried-{configuration.name}"
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return path
 
 
 def write_eds(path: Path, authorities: Sequence[str]) -> None:
@@ -129,8 +184,56 @@ def write_eds(path: Path, authorities: Sequence[str]) -> None:
     draft.rename(path)
 
 
-async def wait_until(condition: Callable[[], bool], within: float = 5.0) -> None:
-    """Poll a condition; fails the test when it doesn't come true."""
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 -- what is waited for happens in another process
-            await asyncio.sleep(0.01)
+@dataclass
+class Pool:
+    """One Envoy for all tests of a module: servers of which some are dead, and a picker that picks the first."""
+
+    bench: Bench
+    envoy: Envoy
+    picker: StandIn
+    client: httpx.AsyncClient
+    dead: list[str]
+
+    @property
+    def models(self) -> list[ModelServer]:
+        return self.bench.models
+
+    def endpoints(self) -> None:
+        """The servers and the dead ones."""
+        self.bench.endpoints([one.authority for one in self.models] + self.dead)
+
+    async def follows(self) -> bool:
+        """Whether Envoy has the endpoints, and sends a request to the first."""
+        response = await self.client.post("/", content=b"x")
+        return response.status_code == 200 and response.headers["x-served-by"] == "a"
+
+    def reset(self) -> None:
+        self.picker.script = Script(mode=self.picker.script.mode, destinations=[self.models[0].authority])
+        self.picker.conversations.clear()
+        for model in self.models:
+            model.status, model.reset, model.delay = 200, False, 0.0
+            model.release.clear()
+            model.received.clear()
+            model.connections.clear()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
+    """Behind standalone.yaml; behind gateway.yaml in a module that says so by `GATEWAY_MODE`."""
+    gateway = getattr(request.module, "GATEWAY_MODE", False)
+    async with AsyncExitStack() as stack:
+        bench = Bench(tmp_path_factory.mktemp("envoy"), stack.enter_context(Ports()), stack)
+        for name in "abc":
+            await bench.model(name)
+        picker = await bench.picker(Script(mode=Mode.DUPLEX if gateway else Mode.BUFFERED))
+        dead = [bench.dead() for _ in range(3)]
+        bench.endpoints([one.authority for one in bench.models] + dead)
+        envoy = await (bench.envoy(GATEWAY, picker_tls=False) if gateway else bench.envoy())
+        yield Pool(bench, envoy, picker, await bench.client(envoy), dead)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def pool(started: Pool) -> Pool:
+    """As it was at the start."""
+    started.reset()
+    return started

@@ -11,6 +11,8 @@ from pointsman.local.binaries import find
 from pointsman.local.envoy import GATEWAY, STANDALONE, EnvoyPlaces, PickerAddress, fit, load
 from tests.protocol.envoy.conftest import Bench, write_eds
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @pytest.mark.parametrize("configuration", [STANDALONE, GATEWAY], ids=lambda path: path.stem)
 async def test_envoy_accepts_the_configuration_without_a_warning(configuration: Path, tmp_path: Path) -> None:

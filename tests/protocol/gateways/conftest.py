@@ -1,8 +1,7 @@
 """One pool of real pickers and simulators, and in front of it one Envoy for each gateway's form."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pointsman.local.envoy import Envoy
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
 from tests.protocol.gateways.forms import Document, place
 from tests.protocol.system.conftest import decision, nothing_in_flight
+from tests.waiting import eventually
 
 CHAT = {"model": "base", "messages": [{"role": "user", "content": "Name a signal box."}], "max_tokens": 6}
 PATH = "/v1/chat/completions"
@@ -29,6 +29,7 @@ schedulingProfiles:
 - name: default
   plugins:
   - {{pluginRef: random-picker}}
+dataLayer: {{staleMetrics: {{policy: lastKnown}}}}
 """
 """Picks by chance: a gateway that doesn't listen can't be right for long."""
 
@@ -96,9 +97,7 @@ async def pool(directory: Path, *, endpoints: int, pickers: int = 2, simulators:
         flags={"picker": {"drain-delay": "0s"}, "collector": {"failure-threshold": 1000}},
     )
     async with LocalStack(plan, directory) as stack, AsyncExitStack() as life:
-        async with asyncio.timeout(10):
-            while not stack.eds_file.exists():  # noqa: ASYNC110 -- another process writes it
-                await asyncio.sleep(0.02)
+        await eventually(stack.eds_file.exists)
         yield Pool(stack, life)
 
 
@@ -111,10 +110,3 @@ async def client_of(envoy: Envoy) -> AsyncIterator[httpx.AsyncClient]:
 async def settled(of: Pool) -> None:
     """Wait until no picker counts anything in flight; the test fails if that lasts."""
     await nothing_in_flight(of.stack.pickers)
-
-
-async def eventually(condition: Callable[[], Any], within: float = 5.0) -> None:
-    """Poll an async condition; fails the test when it doesn't come true."""
-    async with asyncio.timeout(within):
-        while not await condition():  # noqa: ASYNC110 -- what is waited for happens in another process
-            await asyncio.sleep(0.05)

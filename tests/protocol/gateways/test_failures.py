@@ -9,8 +9,9 @@ import pytest
 import pytest_asyncio
 
 from pointsman.local.envoy import Envoy
-from tests.protocol.gateways.conftest import CHAT, PATH, Pool, client_of, eventually, pool
+from tests.protocol.gateways.conftest import CHAT, PATH, Pool, client_of, pool
 from tests.protocol.gateways.forms import DESTINATION, FORMS, fail_open
+from tests.waiting import TIMEOUT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,7 +39,7 @@ async def test_a_killed_picker_takes_its_open_requests_with_it(shared: Pool, env
     names = [name for name in envoys if "buffered" not in name]
     begun = asyncio.Semaphore(0)
     streams = [asyncio.create_task(_cut_off(envoys[name], begun)) for name in names]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(TIMEOUT):
         for _ in streams:
             await begun.acquire()
     before = {name: await _streams_to_pickers(envoys[name]) for name in names}
@@ -50,7 +51,7 @@ async def test_a_killed_picker_takes_its_open_requests_with_it(shared: Pool, env
             return await _streams_to_pickers(envoys[name]) == before[name] + 1
 
         await eventually(sent)
-    await asyncio.sleep(1.0)  # for the bodies, too
+    await asyncio.sleep(0.5)  # for the bodies, too
     assert not any(task.done() for task in waiting)
     await picker.kill()
     try:

@@ -6,15 +6,16 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.protocol.gateways.conftest import CHAT, ECHO, PATH, Pool, client_of, eventually, pool, settled
+from tests.protocol.gateways.conftest import CHAT, ECHO, PATH, Pool, client_of, pool, settled
 from tests.protocol.gateways.forms import FORMS
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
-    async with pool(tmp_path_factory.mktemp("fallbacks"), endpoints=3) as started:
+    async with pool(tmp_path_factory.mktemp("fallbacks"), endpoints=3, pickers=1) as started:
         yield started
 
 
@@ -56,7 +57,7 @@ async def test_istio_walks_down_the_list(shared: Pool, client: httpx.AsyncClient
     await victim.kill()
     try:
         missed = 0
-        for _ in range(48):
+        for _ in range(24):
             response = await client.post(PATH, json=CHAT, headers=ECHO)
             assert response.status_code == 200, response.text
             made = await shared.decided(response)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import nats
 import pytest
 
@@ -39,13 +38,6 @@ async def test_the_store_outlives_restarts_and_kills_until_it_is_wiped(tmp_path:
         server.wipe()
         await server.start()
         assert await keys(server) == ["run-3"]
-
-
-async def test_its_monitoring_pages_are_served_on_request(tmp_path: Path, ports: Ports) -> None:
-    server = NatsServer(tmp_path, ports.take("NATS"), http_port=ports.take("monitoring"))
-    async with server, httpx.AsyncClient(trust_env=False) as client:
-        response = await client.get(f"http://{server.host}:{server.http_port}/jsz")
-        assert response.json()["config"]["store_dir"].startswith(str(server.store))
 
 
 async def test_a_taken_port_is_reported_with_nats_s_own_words(tmp_path: Path, ports: Ports) -> None:

@@ -1,6 +1,5 @@
 """Real pickers, and Envoys before them whose configuration a test has changed; the model servers are the test's own."""
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,10 +12,9 @@ from pointsman.local.envoy import Envoy
 from pointsman.local.ports import Ports
 from pointsman.local.stack import LocalStack, StackPlan
 from tests.protocol.watcher.harness import model_servers
+from tests.waiting import eventually
 
 Document: TypeAlias = dict[str, Any]
-_WITHIN = 10.0
-"""Seconds for what a test changes to reach the picker."""
 
 
 class System:
@@ -38,9 +36,7 @@ class System:
         draft = self.stack.endpoints_file.with_suffix(".new")
         draft.write_text(text, encoding="utf-8")
         os.replace(draft, self.stack.endpoints_file)
-        async with asyncio.timeout(_WITHIN):
-            while not await self._known(servers):  # noqa: ASYNC110 -- what is waited for happens in other processes
-                await asyncio.sleep(0.02)
+        await eventually(lambda: self._known(servers), "the endpoints", step=0.02)
 
     async def _known(self, servers: Mapping[str, str]) -> bool:
         state = await self.stack.pickers[0].state()

@@ -65,8 +65,8 @@ def _fields(lines: list[str]) -> Fields:
 
 
 async def request(port: int, path: str, headers: Fields, body: bytes, trailers: Fields | None = None) -> Message:
-    """POST a body to a server of this machine; its answer. Raises TimeoutError when there is none within 20 s."""
-    async with asyncio.timeout(20):
+    """POST a body to a server of this machine; its answer. Raises TimeoutError when there is none within 60 s."""
+    async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             writer.write(serialize(f"POST {path} HTTP/1.1", [("host", "test"), *headers], body, trailers))

@@ -17,6 +17,7 @@ import pytest_asyncio
 from msgspec import Struct
 
 from pointsman.local.envoy import STANDALONE, load
+from tests.protocol.envoy.conftest import unhurried
 from tests.protocol.modes.conftest import Document, System, ext_proc, manager, named, system
 from tests.protocol.modes.http1 import Fields, Message, request
 from tests.protocol.modes.model_server import (
@@ -95,7 +96,7 @@ async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
         started = await life.enter_async_context(system(directory, authorities, CONFIGURATION, RESOURCES))
         every = dict.fromkeys([*REQUESTS.values(), *RESPONSES.values()])
         ports = {modes: started.ports.take(str(modes)) for modes in every}
-        await started.envoy("modes", _document(ports))
+        await started.envoy("modes", _document(ports, load(unhurried(STANDALONE, directory))))
         yield Pool(started, servers, ports)
 
 
@@ -106,9 +107,8 @@ async def _settled(pool: Pool) -> AsyncIterator[None]:
     await nothing_in_flight(pool.system.stack.pickers)
 
 
-def _document(ports: dict[Modes, int]) -> Document:
+def _document(ports: dict[Modes, int], document: Document) -> Document:
     """Our configuration with a listener for each pair of modes; trailers pass, and are shown."""
-    document = load(STANDALONE)
     pattern = named(document, "listeners", "gateway")
     for modes, port in ports.items():
         listener = copy.deepcopy(pattern)
@@ -177,7 +177,7 @@ async def test_a_request_goes_as_picked_and_its_model_is_known_where_its_whole_b
     """Where it isn't, the body passes byte for byte, with the client's model in it. The server's own model stays in the
     response to a FULL_DUPLEX_STREAMED request here: after such a one Envoy isn't to be asked for a response's body."""
     body, read = _chat("assistant", size), _is_read(mode, size)
-    for _ in range(6):
+    for _ in range(3):
         answer = await _ask(pool, REQUESTS[mode], body)
         made = await _went_as_picked(pool, answer)
         assert (made["model"], made["target_model"]) == (("assistant", TARGET) if read else ("", ""))

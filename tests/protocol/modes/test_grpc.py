@@ -19,10 +19,12 @@ import pytest_asyncio
 from msgspec import Struct
 
 from pointsman.local.envoy import GATEWAY, STANDALONE, Envoy, load
+from tests.protocol.envoy.conftest import unhurried
 from tests.protocol.modes.conftest import Document, System, named, system
 from tests.protocol.modes.grpc_server import FAIL, HOLD, PIECES, SERVICE, SIZE, TOKENS, GrpcServer, embedding, piece
 from tests.protocol.system.conftest import decision, nothing_in_flight
 from tests.unit.services.picker.requests.vllm_schema import message
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -81,7 +83,10 @@ async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
         started = await life.enter_async_context(
             system(directory, authorities, CONFIGURATION, RESOURCES, max_request_body=str(LIMIT))
         )
-        envoys = {name: await started.envoy(name, _speaking_http2(load(path))) for name, path in ENVOYS.items()}
+        envoys = {
+            name: await started.envoy(name, _speaking_http2(load(unhurried(path, directory))))
+            for name, path in ENVOYS.items()
+        }
         yield Pool(started, servers, envoys)
 
 
@@ -108,12 +113,12 @@ class Client:
 
     def embed(self, data: bytes, metadata: Metadata = NOTHING, method: str = f"/{SERVICE}/Embed") -> Any:
         """A unary call."""
-        return self._channel.unary_unary(method)(data, metadata=self._metadata(metadata), timeout=20)
+        return self._channel.unary_unary(method)(data, metadata=self._metadata(metadata), timeout=TIMEOUT)
 
     def generate(self, data: bytes, metadata: Metadata = NOTHING, compression: grpc.Compression | None = None) -> Any:
         """A call whose answer is streamed."""
         call = self._channel.unary_stream(f"/{SERVICE}/Generate")
-        return call(data, metadata=self._metadata(metadata), compression=compression, timeout=20)
+        return call(data, metadata=self._metadata(metadata), compression=compression, timeout=TIMEOUT)
 
     def _metadata(self, metadata: Metadata) -> grpc.aio.Metadata:
         self._id = str(uuid.uuid4())
@@ -157,7 +162,7 @@ def _embed(tokens: int = 10) -> bytes:
 
 
 async def test_a_unary_call_goes_as_picked(client: Client) -> None:
-    for _ in range(8):
+    for _ in range(4):
         data = _embed()
         call = client.embed(data)
         assert await call == embedding()
@@ -169,7 +174,7 @@ async def test_a_unary_call_goes_as_picked(client: Client) -> None:
 
 
 async def test_a_streamed_answer_goes_as_picked(client: Client) -> None:
-    for _ in range(8):
+    for _ in range(4):
         data = _generate(stream=True, sampling_params={"max_tokens": 5})
         call = client.generate(data)
         assert [one async for one in call] == [piece(number) for number in range(PIECES)]
@@ -251,7 +256,7 @@ async def test_a_client_that_leaves_in_the_middle_ends_the_call_at_the_server(po
     server = pool.servers[dict(await call.initial_metadata())["x-served-by"]]
     server.ended.clear()
     call.cancel()
-    await asyncio.wait_for(server.ended.wait(), 10)
+    await asyncio.wait_for(server.ended.wait(), TIMEOUT)
 
 
 async def test_a_servers_own_error_reaches_the_client(client: Client) -> None:

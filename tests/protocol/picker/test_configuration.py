@@ -10,44 +10,28 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.picker.app import PickerService
-from services.picker.scheduling.scorers.queue import QueueScorer
-from shared.plugin import Registry
-from shared.service import Service, reload
-from tests import waiting
+from shared.service import Service
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
-from tests.protocol.collector.harness import OddServer, Owner, answer, collector, endpoint, eventually
+from tests.protocol.collector.harness import OddServer, Owner, answer, collector, endpoint
 from tests.protocol.watcher.harness import watcher
+from tests.waiting import eventually
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 QUEUE = HEAD + "plugins: [{type: queue-scorer}]\n"
 RANDOM = HEAD + "plugins: [{type: random-picker}]\n"
 BAD = HEAD + "plugins: [{type: no-such-scorer}]\n"
-ODD = HEAD + "plugins: [{type: odd-scorer}]\n"
 EXPERIMENTAL = HEAD + (
     "plugins: [{type: queue-scorer}, {type: dcgm-data-source}, {type: dcgm-extractor}]\n"
     "dataLayer: {sources: [{pluginRef: dcgm-data-source, extractors: [{pluginRef: dcgm-extractor}]}]}\n"
 )
 
 
-class OddScorer(QueueScorer):
-    """Somebody's plugin, whose constructor fails as long as something isn't there."""
-
-    TYPE = "odd-scorer"
-    fails = True
-
-    def __init__(self, name: str, parameters: object = None) -> None:
-        super().__init__(name)
-        if self.fails:
-            raise KeyError("nothing there")
-
-
 @pytest.fixture
-async def service(nats: NatsServer, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PickerService]:
+async def service(nats: NatsServer, owner: Owner) -> AsyncIterator[PickerService]:
     """A picker that runs what is published: a queue scorer."""
-    monkeypatch.setattr(reload, "RETRY", 0.05)
     await owner.publish([endpoint("a", 8000)], QUEUE)
-    async with serving(picker(nats.url, plugins=Registry([*Registry.installed(), OddScorer]))) as started:
+    async with serving(picker(nats.url)) as started:
         await eventually(lambda: plugins(started) >= {"queue-scorer"} and started.config.taken == 1, "the first")
         yield started
 
@@ -83,7 +67,7 @@ async def told_everywhere(service: Service, configurations: list[dict[str, str]]
         counted = [service.registry.get_sample_value("pointsman_config_info", one) for one in configurations]
         return ready["configurations"] == state["configurations"] == configurations and counted == [1.0]
 
-    await waiting.eventually(tells, f"{configurations} of {service!r}")
+    await eventually(tells, f"{configurations} of {service!r}")
 
 
 async def test_a_bad_configuration_leaves_the_good_one_and_is_told_everywhere(
@@ -103,31 +87,6 @@ async def test_a_bad_configuration_leaves_the_good_one_and_is_told_everywhere(
     await owner.publish([endpoint("a", 8000)], RANDOM)
     await eventually(lambda: "random-picker" in plugins(service), "the mended one")
     assert await told(service) == (None, None, {"taken": 2, "refused": 1})
-
-
-async def test_a_configuration_on_which_a_plugin_fails_is_told_as_well_and_tried_again(
-    service: PickerService, owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = service.desk.pipeline
-    with capture_logs() as logs:
-        await owner.publish([endpoint("a", 8000)], ODD)
-        await eventually(lambda: bool(service.config.problem), "the failure")
-    (line,) = [one for one in logs if one["event"] == "config.failed"]
-    assert line["exc_info"]
-    note, problem, counts = await told(service)
-    assert note == problem == "test: KeyError: 'nothing there'"
-    assert counts == {"taken": 1, "refused": 1}
-    assert service.desk.pipeline is running
-    assert service.bus.handler_errors == 0
-    monkeypatch.setattr(OddScorer, "fails", False)
-    await eventually(lambda: "odd-scorer" in plugins(service), "another try", timeout=20.0)
-    assert (await told(service))[:2] == (None, None)
-
-
-async def test_without_a_published_configuration_the_default_runs_again(service: PickerService, owner: Owner) -> None:
-    await owner.publish([endpoint("a", 8000)])
-    await eventually(lambda: "prefix-cache-scorer" in plugins(service), "the default")
-    assert await told(service) == (None, None, {"taken": 2, "refused": 0})
 
 
 async def test_what_the_watcher_takes_a_picker_may_refuse(nats: NatsServer, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ from pointsman.probe import main
 from services.simulator.app import simulator
 from services.simulator.gauges import Pins
 from services.simulator.settings import EngineType, SimulatorSettings
-from tests.nats import free_port
 from tests.protocol.collector.certificates import Authority
 from tests.protocol.collector.harness import OddServer, answer, vllm
 
@@ -58,22 +56,19 @@ SHOWN: dict[EngineType, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("given", [False, True], ids=["recognized", "given"])
 @pytest.mark.parametrize("engine", EngineType)
-async def test_every_engine_shows_its_values(
-    engine: EngineType, given: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_every_engine_shows_its_values(engine: EngineType, capsys: pytest.CaptureFixture[str]) -> None:
     async with simulator(settings(engine, adapters=("tuned", "other"))) as running:
         running.server.page.pin(PINS)
         url = running.url + (engine.metrics_path if engine is EngineType.TRTLLM_SERVE else "")
-        (page,) = await probed(capsys, url, *(["--engine", engine] if given else []))
+        (page,) = await probed(capsys, url)
     assert page["url"] == running.url + engine.metrics_path
     assert page["extractions"][0]["decided"]["engine"] == engine
     found = values(page)
     assert found.pop("KVCacheUsagePercent", 0.25) == pytest.approx(0.25, abs=0.01)
     assert found == {name: value for name, value in SHOWN[engine].items() if name != "KVCacheUsagePercent"}
     assert page["bytes"] > 500
-    assert 0 < page["seconds"] < 1
+    assert page["seconds"] > 0
 
 
 async def test_without_the_path_trtllm_serve_is_a_404_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,12 +77,6 @@ async def test_without_the_path_trtllm_serve_is_a_404_with_a_hint(capsys: pytest
     said = capsys.readouterr().err
     assert f"{running.url}/metrics: no page: status 404 Not Found" in said
     assert "trtllm-serve has /prometheus/metrics" in said
-
-
-async def test_the_models_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
-    async with simulator(settings(EngineType.VLLM, models=("base",), adapters=("tuned",))) as running:
-        (page,) = await probed(capsys, f"{running.url}/v1/models")
-    assert values(page) == {"/v1/models": ["base", "tuned"]}
 
 
 async def test_a_configuration_asks_as_its_sources_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,37 +120,6 @@ async def test_the_node_of_an_endpoint_is_asked_for_its_own_gpus(
         assert "the address of its node isn't known" in capsys.readouterr().err
 
 
-async def test_the_collectors_flags_say_where_the_page_is(capsys: pytest.CaptureFixture[str]) -> None:
-    async with OddServer(vllm(5)) as server:
-        flags = ("--", f"--model-server-metrics-port={server.port}", "--model-server-metrics-path=/m")
-        (page,) = await probed(capsys, "http://127.0.0.1:1", *flags)
-    assert page["url"] == f"http://127.0.0.1:{server.port}/m"
-    assert values(page)["WaitingQueueSize"] == 5
-
-
-async def test_what_is_made_of_a_counter_takes_two_scrapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        HEAD + "plugins:\n- type: core-metrics-extractor\n  parameters:\n    defaultEngine: mine\n    engineConfigs:\n"
-        "    - name: mine\n      queuedRequestsSpec: jobs\n      customMetrics:\n"
-        "      - {attributeKey: Tokens, metricSpec: tokens_total, function: rate}\n"
-    )
-    tokens = 0
-
-    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal tokens
-        tokens += 1000
-        writer.write(answer(b"jobs 1\ntokens_total %d\n" % tokens))
-
-    async with OddServer(count) as server:
-        url = f"http://127.0.0.1:{server.port}"
-        (once,) = await probed(capsys, url, "--config", str(config))
-        assert "Tokens" not in values(once)
-        (thrice,) = await probed(capsys, url, "--config", str(config), "--count", "3", "--interval", "100ms")
-    assert thrice["scrapes"] == 3
-    assert 0 < values(thrice)["Tokens"] <= 10_000
-
-
 async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()  # until the client leaves
 
@@ -198,13 +156,6 @@ async def test_a_server_without_a_page_is_told_with_the_reason_and_what_to_do(
     assert hint in said.err
 
 
-async def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
-    assert await probe(f"127.0.0.1:{free_port()}") == 1
-    said = capsys.readouterr().err
-    assert "can't connect" in said
-    assert "is the server running, and is that its port?" in said
-
-
 async def test_a_server_that_fails_between_two_scrapes(capsys: pytest.CaptureFixture[str]) -> None:
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(vllm(3) if len(server.requests) == 1 else answer(b"", status="503 Service Unavailable"))
@@ -231,21 +182,6 @@ async def test_a_certificate_of_an_unknown_ca_is_refused_where_that_is_asked_for
         for arguments in ([], ["--ca-cert", str(authority.ca)]):
             (page,) = await probed(capsys, url, *arguments)
             assert values(page)["WaitingQueueSize"] == 5
-
-
-async def test_a_server_that_wants_to_know_its_clients_gets_a_certificate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    authority = Authority(tmp_path, "known")
-    context = authority.server()
-    context.load_verify_locations(authority.ca)
-    context.verify_mode = ssl.CERT_REQUIRED
-    certificate, key = authority.issue()
-    async with OddServer(vllm(5), ssl=context) as server:
-        url = f"https://127.0.0.1:{server.port}"
-        assert await probe(url) == 1
-        (page,) = await probed(capsys, url, "--client-cert", str(certificate), "--client-key", str(key))
-        assert values(page)["WaitingQueueSize"] == 5
 
 
 async def test_it_is_a_command_that_takes_a_page_from_a_pipe() -> None:

@@ -5,38 +5,44 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import pytest
 from structlog.testing import capture_logs
 
+from services.picker import app
 from services.picker.transport.grpc_server import SERVICE
 from shared.bus import Bus, FactPublisher, Subjects, fact_key, pool_token
 from shared.model import Endpoint
 from tests.in_process import picker, serving
 from tests.nats import nats_server
-from tests.protocol.bus.helpers import leading, until
+from tests.protocol.bus.helpers import leading
+from tests.waiting import TIMEOUT, eventually
 
 POOL = pool_token("default", "default")
 ENDPOINT = Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000)
 
 
-async def test_a_stream_that_does_not_end_is_cut_off_before_the_drain_is(tmp_path: Path) -> None:
+async def test_a_stream_that_does_not_end_is_cut_off_before_the_drain_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stream's own end, which releases what it holds, is part of the drain; the time-out isn't reached."""
+    monkeypatch.setattr(app, "ENDING", TIMEOUT)  # at the most half of the time
     async with nats_server(tmp_path) as nats:
         bus = Bus(nats.url, name="owner")
-        await bus.start(wait=5.0)
+        await bus.start(wait=TIMEOUT)
         publisher = FactPublisher(bus, Subjects(), "owner")
         publisher.update({fact_key(POOL, ENDPOINT): ENDPOINT}, [POOL])
         with capture_logs() as lines:
             async with (
                 leading(publisher),
-                serving(picker(nats.url, drain_delay=0.2, drain_timeout=5.0)) as service,
+                serving(picker(nats.url, drain_delay=0.2, drain_timeout=6.0)) as service,
                 grpc.aio.insecure_channel(f"127.0.0.1:{service.grpc.port}") as channel,
             ):
-                await until(lambda: service.readiness.ready, 10.0, service.readiness.reasons)
+                await eventually(lambda: service.readiness.ready, service.readiness.reasons)
                 calls: Any = channel  # the stubs want more than the library does
                 stream = calls.stream_stream(f"/{SERVICE}/Process")()
-                await until(lambda: service.grpc.open == 1, 10.0)
+                await eventually(lambda: service.grpc.open == 1)
                 service.stop()
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(TIMEOUT):
                     code = await stream.code()
                 assert code is not grpc.StatusCode.OK
         await bus.close()

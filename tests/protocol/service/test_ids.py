@@ -1,8 +1,5 @@
 """Processes that were given one id by mistake: they work, as far as that goes, and say so."""
 
-import asyncio
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from prometheus_client import generate_latest
@@ -10,16 +7,7 @@ from prometheus_client import generate_latest
 from services.picker.app import PickerService
 from tests.in_process import picker, serving
 from tests.nats import nats_server
-
-WITHIN = 20.0
-"""Seconds; on an idle machine it takes one."""
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not condition():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.02)
+from tests.waiting import eventually
 
 
 def counted(service: PickerService) -> float:
@@ -35,10 +23,10 @@ async def test_two_pickers_with_one_id_tell_of_it(tmp_path: Path) -> None:
         serving(picker(nats.url, id="p2")) as other,
     ):
         async with serving(picker(nats.url, id="p1")) as second:
-            await until(lambda: "id" in first.readiness.notes() and "id" in second.readiness.notes(), "told")
+            await eventually(lambda: "id" in first.readiness.notes() and "id" in second.readiness.notes(), "told")
             assert first.readiness.notes()["id"] == "another picker has the id 'p1' too; each needs an --id of its own"
             assert counted(first) >= 3
             assert list(first.view.in_flight.peers()) == ["p2"]
-        await until(lambda: "id" not in first.readiness.notes(), "forgotten once the other has gone")
+        await eventually(lambda: "id" not in first.readiness.notes(), "forgotten once the other has gone")
         assert "id" not in other.readiness.notes()
         assert counted(other) == 0

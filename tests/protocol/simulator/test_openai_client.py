@@ -23,16 +23,8 @@ def usage(given: CompletionUsage | None) -> tuple[int, int, int]:
 
 @pytest.fixture
 async def library(server: Simulator) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=10) as one:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as one:
         yield one
-
-
-async def test_chat(library: openai.AsyncOpenAI) -> None:
-    answer = await library.chat.completions.create(model="base", messages=MESSAGES, max_tokens=4)
-    assert answer.choices[0].message.role == "assistant"
-    assert len(answer.choices[0].message.content or "") == 16
-    assert answer.choices[0].finish_reason == "length"
-    assert usage(answer.usage) == (113, 0, 4)
 
 
 async def test_chat_again_hits_the_prefix_cache(library: openai.AsyncOpenAI) -> None:
@@ -64,16 +56,6 @@ async def test_completion_and_its_stream(library: openai.AsyncOpenAI) -> None:
     assert texts == {choice.index: choice.text for choice in whole.choices}
     assert texts[0] != texts[1]
     assert usage(whole.usage)[2] == sum(len(choice.text) // 4 for choice in whole.choices)
-
-
-async def test_stop(library: openai.AsyncOpenAI) -> None:
-    whole = await library.completions.create(model="base", prompt="x", max_tokens=50, extra_body={"ignore_eos": True})
-    stop = whole.choices[0].text[41:47]
-    cut = await library.completions.create(
-        model="base", prompt="x", max_tokens=50, stop=[stop], extra_body={"ignore_eos": True}
-    )
-    assert cut.choices[0].text == whole.choices[0].text.split(stop)[0]
-    assert cut.choices[0].finish_reason == "stop"
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
@@ -119,22 +101,6 @@ async def test_a_streamed_response_is_the_same_answer(library: openai.AsyncOpenA
     assert final.usage.output_tokens == whole.usage.output_tokens
 
 
-async def test_a_response_goes_on_from_what_a_tool_gave(library: openai.AsyncOpenAI) -> None:
-    answer = await library.responses.create(
-        model="base",
-        instructions="Be brief.",
-        tools=[{"type": "function", "name": "switch", "parameters": {"type": "object"}, "strict": True}],
-        input=[
-            {"role": "user", "content": [{"type": "input_text", "text": "Left, please."}]},
-            {"type": "function_call", "call_id": "c", "name": "switch", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "c", "output": "locked"},
-        ],
-        max_output_tokens=2,
-    )
-    assert answer.output_text
-    assert answer.tools[0].type == "function"
-
-
 async def test_models(library: openai.AsyncOpenAI) -> None:
     models = [model async for model in library.models.list()]
     assert [(model.id, model.to_dict()["parent"]) for model in models] == [("base", None), ("tuned", "base")]
@@ -158,8 +124,3 @@ async def test_errors_are_the_librarys_own(library: openai.AsyncOpenAI) -> None:
         await library.responses.create(model="none", input="x")
     with pytest.raises(openai.NotFoundError, match="'resp_1' not found"):
         await library.responses.create(model="base", input="x", previous_response_id="resp_1")
-
-
-async def test_the_answer_says_who_gave_it(library: openai.AsyncOpenAI) -> None:
-    raw = await library.completions.with_raw_response.create(model="base", prompt="x")
-    assert raw.headers["x-simulator-endpoint"] == "under-test"

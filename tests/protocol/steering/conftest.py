@@ -13,8 +13,9 @@ from tests.protocol.system.conftest import nothing_in_flight
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
+    directory = tmp_path_factory.mktemp("pool")
     async with (
-        LocalStack(plan(*request.module.SIMULATORS), tmp_path_factory.mktemp("pool")) as stack,
+        LocalStack(plan(directory, *request.module.SIMULATORS), directory) as stack,
         httpx.AsyncClient(timeout=30, trust_env=False) as client,
     ):
         yield Pool(stack, client)

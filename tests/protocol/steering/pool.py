@@ -6,34 +6,37 @@ the same in every run.
 
 import asyncio
 import itertools
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import numpy.typing as npt
-import pytest
 
+from pointsman.local.envoy import STANDALONE
 from pointsman.local.services import Flags
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
 from shared.config import load
 from shared.plugin import Registry
+from tests.protocol.envoy.conftest import unhurried
+from tests.waiting import eventually
 
 HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 WORKERS = 8
 SEED = 7
-ENOUGH = 1_000
-"""Requests by which shares are told that differ by a few hundredths."""
-WITHIN = 15.0
-"""Seconds for a configuration or a metric to reach the picker on a busy machine; usually it takes a scrape."""
+ENOUGH = 250
+"""Requests by which the shares of these tests are told from even ones."""
+LAST_KNOWN = "staleMetrics: {policy: lastKnown}"
+"""Of `dataLayer`: a picker or a collector that stands still for a while changes no share."""
 
 
-def plan(*simulators: SimulatorPlan) -> StackPlan:
+def plan(directory: Path, *simulators: SimulatorPlan) -> StackPlan:
     """Fast servers of two models, unless their own flags say otherwise."""
     flags: dict[str, Flags] = {"picker": {"seed": SEED}, "simulator": {"speed": 100, "models": "llama-3-8b,mistral"}}
-    return StackPlan(simulators=simulators, collectors=1, pickers=1, configuration=HEADER, flags=flags)
+    envoy = unhurried(STANDALONE, directory)
+    return StackPlan(simulators=simulators, collectors=1, pickers=1, configuration=HEADER, envoy=envoy, flags=flags)
 
 
 class Pool:
@@ -51,11 +54,11 @@ class Pool:
         wanted = set(load(text, Registry.installed()).plugins)
         assert wanted != await self._plugins(), "the configuration can't be told from the one that runs"
         self.stack.write_configuration(text)
-        deadline = time.monotonic() + WITHIN
-        while (found := await self._plugins()) != wanted:
-            if time.monotonic() > deadline:
-                pytest.fail(f"after {WITHIN:g} s the picker runs {sorted(found)} instead of {sorted(wanted)}")
-            await asyncio.sleep(0.05)
+
+        async def runs() -> bool:
+            return await self._plugins() == wanted
+
+        await eventually(runs, f"the picker runs {sorted(wanted)}", step=0.05)
 
     async def _plugins(self) -> set[str]:
         return set((await self.stack.pickers[0].state())["config"]["plugins"])
@@ -69,11 +72,14 @@ class Pool:
     async def see(self, attribute: str, values: Sequence[float | None]) -> None:
         """Wait until the picker has these values of the attribute, by its wire name; None where it has none."""
         wanted = dict(zip(self.names, values, strict=True))
-        deadline = time.monotonic() + WITHIN
-        while (found := await self._values(attribute)) != wanted:
-            if time.monotonic() > deadline:
-                pytest.fail(f"after {WITHIN:g} s the picker sees {found} of {attribute} instead of {wanted}")
-            await asyncio.sleep(0.05)
+        found: dict[str, float | None] = {}
+
+        async def sees() -> bool:
+            nonlocal found
+            found = await self._values(attribute)
+            return found == wanted
+
+        await eventually(sees, lambda: f"{attribute} {wanted}; the picker sees {found}", step=0.05)
 
     async def _values(self, attribute: str) -> dict[str, float | None]:
         state = await self.stack.pickers[0].state()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from pointsman.local.stack import SimulatorPlan
-from tests.protocol.steering.pool import ENOUGH, HEADER, Pool, check_shares
+from tests.protocol.steering.pool import ENOUGH, HEADER, LAST_KNOWN, Pool, check_shares
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -28,6 +28,7 @@ plugins:
       customMetrics:
       - {{attributeKey: SignalDepth, metricSpec: "signal_depth{{model=a}}"}}
 {plugins}
+dataLayer: {{{LAST_KNOWN}}}
 """
 
 
@@ -64,7 +65,7 @@ async def test_shares_are_those_of_the_scores_and_follow_the_metric(pool: Pool) 
     await pool.configure(configuration(scorer("most", algorithm) + "- {type: weighted-random-picker}"))
     for depths in ([9, 6, 4, 1], [1, 4, 6, 9]):
         await show(pool, depths)
-        check_shares(await pool.served(ENOUGH // 2), depths)
+        check_shares(await pool.served(ENOUGH), depths)
 
 
 async def test_a_filter_keeps_who_is_within_and_the_decision_shows_the_values_of_all(pool: Pool) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pointsman.local.stack import ENGINE_LABEL, SimulatorPlan
-from tests.protocol.steering.pool import CRITICAL, ENOUGH, HEADER, Pool, check_shares, chi_square
+from tests.protocol.steering.pool import CRITICAL, ENOUGH, HEADER, LAST_KNOWN, Pool, check_shares, chi_square
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,7 +24,8 @@ OURS = """\
 
 
 def least_queue(picker: str, further: str = "") -> str:
-    return f"{HEADER}\nplugins:\n- {{type: queue-scorer}}\n- {{name: {picker}, type: max-score-picker}}\n{further}"
+    plugins = f"- {{type: queue-scorer}}\n- {{name: {picker}, type: max-score-picker}}\n{further}"
+    return f"{HEADER}\nplugins:\n{plugins}dataLayer: {{{LAST_KNOWN}}}\n"
 
 
 async def show(pool: Pool, waiting: Sequence[int], ours: int) -> None:
@@ -61,10 +62,10 @@ async def test_traffic_is_shared_over_engines_by_their_queues(pool: Pool) -> Non
     algorithm: {type: linear_lower_is_better, normalization: {fixedRange: {min: 0, max: 10}}}
 - {type: weighted-random-picker}
 """
-    await pool.configure(f"{HEADER}\nplugins:\n{share}{OURS}")
+    await pool.configure(f"{HEADER}\nplugins:\n{share}{OURS}dataLayer: {{{LAST_KNOWN}}}\n")
     await show(pool, [4, 4, 4, 4], 4)
     await pool.see(QUEUE, [4, 4, 4, 4])
-    assert chi_square(await pool.served(ENOUGH // 2), np.ones(4)) < CRITICAL[3]
+    assert chi_square(await pool.served(ENOUGH), np.ones(4)) < CRITICAL[3]
     await show(pool, [1, 4, 6, 0], 9)
     await pool.see(QUEUE, [1, 4, 6, 9])
-    check_shares(await pool.served(ENOUGH // 2), [9, 6, 4, 1])
+    check_shares(await pool.served(ENOUGH), [9, 6, 4, 1])

@@ -1,7 +1,5 @@
 """The whole system through the real Envoy, once with each of the two configurations, for all tests of a module."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ from openai import AsyncOpenAI
 from pointsman.local.envoy import GATEWAY, STANDALONE
 from pointsman.local.services import Picker
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
+from tests.protocol.envoy.conftest import unhurried
+from tests.waiting import eventually
 
 CONFIGURATION = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -31,6 +31,7 @@ schedulingProfiles:
   - {{pluginRef: kv-cache-utilization-scorer, weight: 2}}
   - {{pluginRef: prefix-cache-scorer, weight: 3}}
   - {{pluginRef: max-score-picker}}
+dataLayer: {{staleMetrics: {{policy: lastKnown}}}}
 """
 """The default profile. Ours asks for fallbacks; a gateway's ORIGINAL_DST cluster takes one destination."""
 
@@ -42,14 +43,16 @@ SIMULATORS = (
 )
 
 
-def plan(envoy: str, simulators: tuple[SimulatorPlan, ...] = SIMULATORS, resources: str = "") -> StackPlan:
-    """A system behind one of the Envoys."""
+def plan(
+    envoy: str, directory: Path, simulators: tuple[SimulatorPlan, ...] = SIMULATORS, resources: str = ""
+) -> StackPlan:
+    """A system behind one of the Envoys, which has time for pickers that stand still."""
     configuration, endpoints, tls = ENVOYS[envoy]
     return StackPlan(
         simulators=simulators,
         configuration=CONFIGURATION.format(endpoints=endpoints),
         resources=resources,
-        envoy=configuration,
+        envoy=unhurried(configuration, directory),
         secure_serving=tls,
         flags={"picker": {"drain-delay": "500ms"}},
     )
@@ -57,7 +60,8 @@ def plan(envoy: str, simulators: tuple[SimulatorPlan, ...] = SIMULATORS, resourc
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(ENVOYS))
 async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
-    async with LocalStack(plan(request.param), tmp_path_factory.mktemp(request.param)) as started:
+    directory = tmp_path_factory.mktemp(request.param)
+    async with LocalStack(plan(request.param, directory), directory) as started:
         yield started
 
 
@@ -74,17 +78,17 @@ def openai(client: httpx.AsyncClient) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=str(client.base_url.join("/v1")), api_key="none", max_retries=0)
 
 
-async def nothing_in_flight(pickers: list[Picker], within: float = 5.0) -> None:
+async def nothing_in_flight(pickers: list[Picker]) -> None:
     """Wait until no picker counts a request in flight, of its own or of its peers; fails when that lasts."""
     left: dict[str, Any] = {}
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
+
+    async def so() -> bool:
+        nonlocal left
         states = {picker.name: await picker.state() for picker in pickers}
         left = {name: busy for name, state in states.items() if (busy := in_flight(state))}
-        if not left:
-            return
-        await asyncio.sleep(0.05)
-    pytest.fail(f"still in flight after {within} s: {left}")
+        return not left
+
+    await eventually(so, lambda: f"nothing in flight: {left}", step=0.05)
 
 
 def in_flight(state: dict[str, Any]) -> dict[str, Any]:

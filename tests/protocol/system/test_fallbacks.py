@@ -8,8 +8,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from pointsman.local.envoy import STANDALONE
 from pointsman.local.services import Picker
 from pointsman.local.stack import LocalStack, StackPlan, simulators
+from tests.protocol.envoy.conftest import unhurried
 from tests.protocol.system.conftest import decision, nothing_in_flight
 from tests.waiting import eventually
 
@@ -31,14 +33,16 @@ SERVED = 'pointsman_picker_served_total{by="'
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
     """One picker, and three servers that are listed, of which one is gone."""
+    directory = tmp_path_factory.mktemp("fallbacks")
     plan = StackPlan(
         simulators=simulators(3, speed=20),
         collectors=0,
         pickers=1,
         configuration=CONFIGURATION,
+        envoy=unhurried(STANDALONE, directory),
         flags={"picker": {"drain-delay": "500ms", "seed": 7, "unhealthy-expiry": "500ms"}},
     )
-    async with LocalStack(plan, tmp_path_factory.mktemp("fallbacks")) as started:
+    async with LocalStack(plan, directory) as started:
         await started[DEAD].kill()
         yield started
 

@@ -32,10 +32,7 @@ spec:
     - {modelRewrite: steady, weight: 90}
     - {modelRewrite: canary-that-is-longer, weight: 10}
 """
-REQUESTS = 300
-EXPECTED = 30
-SPREAD = 5.2
-"""Standard deviation of a binomial of 300 draws at 10 %."""
+REQUESTS = 100
 AGAIN = 3
 """With two servers, one of them gets the same prompt twice, and has it cached then."""
 PROMPT = 'Say "model":"steady" once.'
@@ -46,8 +43,8 @@ async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     simulators = tuple(
         SimulatorPlan(name=f"model-{number}", flags={"speed": 50, "models": SERVED}) for number in (1, 2)
     )
-    system = plan(request.param, simulators, RESOURCES)
-    async with LocalStack(system, tmp_path_factory.mktemp(request.param)) as started:
+    directory = tmp_path_factory.mktemp(request.param)
+    async with LocalStack(plan(request.param, directory, simulators, RESOURCES), directory) as started:
         yield started
 
 
@@ -76,7 +73,7 @@ async def test_a_90_to_10_split_is_one_at_the_servers_and_none_at_the_client(
     assert {name for names, _ in answers for name in names} == {"assistant"}
     targets = Counter(target for _, target in answers)
     assert set(targets) == {"steady", "canary-that-is-longer"}
-    assert abs(targets["canary-that-is-longer"] - EXPECTED) < 4 * SPREAD
+    assert 0 < targets["canary-that-is-longer"] < 25, "decided by the requests' ids: the same in every run"
     assert await _served(stack) - before == targets
 
 

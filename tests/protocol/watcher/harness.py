@@ -6,9 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,20 +22,10 @@ from shared.bus.replica_state import Delete, Event, Reset, Upsert
 from shared.bus.subjects import Subjects, parse_key, pool_token
 from shared.model import Fact
 from tests.in_process import serving
-from tests.nats import free_port
-from tests.stalls import Patience
+from tests.nats import NatsServer, free_port
+from tests.waiting import TIMEOUT, eventually
 
 POOL = pool_token("default", "default")
-CONVERGED = 20.0
-"""Seconds in which whatever is going to happen has happened, on a machine that is busy with other tests."""
-
-
-async def eventually(holds: Callable[[], bool], what: str, timeout: float = CONVERGED) -> None:
-    """Wait until the condition holds. Fails, saying what was waited for."""
-    patience = Patience(timeout)
-    while not holds():
-        assert not patience.over, f"not within {timeout:g} s: {what}"
-        await patience.pause(0.01)
 
 
 class Reader:
@@ -65,8 +54,8 @@ class Reader:
         """Names of the endpoints, without the namespace."""
         return sorted(id.removeprefix("default/") for id in self.facts("endpoint"))
 
-    async def sees(self, *names: str, timeout: float = CONVERGED) -> None:
-        await eventually(lambda: self.replica.synced and self.endpoints == list(names), f"endpoints {names}", timeout)
+    async def sees(self, *names: str) -> None:
+        await eventually(lambda: self.replica.synced and self.endpoints == list(names), f"endpoints {names}")
 
     def ever_had(self, since: int = 0) -> set[str]:
         """The names of all endpoints that events from position `since` on brought."""
@@ -106,7 +95,7 @@ async def started(made: R) -> AsyncIterator[R]:
 async def watcher(url: str, lookup: Lookup | None = None, **settings: Any) -> AsyncIterator[WatcherService]:
     """A watcher in this process, started."""
     common = {"nats_url": (url,), "admin_host": "127.0.0.1", "admin_port": 0, "drain_timeout": 2.0}
-    options = WatcherSettings(**{**common, "rescan_interval": 0.5, **settings})
+    options = WatcherSettings(**{**common, "rescan_interval": 0.2, **settings})
     async with serving(WatcherService(options, lookup)) as service:
         yield service
 
@@ -120,7 +109,7 @@ class WatcherProcess:
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "pointsman", "watcher", f"--nats-url={url}"),
-                *("--admin-host=127.0.0.1", f"--admin-port={self.port}", "--rescan-interval=500ms", *flags),
+                *("--admin-host=127.0.0.1", f"--admin-port={self.port}", "--rescan-interval=200ms", *flags),
             ],
             stderr=self._log,
         )
@@ -141,12 +130,17 @@ class WatcherProcess:
         reasons: dict[str, str] = json.loads(answer.content)["reasons"]
         return reasons
 
-    async def ready(self, timeout: float = 20.0) -> None:
-        deadline = time.monotonic() + timeout
-        while (reasons := await self.reasons()) != {}:
-            assert self._process.poll() is None, "it has ended"
-            assert time.monotonic() < deadline, f"not ready: {reasons}"
-            await asyncio.sleep(0.02)
+    async def ready(self) -> None:
+        reasons: dict[str, str] | None = None
+
+        async def so() -> bool:
+            nonlocal reasons
+            if self._process.poll() is not None:
+                raise RuntimeError("the watcher has ended")
+            reasons = await self.reasons()
+            return reasons == {}
+
+        await eventually(so, lambda: f"ready: {reasons}", step=0.05)
 
     async def leads(self) -> bool:
         leads: bool = (await self.state())["leadership"]["leads"]
@@ -159,7 +153,7 @@ class WatcherProcess:
     async def stop(self) -> int:
         """SIGTERM; the exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return await asyncio.to_thread(self._process.wait, 20)
+        return await asyncio.to_thread(self._process.wait, TIMEOUT)
 
     def pause(self) -> None:
         """SIGSTOP: it stands still, and its connection stays open."""
@@ -172,11 +166,26 @@ class WatcherProcess:
     def _end(self, how: signal.Signals) -> None:
         if self._process.poll() is None:
             self._process.send_signal(how)
-        self._process.wait(20)
+        self._process.wait(TIMEOUT)
         self._log.close()
 
     def close(self) -> None:
         self._end(signal.SIGKILL)
+
+
+@asynccontextmanager
+async def pair(nats: NatsServer, directory: Path, files: Path) -> AsyncIterator[tuple[WatcherProcess, WatcherProcess]]:
+    """Two processes on the same files: the active one, `first`, and the one on standby, `second`."""
+    with ExitStack() as stack:
+        started: list[WatcherProcess] = []
+        for id in ("first", "second"):
+            one = WatcherProcess(nats.url, directory / f"{id}.log", f"--endpoints-file={files}", f"--id={id}")
+            stack.callback(one.close)
+            await one.ready()
+            started.append(one)
+        leader, standby = started
+        assert (await leader.leads(), await standby.leads()) == (True, False)
+        yield leader, standby
 
 
 def endpoints_text(*names: str) -> str:

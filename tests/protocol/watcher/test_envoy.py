@@ -1,7 +1,6 @@
 """The real Envoy with our configuration, on the file that a watcher writes."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces, PickerAddress
 from services.watcher.app import WatcherService
 from services.watcher.settings import WatcherSettings
 from tests.nats import NatsServer, free_port
-from tests.protocol.watcher.harness import CONVERGED, model_servers, replace, watcher
+from tests.protocol.watcher.harness import model_servers, replace, watcher
 from tests.waiting import eventually
 
 TEXT = "endpoints:\n- {name: a, address: 127.0.0.1, port: 8001}\n- {name: b, address: '::1', port: 8002}\n"
@@ -33,10 +32,10 @@ async def test_envoy_has_the_endpoints_of_the_file_and_follows_it(nats: NatsServ
     places = _places(eds)
 
     async def sees(expected: set[str]) -> None:
-        deadline = time.monotonic() + CONVERGED
-        while (seen := await model_servers(places.admin_port)) != expected:
-            assert time.monotonic() < deadline, seen
-            await asyncio.sleep(0.02)
+        async def so() -> bool:
+            return await model_servers(places.admin_port) == expected
+
+        await eventually(so, f"Envoy's endpoints {expected}")
 
     async with watcher(nats.url, endpoints_file=str(path), eds_file=str(eds)), Envoy(tmp_path, STANDALONE, places):
         await sees({"127.0.0.1:8001", "[::1]:8002"})

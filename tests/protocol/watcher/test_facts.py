@@ -6,13 +6,12 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from services.watcher.app import WatcherService
-from shared.bus import jetstream
-from shared.bus.subjects import Subjects
 from shared.config.defaults import revision
 from shared.model import Configuration, Endpoint, Objective, Pool
 from shared.service.configured import Configured
 from tests.nats import NatsServer
-from tests.protocol.watcher.harness import endpoints_text, eventually, reader, replace, watcher
+from tests.protocol.watcher.harness import endpoints_text, reader, replace, watcher
+from tests.waiting import eventually
 
 OBJECTIVE = """
 apiVersion: inference.networking.x-k8s.io/v1alpha2
@@ -57,27 +56,6 @@ async def test_what_the_file_states_is_published(nats: NatsServer, tmp_path: Pat
         assert metric(service, "pointsman_bus_connected") == 1.0
 
 
-async def test_what_a_stranger_writes_among_the_facts_is_counted(nats: NatsServer, tmp_path: Path) -> None:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text(endpoints_text("a"))
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
-        await seen.sees("a")
-        assert metric(service, "pointsman_bus_malformed_messages_total") == 0.0
-        key = Subjects().fact("default_default.endpoint.ghost")
-        await jetstream.put(seen.bus, key, b"garbage", timeout=10.0)
-        await eventually(lambda: metric(service, "pointsman_bus_malformed_messages_total") == 1.0, "counted")
-
-
-async def test_a_file_that_is_replaced_by_rename_is_published(nats: NatsServer, tmp_path: Path) -> None:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text(endpoints_text("a", "b"))
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)):
-        await seen.sees("a", "b")
-        for names in (("b", "c"), ("c",), ("c", "d")):
-            replace(path, endpoints_text(*names))
-            await seen.sees(*names)
-
-
 async def test_a_change_is_noticed_without_waiting_for_the_next_look(nats: NatsServer, tmp_path: Path) -> None:
     path = tmp_path / "endpoints.yaml"
     path.write_text(endpoints_text("a"))
@@ -89,16 +67,6 @@ async def test_a_change_is_noticed_without_waiting_for_the_next_look(nats: NatsS
             if seen.endpoints == ["b"]:
                 break
         await seen.sees("b")
-
-
-async def test_a_file_that_is_edited_in_place_is_published(nats: NatsServer, tmp_path: Path) -> None:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text(endpoints_text("a", "b"))
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)):
-        await seen.sees("a", "b")
-        path.write_text(endpoints_text("b", "c"))
-        await seen.sees("b", "c")
-        assert seen.deleted() == {"a"}
 
 
 async def test_a_change_is_seen_through_a_link_without_a_notice(nats: NatsServer, tmp_path: Path) -> None:
@@ -174,18 +142,6 @@ async def test_a_bad_file_keeps_the_last_good_state_and_says_so(nats: NatsServer
         assert metric(service, "pointsman_watcher_last_good_age_seconds") == 0.0
 
 
-async def test_a_file_that_disappears_keeps_the_last_good_state(nats: NatsServer, tmp_path: Path) -> None:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text(endpoints_text("a"))
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
-        await seen.sees("a")
-        path.unlink()
-        await eventually(lambda: bool(service.keepers[0].holding.problems()), "a problem")
-        assert (seen.endpoints, seen.deleted()) == (["a"], set())
-        path.write_text(endpoints_text("a", "b"))
-        await seen.sees("a", "b")
-
-
 async def test_a_directory_that_is_replaced_as_a_whole_is_still_watched(nats: NatsServer, tmp_path: Path) -> None:
     directory = tmp_path / "conf"
     directory.mkdir()
@@ -210,20 +166,6 @@ async def test_an_empty_list_removes_all_endpoints(nats: NatsServer, tmp_path: P
         replace(path, "endpoints: []\n")
         await seen.sees()
         assert seen.facts("pool") == {"": Pool(name="default")}
-
-
-async def test_what_an_earlier_run_published_and_the_file_no_longer_has_is_removed(
-    nats: NatsServer, tmp_path: Path
-) -> None:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text(endpoints_text("a", "b"))
-    async with reader(nats.url) as seen:
-        async with watcher(nats.url, endpoints_file=str(path)):
-            await seen.sees("a", "b")
-        replace(path, endpoints_text("b"))
-        async with watcher(nats.url, endpoints_file=str(path)):
-            await seen.sees("b")
-        assert seen.deleted() == {"a"}
 
 
 async def test_the_configuration_is_published_and_a_bad_one_keeps_the_last(nats: NatsServer, tmp_path: Path) -> None:
@@ -257,17 +199,6 @@ async def test_a_watcher_without_a_configuration_tells_that_the_default_is_in_us
         assert service.configurations() == (Configured("default/default", "built-in default", revision("")),)
 
 
-async def test_a_configuration_among_the_endpoints_files_is_published(nats: NatsServer, tmp_path: Path) -> None:
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "all.yaml").write_text(endpoints_text("a") + "---" + CONFIGURATION % "nowhere")
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(tmp_path / "conf")):
-        await seen.sees("a")
-        await eventually(lambda: bool(seen.facts("config")), "the configuration")
-        assert seen.facts("config") == {
-            "": Configuration(text="---" + CONFIGURATION % "nowhere", origin=str(tmp_path / "conf" / "all.yaml"))
-        }
-
-
 async def test_the_configurations_file_discovery_names_the_endpoints_file(nats: NatsServer, tmp_path: Path) -> None:
     one, other, config = tmp_path / "one.yaml", tmp_path / "other.yaml", tmp_path / "picker.yaml"
     one.write_text(endpoints_text("a"))
@@ -280,14 +211,3 @@ async def test_the_configurations_file_discovery_names_the_endpoints_file(nats: 
         other.write_text(endpoints_text("b"))
         await seen.sees("b")
         assert service.state()["files"] == sorted([str(config), str(other)])
-
-
-async def test_resources_of_another_pool_are_left_out_and_shown(nats: NatsServer, tmp_path: Path) -> None:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text(endpoints_text("a") + "---" + OBJECTIVE.replace("default", "other"))
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
-        await seen.sees("a")
-        assert seen.facts("objective") == {}
-        assert service.state()["ignored"] == {
-            str(path): ("InferenceObjective default/batch: for pool 'other', and default/default is served",)
-        }

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from shared.model import Endpoint
 from tests.nats import NatsServer
-from tests.protocol.watcher.harness import Reader, eventually, reader, watcher
+from tests.protocol.watcher.harness import Reader, reader, watcher
 from tests.protocol.watcher.test_eds_file import addresses
+from tests.waiting import eventually
 
 TEXT = """
 endpoints:
@@ -48,31 +49,6 @@ async def test_a_changed_address_reaches_readers_and_envoy(nats: NatsServer, tmp
         await eventually(lambda: address(seen) == "10.0.0.2", "the new address")
         await eventually(lambda: addresses(eds) == ["10.0.0.2", "10.9.9.9"], "the new address in Envoy's file")
         assert seen.deleted() == set()
-
-
-async def test_a_name_that_stops_resolving_keeps_its_address(nats: NatsServer, tmp_path: Path) -> None:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text(TEXT)
-    dns = Dns(a="10.0.0.1")
-    async with (
-        reader(nats.url) as seen,
-        watcher(nats.url, dns, endpoints_file=str(path), resolve_interval=0.05) as service,
-    ):
-        await seen.sees("a", "fixed")
-        dns.answers.clear()
-        await eventually(lambda: service.keepers[0].names.names["a.example"].failures > 2, "failures")
-        assert address(seen) == "10.0.0.1"
-        assert "not known" in str(service.state()["names"]["a.example"]["error"])
-
-
-async def test_a_name_that_begins_to_resolve_brings_its_endpoint(nats: NatsServer, tmp_path: Path) -> None:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text(TEXT)
-    dns = Dns()
-    async with reader(nats.url) as seen, watcher(nats.url, dns, endpoints_file=str(path), resolve_interval=0.05):
-        await seen.sees("fixed")
-        dns.answers["a.example"] = "10.0.0.1"
-        await seen.sees("a", "fixed")
 
 
 async def test_a_watcher_that_starts_while_dns_is_out_adopts_the_addresses_of_the_last_one(

@@ -31,16 +31,6 @@ def test_every_problem_of_every_file_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_missing_file_is_named_with_its_flag(tmp_path: Path) -> None:
-    path = tmp_path / "nowhere.yaml"
-    code, lines = start(f"--endpoints-file={path}", f"--config-file={path}2")
-    assert code == 1
-    assert lines == [
-        f"{path}: can't be read: No such file or directory (--endpoints-file)",
-        f"{path}2: can't be read: No such file or directory (--config-file)",
-    ]
-
-
 def test_a_watcher_without_a_source_says_what_it_needs() -> None:
     code, lines = start()
     assert code == 1
@@ -55,18 +45,3 @@ def test_a_directory_that_is_missing_for_envoys_file_is_named(tmp_path: Path) ->
     code, lines = start(f"--endpoints-file={path}", f"--eds-file={tmp_path}/run/eds.json")
     assert code == 1
     assert lines == [f"--eds-file: '{tmp_path}/run/eds.json' can't be written: no directory '{tmp_path}/run'"]
-
-
-def test_a_bad_configuration_is_named_with_its_lines(tmp_path: Path) -> None:
-    path, config = tmp_path / "endpoints.yaml", tmp_path / "picker.yaml"
-    path.write_text("endpoints: []\n")
-    config.write_text(
-        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: no-such-plugin\n- typ: x\n"
-    )
-    code, lines = start(f"--endpoints-file={path}", f"--config-file={config}")
-    assert code == 1
-    assert [(line.split(":")[1].strip(), line.rpartition(" (")[2]) for line in lines] == [
-        ("plugins[0].type", "line 4)"),
-        ("plugins[1].typ", "line 5)"),
-        ("plugins[1].type", "line 5)"),
-    ]

@@ -21,7 +21,7 @@ from services.collector.sources.http import Override
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
 from shared.attributes import GPU_UTILIZATION, REACHABLE, WAITING_QUEUE_SIZE, AttributeKey
 from shared.model import Endpoint
-from tests.unit.services.collector.waiting import until
+from tests.waiting import eventually
 
 Answer = Callable[[], Awaitable[bytes]]
 WAITS = "vllm:num_requests_waiting"
@@ -122,7 +122,7 @@ async def test_endpoints_are_scraped_again_and_again() -> None:
     servers.answers = {"a": page(3), "b": page(4)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        await until(lambda: watcher.count("a") >= 3 and watcher.count("b") >= 3)
+        await eventually(lambda: watcher.count("a") >= 3 and watcher.count("b") >= 3)
         assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 3.0
         assert scraper.watched["b"].attributes.get(WAITING_QUEUE_SIZE) == 4.0
         assert [changed for id, changed in watcher.told if id == "a"][:3] == [True, False, False]
@@ -135,7 +135,7 @@ async def test_an_endpoint_that_hangs_delays_no_other_and_is_not_asked_twice() -
     servers.answers = {"a": hang, "b": page(1)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        await until(lambda: watcher.count("b") >= 20)
+        await eventually(lambda: watcher.count("b") >= 20)
         assert servers.flying["a"] == 1
         assert servers.asked.count("http://a:8000/metrics") == 1
 
@@ -145,10 +145,10 @@ async def test_a_failure_costs_only_its_own_freshness() -> None:
     servers.answers = {"a": page(2), "b": page(1)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         servers.answers["a"] = refuse
         seen = watcher.count("b")
-        await until(lambda: scraper.failures[Failure.CONNECT] >= 2 and watcher.count("b") > seen)
+        await eventually(lambda: scraper.failures[Failure.CONNECT] >= 2 and watcher.count("b") > seen)
         (failed,) = scraper.watched["a"].targets
         assert not failed.up
         assert failed.error == "can't connect: refused"
@@ -159,7 +159,7 @@ async def test_a_failure_costs_only_its_own_freshness() -> None:
         assert described["a"]["sources"][0]["engine"] == "vllm"
         assert described["a"]["sources"][0]["error"] == "can't connect: refused"
         servers.answers["a"] = page(5)
-        await until(lambda: failed.up)
+        await eventually(lambda: failed.up)
         assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 5.0
         (recovered,) = scraper.describe()[0]["sources"]
         assert recovered["error"] is None
@@ -172,7 +172,7 @@ async def test_a_defect_in_a_plugin_costs_only_its_endpoint() -> None:
     servers.answers = {"a": crash, "b": page(1)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        await until(lambda: scraper.failures[Failure.INTERNAL] >= 1 and watcher.count("b") >= 1)
+        await eventually(lambda: scraper.failures[Failure.INTERNAL] >= 1 and watcher.count("b") >= 1)
         assert scraper.watched["a"].targets[0].error == "RuntimeError: a defect"
 
 
@@ -181,9 +181,9 @@ async def test_a_changed_address_takes_effect_at_once_and_ends_the_request_to_th
     servers.answers = {"old": hang, "new": page(7)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a", address="old")})
-        await until(lambda: servers.flying.get("old") == 1)
+        await eventually(lambda: servers.flying.get("old") == 1)
         scraper.assign({"a": endpoint("a", address="new")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         assert servers.cancelled == ["old"]
         assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 7.0
 
@@ -193,7 +193,7 @@ async def test_what_was_known_of_a_server_is_forgotten_with_its_port() -> None:
     servers.answers = {"a": page(7)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         scraper.assign({"a": endpoint("a", port=9000)})
         assert len(scraper.watched["a"].attributes) == 0
 
@@ -207,7 +207,7 @@ async def test_a_node_that_becomes_known_is_where_an_exporter_is_asked_from_then
         scraper.assign({"a": here})
         assert "the address of its node isn't known" in scraper.watched["a"].targets[0].error
         scraper.assign({"a": structs.replace(here, node_address="node")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         assert scraper.watched["a"].attributes.get(GPU_UTILIZATION) == 0.4
 
 
@@ -271,11 +271,11 @@ async def test_an_endpoint_that_is_taken_away_is_not_asked_any_more() -> None:
     servers.answers = {"a": page(7), "b": page(1)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         scraper.assign({"b": endpoint("b")})
         asked = servers.asked.count("http://a:8000/metrics")
         seen = watcher.count("b")
-        await until(lambda: watcher.count("b") >= seen + 5)
+        await eventually(lambda: watcher.count("b") >= seen + 5)
         assert servers.asked.count("http://a:8000/metrics") == asked
 
 
@@ -290,7 +290,7 @@ async def test_two_sources_ask_an_endpoint_independently_each_at_its_own_interva
     async with scraping(servers, both) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
         often, seldom, once = scraper.watched["a"].targets
-        await until(lambda: seldom.pages >= 3)
+        await eventually(lambda: seldom.pages >= 3)
         assert once.pages == 1
         assert often.pages > 2 * seldom.pages
         assert servers.asked.count("http://a:8000/once") == 1
@@ -301,7 +301,7 @@ async def test_an_endpoint_without_a_usable_address_says_so_and_leaves_the_other
     servers.answers = {"b": page(1)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a", metrics_host="[broken"), "b": endpoint("b")})
-        await until(lambda: watcher.count("b") >= 1)
+        await eventually(lambda: watcher.count("b") >= 1)
         (target,) = scraper.watched["a"].targets
         assert "is not an address" in target.error
         assert not target.up
@@ -322,10 +322,10 @@ async def test_another_pipeline_replaces_the_present_one() -> None:
     servers.answers = {"a": page(7)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         scraper.use(pipeline("other"))
         seen = watcher.count("a")
-        await until(lambda: watcher.count("a") > seen)
+        await eventually(lambda: watcher.count("a") > seen)
         assert [target.source.name for target in scraper.watched["a"].targets] == ["other"]
 
 
@@ -342,7 +342,7 @@ async def test_what_a_new_pipeline_doesnt_look_for_is_denied() -> None:
     one, two = (AttributeKey(WAITS, name, float) for name in ("one", "two"))
     async with scraping(servers, reading("one", "two")) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        await until(lambda: scraper.watched["a"].attributes.get(two) == 7.0)
+        await eventually(lambda: scraper.watched["a"].attributes.get(two) == 7.0)
         scraper.use(reading("one"))
         attributes = scraper.watched["a"].attributes
         sample = attributes.sample(two)
@@ -357,7 +357,7 @@ async def test_after_its_end_nothing_is_scraped() -> None:
     servers.answers = {"a": hang}
     async with scraping(servers) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        await until(lambda: servers.flying.get("a") == 1)
+        await eventually(lambda: servers.flying.get("a") == 1)
         await scraper.close()
         assert servers.flying["a"] == 0
         scraper.assign({"a": endpoint("a")})

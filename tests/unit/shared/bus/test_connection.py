@@ -14,7 +14,7 @@ from shared.bus.connection import Bus
 from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusOptionError, NotConnected
 from tests.nats import free_port
-from tests.unit.services.collector.waiting import until
+from tests.waiting import eventually
 
 REFUSED = r"Connect call failed|Connection refused"
 """asyncio's words, uvloop's words."""
@@ -95,7 +95,7 @@ async def test_without_a_server_a_bus_starts_says_why_it_is_not_ready_and_goes_o
     assert "not started" in (bus.readiness() or "")
     await bus.start()
     try:
-        await until(lambda: re.search(REFUSED, bus.readiness() or "") is not None)
+        await eventually(lambda: re.search(REFUSED, bus.readiness() or "") is not None)
         assert not bus.connected
         reason = bus.readiness()
         assert reason is not None
@@ -170,7 +170,7 @@ async def test_something_that_is_no_nats_server_is_named_as_the_reason() -> None
     port = server.sockets[0].getsockname()[1]
     bus = Bus(f"nats://127.0.0.1:{port}", name="test")
     await bus.start()
-    await until(lambda: "expecting INFO message" in (bus.readiness() or ""))
+    await eventually(lambda: "expecting INFO message" in (bus.readiness() or ""))
     await bus.close()
     server.close()
     await server.wait_closed()

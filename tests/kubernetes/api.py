@@ -7,7 +7,7 @@ strictly: a field that a kind doesn't have is an error of the test, unless it sa
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -86,21 +86,12 @@ class Api:
     ) -> None:
         await self._client.aclose()
 
-    def __repr__(self) -> str:
-        return f"<Api {self.url} {len(self._kinds)} kinds known>"
-
     # ---- objects
 
     async def create(self, document: Document, namespace: str = "", *, strict: bool = True) -> Object:
         value = read(document)
         kind, namespace, _ = await self._place(value, namespace)
         return await self._send("POST", kind.path(namespace), value, params=_validation(strict))
-
-    async def replace(self, document: Document, namespace: str = "", *, strict: bool = True) -> Object:
-        """Update it as a whole; with a `resourceVersion` only if it still has that one."""
-        value = read(document)
-        kind, namespace, name = await self._place(value, namespace)
-        return await self._send("PUT", kind.path(namespace, name), value, params=_validation(strict))
 
     async def apply(
         self,
@@ -121,11 +112,6 @@ class Api:
             params["dryRun"] = "All"
         path = kind.path(namespace, name, subresource)
         return await self._send("PATCH", path, value, params=params, content=_CONTENT["apply"])
-
-    async def apply_all(self, text: str, namespace: str = "", *, dry_run: bool = False) -> list[Object]:
-        """Every document of a YAML text, in its order."""
-        documents = [one for one in yaml.safe_load_all(text) if one is not None]
-        return [await self.apply(one, namespace, dry_run=dry_run) for one in documents]
 
     async def patch(
         self,
@@ -169,28 +155,7 @@ class Api:
         options = {} if grace_period is None else {"gracePeriodSeconds": grace_period}
         return await self._send("DELETE", place.path(namespace, name), options)
 
-    async def watch(
-        self, version: str, kind: str, namespace: str = "default", *, resource_version: str = "", **params: str
-    ) -> AsyncGenerator[Object, None]:
-        """The events of one watch until the server ends it: `{type, object}`, also those of type ERROR.
-
-        Who leaves it earlier closes it (`contextlib.aclosing`).
-        """
-        place = await self.kind(version, kind)
-        query = {"watch": "true", "resourceVersion": resource_version, "timeoutSeconds": "15", **params}
-        async with self._client.stream("GET", place.path(namespace), params=query) as answer:
-            if answer.status_code != 200:
-                await answer.aread()
-                raise _error(f"watch {place.plural}", answer)
-            async for line in answer.aiter_lines():
-                event: Object = json.loads(line)
-                yield event
-
     # ---- around objects
-
-    async def request(self, method: str, path: str, body: Any = None, **params: str) -> Object:
-        """Any request by its path."""
-        return await self._send(method, path, body, params=params)
 
     async def kind(self, version: str, kind: str) -> Kind:
         """Where a kind is. Raises ApiError(404) when it isn't served (yet)."""
@@ -218,6 +183,21 @@ class Api:
         async with asyncio.timeout(timeout):
             for document in documents:
                 await self._served(document)
+
+    async def uninstall(self, definitions: Sequence[Path]) -> None:
+        """Remove CustomResourceDefinitions, and wait until they are gone with all that they define."""
+        for path in definitions:
+            document = read(path.read_text())
+            kind, _, name = await self._place(document, "")
+            while True:
+                try:
+                    await self._send("DELETE", kind.path("", name), {})
+                except ApiError as error:
+                    if error.status == 404:
+                        break
+                    if error.status != 409:
+                        raise
+                await asyncio.sleep(0.05)
 
     async def _served(self, definition: Mapping[str, Any]) -> None:
         """Established is said a little before it is true: only a list that is answered shows it."""

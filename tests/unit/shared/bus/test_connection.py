@@ -123,7 +123,7 @@ async def test_a_client_that_swallows_the_cancellation_doesnt_keep_a_bus_from_cl
     async def swallows() -> None:
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         except asyncio.CancelledError:
             pass
 
@@ -153,10 +153,10 @@ async def test_a_client_that_swallows_the_cancellation_doesnt_keep_a_bus_from_cl
             return "_INBOX.a"
 
     monkeypatch.setattr(connection, "NatsClient", lambda _on_end: Connected())
-    bus = Bus("nats://127.0.0.1:4222", name="test", connect_timeout=20.0)
+    bus = Bus("nats://127.0.0.1:4222", name="test", connect_timeout=600.0)
     await bus.start()
     await begun.wait()
-    await asyncio.wait_for(bus.close(), 5.0)
+    await asyncio.wait_for(bus.close(), 60.0)
     assert not bus.connected
 
 

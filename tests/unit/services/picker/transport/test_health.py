@@ -38,7 +38,7 @@ class Client:
         return {service: name(one.status) for service, one in answer.statuses.items()}
 
     def watch(self, name: str) -> Any:
-        return self._watch(pb.HealthCheckRequest(service=name), timeout=10)
+        return self._watch(pb.HealthCheckRequest(service=name), timeout=60)
 
     @staticmethod
     async def next(watch: Any) -> str:

@@ -4,10 +4,10 @@ Where a kind is found is asked of the server, so a document's `apiVersion` and `
 strictly: a field that a kind doesn't have is an error of the test, unless it says that this is what it wants.
 """
 
-import asyncio
 import json
 import ssl
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -15,6 +15,8 @@ from typing import Any, Literal, Self
 import httpx
 import yaml
 from msgspec import Struct
+
+from tests.waiting import eventually
 
 Object = dict[str, Any]
 Document = str | Mapping[str, Any]
@@ -29,7 +31,7 @@ _CONTENT = {
     "json": "application/json-patch+json",
     "apply": "application/apply-patch+yaml",
 }
-_TIMEOUT = 20.0
+_TIMEOUT = 60.0
 
 
 class ApiError(Exception):
@@ -175,43 +177,40 @@ class Api:
         name: str = made["metadata"]["name"]
         return name
 
-    async def install(self, definitions: Sequence[Path], timeout: float = 10.0) -> None:
+    async def install(self, definitions: Sequence[Path]) -> None:
         """Install CustomResourceDefinitions and wait until the server serves their kinds."""
         documents = [read(path.read_text()) for path in definitions]
         for document in documents:
             await self.apply(document)
-        async with asyncio.timeout(timeout):
-            for document in documents:
-                await self._served(document)
+        for document in documents:
+            for version in (one["name"] for one in document["spec"]["versions"] if one["served"]):
+                await eventually(partial(self._served, document, version), "its kind is served", step=0.05)
 
     async def uninstall(self, definitions: Sequence[Path]) -> None:
         """Remove CustomResourceDefinitions, and wait until they are gone with all that they define."""
         for path in definitions:
-            document = read(path.read_text())
-            kind, _, name = await self._place(document, "")
-            while True:
-                try:
-                    await self._send("DELETE", kind.path("", name), {})
-                except ApiError as error:
-                    if error.status == 404:
-                        break
-                    if error.status != 409:
-                        raise
-                await asyncio.sleep(0.05)
+            await eventually(partial(self._removed, read(path.read_text())), f"{path.name} is gone", step=0.05)
 
-    async def _served(self, definition: Mapping[str, Any]) -> None:
+    async def _removed(self, document: Mapping[str, Any]) -> bool:
+        kind, _, name = await self._place(document, "")
+        try:
+            await self._send("DELETE", kind.path("", name), {})
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return error.status == 404
+        return False
+
+    async def _served(self, definition: Mapping[str, Any], version: str) -> bool:
         """Established is said a little before it is true: only a list that is answered shows it."""
         spec = definition["spec"]
-        for version in (f"{spec['group']}/{one['name']}" for one in spec["versions"] if one["served"]):
-            while True:
-                try:
-                    await self.list(version, spec["names"]["kind"], "")
-                except ApiError as error:
-                    if error.status not in (404, 503):
-                        raise
-                    await asyncio.sleep(0.05)
-                else:
-                    break
+        try:
+            await self.list(f"{spec['group']}/{version}", spec["names"]["kind"], "")
+        except ApiError as error:
+            if error.status not in (404, 503):
+                raise
+            return False
+        return True
 
     # ---- accounts
 
@@ -283,9 +282,9 @@ class Api:
         of: str | None = None,
     ) -> None:
         """Wait until a role has come into force: the server's own view of the roles follows by a watch."""
-        async with asyncio.timeout(30.0):
-            while not await self.allowed(service_account, namespace, rule, cluster=cluster, of=of):  # noqa: ASYNC110 - only asking tells
-                await asyncio.sleep(0.02)
+        await eventually(
+            lambda: self.allowed(service_account, namespace, rule, cluster=cluster, of=of), "it is allowed"
+        )
 
     async def _bind(
         self, kind: str, account: str, role: str, namespace: str, rules: Sequence[Mapping[str, Any]]

@@ -28,7 +28,7 @@ async def test_without_the_api_server_a_picker_goes_on_with_the_last_set_and_say
         view = service.state()["view"]
         assert view["source_age"] >= 1.5
         assert view["age"] < view["source_age"], "the watcher is heard"
-        assert service.readiness.ready
+        await eventually(lambda: service.readiness.ready, "ready all the same")
         assert [*service.view.endpoints] == [endpoint]
         await proxy.listen()
         await eventually(lambda: service.readiness.notes() == {}, "the set is confirmed again")

@@ -117,7 +117,9 @@ async def test_a_wiped_nats_is_filled_again_by_the_owners(ours: LocalStack) -> N
         async def right() -> bool:
             """Heard, and complete, since NATS is back."""
             views = [(await picker.state())["view"] for picker in ours.pickers]
-            return all(view["synced"] and view["age"] < time.monotonic() - back for view in views)
+            return all(
+                view["synced"] and view["age"] is not None and view["age"] < time.monotonic() - back for view in views
+            )
 
         await eventually(right, "the views")
         measured(VIEW_RIGHT_AGAIN, time.monotonic() - back)

@@ -2,7 +2,7 @@
 
 There is nothing else: no controller, no scheduler, no kubelet. What they would do, tests do themselves, and nothing
 changes behind a test's back. Both processes together take 300 MB: one server is shared by the tests that leave it
-alive, those that don't have their own, one at a time.
+alive, another one by those that don't.
 """
 
 import base64

@@ -40,3 +40,4 @@ HOW_IT_WORKS = "docs/how-it-works.md"
 WATCHER_TAKEN_OVER = Promise("a standby takes over from a dead watcher", 3.0, HOW_IT_WORKS)
 COLLECTOR_TAKEN_OVER = Promise("a dead collector's endpoints go to the others", 2.0, HOW_IT_WORKS)
 VIEW_RIGHT_AGAIN = Promise("the view is right again after NATS is back", 2.0, HOW_IT_WORKS)
+FRESH_BESIDE_ODD = Promise("age of metrics beside servers that misbehave", 1.0, "architecture: two intervals")

@@ -370,15 +370,15 @@ async def test_a_server_that_refuses_is_reported_as_unreachable_until_it_brings_
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
         attributes = scraper.watched["a"].attributes
-        await until(lambda: attributes.get(REACHABLE) == 1.0)
+        await eventually(lambda: attributes.get(REACHABLE) == 1.0)
         servers.answers["a"] = refuse
-        await until(lambda: attributes.get(REACHABLE) == 0.0)
+        await eventually(lambda: attributes.get(REACHABLE) == 0.0)
         assert watcher.told[-1] == ("a", True), "pickers hear of it at once"
         sample = attributes.sample(REACHABLE)
         assert sample is not None
-        await until(lambda: attributes.sample(REACHABLE) != sample)  # every failed scrape confirms it
+        await eventually(lambda: attributes.sample(REACHABLE) != sample)  # every failed scrape confirms it
         servers.answers["a"] = page(1)
-        await until(lambda: attributes.get(REACHABLE) == 1.0)
+        await eventually(lambda: attributes.get(REACHABLE) == 1.0)
         assert scraper.watched["b"].attributes.get(REACHABLE) is None, "a server that answers with errors runs"
         assert len(scraper.watched["b"].attributes) == 0
 
@@ -390,9 +390,9 @@ async def test_an_exporter_beside_the_server_says_nothing_of_whether_that_is_rea
     async with scraping(servers, Pipeline((Feed(exporter, (DcgmExtractor("gpu"),)),), ("dcgm",))) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
         watched = scraper.watched["a"]
-        await until(lambda: watched.targets[0].pages >= 1)
+        await eventually(lambda: watched.targets[0].pages >= 1)
         servers.answers["a"] = refuse
-        await until(lambda: watched.targets[0].failures[Failure.CONNECT] >= 5)
+        await eventually(lambda: watched.targets[0].failures[Failure.CONNECT] >= 5)
         assert watched.attributes.get(REACHABLE) is None
 
 
@@ -401,10 +401,10 @@ async def test_another_pipeline_doesnt_make_an_unreachable_server_reachable_unle
     servers.answers = {"a": refuse}
     async with scraping(servers) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        await until(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
+        await eventually(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
         scraper.use(pipeline("another"))
         assert scraper.watched["a"].attributes.sample(REACHABLE) is None, "pickers keep what they were told"
-        await until(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
+        await eventually(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
         scraper.use(Pipeline((), ("nothing",)))
         denied = scraper.watched["a"].attributes.sample(REACHABLE)
         assert denied is not None

@@ -25,7 +25,7 @@ demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECO
 test: $(VENV)/.dev ## all tests, against the real nats-server, Envoy and, where it can be had, kube-apiserver
 	@$(BIN)/python -m tests.kubernetes.prepare
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not serial'
-	$(BIN)/pytest -m serial
+	$(BIN)/pytest -m serial || [ $$? -eq 5 ] # 5: there is none
 
 soak: $(VENV)/.dev ## the fault tests in full length, TIMES=5 times: p50 and p99 beside what the design promises
 	@$(BIN)/python -m tests.kubernetes.prepare

@@ -148,6 +148,3 @@ class Cluster:
         self._changes.append((self.version, before, item))
         for call in self.on_change:
             call()
-
-    def __repr__(self) -> str:
-        return f"<Cluster {len(self.objects)} {self.resource} at {self.version}, compacted at {self.compacted}>"

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from services.watcher.kubernetes.errors import Expired
 from services.watcher.kubernetes.resource import Selection
-from tests.fake_kubernetes.cluster import Cluster, bookmark, line, status
+from tests.fake_kubernetes.cluster import Cluster, line, status
 from tests.nats import free_port
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -43,9 +43,6 @@ class Weather:
     """Whether that end is a reset instead of an ordinary one."""
     frozen: bool = False
     """Nothing is sent any more, and nothing is ended."""
-    piece: int = 0
-    """Bytes of each write; 0: whole lines."""
-    bookmark_every: float | None = None
     sent: deque[bytes] = field(default_factory=deque)
     """Bytes to send before everything else."""
 
@@ -181,7 +178,6 @@ class ApiServer:
         loop = asyncio.get_running_loop()
         weather = self.weather
         end = loop.time() + (weather.lasts or float(request.query["timeoutSeconds"]))
-        next_bookmark = loop.time() + weather.bookmark_every if weather.bookmark_every else None
         self.watches += 1
         self.watches_open += 1
         try:
@@ -189,20 +185,17 @@ class ApiServer:
                 self._changed.clear()
                 if not weather.frozen:
                     while weather.sent:
-                        await self._write(response, weather.sent.popleft())
+                        await response.write(weather.sent.popleft())
                     try:
                         for at, data in self.cluster.since(selection, str(version)):
                             version = at
-                            await self._write(response, data)
+                            await response.write(data)
                     except Expired as error:
-                        await self._write(response, line("ERROR", status(410, "Expired", error.message)))
+                        await response.write(line("ERROR", status(410, "Expired", error.message)))
                         return response
-                    if next_bookmark is not None and loop.time() >= next_bookmark:
-                        await self._write(response, bookmark(str(self.cluster.version)))
-                        next_bookmark += weather.bookmark_every or 0
                     if loop.time() >= end:
                         break
-                due = min(end, next_bookmark or end) if not weather.frozen else loop.time() + 3600
+                due = end if not weather.frozen else loop.time() + 3600
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(due):
                         await self._changed.wait()
@@ -212,15 +205,5 @@ class ApiServer:
         finally:
             self.watches_open -= 1
 
-    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
-        step = self.weather.piece or len(data)
-        for start in range(0, len(data), step):
-            await response.write(data[start : start + step])
-            if self.weather.piece:
-                await asyncio.sleep(0)
-
     def _wake(self) -> None:
         self._changed.set()
-
-    def __repr__(self) -> str:
-        return f"<ApiServer {self.url} {self.cluster!r}, {self.watches_open} watches open>"

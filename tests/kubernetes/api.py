@@ -4,10 +4,10 @@ Where a kind is found is asked of the server, so a document's `apiVersion` and `
 strictly: a field that a kind doesn't have is an error of the test, unless it says that this is what it wants.
 """
 
-import asyncio
 import json
 import ssl
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -15,6 +15,8 @@ from typing import Any, Literal, Self
 import httpx
 import yaml
 from msgspec import Struct
+
+from tests.waiting import eventually
 
 Object = dict[str, Any]
 Document = str | Mapping[str, Any]
@@ -29,7 +31,7 @@ _CONTENT = {
     "json": "application/json-patch+json",
     "apply": "application/apply-patch+yaml",
 }
-_TIMEOUT = 20.0
+_TIMEOUT = 60.0
 
 
 class ApiError(Exception):
@@ -86,21 +88,12 @@ class Api:
     ) -> None:
         await self._client.aclose()
 
-    def __repr__(self) -> str:
-        return f"<Api {self.url} {len(self._kinds)} kinds known>"
-
     # ---- objects
 
     async def create(self, document: Document, namespace: str = "", *, strict: bool = True) -> Object:
         value = read(document)
         kind, namespace, _ = await self._place(value, namespace)
         return await self._send("POST", kind.path(namespace), value, params=_validation(strict))
-
-    async def replace(self, document: Document, namespace: str = "", *, strict: bool = True) -> Object:
-        """Update it as a whole; with a `resourceVersion` only if it still has that one."""
-        value = read(document)
-        kind, namespace, name = await self._place(value, namespace)
-        return await self._send("PUT", kind.path(namespace, name), value, params=_validation(strict))
 
     async def apply(
         self,
@@ -121,11 +114,6 @@ class Api:
             params["dryRun"] = "All"
         path = kind.path(namespace, name, subresource)
         return await self._send("PATCH", path, value, params=params, content=_CONTENT["apply"])
-
-    async def apply_all(self, text: str, namespace: str = "", *, dry_run: bool = False) -> list[Object]:
-        """Every document of a YAML text, in its order."""
-        documents = [one for one in yaml.safe_load_all(text) if one is not None]
-        return [await self.apply(one, namespace, dry_run=dry_run) for one in documents]
 
     async def patch(
         self,
@@ -169,28 +157,7 @@ class Api:
         options = {} if grace_period is None else {"gracePeriodSeconds": grace_period}
         return await self._send("DELETE", place.path(namespace, name), options)
 
-    async def watch(
-        self, version: str, kind: str, namespace: str = "default", *, resource_version: str = "", **params: str
-    ) -> AsyncGenerator[Object, None]:
-        """The events of one watch until the server ends it: `{type, object}`, also those of type ERROR.
-
-        Who leaves it earlier closes it (`contextlib.aclosing`).
-        """
-        place = await self.kind(version, kind)
-        query = {"watch": "true", "resourceVersion": resource_version, "timeoutSeconds": "15", **params}
-        async with self._client.stream("GET", place.path(namespace), params=query) as answer:
-            if answer.status_code != 200:
-                await answer.aread()
-                raise _error(f"watch {place.plural}", answer)
-            async for line in answer.aiter_lines():
-                event: Object = json.loads(line)
-                yield event
-
     # ---- around objects
-
-    async def request(self, method: str, path: str, body: Any = None, **params: str) -> Object:
-        """Any request by its path."""
-        return await self._send(method, path, body, params=params)
 
     async def kind(self, version: str, kind: str) -> Kind:
         """Where a kind is. Raises ApiError(404) when it isn't served (yet)."""
@@ -210,28 +177,40 @@ class Api:
         name: str = made["metadata"]["name"]
         return name
 
-    async def install(self, definitions: Sequence[Path], timeout: float = 10.0) -> None:
+    async def install(self, definitions: Sequence[Path]) -> None:
         """Install CustomResourceDefinitions and wait until the server serves their kinds."""
         documents = [read(path.read_text()) for path in definitions]
         for document in documents:
             await self.apply(document)
-        async with asyncio.timeout(timeout):
-            for document in documents:
-                await self._served(document)
+        for document in documents:
+            for version in (one["name"] for one in document["spec"]["versions"] if one["served"]):
+                await eventually(partial(self._served, document, version), "its kind is served", step=0.05)
 
-    async def _served(self, definition: Mapping[str, Any]) -> None:
+    async def uninstall(self, definitions: Sequence[Path]) -> None:
+        """Remove CustomResourceDefinitions, and wait until they are gone with all that they define."""
+        for path in definitions:
+            await eventually(partial(self._removed, read(path.read_text())), f"{path.name} is gone", step=0.05)
+
+    async def _removed(self, document: Mapping[str, Any]) -> bool:
+        kind, _, name = await self._place(document, "")
+        try:
+            await self._send("DELETE", kind.path("", name), {})
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return error.status == 404
+        return False
+
+    async def _served(self, definition: Mapping[str, Any], version: str) -> bool:
         """Established is said a little before it is true: only a list that is answered shows it."""
         spec = definition["spec"]
-        for version in (f"{spec['group']}/{one['name']}" for one in spec["versions"] if one["served"]):
-            while True:
-                try:
-                    await self.list(version, spec["names"]["kind"], "")
-                except ApiError as error:
-                    if error.status not in (404, 503):
-                        raise
-                    await asyncio.sleep(0.05)
-                else:
-                    break
+        try:
+            await self.list(f"{spec['group']}/{version}", spec["names"]["kind"], "")
+        except ApiError as error:
+            if error.status not in (404, 503):
+                raise
+            return False
+        return True
 
     # ---- accounts
 
@@ -303,9 +282,9 @@ class Api:
         of: str | None = None,
     ) -> None:
         """Wait until a role has come into force: the server's own view of the roles follows by a watch."""
-        async with asyncio.timeout(30.0):
-            while not await self.allowed(service_account, namespace, rule, cluster=cluster, of=of):  # noqa: ASYNC110 - only asking tells
-                await asyncio.sleep(0.02)
+        await eventually(
+            lambda: self.allowed(service_account, namespace, rule, cluster=cluster, of=of), "it is allowed"
+        )
 
     async def _bind(
         self, kind: str, account: str, role: str, namespace: str, rules: Sequence[Mapping[str, Any]]

@@ -2,7 +2,7 @@
 
 There is nothing else: no controller, no scheduler, no kubelet. What they would do, tests do themselves, and nothing
 changes behind a test's back. Both processes together take 300 MB: one server is shared by the tests that leave it
-alive, those that don't have their own, one at a time.
+alive, another one by those that don't.
 """
 
 import base64
@@ -56,8 +56,7 @@ class Request(Struct, frozen=True, order=True):
 class ApiServer:
     """One server with its etcd in a directory of the test's. An async context manager.
 
-    `users` are tokens with their groups beside `ADMIN`; a token is its user's name. `flags` are added to
-    kube-apiserver's own. What both log is in `kube-apiserver.log` and `etcd.log` of the directory.
+    `flags` are added to kube-apiserver's own. What both log is in `kube-apiserver.log` and `etcd.log` of the directory.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class ApiServer:
         peers: Peers,
         directory: Path,
         *,
-        users: Mapping[str, Sequence[str]] | None = None,
         flags: Sequence[str] = (),
     ) -> None:
         self.directory = directory
@@ -94,15 +92,15 @@ class ApiServer:
         )
         self._server = Process(
             "kube-apiserver",
-            [peers.kube_apiserver, *self._flags({ADMIN: ["system:masters"], **(users or {})}), *flags],
+            [peers.kube_apiserver, *self._flags(), *flags],
             directory / "kube-apiserver.log",
             ready=probes.http(f"{self.url}/readyz"),
             ready_timeout=_START_TIMEOUT,
         )
 
-    def _flags(self, users: Mapping[str, Sequence[str]]) -> list[str]:
+    def _flags(self) -> list[str]:
         tokens = self.directory / "tokens.csv"
-        tokens.write_text("".join(f'{name},{name},{name},"{",".join(groups)}"\n' for name, groups in users.items()))
+        tokens.write_text(f"{ADMIN},{ADMIN},{ADMIN},system:masters\n")
         policy = self.directory / "audit-policy.yaml"
         policy.write_text(yaml.safe_dump(dict(_AUDIT_POLICY)))
         certificate, key = self._authority.issue(LOOPBACK)
@@ -151,9 +149,6 @@ class ApiServer:
     def pid(self) -> int | None:
         """Process id of kube-apiserver while it runs."""
         return self._server.pid
-
-    def __repr__(self) -> str:
-        return f"<ApiServer {self.url} {self._server!r} {self._etcd!r}>"
 
     # ---- life
 

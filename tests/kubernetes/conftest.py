@@ -5,8 +5,7 @@ time-out allows for it.
 """
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +19,7 @@ from tests.kubernetes.api import Api
 from tests.kubernetes.apiserver import CRDS, ApiServer
 from tests.kubernetes.peers import Peers, PeersMissing, find_or_build
 from tests.kubernetes.pods import Pods
+from tests.kubernetes.watching import Site
 from tests.nats import NatsServer, nats_server
 
 REQUIRE = "POINTSMAN_REQUIRE_KUBERNETES"
@@ -27,8 +27,6 @@ REQUIRE = "POINTSMAN_REQUIRE_KUBERNETES"
 
 _PEERS = pytest.StashKey[Peers | str]()
 """The binaries, or why there are none."""
-
-OwnApiServer = Callable[..., Awaitable[ApiServer]]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -61,8 +59,8 @@ def kubernetes_peers(pytestconfig: pytest.Config) -> Peers:
     return peers
 
 
-@pytest.fixture
-def patient_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _patient_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """Watchers of this process keep the lease when the process stands still for a while: they hand it over only."""
     monkeypatch.setattr(leadership, "Lease", partial(Lease, ttl=20.0, hold=15.0))
 
@@ -74,6 +72,24 @@ async def apiserver(kubernetes_peers: Peers, tmp_path_factory: pytest.TempPathFa
         async with server.client() as admin:
             await admin.install(CRDS)
         yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def fragile(kubernetes_peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiServer]:
+    """One server for all tests that do something to it. It has no watch cache: what etcd has compacted is gone."""
+    directory = tmp_path_factory.mktemp("fragile")
+    async with ApiServer(kubernetes_peers, directory, flags=["--watch-cache=false"]) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def victim(fragile: ApiServer) -> ApiServer:
+    """That server, running, with every definition. Tests of it are in the session's loop (`on_victim`)."""
+    fragile.resume()
+    await fragile.start()
+    async with fragile.client() as admin:
+        await admin.install(CRDS)
+    return fragile
 
 
 @pytest.fixture
@@ -102,22 +118,13 @@ async def nats(tmp_path: Path) -> AsyncIterator[NatsServer]:
 
 
 @pytest.fixture
-async def own_apiserver(kubernetes_peers: Peers, tmp_path: Path) -> AsyncIterator[OwnApiServer]:
-    """Starts the server of a test that kills, hangs or restarts it; at most one, since the shared one may be there too.
+def site(apiserver: ApiServer, admin: Api, namespace: str, nats: NatsServer, tmp_path: Path) -> Site:
+    """A namespace of the shared server, with a bus."""
+    return Site(apiserver, admin, namespace, nats, tmp_path)
 
-    Takes what ApiServer takes beyond its directory, and `crds`, the definitions to install.
-    """
-    async with AsyncExitStack() as stack:
-        started: list[ApiServer] = []
 
-        async def start(
-            *, crds: tuple[Path, ...] = CRDS, users: dict[str, list[str]] | None = None, flags: tuple[str, ...] = ()
-        ) -> ApiServer:
-            assert not started, "one server of its own is what a test may have"
-            server = ApiServer(kubernetes_peers, tmp_path / "apiserver", users=users, flags=flags)
-            started.append(await stack.enter_async_context(server))
-            async with server.client() as admin:
-                await admin.install(crds)
-            return server
-
-        yield start
+@pytest_asyncio.fixture(loop_scope="session")
+async def victims_site(victim: ApiServer, nats: NatsServer, tmp_path: Path) -> AsyncIterator[Site]:
+    """A namespace of the server that the test may do anything to."""
+    async with victim.client() as admin:
+        yield Site(victim, admin, await admin.create_namespace(), nats, tmp_path)

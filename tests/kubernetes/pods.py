@@ -4,7 +4,7 @@ They are bound to a node that doesn't exist. So they live and end as in a cluste
 timestamp, until its kubelet confirms its end.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tests.kubernetes.api import Api, Object
@@ -65,11 +65,3 @@ class Pods:
     async def delete(self, name: str) -> None:
         """Gone, at once: as its kubelet confirms its end."""
         await self._api.delete("v1", "Pod", name, self.namespace, grace_period=0)
-
-    async def names(self, selector: str = "") -> Sequence[str]:
-        """Of all that there are."""
-        items = (await self._api.list("v1", "Pod", self.namespace, selector=selector))["items"]
-        return sorted(one["metadata"]["name"] for one in items)
-
-    def __repr__(self) -> str:
-        return f"<Pods of {self.namespace}>"

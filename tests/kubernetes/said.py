@@ -1,12 +1,11 @@
 """What tests see of what the watcher says in the cluster, and resources for it to speak of."""
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tests.kubernetes.api import Api, Object
 from tests.kubernetes.watching import POOL
+from tests.waiting import eventually
 
 GROUP = "inference.networking.x-k8s.io"
 EXPERIMENTAL = f"{GROUP}/v1alpha2"
@@ -15,7 +14,15 @@ REWRITE = (EXPERIMENTAL, "InferenceModelRewrite")
 MODEL = (EXPERIMENTAL, "InferenceModel")
 POOLS = ("inference.networking.k8s.io/v1", "InferencePool")
 GRACE: dict[str, Any] = {"kubernetes_event_grace": 0.5}
-CONVERGED = 30.0
+READS = (
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+    {
+        "apiGroups": ["inference.networking.k8s.io", GROUP, "llm-d.ai"],
+        "resources": ["inferencepools", "inferenceobjectives", "inferencemodelrewrites", "inferencemodels"],
+        "verbs": ["list", "watch"],
+    },
+)
+"""Rules that let a watcher read, and write nothing."""
 
 
 def referring(kind: tuple[str, str], name: str, pool: str = POOL, **spec: Any) -> Object:
@@ -27,16 +34,6 @@ def referring(kind: tuple[str, str], name: str, pool: str = POOL, **spec: Any) -
         "metadata": {"name": name},
         "spec": {"poolRef": reference, **spec},
     }
-
-
-async def until(find: Callable[[], Awaitable[Any]], what: str) -> Any:
-    """What it finds, as soon as that is something."""
-    deadline = time.monotonic() + CONVERGED
-    while True:
-        if found := await find():
-            return found
-        assert time.monotonic() < deadline, f"not within {CONVERGED:g} s: {what}"
-        await asyncio.sleep(0.05)
 
 
 async def accepted(admin: Api, kind: tuple[str, str], name: str, namespace: str) -> Mapping[str, Any]:
@@ -53,8 +50,7 @@ async def says(admin: Api, kind: tuple[str, str], name: str, namespace: str, rea
         condition = await accepted(admin, kind, name, namespace)
         return condition if condition.get("reason") == reason else {}
 
-    condition: Mapping[str, Any] = await until(find, f"{kind[1]} {name} {reason}")
-    return condition
+    return await eventually(find, f"{kind[1]} {name} {reason}", step=0.05)
 
 
 async def events(admin: Api, namespace: str, reason: str = "") -> list[Object]:
@@ -64,10 +60,5 @@ async def events(admin: Api, namespace: str, reason: str = "") -> list[Object]:
 
 async def event(admin: Api, namespace: str, reason: str) -> Object:
     """The only Event of that reason, once it is there."""
-
-    async def find() -> list[Object]:
-        return await events(admin, namespace, reason)
-
-    [one] = await until(find, reason)
-    found: Object = one
-    return found
+    [one] = await eventually(lambda: events(admin, namespace, reason), reason, step=0.05)
+    return one

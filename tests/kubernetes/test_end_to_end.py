@@ -2,7 +2,6 @@
 simulators that are pods. Whatever happens to the pods, no request fails, and the pickers see what the API lists."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,19 +12,14 @@ from pointsman.local.envoy import GATEWAY, STANDALONE
 from pointsman.local.ports import Ports
 from pointsman.local.services import Address, Simulator
 from pointsman.local.stack import ENGINE_LABEL, LocalStack, StackPlan
+from tests.faults.system.conftest import leading
 from tests.faults.system.load import Load
 from tests.kubernetes.api import Api
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.watching import LABELS, POOL, pool_document, serving_pods
+from tests.waiting import eventually
 
-pytestmark = [pytest.mark.usefixtures("kubernetes_peers"), pytest.mark.timeout(240)]
-
-WITHIN = 10.0
-"""Seconds in which both pickers see what the API lists; a busy machine included, and a take-over of the lease."""
-PRE_STOP = 4.0
-"""Seconds between a pod's deletion and its container's SIGTERM, as a preStop hook has them: more than a watcher's
-take-over may take (3 s), in which nobody tells the pickers of the deletion."""
 STARTED = ("model-1", "model-2", "model-3")
 ADDED = ("model-4", "model-5")
 CONFIGURATION = """\
@@ -65,11 +59,11 @@ class Cluster:
         await self.simulators[name].start()
         await self.pods.report(name, self.simulators[name].http.host)
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str, hook: Callable[[], Awaitable[None]]) -> None:
         """A pod is deleted: not ready, terminating, and after its preStop hook its server is told to end."""
         await self.pods.report(name, ready=False)
         await self.pods.terminate(name)
-        await asyncio.sleep(PRE_STOP)
+        await hook()
         await self.simulators[name].stop()
         await self.pods.delete(name)
 
@@ -110,43 +104,26 @@ async def system(
         yield await stack.enter_async_context(LocalStack(plan, directory / "stack")), cluster
 
 
-async def eventually(holds: Callable[[], Awaitable[str]], within: float = WITHIN) -> None:
-    """Wait until nothing is wrong any more."""
-    deadline = time.monotonic() + within
-    while wrong := await holds():
-        assert time.monotonic() < deadline, f"not within {within:g} s: {wrong}"
-        await asyncio.sleep(0.05)
-
-
 async def views_are_the_list(stack: LocalStack, cluster: Cluster, *expected: str, selector: str = "app=vllm") -> None:
     """Wait until both pickers have exactly the pods that serve by the API's list, which are the expected ones."""
 
-    async def difference() -> str:
+    async def same() -> bool:
         listed = await serving_pods(cluster.admin, cluster.pods.namespace, selector, cluster.port)
         assert sorted(listed) == [f"{one}-rank-0" for one in sorted(expected)]
         wanted = {f"{cluster.pods.namespace}/{name}": address for name, (address, _, _) in listed.items()}
         views = [
             {one["id"]: one["authority"] for one in (await picker.state())["endpoints"]} for picker in stack.pickers
         ]
-        return "" if all(view == wanted for view in views) else f"views {views}, the API's list {wanted}"
+        assert views == [wanted] * len(views)
+        return True
 
-    await eventually(difference)
+    await eventually(same)
 
 
 async def is_served_by(load: Load, name: str) -> None:
     """Wait until a server has answered something more than by now."""
     before = load.served.get(name, 0)
-
-    async def idle() -> str:
-        return "" if load.served.get(name, 0) > before else f"{name} gets no request"
-
-    await eventually(idle)
-
-
-async def leader_of(stack: LocalStack) -> str:
-    """The name of the watcher that publishes."""
-    (leader,) = [one.name for one in stack.watchers if one.running and (await one.state())["leadership"]["leads"]]
-    return leader
+    await eventually(lambda: load.served.get(name, 0) > before, f"{name} gets a request")
 
 
 @pytest.mark.parametrize("envoy", [STANDALONE, GATEWAY], ids=["ours", "gateway"])
@@ -162,8 +139,12 @@ async def test_whatever_happens_to_pods_no_request_fails_and_the_views_are_what_
             await views_are_the_list(stack, cluster, *STARTED, *ADDED)
             await asyncio.gather(*(is_served_by(load, name) for name in ADDED))
 
-            await cluster.remove("model-1")  # scale down
-            await views_are_the_list(stack, cluster, "model-2", "model-3", *ADDED)
+            async def gone(*names: str) -> None:
+                """What a preStop hook waits for: the pickers know, and what was picked before has ended."""
+                await views_are_the_list(stack, cluster, *names)
+                await load.goes_on()
+
+            await cluster.remove("model-1", lambda: gone("model-2", "model-3", *ADDED))  # scale down
 
             await pods.label("model-2", {"app": "under-maintenance"})
             await views_are_the_list(stack, cluster, "model-3", *ADDED)
@@ -178,14 +159,13 @@ async def test_whatever_happens_to_pods_no_request_fails_and_the_views_are_what_
             await cluster.select({"tier": None})
             await views_are_the_list(stack, cluster, "model-2", "model-3", *ADDED)
 
-            leader = await leader_of(stack)
-            await stack[leader].kill()
-            await cluster.remove("model-5")
+            leader = await leading(stack)
+            await leader.kill()
+            await cluster.remove("model-5", lambda: gone("model-2", "model-3", "model-4"))
             await cluster.add("model-1")
             await views_are_the_list(stack, cluster, "model-1", "model-2", "model-3", "model-4")
-            assert await leader_of(stack) != leader
-            await stack[leader].start()
+            await leading(stack, but=leader)
+            await leader.start()
             await is_served_by(load, "model-1")
         assert not load.failures, load.failures[:5]
-        assert load.sent >= 200
         await views_are_the_list(stack, cluster, "model-1", "model-2", "model-3", "model-4")

@@ -1,7 +1,6 @@
 """`k8s-notification-source` against the real API server: objects with and without a namespace, and kinds that come and
 go with their definitions."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +9,10 @@ from services.watcher.app import WatcherService
 from shared.datalayer.events import Change
 from shared.datalayer.objects import NotificationEvent, NotificationExtractor
 from shared.plugin import Registry
-from tests.kubernetes.api import Api, Object
-from tests.kubernetes.apiserver import ApiServer
-from tests.kubernetes.pods import NODE, Pods
-from tests.kubernetes.watching import LABELS, pool_document, reading, watching
-from tests.nats import NatsServer
-from tests.protocol.watcher.harness import eventually
-
-pytestmark = pytest.mark.usefixtures("kubernetes_peers")
+from tests.kubernetes.api import Object
+from tests.kubernetes.pods import NODE
+from tests.kubernetes.watching import Site, config_map
+from tests.waiting import eventually
 
 GROUP = "notifications.tests.example"
 WIDGET = (f"{GROUP}/v1", "Widget")
@@ -108,29 +103,14 @@ def feed(service: WatcherService, kind: str) -> dict[str, Any]:
     return dict(found)
 
 
-async def test_objects_of_any_kind_are_told_of_also_of_one_that_is_installed_later(
-    apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path
-) -> None:
+async def test_objects_of_any_kind_are_told_of_also_of_one_that_is_installed_later(site: Site) -> None:
     missing = f"{GROUP}/v1 Widget isn't installed, and a source of the configuration names it"
-    elsewhere = await admin.create_namespace()
-    await admin.create(pool_document(), namespace)
-    await admin.create(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "picker"},
-            "data": {"c.yaml": NODES_AND_MORE},
-        },
-        namespace,
-    )
-    await pods.create("a", "10.1.0.1", labels=LABELS)
+    admin, namespace, elsewhere = site.admin, site.namespace, await site.admin.create_namespace()
+    await site.serve("a")
+    await site.create(config_map("picker", NODES_AND_MORE))
     labels = {"nvidia.com/gpu.memory": "80"}
     await admin.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}})
-    settings = {"config_map": f"{namespace}/picker"}
-    async with (
-        watching(nats.url, apiserver, namespace, tmp_path, **settings) as service,
-        reading(nats.url, namespace) as seen,
-    ):
+    async with site.watching(config_map=f"{namespace}/picker") as service, site.reading() as seen:
         await seen.sees("a-rank-0")
         await eventually(lambda: missing in service.readiness.notes().get("kubernetes", ""), "the note")
         await eventually(lambda: service.readiness.ready, "ready: endpoints don't wait for it")
@@ -143,7 +123,7 @@ async def test_objects_of_any_kind_are_told_of_also_of_one_that_is_installed_lat
         await eventually(lambda: told(service, "labels-listener") == alone, "the metadata of this namespace's Service")
         await eventually(lambda: "GPUMemory" in str(service.state()["endpoints"]), "what the node's label says")
         await admin.apply(DEFINITION)
-        await eventually(lambda: feed(service, "Widget")["known"], "the definition", 15.0)
+        await eventually(lambda: feed(service, "Widget")["known"], "the definition")
         await eventually(lambda: "kubernetes" not in service.readiness.notes(), "no note")
         for name, place in (("here", namespace), ("there", elsewhere)):
             widget: Object = {"apiVersion": WIDGET[0], "kind": WIDGET[1], "metadata": {"name": name}, "size": 1}
@@ -151,6 +131,6 @@ async def test_objects_of_any_kind_are_told_of_also_of_one_that_is_installed_lat
         whole = {"here": ["apiVersion", "kind", "metadata", "size"]}
         await eventually(lambda: told(service, "listener") == whole, "this namespace's widget")
         await admin.delete("apiextensions.k8s.io/v1", "CustomResourceDefinition", f"widgets.{GROUP}", "")
-        await eventually(lambda: told(service, "listener") == {}, "the widgets to go with their definition", 15.0)
-        await eventually(lambda: missing in service.readiness.notes().get("kubernetes", ""), "the note again", 15.0)
+        await eventually(lambda: told(service, "listener") == {}, "the widgets to go with their definition")
+        await eventually(lambda: missing in service.readiness.notes().get("kubernetes", ""), "the note again")
         assert seen.endpoints == ["a-rank-0"]

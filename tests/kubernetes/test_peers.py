@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ case "$1 $2" in
 build*)
   cp go.mod "$CALLS.mod"
   echo half > kube-apiserver
-  while [ -e "$CALLS.wait" ]; do sleep 0.01; done
   [ ! -e "$CALLS.fail" ] || { echo "no space left" >&2; exit 1; }
   chmod +x kube-apiserver;;
 esac
@@ -37,7 +35,7 @@ class Machine:
         self.home = root / "home"
         # The pretended Go is a shell script: it needs the machine's own commands, and those who look for it mustn't
         # find the machine's own Go.
-        for name in ("cp", "sleep", "chmod"):
+        for name in ("cp", "chmod"):
             (self.bin / name).symlink_to(
                 next(path for path in (Path("/bin", name), Path("/usr/bin", name)) if path.exists())
             )
@@ -74,28 +72,12 @@ def test_a_folder_with_ready_binaries_goes_before_everything(machine: Machine, t
     assert machine.find() == Peers(*given)
 
 
-def test_an_empty_variable_names_no_folder(machine: Machine) -> None:
-    machine.environment |= {ASSETS: "", "XDG_CACHE_HOME": ""}
-    etcd = machine.install("etcd")
-    kept = machine.install("kube-apiserver", folder=machine.home / f".cache/pointsman/kube-apiserver-{VERSION}")
-
-    assert machine.find() == Peers(kept, etcd)
-
-
 def test_a_folder_without_a_kube_apiserver_is_named(machine: Machine, tmp_path: Path) -> None:
     machine.install("etcd")
     machine.environment[ASSETS] = str(tmp_path / "assets")
 
     with pytest.raises(PeersMissing, match=f"{ASSETS} is {tmp_path}/assets, where no kube-apiserver is"):
         machine.find()
-
-
-def test_one_that_was_built_is_used_without_go(machine: Machine, tmp_path: Path) -> None:
-    etcd = machine.install("etcd")
-    machine.environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
-    kept = machine.install("kube-apiserver", folder=tmp_path / f"cache/pointsman/kube-apiserver-{VERSION}")
-
-    assert machine.find() == Peers(kept, etcd)
 
 
 def test_without_etcd_nothing_is_built(machine: Machine) -> None:
@@ -111,13 +93,6 @@ def test_without_go_the_reason_names_what_would_do(machine: Machine) -> None:
 
     with pytest.raises(PeersMissing, match=f"no Go to build it: install Go from https://go.dev/dl, or .* in {ASSETS}"):
         machine.find()
-
-
-def test_go_is_found_where_its_archive_unpacks(machine: Machine, tmp_path: Path) -> None:
-    machine.install("etcd")
-    machine.install("go", GO, tmp_path / "usr-local-go")
-
-    assert machine.find().kube_apiserver == cached(machine.environment)
 
 
 def test_it_is_built_with_the_staging_modules_of_its_version_and_kept(machine: Machine) -> None:
@@ -147,40 +122,3 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(machine: Machine) -> Non
         machine.find()
 
     assert os.listdir(cached(machine.environment).parent) == ["building"]
-
-
-def test_what_an_interrupted_build_left_is_removed(machine: Machine) -> None:
-    machine.install("etcd")
-    machine.install("go", GO)
-    folder = cached(machine.environment).parent
-    machine.install("kube-apiserver", folder=folder / "build-abc")
-
-    machine.find()
-
-    assert sorted(os.listdir(folder)) == ["building", "kube-apiserver"]
-
-
-def test_a_cache_that_cannot_be_written_is_named(machine: Machine) -> None:
-    machine.install("etcd")
-    machine.install("go", GO)
-    machine.home.write_text("a file")
-
-    with pytest.raises(PeersMissing, match=f"{machine.home}/.cache/pointsman, .*Not a directory"):
-        machine.find()
-
-
-def test_of_two_at_once_one_builds_and_the_other_waits_for_it(machine: Machine) -> None:
-    machine.install("etcd")
-    machine.install("go", GO)
-    hold = Path(f"{machine.calls}.wait")
-    hold.touch()
-
-    def report(text: str) -> None:
-        if "waiting" in text:
-            hold.unlink()  # the build goes on only when the other one has found it
-
-    with ThreadPoolExecutor(2) as threads:
-        one, other = threads.map(lambda _: machine.find(report), range(2))
-
-    assert one == other
-    assert machine.builds == 1

@@ -1,6 +1,7 @@
 """The watcher with a ServiceAccount's token and the role of deploy/kubernetes: it is enough, and no more than that."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,22 +9,17 @@ import pytest
 import yaml
 
 from services.picker.app import PickerService
-from services.watcher.app import WatcherService
 from tests.in_process import picker, serving
-from tests.kubernetes.api import Api, Object
-from tests.kubernetes.apiserver import ApiServer
+from tests.kubernetes.api import Object
 from tests.kubernetes.deploy.render import DEPLOY
-from tests.kubernetes.pods import NODE, Pods
-from tests.kubernetes.watching import LABELS, POOL, PoolReader, pool_document, reading, watching
-from tests.nats import NatsServer
-from tests.protocol.watcher.harness import eventually
-
-pytestmark = pytest.mark.usefixtures("kubernetes_peers")
+from tests.kubernetes.pods import NODE
+from tests.kubernetes.watching import LABELS, POOL, PoolReader, Site, config_map
+from tests.waiting import eventually
 
 STABLE, EXPERIMENTAL, LLMD = "inference.networking.k8s.io", "inference.networking.x-k8s.io", "llm-d.ai"
 CONFIG_MAP = "pointsman-config"
 ACCOUNT = "pointsman-watcher"
-REQUIRED = {("", "pods"), ("", "configmaps"), (STABLE, "inferencepools"), (EXPERIMENTAL, "inferencepools")}
+REQUIRED = (("", "pods"), ("", "configmaps"), (STABLE, "inferencepools"), (EXPERIMENTAL, "inferencepools"))
 """Without a list of these it isn't known which endpoints there are, or by what configuration."""
 PICKING = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n"
 BAD = PICKING.replace("queue-scorer", "queue-scorre")
@@ -71,36 +67,24 @@ GRANTED = rights(DEPLOY / "base/rbac.yaml")
 NODES = rights(DEPLOY / "components/nodes/rbac.yaml", "ClusterRole")
 
 
-@pytest.fixture
-async def everything(admin: Api, namespace: str, pods: Pods) -> None:
+@pytest.fixture(autouse=True)
+async def everything(site: Site) -> None:
     """One of each that a watcher reads."""
     refers: Mapping[str, Any] = {"poolRef": {"name": POOL}}
     rewrites = {"rules": [{"targets": [{"modelRewrite": "base", "weight": 1}]}]}
-    documents: list[Object] = [pool_document()]
+    await site.serve("a")
     for group in (EXPERIMENTAL, LLMD):
         short = group.partition(".")[0]
-        documents += [
+        await site.create(
             _resource(group, "InferenceObjective", f"objective-{short}", {**refers, "priority": 1}),
             _resource(group, "InferenceModelRewrite", f"rewrite-{short}", {**refers, **rewrites}),
-        ]
-    documents.append(
-        _resource(EXPERIMENTAL, "InferenceModel", "model", {**refers, "modelName": "m", "criticality": "Standard"})
-    )
-    for document in documents:
-        await admin.create(document, namespace)
-    await _configure(admin, namespace, PICKING)
-    await pods.create("a", "10.1.0.1", labels=LABELS)
+        )
+    model = {**refers, "modelName": "m", "criticality": "Standard"}
+    await site.create(_resource(EXPERIMENTAL, "InferenceModel", "model", model), config_map(CONFIG_MAP, PICKING))
 
 
 def _resource(group: str, kind: str, name: str, spec: Mapping[str, Any]) -> Object:
     return {"apiVersion": f"{group}/v1alpha2", "kind": kind, "metadata": {"name": name}, "spec": dict(spec)}
-
-
-async def _configure(admin: Api, namespace: str, text: str) -> None:
-    metadata = {"name": CONFIG_MAP}
-    await admin.apply(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"c.yaml": text}}, namespace
-    )
 
 
 def complete(seen: PoolReader) -> bool:
@@ -109,64 +93,71 @@ def complete(seen: PoolReader) -> bool:
     return seen.replica.synced and [len(seen.facts(kind)) for kind in kinds] == [1, 1, 2, 2, 1, 1]
 
 
-def said(service: WatcherService) -> str:
-    """All that it complains of."""
-    return str({**service.readiness.reasons(), **service.readiness.notes()})
+async def allowed(site: Site, rules: Sequence[Right], cluster: Sequence[Right] = ()) -> dict[str, Any]:
+    """The settings of a watcher that may do that."""
+    token = await site.admin.service_account(
+        ACCOUNT,
+        site.namespace,
+        rules=[one.rule for one in rules],
+        cluster_rules=[one.rule for one in cluster],
+    )
+    return {"token": token, "config_map": f"{site.namespace}/{CONFIG_MAP}"}
 
 
-def used(apiserver: ApiServer, namespace: str) -> set[tuple[str, str, str]]:
-    """Verb, group and resource of all that was asked for."""
-    return {(one.verb, one.group, one.resource) for one in apiserver.requests(ACCOUNT, namespace)}
-
-
-@pytest.mark.usefixtures("everything")
-async def test_the_role_is_enough_and_everything_that_it_grants_is_used(
-    apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path
-) -> None:
-    token = await admin.service_account(ACCOUNT, namespace, rules=[one.rule for one in GRANTED])
-    settings: dict[str, Any] = {"token": token, "config_map": f"{namespace}/{CONFIG_MAP}"}
-    async with (
-        watching(nats.url, apiserver, namespace, tmp_path, **settings) as service,
-        reading(nats.url, namespace) as seen,
-    ):
+async def test_the_role_is_enough_and_everything_that_it_grants_is_used(site: Site) -> None:
+    async with site.watching(**await allowed(site, GRANTED)) as service, site.reading() as seen:
         await eventually(lambda: complete(seen), "everything")
         await eventually(lambda: service.readiness.ready and not service.readiness.notes(), "no complaint")
-        await pods.create("b", "10.1.0.2", labels=LABELS)
+        await site.pods.create("b", "10.1.0.2", labels=LABELS)
         await seen.sees("a-rank-0", "b-rank-0")
-        await _configure(admin, namespace, PICKING.replace("queue-scorer", "kv-cache-utilization-scorer"))
+        await site.apply(config_map(CONFIG_MAP, PICKING.replace("queue-scorer", "kv-cache-utilization-scorer")))
         await eventually(lambda: "kv-cache" in str(seen.facts("config")), "the next configuration")
-        await _configure(admin, namespace, BAD)  # of which an Event tells
-        await eventually(
-            lambda: used(apiserver, namespace) == {one[:3] for one in GRANTED}, "every right is used", 10.0
-        )
-    asked = apiserver.requests(ACCOUNT, namespace)
+        await site.apply(config_map(CONFIG_MAP, BAD))  # of which an Event tells
+
+        def used() -> bool:
+            asked = site.server.requests(ACCOUNT, site.namespace)
+            return {(one.verb, one.group, one.resource) for one in asked} == {one[:3] for one in GRANTED}
+
+        await eventually(used, "every right is used", step=0.1)
+    asked = site.server.requests(ACCOUNT, site.namespace)
     assert not [one for one in asked if not one.allowed]
-    assert {one.namespace for one in asked} == {namespace}
+    assert {one.namespace for one in asked} == {site.namespace}
 
 
-@pytest.mark.usefixtures("everything")
-@pytest.mark.parametrize("lacking", GRANTED, ids=str)
-async def test_what_is_not_granted_is_named(
-    apiserver: ApiServer, admin: Api, namespace: str, nats: NatsServer, tmp_path: Path, lacking: Right
-) -> None:
-    token = await admin.service_account(ACCOUNT, namespace, rules=[one.rule for one in GRANTED if one != lacking])
-    settings: dict[str, Any] = {"token": token, "config_map": f"{namespace}/{CONFIG_MAP}"}
-    words = f'cannot {lacking.verb} resource "{lacking.resource}" in API group "{lacking.group}"'
-    async with (
-        watching(nats.url, apiserver, namespace, tmp_path, **settings) as service,
-        reading(nats.url, namespace) as seen,
-    ):
-        if lacking.resource == "events":
-            await eventually(lambda: complete(seen), "everything")
-            await _configure(admin, namespace, BAD)
-        await eventually(lambda: words in said(service), words, 10.0)
-        if lacking.verb == "list" and (lacking.group, lacking.resource) in REQUIRED:
-            assert words in service.readiness.reasons()["published"]
-            assert not seen.facts("endpoint")
-        else:
-            await seen.sees("a-rank-0")
-            await eventually(lambda: service.readiness.ready, "ready, with a note")
-            assert words in str(service.readiness.notes())
+def words(lacking: Right) -> str:
+    return f'cannot {lacking.verb} resource "{lacking.resource}" in API group "{lacking.group}"'
+
+
+@pytest.mark.parametrize(
+    "lacking", [one for one in GRANTED if one.verb == "list" and (one.group, one.resource) in REQUIRED], ids=str
+)
+async def test_without_the_right_to_list_what_is_needed_nothing_is_published(site: Site, lacking: Right) -> None:
+    settings = await allowed(site, [one for one in GRANTED if one != lacking])
+    async with site.watching(**settings) as service, site.reading() as seen:
+        await eventually(lambda: words(lacking) in service.readiness.reasons().get("published", ""), words(lacking))
+        assert not seen.facts("endpoint")
+
+
+@pytest.mark.parametrize("verbs", [{"watch"}, {"list"}, {"patch", "create"}], ids=lambda verbs: " ".join(sorted(verbs)))
+async def test_other_rights_that_are_lacking_are_named_and_the_rest_goes_on(site: Site, verbs: set[str]) -> None:
+    lacking = [
+        one
+        for one in GRANTED
+        if one.verb in verbs and not (one.verb == "list" and (one.group, one.resource) in REQUIRED)
+    ]
+    assert lacking
+    settings = await allowed(site, [one for one in GRANTED if one not in lacking])
+    async with site.watching(**settings) as service, site.reading() as seen:
+        await seen.sees("a-rank-0")
+        await eventually(lambda: service.readiness.ready, "ready, with a note")
+        await site.apply(config_map(CONFIG_MAP, BAD))  # of which an Event would tell
+
+        def unsaid() -> list[str]:
+            text = json.dumps(service.state()).replace('\\"', '"')  # the notes show some of many
+            return [words(one) for one in lacking if words(one) not in text]
+
+        await eventually(lambda: not unsaid(), unsaid)
+        assert service.readiness.notes()
 
 
 def gpu_class(service: PickerService, namespace: str) -> float | None:
@@ -178,44 +169,28 @@ def gpu_class(service: PickerService, namespace: str) -> float | None:
     return None
 
 
-@pytest.fixture
-async def node(admin: Api) -> None:
-    """The node on which pods run; it is the cluster's, so it stays for other tests."""
-    labels = {"nvidia.com/gpu.product": "NVIDIA-H100"}
-    await admin.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}})
-
-
-@pytest.mark.usefixtures("everything", "node")
 @pytest.mark.parametrize("granted", [True, False], ids=["granted", "not granted"])
 async def test_nodes_that_an_extractor_looks_at_need_a_right_and_its_lack_hurts_nothing_else(
-    apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path, granted: bool
+    site: Site, granted: bool
 ) -> None:
-    await _configure(admin, namespace, BY_NODES)
-    token = await admin.service_account(
-        ACCOUNT,
-        namespace,
-        rules=[one.rule for one in GRANTED],
-        cluster_rules=[one.rule for one in NODES] if granted else [],
-    )
-    settings: dict[str, Any] = {"token": token, "config_map": f"{namespace}/{CONFIG_MAP}"}
-    made = picker(nats.url, pool_name=POOL, pool_namespace=namespace)
-    async with (
-        watching(nats.url, apiserver, namespace, tmp_path, **settings) as service,
-        reading(nats.url, namespace) as seen,
-        serving(made) as picking,
-    ):
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100"}
+    await site.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}})
+    await site.apply(config_map(CONFIG_MAP, BY_NODES))
+    settings = await allowed(site, GRANTED, NODES if granted else ())
+    made = picker(site.nats.url, pool_name=POOL, pool_namespace=site.namespace)
+    async with site.watching(**settings) as service, site.reading() as seen, serving(made) as picking:
         await eventually(lambda: complete(seen), "everything")
         if granted:
-            await eventually(lambda: gpu_class(picking, namespace) == 3.0, "the node's label")
+            await eventually(lambda: gpu_class(picking, site.namespace) == 3.0, "the node's label")
             labels = {"nvidia.com/gpu.product": "NVIDIA-A100"}
-            await admin.patch("v1", "Node", NODE, {"metadata": {"labels": labels}}, "")
-            await eventually(lambda: gpu_class(picking, namespace) == 2.0, "the change of the label")
+            await site.admin.patch("v1", "Node", NODE, {"metadata": {"labels": labels}}, "")
+            await eventually(lambda: gpu_class(picking, site.namespace) == 2.0, "the change of the label")
             assert not service.readiness.notes()
-            asked = {(one.verb, one.resource) for one in apiserver.requests(ACCOUNT, namespace) if not one.namespace}
-            assert asked == {(one.verb, one.resource) for one in NODES}
+            asked = [one for one in site.server.requests(ACCOUNT, site.namespace) if not one.namespace]
+            assert {(one.verb, one.resource) for one in asked} == {(one.verb, one.resource) for one in NODES}
         else:
             await eventually(lambda: 'cannot list resource "nodes"' in str(service.readiness.notes()), "the reason")
-            await pods.create("b", "10.1.0.2", labels=LABELS)
+            await site.pods.create("b", "10.1.0.2", labels=LABELS)
             await seen.sees("a-rank-0", "b-rank-0")
             await eventually(lambda: service.readiness.ready, "ready")
-            assert gpu_class(picking, namespace) is None
+            assert gpu_class(picking, site.namespace) is None

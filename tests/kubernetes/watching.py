@@ -1,7 +1,8 @@
 """What the watcher's tests against a cluster share: a watcher of a namespace's pool, what a reader sees of it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ from services.watcher.app import WatcherService
 from shared.bus.replica_state import Delete, Event, Reset, Upsert
 from shared.bus.subjects import pool_token
 from shared.model import Endpoint
-from tests.kubernetes.api import Api, Object
+from tests.kubernetes.api import Api, Document, Object
 from tests.kubernetes.apiserver import ApiServer
+from tests.kubernetes.pods import Pods
+from tests.nats import NatsServer
 from tests.protocol.watcher.harness import Reader, started, watcher
 
 QUICK = {
@@ -22,6 +25,7 @@ QUICK = {
 """So that tests needn't wait for what is slow on purpose."""
 POOL = "llama"
 LABELS = {"app": "vllm"}
+_number = count()
 
 
 def pool_document(
@@ -41,6 +45,10 @@ def pool_document(
     }
 
 
+def config_map(name: str, text: str) -> Object:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"config.yaml": text}}
+
+
 class PoolReader(Reader):
     """A picker's view of one pool of a namespace."""
 
@@ -58,20 +66,51 @@ class PoolReader(Reader):
         return {one.name: one.authority for one in self.facts("endpoint").values()}  # type: ignore[union-attr]
 
 
-def reading(url: str, namespace: str, pool: str = POOL) -> AbstractAsyncContextManager[PoolReader]:
-    """A reader of a namespace's pool."""
-    return started(PoolReader(url, namespace, pool))
+class Site:
+    """A namespace of a server, for one test alone, with a bus: where its watchers and readers are."""
 
+    def __init__(self, server: ApiServer, admin: Api, namespace: str, nats: NatsServer, directory: Path) -> None:
+        self.server = server
+        self.admin = admin
+        self.namespace = namespace
+        self.nats = nats
+        self.directory = directory
+        self.pods = Pods(admin, namespace)
 
-@asynccontextmanager
-async def watching(
-    nats_url: str, server: ApiServer, namespace: str, directory: Path, *, token: str = "admin", **settings: Any
-) -> AsyncIterator[WatcherService]:
-    """A watcher in this process, of the namespace's pool."""
-    kubeconfig = str(server.kubeconfig(directory / f"kubeconfig-{token[:8]}", token, namespace=namespace))
-    chosen = {"pool_namespace": namespace, "pool_name": POOL, "kubernetes": True, "kubeconfig": kubeconfig}
-    async with watcher(nats_url, **{**QUICK, **chosen, **settings}) as service:
-        yield service
+    async def create(self, *documents: Document, strict: bool = True) -> Object:
+        """Create resources in the namespace; the last one as the server has it."""
+        for document in documents:
+            made = await self.admin.create(document, self.namespace, strict=strict)
+        return made
+
+    async def serve(self, *names: str) -> None:
+        """Create the pool, and pods of it that are ready."""
+        await self.create(pool_document())
+        for at, name in enumerate(names, 1):
+            await self.pods.create(name, f"10.1.0.{at}", labels=LABELS)
+
+    async def apply(self, document: Document) -> None:
+        await self.admin.apply(document, self.namespace)
+
+    async def patch(self, kind: tuple[str, str], name: str, spec: Mapping[str, Any]) -> None:
+        """Merge into the spec of a resource."""
+        await self.admin.patch(*kind, name, {"spec": spec}, self.namespace)
+
+    async def delete(self, kind: tuple[str, str], name: str) -> None:
+        await self.admin.delete(*kind, name, self.namespace)
+
+    @asynccontextmanager
+    async def watching(self, *, token: str = "admin", url: str = "", **settings: Any) -> AsyncIterator[WatcherService]:
+        """A watcher in this process, of the namespace's pool; `url` leads to a proxy in front of the server."""
+        path = self.directory / f"kubeconfig-{next(_number)}"
+        kubeconfig = str(self.server.kubeconfig(path, token, namespace=self.namespace, url=url))
+        chosen = {"pool_namespace": self.namespace, "pool_name": POOL, "kubernetes": True, "kubeconfig": kubeconfig}
+        async with watcher(self.nats.url, **{**QUICK, **chosen, **settings}) as service:
+            yield service
+
+    def reading(self, pool: str = POOL, namespace: str = "") -> AbstractAsyncContextManager[PoolReader]:
+        """A reader of a pool."""
+        return started(PoolReader(self.nats.url, namespace or self.namespace, pool))
 
 
 async def serving_pods(
@@ -110,8 +149,3 @@ def came_back(events: list[Event]) -> list[str]:
         gone |= set(before.values()) - set(by_key.values())
         ghosts += sorted(gone & set(by_key.values()))
     return ghosts
-
-
-async def apply(admin: Api, document: Object, namespace: str) -> Object:
-    """Create a resource, or bring it to this form."""
-    return await admin.apply(document, namespace)

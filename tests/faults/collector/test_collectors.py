@@ -12,17 +12,17 @@ import pytest
 from services.collector.assignment import owner as owner_of
 from tests.faults.collector.conftest import COUNT
 from tests.faults.collector.picker import PickerView, Servers
-from tests.faults.collector.proxy import Proxy
 from tests.nats import NatsServer
-from tests.protocol.collector.harness import CollectorProcess, collector, eventually
+from tests.protocol.collector.harness import CollectorProcess, collector
+from tests.proxy import Proxy
+from tests.soak.promises import COLLECTOR_TAKEN_OVER, measured, soaking
+from tests.waiting import eventually
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.soak
 
-WITHIN = 2.0
-"""Seconds from a fault to fresh values of all endpoints, its own duration aside."""
-BUSY = 0.5
-"""Seconds more that a machine takes which is busy with other tests."""
 HOUR = 3600.0
+AFTERWARDS = 2.0 if soaking() else 0.5
+"""Seconds for which is looked whether what follows a fault brings trouble."""
 
 Start = Callable[..., CollectorProcess]
 
@@ -51,17 +51,19 @@ async def both_at_work(picker: PickerView, *collectors: CollectorProcess) -> Non
         shares = [(await one.state())["endpoints"]["assigned"] for one in collectors]
         return all(shares) and sum(map(len, shares)) == COUNT
 
-    until = time.monotonic() + 10
-    while not await divided():
-        assert time.monotonic() < until, "not divided"
-        await asyncio.sleep(0.05)
-    await eventually(lambda: picker.fresh(COUNT), "fresh values")
+    await eventually(divided, "divided", step=0.05)
+    await fresh(picker)
 
 
-async def fresh_again(picker: PickerView, since: float) -> None:
-    """Until all values are fresh, which has to be soon after the fault, or its end."""
-    before = time.monotonic() - since
-    assert before + await eventually(lambda: picker.fresh(COUNT), "fresh values") <= WITHIN + BUSY
+async def fresh(picker: PickerView) -> None:
+    await eventually(lambda: picker.fresh(COUNT), lambda: f"fresh values: {picker.ages()}")
+
+
+async def taken_over(picker: PickerView, since: float) -> None:
+    """Values age, and then all are fresh again."""
+    await eventually(lambda: not picker.fresh(COUNT), "age")
+    await fresh(picker)
+    measured(COLLECTOR_TAKEN_OVER, time.monotonic() - since)
 
 
 def assert_sound(picker: PickerView) -> None:
@@ -69,38 +71,52 @@ def assert_sound(picker: PickerView) -> None:
     assert not picker.too_young(), picker.too_young()
 
 
-async def quiet(picker: PickerView, seconds: float = 1.0) -> None:
+async def quiet(picker: PickerView, seconds: float = AFTERWARDS) -> None:
     """What follows a fault brings no trouble either."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         assert_sound(picker)
         await asyncio.sleep(0.02)
-    await eventually(lambda: picker.fresh(COUNT), "fresh values")
+    await fresh(picker)
 
 
-async def test_a_collector_is_killed(servers: Servers, picker: PickerView, start: Start) -> None:
-    killed = start("killed")
-    await both_at_work(picker, killed, start("stays"))
+async def test_a_collector_is_killed_and_comes_back_with_another_clock(
+    servers: Servers, picker: PickerView, start: Start
+) -> None:
+    """One is an hour ahead of the picker's clock and one an hour behind; one is killed, and comes back under its name
+    with the other's clock."""
+    ahead, behind = start("ahead", clock=HOUR), start("behind", clock=-HOUR)
+    await both_at_work(picker, ahead, behind)
+    await quiet(picker)
     since = time.monotonic()
-    killed.kill()
-    await eventually(lambda: not picker.fresh(COUNT), "age")
-    await fresh_again(picker, since)
+    ahead.kill()
+    await taken_over(picker, since)
+    again = start("ahead", clock=-HOUR)
+    await both_at_work(picker, again, behind)
     await quiet(picker)
 
 
-async def test_a_collector_is_stopped_for_five_seconds(servers: Servers, picker: PickerView, start: Start) -> None:
-    """The other one takes over. What the stopped one says when it goes on is as old as it is."""
-    stopped = start("stopped")
-    await both_at_work(picker, stopped, start("stays"))
-    since = time.monotonic()
-    stopped.pause()
-    await eventually(lambda: not picker.fresh(COUNT), "age")
-    await fresh_again(picker, since)
-    while time.monotonic() < since + 5.0:
-        assert_sound(picker)
-        await asyncio.sleep(0.02)
-    stopped.resume()
-    await quiet(picker, WITHIN)
+@pytest.mark.parametrize("fault", ["stopped", "cut off from NATS"])
+async def test_a_collector_is_away_for_five_seconds(
+    nats: NatsServer, servers: Servers, picker: PickerView, start: Start, fault: str
+) -> None:
+    """The other one takes over. What the former one says when it goes on, and what was held on its way, is as old as it
+    is."""
+    async with Proxy(nats.port) as proxy:
+        away, other = start("away", url=proxy.url("nats")), start("stays")
+        await both_at_work(picker, away, other)
+        since = time.monotonic()
+        if fault == "stopped":
+            away.pause()
+        else:
+            proxy.hold()
+        await taken_over(picker, since)
+        await quiet(picker, since + 5.0 - time.monotonic())
+        away.resume()
+        proxy.release()
+        await both_at_work(picker, away, other)
+        await quiet(picker)
+        away.kill()
 
 
 async def test_the_only_collector_is_stopped_for_five_seconds(
@@ -109,41 +125,10 @@ async def test_the_only_collector_is_stopped_for_five_seconds(
     stopped = start("stopped")
     await both_at_work(picker, stopped)
     stopped.pause()
-    await asyncio.sleep(5.0)
-    assert min(picker.ages().values()) > 4.0
+    await eventually(lambda: min(picker.ages().values()) > 5.0, "age")
     stopped.resume()
-    await fresh_again(picker, time.monotonic())
+    await fresh(picker)
     await quiet(picker)
-
-
-async def test_a_collector_is_cut_off_from_nats_and_comes_back(
-    nats: NatsServer, servers: Servers, picker: PickerView, start: Start
-) -> None:
-    """Both scrape its share meanwhile. What was held on its way arrives with the age that it has."""
-    async with Proxy(nats.port) as proxy:
-        cut = start("cut", url=proxy.url)
-        other = start("stays")
-        await both_at_work(picker, cut, other)
-        since = time.monotonic()
-        proxy.stop()
-        await eventually(lambda: not picker.fresh(COUNT), "age")
-        await fresh_again(picker, since)
-        await asyncio.sleep(since + 5.0 - time.monotonic())
-        proxy.go_on()
-        await quiet(picker)
-        await both_at_work(picker, cut, other)
-        await quiet(picker)
-        cut.kill()
-
-
-async def test_a_collector_is_started_again_under_its_name(servers: Servers, picker: PickerView, start: Start) -> None:
-    former = start("one")
-    await both_at_work(picker, former, start("two"))
-    former.kill()
-    again = start("one")
-    await again.ready()
-    await fresh_again(picker, time.monotonic())
-    await quiet(picker, WITHIN)
 
 
 async def test_two_processes_have_one_name(servers: Servers, picker: PickerView, start: Start) -> None:
@@ -151,25 +136,8 @@ async def test_two_processes_have_one_name(servers: Servers, picker: PickerView,
     one, same = start("one"), start("one")
     await one.ready()
     await same.ready()
-    await eventually(lambda: picker.fresh(COUNT), "fresh values")
-    await quiet(picker, WITHIN)
-
-
-async def test_the_clocks_of_two_collectors_are_two_hours_apart(
-    servers: Servers, picker: PickerView, start: Start
-) -> None:
-    """One is an hour ahead of the picker's clock and one an hour behind; one is killed, and comes back with the other's
-    clock."""
-    ahead = start("ahead", clock=HOUR)
-    await both_at_work(picker, ahead, start("behind", clock=-HOUR))
+    await fresh(picker)
     await quiet(picker)
-    since = time.monotonic()
-    ahead.kill()
-    await eventually(lambda: not picker.fresh(COUNT), "age")
-    await fresh_again(picker, since)
-    again = start("ahead", clock=-HOUR)
-    await again.ready()
-    await quiet(picker, WITHIN)
 
 
 async def test_a_collector_that_joins_and_dies_moves_only_its_share(
@@ -195,14 +163,14 @@ async def test_a_collector_that_joins_and_dies_moves_only_its_share(
 
         joining = start("three")
         await joining.ready()
-        await eventually(lambda: scraped(first - share, second - share), "its share", WITHIN)
-        until = time.monotonic() + WITHIN
-        while set((await joining.state())["endpoints"]["assigned"]) != share:
-            assert time.monotonic() < until, "it has another share"
-            await asyncio.sleep(0.05)
-        await eventually(lambda: picker.fresh(COUNT), "fresh values")
-        since = time.monotonic()
+        await eventually(lambda: scraped(first - share, second - share), "its share")
+
+        async def assigned() -> bool:
+            return set((await joining.state())["endpoints"]["assigned"]) == share
+
+        await eventually(assigned, "its share")
+        await fresh(picker)
         joining.kill()
-        await eventually(lambda: scraped(first, second), "the end of its share", WITHIN)
-        await fresh_again(picker, since)
+        await eventually(lambda: scraped(first, second), "the end of its share")
+        await fresh(picker)
         await quiet(picker)

@@ -1,30 +1,30 @@
 """The whole system under load, to have its parts stopped, killed and paused."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from pointsman.local.envoy import GATEWAY, STANDALONE
 from pointsman.local.process import Process
-from pointsman.local.services import Picker, ServiceProcess
+from pointsman.local.services import ServiceProcess
 from pointsman.local.stack import LocalStack, StackPlan, simulators
+from tests.faults.system.load import Load
 from tests.protocol.system.conftest import CONFIGURATION, in_flight
+from tests.soak.promises import WATCHER_TAKEN_OVER, measured
+from tests.waiting import eventually
 
 ATTRIBUTE = "WaitingQueueSize/core-metrics-extractor"
-LEADER, STANDBY = "the watcher that leads", "the watcher on standby"
-PATIENCE = 20.0
-"""Seconds for something to happen that takes two or three."""
+LEADER = "the watcher that leads"
+Signal = Literal["SIGKILL", "SIGTERM"]
 
 
 def plan(envoy: str) -> StackPlan:
     ours = envoy == "ours"
     return StackPlan(
-        simulators=simulators(3, speed=3),
+        simulators=simulators(3, speed=5),
         watchers=2,
         configuration=CONFIGURATION.format(endpoints=3 if ours else 1),
         envoy=STANDALONE if ours else GATEWAY,
@@ -45,19 +45,57 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
         yield started
 
 
-async def settled(stack: LocalStack, within: float = 20.0) -> None:
+async def no_request_fails(stack: LocalStack, signal: Signal, names: Sequence[str]) -> None:
+    """Under load processes end, one after the other, the others do without it, and it starts again."""
+    async with Load(stack.url) as load:
+        for name in names:
+            await load.goes_on()
+            process = await leading(stack) if name == LEADER else stack[name]
+            since = time.monotonic()
+            await (process.kill() if signal == "SIGKILL" else process.stop())
+            await missed(stack, process)
+            if name == LEADER:
+                measured(WATCHER_TAKEN_OVER, time.monotonic() - since)
+            await load.goes_on()
+            await process.start()
+            await load.goes_on()
+            assert not load.failures, (name, load.failures[:5])
+    assert not load.failures, load.failures[:5]
+    await settled(stack)
+
+
+async def missed(stack: LocalStack, process: Process) -> None:
+    """Wait until the others have done what the end of a process asks of them."""
+    if process in stack.watchers:
+        await leading(stack, but=process)
+    elif process in stack.collectors:
+        (other,) = (one for one in stack.collectors if one is not process)
+
+        async def taken_over() -> bool:
+            return len((await other.state())["endpoints"]["assigned"]) == len(stack.simulators)
+
+        await eventually(taken_over, "the other collector scrapes all endpoints")
+    elif process in stack.pickers:
+        (picker,) = (one for one in stack.pickers if one is not process)
+
+        async def alone() -> bool:
+            return not (await picker.state())["peers"]
+
+        await eventually(alone, "the load of the picker that has gone has expired")
+
+
+async def settled(stack: LocalStack) -> None:
     """Wait until the pickers' views agree, with fresh metrics of every endpoint, and nothing is in flight."""
-    deadline = time.monotonic() + within
-    differences: list[str] = []
-    while time.monotonic() < deadline:
+
+    async def agreed() -> bool:
         states = [await picker.state() for picker in stack.pickers]
         differences = [text for state in states for text in _unsettled(state, len(stack.pickers) - 1)]
+        assert not differences, differences
         views = [_view(state) for state in states]
-        differences += [f"views differ: {views}"] if any(view != views[0] for view in views) else []
-        if not differences:
-            return
-        await asyncio.sleep(0.1)
-    pytest.fail(f"not settled after {within} s: {differences}")
+        assert all(view == views[0] for view in views), views
+        return True
+
+    await eventually(agreed, "settled", step=0.1)
 
 
 def _unsettled(state: dict[str, Any], peers: int) -> list[str]:
@@ -85,35 +123,14 @@ def _view(state: dict[str, Any]) -> list[tuple[Any, ...]]:
     ]
 
 
-async def named(stack: LocalStack, name: str) -> Process:
-    """A process by its name, or a watcher by whether it leads."""
-    if name not in (LEADER, STANDBY):
-        return stack[name]
-    leader = await leading(stack)
-    return leader if name == LEADER else next(one for one in stack.watchers if one is not leader)
-
-
 async def leading(stack: LocalStack, *, but: Process | None = None) -> ServiceProcess:
     """The watcher that leads, once one does that isn't this one."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+
+    async def found() -> ServiceProcess | None:
         running = [one for one in stack.watchers if one.running and one is not but]
         leaders = [one for one in running if (await one.state())["leadership"]["leads"]]
-        if len(leaders) == 1:
-            return leaders[0]
-        await asyncio.sleep(0.05)
-    pytest.fail(f"after {PATIENCE:g} s none of {stack.watchers} leads but {but}")
+        return leaders[0] if len(leaders) == 1 else None
 
-
-async def has_decided(picker: Picker, request_id: str) -> bool:
-    """Whether the picker has made a decision on this request."""
-    try:
-        await picker.get(f"/debug/decisions/{request_id}")
-    except httpx.HTTPStatusError:
-        return False
-    return True
-
-
-async def decided_lately(picker: Picker) -> set[str]:
-    """The requests of the last thousand decisions of a picker."""
-    return {one["request_id"] for one in (await picker.get("/debug/decisions?limit=1000")).json()["decisions"]}
+    leader = await eventually(found, "a watcher leads")
+    assert leader is not None
+    return leader

@@ -11,8 +11,11 @@ from typing import Any, Self
 
 import aiohttp
 
-ENOUGH = 50
-"""Requests with which a test has had load: a fraction of what the workers send in a second or two."""
+from tests.soak.promises import soaking
+from tests.waiting import eventually
+
+ENOUGH = 200 if soaking() else 25
+"""Requests with which a test has had load."""
 _runs = itertools.count()
 
 
@@ -38,10 +41,16 @@ class Load:
     """By model server: how many answers it gave."""
     request_ids: list[str] = field(default_factory=list)
     """Of all requests that were sent."""
+    under_way: set[str] = field(default_factory=set)
+    """Those that haven't ended yet."""
 
-    @property
-    def sent(self) -> int:
-        return len(self.request_ids)
+    async def goes_on(self, requests: int = ENOUGH) -> None:
+        """Wait until the requests that are under way have ended, and so many more."""
+        before, until = set(self.under_way), len(self.request_ids) + requests
+        await eventually(
+            lambda: not before & self.under_way and len(self.request_ids) - len(self.under_way) >= until,
+            lambda: f"{len(before & self.under_way)} requests never end, {until - len(self.request_ids)} aren't sent",
+        )
 
     async def __aenter__(self) -> Self:
         self._run = next(_runs)
@@ -64,13 +73,16 @@ class Load:
         while not self._stop.is_set():
             body = _request(choose)
             started = time.monotonic()
-            name = f"load-{self._run}-{self.sent}"
+            name = f"load-{self._run}-{len(self.request_ids)}"
             self.request_ids.append(name)
+            self.under_way.add(name)
             try:
                 await self._send(name, body)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 what = f"{type(error).__name__}: {error} on {body['path']}, stream={body['json'].get('stream', False)}"
                 self.failures.append(Failure(name, started, time.monotonic(), what))
+            finally:
+                self.under_way.discard(name)
 
     async def _send(self, name: str, request: dict[str, Any]) -> None:
         """One request. Raises ValueError, or what the client library does, unless it was answered in full."""

@@ -103,7 +103,7 @@ async def test_a_watch_goes_on_while_credentials_are_loaded_anew(server: ApiServ
         assert await works(client)
         assert client.renewals == 1
         server.cluster.put("c")
-        assert b'"ADDED"' in await asyncio.wait_for(anext(chunks), 5)
+        assert b'"ADDED"' in await anext(chunks)
     assert server.watches == 1
     await client.close()
 
@@ -214,8 +214,11 @@ async def test_an_exec_plugin_that_doesnt_end_in_time_is_ended(connected: Connec
     pid = tmp_path / "pid"
     code = f"echo $$ > {shlex.quote(str(pid))}; exec sleep 60"
     user = {"exec": {"apiVersion": "v1", "command": "/bin/sh", "args": ["-c", code]}}
-    with pytest.raises(ConfigurationError, match="gave no credentials within 2s"):
-        await connected(user, kubernetes_credentials_timeout=2.0)
+    for timeout in (0.5, 10.0):  # a busy machine may need longer to start it
+        with pytest.raises(ConfigurationError, match="gave no credentials within"):
+            await connected(user, kubernetes_credentials_timeout=timeout)
+        if pid.exists() and pid.read_text():
+            break
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 

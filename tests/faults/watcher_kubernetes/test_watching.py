@@ -1,10 +1,11 @@
-"""Watches over real connections, cut, frozen, trickling, closed all the time: what follows equals the server's list."""
+"""Watches over real connections, frozen, trickling, closed all the time: what follows equals the server's list. What a
+watch makes of what comes: tests/unit/services/watcher/kubernetes/test_watching.py."""
 
 import asyncio
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,27 +13,18 @@ import pytest
 
 from services.watcher.kubernetes.backoff import Timing
 from services.watcher.kubernetes.client import Client
-from services.watcher.kubernetes.errors import ConnectionFailed, Kind, TimedOut
+from services.watcher.kubernetes.errors import ConnectionFailed, TimedOut
 from services.watcher.kubernetes.resource import Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.kubernetes.watching import Watch
 from tests.fake_kubernetes.cluster import PODS
 from tests.fake_kubernetes.reader import Reader, reading
-from tests.fake_kubernetes.server import ApiServer, refusal
+from tests.fake_kubernetes.server import ApiServer
 from tests.faults.watcher_kubernetes.conftest import Connect
+from tests.waiting import eventually
 
 ALL_PODS = Selection(PODS, "default")
-CONVERGED = 20.0
-"""Seconds in which whatever is going to happen has happened, on a machine that is busy with other tests."""
 QUICK = {"kubernetes_first_backoff": 0.02, "kubernetes_longest_backoff": 0.2, "kubernetes_refused_interval": 0.1}
-
-
-async def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait until the condition holds. Fails, saying what was waited for."""
-    deadline = time.monotonic() + CONVERGED
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {CONVERGED:g} s: {what}"
-        await asyncio.sleep(0.005)
 
 
 async def drained(chunks: AsyncIterator[bytes]) -> None:
@@ -49,21 +41,11 @@ async def following(server: ApiServer, connected: Connect, **settings: Any) -> A
     async with reading(watch, server.cluster) as reader:
         await eventually(lambda: watch.in_touch and reader.right, "a list and a watch")
         yield reader
-        await eventually(lambda: reader.right, f"{reader.names} are {sorted(reader.expected())}")
-        assert reader.right
-
-
-@pytest.mark.parametrize("piece", [1, 100, 0])
-async def test_lines_are_whole_however_tcp_cuts_them(server: ApiServer, connected: Connect, piece: int) -> None:
-    server.weather.piece = piece
-    async with following(server, connected) as reader:
-        for number in range(20):
-            server.cluster.put(f"p{number}", comment="Zürich " * number)
-    assert reader.lists == 1
+        await eventually(lambda: reader.right, lambda: f"{reader.names} are {sorted(reader.expected())}")
 
 
 @pytest.mark.parametrize("breaks", [False, True], ids=["ended", "reset"])
-async def test_a_watch_closed_all_the_time_during_1000_changes_leaves_no_ghost(
+async def test_a_watch_closed_all_the_time_during_many_changes_leaves_no_ghost(
     server: ApiServer, connected: Connect, breaks: bool
 ) -> None:
     """The server closes each watch after 20 ms; every second change is a deletion."""
@@ -71,54 +53,21 @@ async def test_a_watch_closed_all_the_time_during_1000_changes_leaves_no_ghost(
     server.weather.breaks = breaks
     dice = random.Random(1)
     async with following(server, connected):
-        for number in range(1000):
+        for number in range(300):
             names = [name for _, name in server.cluster.objects]
             if number % 2 and names:
                 server.cluster.delete(dice.choice(names))
             else:
-                server.cluster.put(f"p{dice.randrange(200)}", number=number)
+                server.cluster.put(f"p{dice.randrange(60)}", number=number)
             if number % 10 == 0:
                 await asyncio.sleep(0.005)
+        await eventually(lambda: server.watches > 20, "watches")
         server.weather.lasts = None
-    assert server.watches > 20
-
-
-async def test_changes_while_the_server_is_away_are_in_the_next_list(server: ApiServer, connected: Connect) -> None:
-    async with following(server, connected) as reader:
-        await server.stop()
-        await eventually(lambda: reader.watch.problem is not None, "the problem")
-        assert reader.names == ["a", "b"]
-        server.cluster.delete("a")
-        server.cluster.put("c")
-        server.cluster.compact()
-        await server.start()
-        await eventually(lambda: reader.names == ["b", "c"], "the new list")
-    assert reader.problems[0].kind is Kind.UNREACHABLE
-    assert reader.problems[0].text == f"no connection to {server.url}: Connection refused"
-    assert reader.reports[:2] == ["listed a b", "troubled unreachable"]
-
-
-async def test_410_mid_stream_lists_again(server: ApiServer, connected: Connect) -> None:
-    async with following(server, connected) as reader:
-        server.send(b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n')
-        await eventually(lambda: reader.lists == 2, "the list after it")
-    assert reader.problems == []
-
-
-async def test_410_at_connect_lists_again(server: ApiServer, connected: Connect) -> None:
-    server.weather.lasts = 0.1
-    async with following(server, connected) as reader:
-        server.cluster.put("c")
-        await eventually(lambda: reader.watch.events == 1, "the event")
-        server.next.append(refusal(410, "Expired", "too old resource version"))
-        await eventually(lambda: reader.lists == 2, "the list after it")
-        server.weather.lasts = None
-    assert reader.problems == []
 
 
 async def test_inactivity_begins_a_watch_anew(server: ApiServer, connected: Connect) -> None:
     """A server, or a proxy, that keeps the connection and says nothing: a change that it never sent is seen."""
-    async with following(server, connected, kubernetes_inactivity_timeout=2.0) as reader:
+    async with following(server, connected, kubernetes_inactivity_timeout=0.5) as reader:
         server.weather.frozen = True
         server.cluster.put("c")
         await asyncio.sleep(0.05)
@@ -135,15 +84,6 @@ async def test_a_watch_whose_answer_does_not_begin_is_given_up(server: ApiServer
         async with client.stream(ALL_PODS, "102", 300.0):
             pass
     held.set()
-
-
-async def test_bookmarks_alone_keep_a_watch(server: ApiServer, connected: Connect) -> None:
-    server.weather.bookmark_every = 0.1
-    async with following(server, connected, kubernetes_inactivity_timeout=3.0) as reader:
-        first = reader.watch.confirmed_at
-        assert first is not None
-        await eventually(lambda: (reader.watch.confirmed_at or 0.0) > first + 4.5, "bookmarks for longer than that")
-    assert server.watches == 1
 
 
 async def test_a_half_open_connection_is_probed(server: ApiServer, connected: Connect) -> None:
@@ -171,7 +111,7 @@ async def test_a_server_that_never_ends_a_watch_is_left_after_the_grace(server: 
 
     trickling = asyncio.create_task(trickle())
     try:
-        client = await connected(kubernetes_watch_grace=0.5, kubernetes_inactivity_timeout=5.0)
+        client = await connected(kubernetes_watch_grace=0.5, kubernetes_inactivity_timeout=60.0)
         begun = time.monotonic()
         async with client.stream(ALL_PODS, "102", 1.0) as chunks:
             with pytest.raises(TimedOut, match="didn't answer completely"):
@@ -182,48 +122,11 @@ async def test_a_server_that_never_ends_a_watch_is_left_after_the_grace(server: 
         await asyncio.gather(trickling, return_exceptions=True)
 
 
-async def test_a_huge_line_is_refused_and_the_rest_listed(server: ApiServer, connected: Connect) -> None:
-    async with following(server, connected, kubernetes_line_limit=100_000) as reader:
-        server.send(b'{"type":"ADDED","object":{"metadata":{"name":"' + b"x" * 200_000)
-        await eventually(lambda: reader.lists >= 2, "the list after it")
-    assert [problem.kind for problem in reader.problems] == [Kind.BAD_ANSWER]
-    assert "longer than the limit of 100k bytes" in reader.problems[0].text
-
-
 async def test_an_event_of_megabytes_is_taken(server: ApiServer, connected: Connect) -> None:
     async with following(server, connected) as reader:
         server.cluster.put("large", comment="x" * 5_000_000)
         await eventually(lambda: "large" in reader.names, "the large object")
     assert reader.lists == 1
-
-
-async def test_a_thousand_pods_at_once(server: ApiServer, connected: Connect) -> None:
-    async with following(server, connected) as reader:
-        for number in range(1000):
-            server.cluster.put(f"p{number}")
-        await eventually(lambda: len(reader.names) == 1002, "all pods")
-    assert (reader.lists, reader.watch.events) == (1, 1000)
-
-
-async def test_a_rotated_token_between_two_watches_is_no_problem(
-    server: ApiServer, connected: Connect, tmp_path: Any
-) -> None:
-    (tmp_path / "token").write_text("first")
-    server.tokens = {"first"}
-    client = await connected({"tokenFile": str(tmp_path / "token")})
-    watch = Watch(client, ALL_PODS, KubernetesSettings(), Timing())
-    server.weather.lasts = 0.1
-    async with reading(watch, server.cluster) as reader:
-        await eventually(lambda: watch.in_touch, "a watch")
-        server.cluster.put("c")
-        await eventually(lambda: "c" in reader.names, "an event")
-        (tmp_path / "token").write_text("second")
-        server.tokens = {"second"}
-        server.cluster.put("d")
-        await eventually(lambda: client.renewals == 1, "the new token")
-        server.cluster.put("e")
-        await eventually(lambda: "e" in reader.names, "an event after it")
-    assert Kind.UNAUTHORIZED not in [problem.kind for problem in reader.problems]
 
 
 async def test_leaving_closes_the_connection(server: ApiServer, connected: Connect) -> None:
@@ -240,4 +143,4 @@ async def test_closing_the_client_ends_what_is_under_way(server: ApiServer, conn
         await asyncio.sleep(0.05)
         await client.close()
         with pytest.raises(ConnectionFailed, match="broke off"):
-            await asyncio.wait_for(waiting, 5)
+            await waiting

@@ -32,7 +32,7 @@ class Renderer:
         self._kustomize = kustomize
         self._helm = helm
         self._directory = directory
-        self._made = 0
+        self._rendered: dict[tuple[str, ...], str] = {}
 
     @property
     def helm(self) -> str:
@@ -45,13 +45,12 @@ class Renderer:
 
     def kustomization(self, folder: Path) -> Objects:
         """Of any folder with a kustomization.yaml."""
-        return by_name(_run([*self._kustomize, str(folder)]))
+        return self._once([*self._kustomize, str(folder)], str(folder))
 
     def base(self, *components: str) -> Objects:
         """The base with components, in the namespace of the overlays."""
-        self._made += 1
-        folder = self._directory / f"kustomization-{self._made}"
-        folder.mkdir()
+        folder = self._directory / "-".join(("kustomization", *components))
+        folder.mkdir(exist_ok=True)
         # Kustomize takes relative paths alone.
         up = "../" * (len(folder.resolve().parts) - 1) + str(DEPLOY).lstrip("/")
         (folder / "kustomization.yaml").write_text(
@@ -71,12 +70,11 @@ class Renderer:
         self, values: Mapping[str, Any] | Path | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE
     ) -> Objects:
         """The chart with values, a mapping or a file. Raises RenderError when it doesn't take them."""
-        if not isinstance(values, Path):
-            self._made += 1
-            file = self._directory / f"values-{self._made}.yaml"
-            file.write_text(yaml.safe_dump(dict(values or {})))
-            values = file
-        return self.chart_with(["--values", str(values)], release=release, namespace=namespace)
+        text = values.read_text() if isinstance(values, Path) else yaml.safe_dump(dict(values or {}))
+        file = self._directory / "values.yaml"
+        file.write_text(text)
+        command = self._template(["--values", str(file)], release, namespace)
+        return self._once(command, release, namespace, text)
 
     def chart_with(
         self,
@@ -87,11 +85,17 @@ class Renderer:
         cwd: Path | None = None,
     ) -> Objects:
         """The chart with flags of helm's, such as `--set`, and the folder that they name files from."""
-        command = [*self._helm, release, str(DEPLOY / "chart"), *flags]
-        return by_name(_run([*command, "--namespace", namespace, "--kube-version", KUBERNETES], cwd))
+        return by_name(_run(self._template(flags, release, namespace), cwd))
 
-    def __repr__(self) -> str:
-        return f"<Renderer {self._kustomize[0]} {self._helm[0]}>"
+    def _template(self, flags: Sequence[str], release: str, namespace: str) -> list[str]:
+        command = [*self._helm, release, str(DEPLOY / "chart"), *flags]
+        return [*command, "--namespace", namespace, "--kube-version", KUBERNETES]
+
+    def _once(self, command: Sequence[str], *key: str) -> Objects:
+        """The same is rendered once."""
+        if key not in self._rendered:
+            self._rendered[key] = _run(command)
+        return by_name(self._rendered[key])
 
 
 def by_name(text: str) -> Objects:

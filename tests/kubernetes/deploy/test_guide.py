@@ -16,12 +16,12 @@ from pointsman.local.stack import LocalStack, StackPlan, simulators
 from services.watcher.kubernetes.events import event_of
 from services.watcher.kubernetes.verdicts import Finding
 from tests.kubernetes.api import Api
-from tests.kubernetes.apiserver import CRDS, ApiServer
-from tests.kubernetes.conftest import OwnApiServer
+from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.deploy.render import COMPONENTS, DEPLOY, NAMESPACE, OVERLAYS, Objects, Renderer, by_name
 from tests.kubernetes.deploy.test_apiserver import CRDS as GATEWAYS
 from tests.kubernetes.deploy.test_apiserver import cluster, refusals
 from tests.kubernetes.deploy.test_rbac import ALWAYS, NODES, PODS, POOL, SLICES, Permission
+from tests.waiting import eventually
 
 __all__ = ["cluster"]
 
@@ -102,12 +102,11 @@ NOT_RUN = {
 """The beginnings of the page's kubectl commands that can't be run here, and why."""
 
 
-async def test_kubectl_takes_the_pages_commands_as_they_stand(
-    kubectl: Path, own_apiserver: OwnApiServer, tmp_path: Path
-) -> None:
-    """All of them, in the page's order, with the example of a kustomization, a server without anything, and two objects
-    that the commands are to show."""
-    server = await own_apiserver(crds=(*CRDS, *GATEWAYS))
+@pytest.mark.asyncio(loop_scope="session")
+async def test_kubectl_takes_the_pages_commands_as_they_stand(kubectl: Path, victim: ApiServer, tmp_path: Path) -> None:
+    """All of them, in the page's order, with the example of a kustomization, a server without the page's namespace, and
+    two objects that the commands are to show."""
+    server = victim
     environment = {"KUBECONFIG": str(server.kubeconfig(tmp_path / "kubeconfig")), "HOME": str(tmp_path), "PATH": ""}
     folder = tmp_path / "inference"
     folder.mkdir()
@@ -117,6 +116,7 @@ async def test_kubectl_takes_the_pages_commands_as_they_stand(
     said: dict[str, str] = {}
     shown = False
     async with server.client() as admin:
+        await admin.install(GATEWAYS)
         for words in (words[1:] for words in commands() if words[0] == "kubectl"):
             command = " ".join(words)
             if any(command.startswith(one) for one in NOT_RUN):
@@ -152,9 +152,12 @@ async def test_curl_is_answered_as_the_page_says(tmp_path: Path) -> None:
     said: list[str] = []
     async with LocalStack(plan, tmp_path) as stack:
         (picker,) = stack.pickers
-        async with asyncio.timeout(20.0):
-            while not all(one["attributes"] for one in (await picker.state())["endpoints"]):  # noqa: ASYNC110 - only asking tells
-                await asyncio.sleep(0.05)
+
+        async def scraped() -> bool:
+            endpoints = (await picker.state())["endpoints"]
+            return bool(endpoints) and all(one["attributes"] for one in endpoints)
+
+        await eventually(scraped, "metrics of every endpoint")
         for words in (words for words in commands() if words[0] == "curl"):
             there = [
                 word.replace("localhost:9090", picker.url.removeprefix("http://")).replace("http://GATEWAY", stack.url)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from msgspec import Struct
 
 from tests.kubernetes.deploy.render import NAMESPACE, Objects, Renderer, workloads
@@ -109,13 +108,11 @@ def ways(objects: Objects) -> set[tuple[str, str, int]]:
     }
 
 
-@pytest.mark.parametrize("how", ["base", "chart"])
-def test_these_ways_are_open_and_no_others(request: pytest.FixtureRequest, how: str) -> None:
-    assert ways(request.getfixturevalue(how)) == WAYS
+def test_these_ways_are_open_and_no_others(base: Objects) -> None:
+    assert ways(base) == WAYS
 
 
 def test_prometheus_reads_the_admin_ports_where_it_is_asked_to(renderer: Renderer) -> None:
-    assert ways(renderer.base("monitoring")) == WAYS | SCRAPES
     assert ways(renderer.chart(VALUES["monitoring"])) == WAYS | SCRAPES
 
 

@@ -1,4 +1,4 @@
-"""What every pod is made like, whether by Kustomize or by the chart: rights, probes, ends, images, flags."""
+"""What every pod is made like: rights, probes, ends, images, flags. By Kustomize it is the same (test_same.py)."""
 
 import re
 from typing import Any
@@ -21,10 +21,9 @@ NAMES = ("pointsman-collector", "pointsman-nats", "pointsman-picker", "pointsman
 SETTINGS: dict[str, Any] = {"collector": CollectorSettings, "picker": PickerSettings, "watcher": WatcherSettings}
 
 
-@pytest.fixture(params=["base", "chart"])
-def objects(request: pytest.FixtureRequest) -> Objects:
-    found: Objects = request.getfixturevalue(request.param)
-    return found
+@pytest.fixture
+def objects(chart: Objects) -> Objects:
+    return chart
 
 
 @pytest.fixture(params=NAMES)

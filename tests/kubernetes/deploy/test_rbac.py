@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from tests.kubernetes.deploy.render import COMPONENTS, NAMESPACE, Objects, Renderer
-from tests.kubernetes.deploy.test_same import VALUES
 
 Permission = tuple[str, str, str, tuple[str, ...]]
 """Verb, group, resource, names: no names are all of them."""
@@ -86,12 +85,6 @@ def test_every_component_is_here() -> None:
 @pytest.mark.parametrize("component", EXPECTED)
 def test_the_watcher_may_what_it_needs_and_nothing_else(renderer: Renderer, component: str) -> None:
     objects = renderer.base(*([component] if component else []))
-    assert (allowed(objects, "Role"), allowed(objects, "ClusterRole")) == EXPECTED[component]
-
-
-@pytest.mark.parametrize("component", EXPECTED)
-def test_by_the_chart_it_may_the_same(renderer: Renderer, component: str) -> None:
-    objects = renderer.chart(VALUES.get(component))
     assert (allowed(objects, "Role"), allowed(objects, "ClusterRole")) == EXPECTED[component]
 
 

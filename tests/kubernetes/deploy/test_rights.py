@@ -2,22 +2,17 @@
 real API server the roles are enough, and everything that they grant is used."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.kubernetes.api import Api, Object
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.deploy.render import NAMESPACE, Objects, Renderer, container
 from tests.kubernetes.pods import Pods
-from tests.kubernetes.watching import POOL, pool_document, reading, watching
-from tests.nats import NatsServer
-from tests.protocol.watcher.harness import eventually
-
-pytestmark = pytest.mark.usefixtures("kubernetes_peers")
+from tests.kubernetes.watching import POOL, Site, config_map, pool_document
+from tests.waiting import eventually
 
 ACCOUNT = "pointsman-watcher"
+CONFIG_MAP = "pointsman-config"
 LABELS = {"app": "model-server"}
 PICKING = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n"
 LLMD, EXPERIMENTAL = "llm-d.ai", "inference.networking.x-k8s.io"
@@ -67,23 +62,27 @@ async def resources(admin: Api, namespace: str) -> None:
     await admin.create({**lost, "spec": {**lost["spec"], "poolRef": {"name": "nowhere"}}}, namespace)
 
 
-async def configure(admin: Api, namespace: str, text: str = PICKING) -> None:
-    document = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "pointsman-config"},
-        "data": {"c.yaml": text},
+async def uses_all(site: Site, role: Object, *names: str, **settings: Any) -> None:
+    """A watcher with the role finds these, complains of nothing, and uses every right."""
+    settings |= {
+        "token": await site.admin.service_account(ACCOUNT, site.namespace, rules=role["rules"]),
+        "config_map": f"{site.namespace}/{CONFIG_MAP}",
+        "kubernetes_event_grace": 0.5,
     }
-    await admin.apply(document, namespace)
+    async with site.watching(**settings) as watcher, site.reading() as seen:
+        await seen.sees(*names)
+        await eventually(lambda: watcher.readiness.ready and not watcher.readiness.notes(), "no complaint")
+        # of which an Event tells
+        await site.apply(config_map(CONFIG_MAP, PICKING.replace("queue-scorer", "queue-scorre")))
+        await eventually(
+            lambda: used(site.server, site.namespace, site.namespace) == grants(role), "every right is used", step=0.1
+        )
 
 
-async def test_of_the_component_endpoint_slices(
-    renderer: Renderer, apiserver: ApiServer, admin: Api, namespace: str, nats: NatsServer, tmp_path: Path
-) -> None:
+async def test_of_the_component_endpoint_slices(renderer: Renderer, site: Site) -> None:
     objects = renderer.base("endpoint-slices")
-    role, service = objects["Role", ACCOUNT], flags(objects)["--endpoint-slices"]
-    await resources(admin, namespace)
-    await configure(admin, namespace)
+    service = flags(objects)["--endpoint-slices"]
+    await resources(site.admin, site.namespace)
     slices: Object = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -92,77 +91,42 @@ async def test_of_the_component_endpoint_slices(
         "ports": [{"port": 80}],
         "endpoints": [{"addresses": ["10.1.0.1"], "targetRef": {"kind": "Pod", "name": "a"}}],
     }
-    await admin.create(slices, namespace)
-    settings: dict[str, Any] = {
-        "token": await admin.service_account(ACCOUNT, namespace, rules=role["rules"]),
-        "config_map": f"{namespace}/pointsman-config",
-        "endpoint_slices": service,
-        "kubernetes_event_grace": 0.5,
-    }
-    async with (
-        watching(nats.url, apiserver, namespace, tmp_path, **settings) as watcher,
-        reading(nats.url, namespace) as seen,
-    ):
-        await seen.sees("a-rank-0", timeout=10.0)
-        await eventually(lambda: watcher.readiness.ready and not watcher.readiness.notes(), "no complaint", 10.0)
-        await eventually(lambda: used(apiserver, namespace, namespace) == grants(role), "every right is used", 15.0)
+    await site.create(slices, config_map(CONFIG_MAP, PICKING))
+    await uses_all(site, objects["Role", ACCOUNT], "a-rank-0", endpoint_slices=service)
 
 
-async def test_of_the_component_standalone(
-    renderer: Renderer, apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path
-) -> None:
+async def test_of_the_component_standalone(renderer: Renderer, site: Site) -> None:
     objects = renderer.base("standalone")
-    role, given = objects["Role", ACCOUNT], flags(objects)
-    await configure(admin, namespace)
+    given = flags(objects)
+    await site.create(config_map(CONFIG_MAP, PICKING))
     name, _, value = given["--endpoint-selector"].partition("=")
-    await pods.create("a", "10.1.0.1", labels={name: value})
-    settings: dict[str, Any] = {
-        "token": await admin.service_account(ACCOUNT, namespace, rules=role["rules"]),
-        "config_map": f"{namespace}/pointsman-config",
-        "endpoint_selector": (given["--endpoint-selector"],),
-        "endpoint_target_ports": (int(given["--endpoint-target-ports"]),),
-    }
-    async with (
-        watching(nats.url, apiserver, namespace, tmp_path, **settings) as watcher,
-        reading(nats.url, namespace) as seen,
-    ):
-        await seen.sees("a-rank-0", timeout=10.0)
-        await eventually(lambda: watcher.readiness.ready and not watcher.readiness.notes(), "no complaint", 10.0)
-        await configure(admin, namespace, PICKING.replace("queue-scorer", "queue-scorre"))  # of which an Event tells
-        await eventually(lambda: used(apiserver, namespace, namespace) == grants(role), "every right is used", 15.0)
+    await site.pods.create("a", "10.1.0.1", labels={name: value})
+    await uses_all(
+        site,
+        objects["Role", ACCOUNT],
+        "a-rank-0",
+        endpoint_selector=(given["--endpoint-selector"],),
+        endpoint_target_ports=(int(given["--endpoint-target-ports"]),),
+    )
 
 
-async def test_of_a_watcher_with_pools_in_another_namespace(
-    renderer: Renderer, apiserver: ApiServer, admin: Api, namespace: str, pods: Pods, nats: NatsServer, tmp_path: Path
-) -> None:
-    other = await admin.create_namespace()
+async def test_of_a_watcher_with_pools_in_another_namespace(renderer: Renderer, site: Site) -> None:
+    other = await site.admin.create_namespace()
     objects = renderer.chart({"watcher": {"pools": [f"{NAMESPACE}/{POOL}", f"models/{POOL}"]}})
-    here, there = objects["Role", ACCOUNT], objects["Role", f"{NAMESPACE}-{ACCOUNT}"]
+    there = objects["Role", f"{NAMESPACE}-{ACCOUNT}"]
     assert there["metadata"]["namespace"] == "models"
-    for place in (namespace, other):
-        await resources(admin, place)
-        await Pods(admin, place).create("a", "10.1.0.1", labels=LABELS)
-    await configure(admin, namespace)
-    token = await admin.service_account(ACCOUNT, namespace, rules=here["rules"])
-    await bind(admin, objects, other, namespace)
-    settings: dict[str, Any] = {
-        "token": token,
-        "config_map": f"{namespace}/pointsman-config",
-        "pools": (f"{namespace}/{POOL}", f"{other}/{POOL}"),
-        "kubernetes_event_grace": 0.5,
-    }
-    async with (
-        watching(nats.url, apiserver, namespace, tmp_path, **settings) as watcher,
-        reading(nats.url, namespace) as first,
-        reading(nats.url, other) as second,
-    ):
-        await first.sees("a-rank-0", timeout=10.0)
-        await second.sees("a-rank-0", timeout=10.0)
-        await eventually(lambda: watcher.readiness.ready and not watcher.readiness.notes(), "no complaint", 10.0)
-        await eventually(lambda: used(apiserver, namespace, other) == grants(there), "every right is used there", 15.0)
-        await eventually(
-            lambda: used(apiserver, namespace, namespace) == grants(here), "every right is used here", 15.0
-        )
+    for place in (site.namespace, other):
+        await resources(site.admin, place)
+        await Pods(site.admin, place).create("a", "10.1.0.1", labels=LABELS)
+    await site.create(config_map(CONFIG_MAP, PICKING))
+    await bind(site.admin, objects, other, site.namespace)
+    async with site.reading(namespace=other) as seen:
+        pools = (f"{site.namespace}/{POOL}", f"{other}/{POOL}")
+        await uses_all(site, objects["Role", ACCOUNT], "a-rank-0", pools=pools)
+        await seen.sees("a-rank-0")
+    await eventually(
+        lambda: used(site.server, site.namespace, other) == grants(there), "every right is used there", step=0.1
+    )
 
 
 async def bind(admin: Api, objects: Objects, namespace: str, account_of: str) -> None:
@@ -174,4 +138,3 @@ async def bind(admin: Api, objects: Objects, namespace: str, account_of: str) ->
             (subject,) = document["subjects"]
             document["subjects"] = [{**subject, "namespace": account_of}]
         await admin.create(document, namespace)
-    await admin.until_allowed(ACCOUNT, namespace, objects["Role", name]["rules"][0], of=account_of)

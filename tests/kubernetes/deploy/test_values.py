@@ -1,6 +1,7 @@
 """What the chart can be told: each value does what its comment says, and a wrong one is refused by name."""
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -26,46 +27,67 @@ def arguments(objects: Objects, tier: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("picer", {}),
-        ("picker.replica", 3),
-        ("picker.replicas", 0),
-        ("picker.replicas", "three"),
-        ("picker.autoscaling.cpu", 101),
-        ("picker.autoscaling.inflightRequests", 100),
-        ("picker.drainTimeout", "5m"),
-        ("picker.resources.limit", {"cpu": 1}),
-        ("picker.extraArgs", ["log-level=debug"]),
-        ("watcher.pools", ["llama"]),
-        ("watcher.endpointSlices", True),
-        ("watcher.extraRules", [{"apiGroups": [""], "resources": ["secrets"], "verb": ["list"]}]),
-        ("pool.targetPorts", []),
-        ("pool.targetPorts", [0]),
-        ("pool.targetPorts", [70000]),
-        ("pool.targetPorts", [8000, 8000]),
-        ("pool.targetPorts", list(range(8000, 8009))),
-        ("pool.selector", {"app": 5}),
-        ("pool.failureMode", "Open"),
-        ("pool.appProtocol", "h2c"),
-        ("nats.replicas", 2),
-        ("nats.url", "http://nats:4222"),
-        ("nats.prefix", "two words"),
-        ("nats.memoryStore", "256Mi"),
-        ("networkPolicy.gateways", [{"namespace": "gateways"}]),
-        ("networkPolicy.apiServerPorts", []),
-        ("serviceMonitor.interval", "15"),
-        ("configuration", {"kind": "EndpointPickerConfig"}),
-    ],
+WRONG: tuple[tuple[str, Any], ...] = (
+    ("picer", {}),
+    ("picker.replica", 3),
+    ("picker.replicas", 0),
+    ("picker.replicas", "three"),
+    ("picker.autoscaling.cpu", 101),
+    ("picker.autoscaling.inflightRequests", 100),
+    ("picker.drainTimeout", "5m"),
+    ("picker.resources.limit", {"cpu": 1}),
+    ("picker.extraArgs", ["log-level=debug"]),
+    ("watcher.pools", ["llama"]),
+    ("watcher.endpointSlices", True),
+    ("watcher.extraRules", [{"apiGroups": [""], "resources": ["secrets"], "verb": ["list"]}]),
+    ("pool.targetPorts", []),
+    ("pool.targetPorts", [0]),
+    ("pool.targetPorts", [70000]),
+    ("pool.targetPorts", [8000, 8000]),
+    ("pool.targetPorts", list(range(8000, 8009))),
+    ("pool.selector", {"app": 5}),
+    ("pool.failureMode", "Open"),
+    ("pool.appProtocol", "h2c"),
+    ("nats.replicas", 2),
+    ("nats.url", "http://nats:4222"),
+    ("nats.prefix", "two words"),
+    ("nats.memoryStore", "256Mi"),
+    ("networkPolicy.gateways", [{"namespace": "gateways"}]),
+    ("networkPolicy.apiServerPorts", []),
+    ("serviceMonitor.interval", "15"),
+    ("configuration", {"kind": "EndpointPickerConfig"}),
 )
-def test_a_wrong_value_is_refused_by_name(renderer: Renderer, path: str, value: Any) -> None:
+"""Paths of values, and what none of them can be."""
+
+
+def rounds() -> Iterator[dict[str, Any]]:
+    """The wrong values, as many at once as don't stand in each other's way: helm names all that are wrong."""
+    left = list(WRONG)
+    while left:
+        now = dict(left[::-1])
+        left = [(path, value) for path, value in left if now.get(path) is not value]
+        yield now
+
+
+@pytest.mark.parametrize("values", list(rounds()), ids=lambda values: f"{len(values)} values")
+def test_wrong_values_are_refused_by_name(renderer: Renderer, values: dict[str, Any]) -> None:
+    given: dict[str, Any] = {}
+    for path, value in values.items():
+        merge(given, nested(path, value))
     with pytest.raises(RenderError) as refused:
-        renderer.chart(nested(path, value))
-    *parents, key = path.split(".")
-    said = str(refused.value)
-    assert f"- at '{''.join(f'/{one}' for one in parents)}" in said
-    assert key in said
+        renderer.chart(given)
+    for path in values:
+        *parents, key = path.split(".")
+        place = f"- at '{''.join(f'/{one}' for one in parents)}"
+        assert [line for line in str(refused.value).splitlines() if place in line and key in line], path
+
+
+def merge(into: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            merge(into[key], value)
+        else:
+            into[key] = value
 
 
 def test_a_pool_selects_by_at_least_one_label(renderer: Renderer) -> None:

@@ -31,9 +31,8 @@ def told(objects: Objects) -> WatcherSettings:
     return settings
 
 
-@pytest.mark.parametrize("how", ["base", "chart"])
-def test_it_serves_the_pool_with_the_configuration_beside_it(request: pytest.FixtureRequest, how: str) -> None:
-    settings = told(request.getfixturevalue(how))
+def test_it_serves_the_pool_with_the_configuration_beside_it(base: Objects) -> None:
+    settings = told(base)
     (pool,) = plans(settings)
     assert pool == OURS
     assert plans(settings)[pool].config_map == CONFIGURATION
@@ -46,8 +45,7 @@ def test_it_serves_further_pools_with_the_same(renderer: Renderer) -> None:
 
 
 def test_it_follows_the_slices_of_the_service(renderer: Renderer) -> None:
-    for objects in (renderer.base("endpoint-slices"), renderer.chart({"watcher": {"endpointSlices": "model-servers"}})):
-        assert plans(told(objects))[OURS].slices_of == "model-servers"
+    assert plans(told(renderer.base("endpoint-slices")))[OURS].slices_of == "model-servers"
 
 
 @pytest.mark.parametrize(

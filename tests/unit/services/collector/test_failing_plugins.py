@@ -17,12 +17,12 @@ from services.collector.pipeline import Feed, Pipeline
 from services.collector.scraper import Scraper, Watched
 from services.collector.sources.http import HttpSource
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
-from shared.attributes import WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
+from shared.attributes import RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
 from shared.bus.frame_columns import pack
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures
 from tests.unit.services.collector.test_scraper import Servers, endpoint, page
-from tests.unit.services.collector.waiting import until
+from tests.waiting import eventually
 
 SIZE = AttributeKey("Size", "odd", float)
 
@@ -92,7 +92,7 @@ class World:
     async def scraped(self, times: int = 3) -> None:
         """Until it was scraped so often again."""
         wanted = self.scrapes + times
-        await until(lambda: self.scrapes >= wanted)
+        await eventually(lambda: self.scrapes >= wanted)
 
     @property
     def attributes(self) -> AttributeMap:
@@ -126,14 +126,14 @@ async def test_an_extractor_that_fails_costs_its_own_attributes_until_it_is_well
         it.scraper.assign({"a": endpoint("a", port=9000)})
         await it.scraped()
         it.servers.answers["a"] = page(4)
-        await until(lambda: it.attributes.get(WAITING_QUEUE_SIZE) == 4.0)
+        await eventually(lambda: it.attributes.get(WAITING_QUEUE_SIZE) == 4.0)
         sample = it.attributes.sample(SIZE)
         assert sample is not None
         assert sample.value is None, "readers are told that it has none"
         assert it.failed("odd") > 1
         assert it.failed("metrics") == it.failed("core") == 0
         odd.fails_at = ""
-        await until(lambda: it.attributes.get(SIZE) == 2.0)
+        await eventually(lambda: it.attributes.get(SIZE) == 2.0)
         assert it.scraper.watched["a"].targets[0].up
 
 
@@ -192,7 +192,7 @@ async def test_a_source_that_fails_costs_what_it_brings_and_nobody_elses(fails_a
     good = Feed(MetricsSource("good", MetricsParameters(interval=0.002)), (CoreMetricsExtractor("core"),))
     async with world(both(Odd(), source), good) as it:
         await it.scraped()
-        await until(lambda: it.failed("bad") > 0)
+        await eventually(lambda: it.failed("bad") > 0)
         assert it.attributes.get(WAITING_QUEUE_SIZE) == 3.0
         bad, sound = it.scraper.watched["a"].targets
         assert sound.up
@@ -221,7 +221,7 @@ async def test_a_source_may_make_two_requests() -> None:
     core = CoreMetricsExtractor("core")
     async with world(Feed(TwoPages("two"), (core,))) as it:
         it.servers.answers["b"] = running
-        await until(lambda: it.attributes.get(RUNNING_REQUESTS_SIZE) == 7.0)
+        await eventually(lambda: it.attributes.get(RUNNING_REQUESTS_SIZE) == 7.0)
         assert it.attributes.get(WAITING_QUEUE_SIZE) == 3.0
         assert it.servers.asked[:2] == ["http://a:1/metrics", "http://b:1/metrics"]
 
@@ -303,6 +303,6 @@ async def test_an_endpoint_that_gives_no_answer_is_no_failure_of_its_source(
     async with world(Feed(Called(does), (Numbers("numbers"),))) as it:
         it.servers.timeout = 0.01
         (target,) = it.scraper.watched["a"].targets
-        await until(lambda: target.failures[kind] > 1)
+        await eventually(lambda: target.failures[kind] > 1)
         assert target.error == error
         assert it.failures.counts() == {}

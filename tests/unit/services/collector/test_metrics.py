@@ -14,8 +14,8 @@ from shared.bus.frame_sender import FrameSender
 from shared.plugin_failures import PluginFailures
 from shared.service.reload import Reloader, ReloadMetrics
 from tests.unit.services.collector.test_scraper import Servers, Watcher, endpoint, page, pipeline, refuse
-from tests.unit.services.collector.waiting import until
 from tests.unit.shared.bus.test_frame_sender import Recorder
+from tests.waiting import eventually
 
 OPERATIONS = Path(__file__).resolve().parents[4] / "docs" / "operations.md"
 
@@ -40,7 +40,7 @@ class Watching:
 
     async def scraped(self) -> None:
         self.scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        await until(lambda: self.watcher.count("a") >= 1 and self.scraper.failures[Failure.CONNECT] >= 1)
+        await eventually(lambda: self.watcher.count("a") >= 1 and self.scraper.failures[Failure.CONNECT] >= 1)
         self.time = time.monotonic()
 
     def text(self) -> str:

@@ -23,7 +23,7 @@ from services.collector.sources.metrics import MetricsParameters, MetricsSource
 from shared.attributes import GPU_UTILIZATION, REACHABLE, WAITING_QUEUE_SIZE, AttributeKey
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures
-from tests.unit.services.collector.waiting import until
+from tests.waiting import eventually
 
 Answer = Callable[[], Awaitable[bytes]]
 WAITS = "vllm:num_requests_waiting"
@@ -124,7 +124,7 @@ async def test_endpoints_are_scraped_again_and_again() -> None:
     servers.answers = {"a": page(3), "b": page(4)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        await until(lambda: watcher.count("a") >= 3 and watcher.count("b") >= 3)
+        await eventually(lambda: watcher.count("a") >= 3 and watcher.count("b") >= 3)
         assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 3.0
         assert scraper.watched["b"].attributes.get(WAITING_QUEUE_SIZE) == 4.0
         assert [changed for id, changed in watcher.told if id == "a"][:3] == [True, False, False]
@@ -137,7 +137,7 @@ async def test_an_endpoint_that_hangs_delays_no_other_and_is_not_asked_twice() -
     servers.answers = {"a": hang, "b": page(1)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        await until(lambda: watcher.count("b") >= 20)
+        await eventually(lambda: watcher.count("b") >= 20)
         assert servers.flying["a"] == 1
         assert servers.asked.count("http://a:8000/metrics") == 1
 
@@ -147,10 +147,10 @@ async def test_a_failure_costs_only_its_own_freshness() -> None:
     servers.answers = {"a": page(2), "b": page(1)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         servers.answers["a"] = refuse
         seen = watcher.count("b")
-        await until(lambda: scraper.failures[Failure.CONNECT] >= 2 and watcher.count("b") > seen)
+        await eventually(lambda: scraper.failures[Failure.CONNECT] >= 2 and watcher.count("b") > seen)
         (failed,) = scraper.watched["a"].targets
         assert not failed.up
         assert failed.error == "can't connect: refused"
@@ -161,7 +161,7 @@ async def test_a_failure_costs_only_its_own_freshness() -> None:
         assert described["a"]["sources"][0]["engine"] == "vllm"
         assert described["a"]["sources"][0]["error"] == "can't connect: refused"
         servers.answers["a"] = page(5)
-        await until(lambda: failed.up)
+        await eventually(lambda: failed.up)
         assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 5.0
         (recovered,) = scraper.describe()[0]["sources"]
         assert recovered["error"] is None
@@ -174,7 +174,7 @@ async def test_a_defect_in_a_plugin_costs_only_its_endpoint() -> None:
     servers.answers = {"a": crash, "b": page(1)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        await until(lambda: scraper.failures[Failure.INTERNAL] >= 1 and watcher.count("b") >= 1)
+        await eventually(lambda: scraper.failures[Failure.INTERNAL] >= 1 and watcher.count("b") >= 1)
         assert scraper.watched["a"].targets[0].error == "RuntimeError: a defect"
 
 
@@ -183,9 +183,9 @@ async def test_a_changed_address_takes_effect_at_once_and_ends_the_request_to_th
     servers.answers = {"old": hang, "new": page(7)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a", address="old")})
-        await until(lambda: servers.flying.get("old") == 1)
+        await eventually(lambda: servers.flying.get("old") == 1)
         scraper.assign({"a": endpoint("a", address="new")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         assert servers.cancelled == ["old"]
         assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 7.0
 
@@ -195,7 +195,7 @@ async def test_what_was_known_of_a_server_is_forgotten_with_its_port() -> None:
     servers.answers = {"a": page(7)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         scraper.assign({"a": endpoint("a", port=9000)})
         assert len(scraper.watched["a"].attributes) == 0
 
@@ -209,7 +209,7 @@ async def test_a_node_that_becomes_known_is_where_an_exporter_is_asked_from_then
         scraper.assign({"a": here})
         assert "the address of its node isn't known" in scraper.watched["a"].targets[0].error
         scraper.assign({"a": structs.replace(here, node_address="node")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         assert scraper.watched["a"].attributes.get(GPU_UTILIZATION) == 0.4
 
 
@@ -273,11 +273,11 @@ async def test_an_endpoint_that_is_taken_away_is_not_asked_any_more() -> None:
     servers.answers = {"a": page(7), "b": page(1)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         scraper.assign({"b": endpoint("b")})
         asked = servers.asked.count("http://a:8000/metrics")
         seen = watcher.count("b")
-        await until(lambda: watcher.count("b") >= seen + 5)
+        await eventually(lambda: watcher.count("b") >= seen + 5)
         assert servers.asked.count("http://a:8000/metrics") == asked
 
 
@@ -292,7 +292,7 @@ async def test_two_sources_ask_an_endpoint_independently_each_at_its_own_interva
     async with scraping(servers, both) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
         often, seldom, once = scraper.watched["a"].targets
-        await until(lambda: seldom.pages >= 3)
+        await eventually(lambda: seldom.pages >= 3)
         assert once.pages == 1
         assert often.pages > 2 * seldom.pages
         assert servers.asked.count("http://a:8000/once") == 1
@@ -303,7 +303,7 @@ async def test_an_endpoint_without_a_usable_address_says_so_and_leaves_the_other
     servers.answers = {"b": page(1)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a", metrics_host="[broken"), "b": endpoint("b")})
-        await until(lambda: watcher.count("b") >= 1)
+        await eventually(lambda: watcher.count("b") >= 1)
         (target,) = scraper.watched["a"].targets
         assert "is not an address" in target.error
         assert not target.up
@@ -324,10 +324,10 @@ async def test_another_pipeline_replaces_the_present_one() -> None:
     servers.answers = {"a": page(7)}
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a")})
-        await until(lambda: watcher.count("a") >= 1)
+        await eventually(lambda: watcher.count("a") >= 1)
         scraper.use(pipeline("other"))
         seen = watcher.count("a")
-        await until(lambda: watcher.count("a") > seen)
+        await eventually(lambda: watcher.count("a") > seen)
         assert [target.source.name for target in scraper.watched["a"].targets] == ["other"]
 
 
@@ -344,7 +344,7 @@ async def test_what_a_new_pipeline_doesnt_look_for_is_denied() -> None:
     one, two = (AttributeKey(WAITS, name, float) for name in ("one", "two"))
     async with scraping(servers, reading("one", "two")) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        await until(lambda: scraper.watched["a"].attributes.get(two) == 7.0)
+        await eventually(lambda: scraper.watched["a"].attributes.get(two) == 7.0)
         scraper.use(reading("one"))
         attributes = scraper.watched["a"].attributes
         sample = attributes.sample(two)
@@ -359,7 +359,7 @@ async def test_after_its_end_nothing_is_scraped() -> None:
     servers.answers = {"a": hang}
     async with scraping(servers) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        await until(lambda: servers.flying.get("a") == 1)
+        await eventually(lambda: servers.flying.get("a") == 1)
         await scraper.close()
         assert servers.flying["a"] == 0
         scraper.assign({"a": endpoint("a")})
@@ -372,15 +372,15 @@ async def test_a_server_that_refuses_is_reported_as_unreachable_until_it_brings_
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
         attributes = scraper.watched["a"].attributes
-        await until(lambda: attributes.get(REACHABLE) == 1.0)
+        await eventually(lambda: attributes.get(REACHABLE) == 1.0)
         servers.answers["a"] = refuse
-        await until(lambda: attributes.get(REACHABLE) == 0.0)
+        await eventually(lambda: attributes.get(REACHABLE) == 0.0)
         assert watcher.told[-1] == ("a", True), "pickers hear of it at once"
         sample = attributes.sample(REACHABLE)
         assert sample is not None
-        await until(lambda: attributes.sample(REACHABLE) != sample)  # every failed scrape confirms it
+        await eventually(lambda: attributes.sample(REACHABLE) != sample)  # every failed scrape confirms it
         servers.answers["a"] = page(1)
-        await until(lambda: attributes.get(REACHABLE) == 1.0)
+        await eventually(lambda: attributes.get(REACHABLE) == 1.0)
         assert scraper.watched["b"].attributes.get(REACHABLE) is None, "a server that answers with errors runs"
         assert len(scraper.watched["b"].attributes) == 0
 
@@ -392,9 +392,9 @@ async def test_an_exporter_beside_the_server_says_nothing_of_whether_that_is_rea
     async with scraping(servers, Pipeline((Feed(exporter, (DcgmExtractor("gpu"),)),), ("dcgm",))) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
         watched = scraper.watched["a"]
-        await until(lambda: watched.targets[0].pages >= 1)
+        await eventually(lambda: watched.targets[0].pages >= 1)
         servers.answers["a"] = refuse
-        await until(lambda: watched.targets[0].failures[Failure.CONNECT] >= 5)
+        await eventually(lambda: watched.targets[0].failures[Failure.CONNECT] >= 5)
         assert watched.attributes.get(REACHABLE) is None
 
 
@@ -403,10 +403,10 @@ async def test_another_pipeline_doesnt_make_an_unreachable_server_reachable_unle
     servers.answers = {"a": refuse}
     async with scraping(servers) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        await until(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
+        await eventually(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
         scraper.use(pipeline("another"))
         assert scraper.watched["a"].attributes.sample(REACHABLE) is None, "pickers keep what they were told"
-        await until(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
+        await eventually(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
         scraper.use(Pipeline((), ("nothing",)))
         denied = scraper.watched["a"].attributes.sample(REACHABLE)
         assert denied is not None

@@ -11,7 +11,7 @@ from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeMap
 from shared.bus import BusError
 from shared.bus.frame_columns import pack
 from shared.bus.frame_sender import CHANGES_PART, FrameSender, Outbox
-from tests.unit.services.collector.waiting import until
+from tests.waiting import eventually
 
 
 def test_the_first_change_makes_news_and_later_ones_join_it() -> None:
@@ -160,7 +160,7 @@ async def test_scrapes_without_a_change_are_confirmed_at_the_refresh_and_not_onl
     for _ in range(4):
         before = len(recorder.frames)
         sending.note("e0000", False)
-        await until(partial(_more_than, recorder, before))
+        await eventually(partial(_more_than, recorder, before))
     task.cancel()
     await asyncio.wait([task])
     assert {part for part, _ in recorder.frames} == {0}
@@ -222,9 +222,9 @@ async def test_changes_go_out_without_waiting_for_the_heartbeat() -> None:
     loop = asyncio.get_running_loop()
     sending = FrameSender(recorder, lambda: watched, gather=0.0, refresh=50.0, heartbeat=50.0, clock=loop.time)
     running = asyncio.create_task(sending.run())
-    await until(lambda: len(recorder.frames) == 1)
+    await eventually(lambda: len(recorder.frames) == 1)
     change(sending, watched, "e0000")
-    await until(lambda: len(recorder.frames) == 2)
+    await eventually(lambda: len(recorder.frames) == 2)
     running.cancel()
     assert recorder.frames[1] == (CHANGES_PART, ("e0000",))
     assert repr(sending).startswith("<FrameSender frames=2 dropped=0 <Outbox changes=0")

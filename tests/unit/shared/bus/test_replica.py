@@ -46,7 +46,7 @@ async def test_a_missing_bucket_is_waited_for_and_other_failures_are_warned_of_o
     with capture_logs() as logs:
         replica = Replica(bus, Subjects(), "default_p", lambda event: None, retry=0.001)
         await replica.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await bus.exhausted.wait()
         await replica.close()
     assert [(line["event"], line["log_level"], line["reason"]) for line in logs] == [

@@ -66,7 +66,7 @@ class Serving:
 
     async def exchange(self, number: int) -> Recorder:
         """The exchange of a stream, when it has ended."""
-        await asyncio.wait_for(self.exchanges[number].ended.wait(), 5)
+        await asyncio.wait_for(self.exchanges[number].ended.wait(), 60)
         await asyncio.sleep(0)
         return self.exchanges[number]
 
@@ -117,7 +117,7 @@ async def say(call: Any, message: Any) -> None:
 
 
 async def hear(call: Any) -> bytes:
-    data = await asyncio.wait_for(call.read(), 5)
+    data = await asyncio.wait_for(call.read(), 60)
     assert isinstance(data, bytes), data
     return data
 
@@ -264,7 +264,7 @@ async def test_a_stopping_server_takes_nothing_new_and_lets_open_streams_finish(
         assert [await hear(call), await hear(call)] == [RESPONSE_HEADERS_UNCHANGED, REQUEST_HEADERS_UNCHANGED]
         await call.done_writing()
         assert await call.code() is grpc.StatusCode.OK
-        await asyncio.wait_for(stopping, 5)
+        await asyncio.wait_for(stopping, 60)
         assert len(served.exchanges) == 1
         assert served.exchanges[0].ends == 1
 
@@ -273,7 +273,7 @@ async def test_a_stream_that_outlasts_the_grace_is_cancelled_and_ended() -> None
     async with serving() as served, stream(served.server.port) as call:
         await say(call, headers())
         await hear(call)
-        await asyncio.wait_for(served.server.stop(0.05), 5)
+        await asyncio.wait_for(served.server.stop(0.05), 60)
         assert (await served.exchange(0)).ends == 1
         assert served.server.open == 0
         assert served.ended("finished") == 1
@@ -296,10 +296,8 @@ async def test_a_taken_port_is_an_error_that_names_the_flag() -> None:
             await second.start()
 
 
-async def test_the_server_says_what_it_does() -> None:
-    assert repr(ExtProcServer(Recorder, registry=CollectorRegistry())) == "<ExtProcServer not started>"
+async def test_open_streams_are_counted() -> None:
     async with serving() as served, stream(served.server.port) as call:
         await say(call, headers())
         await hear(call)
-        assert repr(served.server) == f"<ExtProcServer on 127.0.0.1:{served.server.port}, 1 streams open>"
         assert served.registry.get_sample_value("pointsman_ext_proc_open_streams") == 1

@@ -29,20 +29,20 @@ class Client:
         self._watch = channel.unary_stream("/grpc.health.v1.Health/Watch", serialize, parse)
 
     async def check(self, name: str) -> str:
-        answer = await self._check(pb.HealthCheckRequest(service=name), timeout=5)
+        answer = await self._check(pb.HealthCheckRequest(service=name), timeout=60)
         return str(pb.HealthCheckResponse.ServingStatus.Name(answer.status))
 
     async def list(self) -> dict[str, str]:
-        answer = await self._list(pb.HealthListRequest(), timeout=5)
+        answer = await self._list(pb.HealthListRequest(), timeout=60)
         name = pb.HealthCheckResponse.ServingStatus.Name
         return {service: name(one.status) for service, one in answer.statuses.items()}
 
     def watch(self, name: str) -> Any:
-        return self._watch(pb.HealthCheckRequest(service=name), timeout=10)
+        return self._watch(pb.HealthCheckRequest(service=name), timeout=60)
 
     @staticmethod
     async def next(watch: Any) -> str:
-        answer = await asyncio.wait_for(watch.read(), 5)
+        answer = await asyncio.wait_for(watch.read(), 60)
         return str(pb.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 

@@ -81,7 +81,7 @@ class Peer:
 
     async def loaded(self) -> dict[str, Event]:
         """By origin, once everything that is required is known."""
-        return _by_origin(await asyncio.wait_for(self.source.load(), 5))
+        return _by_origin(await asyncio.wait_for(self.source.load(), 60))
 
     async def waits(self) -> bool:
         """Whether `load` waits for something."""
@@ -95,7 +95,7 @@ class Peer:
 
     async def changes(self) -> dict[str, Event]:
         """What is told of the last changes."""
-        return _by_origin(await asyncio.wait_for(self.source.changes(), 5))
+        return _by_origin(await asyncio.wait_for(self.source.changes(), 60))
 
 
 def _validate(configuration: Configuration) -> LoadedConfig:
@@ -282,7 +282,7 @@ async def test_what_holds_of_a_resource_that_goes_isnt_held_by_a_refused_one_of_
     peer.feeds.say(former, bad_pool(EXPERIMENTAL))
     assert await peer.changes() == {}
     peer.feeds.say(stable)
-    events = await asyncio.wait_for(peer.source.changes(), 5)
+    events = await asyncio.wait_for(peer.source.changes(), 60)
     assert [type(one) for one in events if one.origin == "InferencePool default/llama"] == [Removed, Rejected]
     assert endpoints({one.origin: one for one in events}[PODS]) == {}
 

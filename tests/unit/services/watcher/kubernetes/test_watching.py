@@ -708,20 +708,3 @@ async def test_leaving_closes_the_watch() -> None:
     async with peer.followed():
         assert peer.api.open == 1
     assert peer.api.open == 0
-
-
-async def test_repr_tells_how_it_goes() -> None:
-    peer = Peer()
-    assert repr(peer.watch) == "<Watch pods in namespace default: not in touch, never listed, 0 lists, 0 events>"
-    async with peer.followed():
-        peer.cluster.put("c")
-        await peer.api.idle()
-        assert repr(peer.watch) == "<Watch pods in namespace default: in touch, at 103, 1 lists, 1 events>"
-        down_until = peer.time.now + 60
-        peer.api.down = lambda: ConnectionFailed("Connection refused") if peer.time.now < down_until else None
-        peer.time.now += 1
-        peer.api.fail()
-        for _ in range(8):
-            await asyncio.sleep(0)
-        expected = "<Watch pods in namespace default: Connection refused, at 103, 1 lists, 1 events>"
-        assert repr(peer.watch) == expected

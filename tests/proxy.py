@@ -1,4 +1,4 @@
-"""What is between a watcher and the API server, and what that does to connections: resets them, or lets them rot.
+"""What is between a client and a server, and what that does to connections: resets them, holds them, lets them rot.
 
 It forwards bytes, so TLS goes through it: the server's certificate names an address, and no port.
 """
@@ -18,13 +18,14 @@ class Proxy:
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._swallows = False
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
         self.port = port
         self.cuts = 0
         """Connections that were reset."""
 
-    @property
-    def url(self) -> str:
-        return f"https://{LOOPBACK}:{self.port}"
+    def url(self, scheme: str) -> str:
+        return f"{scheme}://{LOOPBACK}:{self.port}"
 
     async def listen(self) -> None:
         """On a free port, or on the one that it had."""
@@ -55,6 +56,14 @@ class Proxy:
         """New connections work again. Those that were lost stay lost, as they do in a network."""
         self._swallows = False
 
+    def hold(self) -> None:
+        """Keep whatever comes, in both directions, and new connections, until `release`."""
+        self._goes_on.clear()
+
+    def release(self) -> None:
+        """Forward again, what was held first."""
+        self._goes_on.set()
+
     async def __aenter__(self) -> "Proxy":
         await self.listen()
         return self
@@ -66,7 +75,7 @@ class Proxy:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        connection = _Connection(reader, writer, self._swallows)
+        connection = _Connection(reader, writer, self._swallows, self._goes_on)
         self._connections.add(connection)
         self._tasks.add(task)
         try:
@@ -75,16 +84,15 @@ class Proxy:
             self._connections.discard(connection)
             self._tasks.discard(task)
 
-    def __repr__(self) -> str:
-        state = "refusing" if self._server is None else "swallowing" if self._swallows else "forwarding"
-        return f"<Proxy {self.port} to {self._target} {state}, {len(self._connections)} connections, {self.cuts} cut>"
-
 
 class _Connection:
     """One client's, with the one to the server that belongs to it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dead: bool) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dead: bool, goes_on: asyncio.Event
+    ) -> None:
         self.dead = dead
+        self._goes_on = goes_on
         self._reader = reader
         self._writer = writer
         self._work: asyncio.Future[tuple[None, None]] | None = None
@@ -113,6 +121,7 @@ class _Connection:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
+            await self._goes_on.wait()
             if not self.dead:
                 writer.write(data)
                 await writer.drain()

@@ -1,0 +1,96 @@
+"""What clients see behind a gateway, whose filter fails closed, when a process is stopped or killed, or hangs."""
+
+import time
+from collections.abc import Sequence
+
+import httpx
+import pytest
+
+from pointsman.local.services import Picker
+from pointsman.local.stack import LocalStack
+from tests.faults.system.conftest import LEADER, Signal, missed, no_request_fails, settled
+from tests.faults.system.load import ENOUGH, Load
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.mark.parametrize(("signal", "names"), [("SIGKILL", (LEADER, "nats")), ("SIGTERM", ("picker-1",))])
+async def test_no_request_fails(gateway: LocalStack, signal: Signal, names: Sequence[str]) -> None:
+    await no_request_fails(gateway, signal, names)
+
+
+async def test_a_killed_picker_costs_only_its_open_streams(gateway: LocalStack) -> None:
+    victim, survivor = gateway.pickers
+    async with Load(gateway.url) as load:
+        await load.goes_on()
+        await victim.kill()
+        killed = time.monotonic()
+        await missed(gateway, victim)
+        await load.goes_on()
+        await victim.start()
+        await load.goes_on()
+    assert all(one.started <= killed for one in load.failures), load.failures[:5]
+    await _only_of_the_other(survivor, load)
+    await settled(gateway)
+
+
+async def test_a_hanging_picker_costs_requests_only_until_the_gateway_notices(gateway: LocalStack) -> None:
+    survivor, victim = gateway.pickers
+    async with Load(gateway.url) as load:
+        await load.goes_on()
+        victim.pause()
+        await eventually(lambda: _unhealthy(gateway), "Envoy's health checks fail")
+        noticed = time.monotonic()
+        await load.goes_on(3 * load.workers)
+        victim.resume()
+        await load.goes_on()
+    assert all(one.started <= noticed for one in load.failures), load.failures[:5]
+    await _only_of_the_other(survivor, load)
+    await settled(gateway)
+
+
+async def test_a_model_server_is_taken_out_before_it_stops(gateway: LocalStack) -> None:
+    """A gateway's destination has no fallback: a server leaves the endpoints first, as a pod that isn't ready does."""
+    leaving, *staying = gateway.simulators
+
+    async def known() -> bool:
+        return all([len((await picker.state())["endpoints"]) == len(staying) for picker in gateway.pickers])
+
+    async with Load(gateway.url) as load:
+        await load.goes_on()
+        gateway.write_endpoints(staying)
+        await eventually(known, "the pickers know")
+        await load.goes_on()  # what was picked before has ended
+        await leaving.stop()
+        await load.goes_on()
+        await leaving.start()
+        gateway.write_endpoints()
+        await load.goes_on()
+    assert not load.failures, load.failures[:5]
+    await settled(gateway)
+
+
+async def _unhealthy(stack: LocalStack) -> bool:
+    """Whether Envoy knows that a picker doesn't answer."""
+    assert stack.envoy is not None
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.get(f"{stack.envoy.admin_url}/clusters?format=json")
+    (pickers,) = (one for one in answer.json()["cluster_statuses"] if one["name"] == "pickers")
+    return any("failed_active_health_check" in one["health_status"] for one in pickers["host_statuses"])
+
+
+async def _only_of_the_other(survivor: Picker, load: Load) -> None:
+    """All that the picker which went on has decided was answered; and it decided, so that this says something."""
+    failed = [one for one in load.failures if await _has_decided(survivor, one.request_id)]
+    assert not failed, failed[:5]
+    lately = (await survivor.get("/debug/decisions?limit=1000")).json()["decisions"]
+    assert len({one["request_id"] for one in lately} & set(load.request_ids)) >= ENOUGH
+
+
+async def _has_decided(picker: Picker, request_id: str) -> bool:
+    try:
+        await picker.get(f"/debug/decisions/{request_id}")
+    except httpx.HTTPStatusError:
+        return False
+    return True

@@ -1,0 +1,217 @@
+"""What clients see behind our Envoy when a process is stopped, killed, or there and silent, or when the configuration
+changes: nothing."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import httpx
+import pytest
+
+from pointsman.local.services import ServiceProcess
+from pointsman.local.stack import LocalStack
+from tests.faults.system.conftest import LEADER, Signal, no_request_fails, settled
+from tests.faults.system.load import Load
+from tests.protocol.system.conftest import CONFIGURATION
+from tests.soak.promises import VIEW_RIGHT_AGAIN, measured, soaking
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GOOD = CONFIGURATION.format(endpoints=3)
+BAD = (
+    GOOD.replace("queue-scorer, weight", "no-such-scorer, weight"),
+    GOOD.replace("schedulingProfiles:", "schedulingProfile:"),
+    GOOD.replace("weight: 3", "weight: heavy"),
+    GOOD + "\nplugins: [}",
+    "- not\n- a mapping\n",
+)
+RELOADS = 20 if soaking() else 8
+"""Every fourth is a bad one."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("signal", "names"),
+    [
+        ("SIGKILL", ("picker-1", "collector-1", LEADER, "nats")),
+        ("SIGTERM", ("picker-1", "collector-1", LEADER, "nats", "model-1")),
+    ],
+)
+async def test_no_request_fails(ours: LocalStack, signal: Signal, names: Sequence[str]) -> None:
+    await no_request_fails(ours, signal, names)
+
+
+async def test_a_hanging_picker_costs_no_request(ours: LocalStack) -> None:
+    picker, other = ours["picker-2"], ours.pickers[0]
+
+    async def alone() -> bool:
+        return not (await other.state())["peers"]
+
+    async with Load(ours.url) as load:
+        await load.goes_on()
+        picker.pause()
+        await eventually(alone, "its load has expired")
+        await load.goes_on(3 * load.workers)
+        picker.resume()
+        await load.goes_on()
+    assert not load.failures, load.failures[:5]
+    await settled(ours)
+
+
+async def test_with_all_pickers_gone_requests_are_routed_all_the_same(ours: LocalStack) -> None:
+    for picker in ours.pickers:
+        await picker.kill()
+    async with Load(ours.url) as load:
+        await eventually(lambda: set(load.served) == {"model-1", "model-2", "model-3"}, lambda: load.served)
+    assert not load.failures, load.failures[:5]
+    await asyncio.gather(*(picker.start() for picker in ours.pickers))
+    await settled(ours)
+
+
+async def test_a_dead_model_server_costs_only_the_answers_that_it_had_begun(ours: LocalStack) -> None:
+    """What it hadn't answered yet is retried at a fallback; a response that has begun can't be taken back."""
+    async with Load(ours.url) as load:
+        await load.goes_on()
+        await ours["model-2"].kill()
+        killed = time.monotonic()
+        await load.goes_on()
+        await ours["model-2"].start()
+        await load.goes_on()
+    assert all(one.started <= killed and "stream=True" in one.what for one in load.failures), load.failures[:5]
+    await settled(ours)
+
+
+async def test_a_picker_that_starts_without_nats_is_not_ready_and_says_why(ours: LocalStack) -> None:
+    await ours.nats.kill()
+    picker = ours.pickers[0]
+    await picker.kill()
+    await picker.start(wait=False)
+
+    async def said() -> bool:
+        try:
+            async with httpx.AsyncClient(trust_env=False) as client:
+                answer = await client.get(f"{picker.url}/readyz")
+        except httpx.HTTPError:
+            return False
+        assert answer.status_code == 503
+        return "NATS" in answer.json()["reasons"].get("view", "")
+
+    await eventually(said, "the reason")
+    async with Load(ours.url) as load:  # the other picker goes on from what it knows
+        await load.goes_on()
+    assert not load.failures, load.failures[:5]
+    await ours.nats.start()
+    await picker.wait_ready()
+    await settled(ours)
+
+
+@pytest.mark.soak
+async def test_a_wiped_nats_is_filled_again_by_the_owners(ours: LocalStack) -> None:
+    async with Load(ours.url) as load:
+        await ours.nats.kill()
+        ours.nats.wipe()
+        await ours.nats.start()
+        back = time.monotonic()
+
+        async def right() -> bool:
+            """Heard, and complete, since NATS is back."""
+            views = [(await picker.state())["view"] for picker in ours.pickers]
+            return all(
+                view["synced"] and view["age"] is not None and view["age"] < time.monotonic() - back for view in views
+            )
+
+        await eventually(right, "the views")
+        measured(VIEW_RIGHT_AGAIN, time.monotonic() - back)
+        await load.goes_on()
+    assert not load.failures, load.failures[:5]
+    await settled(ours)
+
+
+# Configurations that change under load
+
+
+async def blocks(ours: LocalStack) -> list[float]:
+    """How many prefix blocks each picker knows, over all endpoints."""
+    states = [await picker.state() for picker in ours.pickers]
+    return [sum(one["prefix_blocks"] for one in state["endpoints"]) for state in states]
+
+
+async def taken(ours: LocalStack) -> list[float]:
+    """How many configurations each picker has taken from the bus."""
+    return [await counted(picker, 'pointsman_picker_config_loads_total{result="taken"}') for picker in ours.pickers]
+
+
+async def counted(process: ServiceProcess, series: str) -> float:
+    """The value of a series; 0 while there is none."""
+    lines = (await process.get("/metrics")).text.splitlines()
+    return sum(float(line.removeprefix(series)) for line in lines if line.startswith(f"{series} "))
+
+
+async def grows(what: Callable[[], Awaitable[list[float]]], before: list[float]) -> None:
+    """Wait until every number is above what it was."""
+
+    async def is_so() -> bool:
+        now = await what()
+        assert all(new > old for old, new in zip(before, now, strict=True)), (before, now)
+        return True
+
+    await eventually(is_so)
+
+
+async def reconfigure(ours: LocalStack, text: str) -> None:
+    """Another configuration, which the pickers take."""
+    before = await taken(ours)
+    ours.write_configuration(text)
+    await grows(lambda: taken(ours), before)
+
+
+def variant(number: int) -> str:
+    """A good configuration that differs from the one before."""
+    return GOOD.replace("weight: 3", f"weight: {3 + number % 7 / 100}")
+
+
+async def told(ours: LocalStack, *, amiss: bool) -> dict[str, str]:
+    """The notes of the watcher's readiness, once there are any, or none."""
+    notes: dict[str, str] = {}
+
+    async def is_so() -> bool:
+        nonlocal notes
+        notes = (await ours.watchers[0].get("/readyz")).json()["notes"]
+        return bool(notes) is amiss
+
+    await eventually(is_so, lambda: f"the notes are {notes}")
+    return notes
+
+
+@pytest.mark.soak
+async def test_reloads_under_load_lose_no_request_and_no_prefix(ours: LocalStack) -> None:
+    async def rejected() -> list[float]:
+        return [await counted(one, "pointsman_watcher_rejections_total") for one in ours.watchers]
+
+    async with Load(ours.url) as load:
+        await load.goes_on()
+        await grows(lambda: blocks(ours), [0, 0])
+        for number in range(RELOADS):
+            if number % 4 == 3:
+                before = await rejected()
+                ours.write_configuration(BAD[number // 4])
+                await grows(rejected, before)
+            else:
+                known = await blocks(ours)
+                await reconfigure(ours, variant(number))
+                assert all(now >= before for before, now in zip(known, await blocks(ours), strict=True)), known
+            await load.goes_on()
+    assert not load.failures, load.failures[:5]
+    await settled(ours)
+
+
+async def test_a_bad_configuration_changes_nothing_and_is_told_until_it_is_mended(ours: LocalStack) -> None:
+    await reconfigure(ours, variant(9))
+    before = [(await picker.state())["config"] for picker in ours.pickers]
+    ours.write_configuration(BAD[0])
+    notes = await told(ours, amiss=True)
+    assert "'no-such-scorer' is no plugin's name" in " ".join(notes.values()), notes
+    assert [(await picker.state())["config"] for picker in ours.pickers] == before
+    ours.write_configuration(GOOD)
+    await told(ours, amiss=False)

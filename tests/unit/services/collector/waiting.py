@@ -1,11 +1,10 @@
 """Waiting for what other tasks do."""
 
-import asyncio
 from collections.abc import Callable
 
+from tests.waiting import eventually
 
-async def until(condition: Callable[[], bool], within: float = 10.0) -> None:
-    """Let other tasks work until the condition holds. Raises TimeoutError when it never does."""
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.001)
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let other tasks work until the condition holds."""
+    await eventually(condition, step=0.001)

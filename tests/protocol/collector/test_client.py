@@ -8,7 +8,7 @@ from yarl import URL
 
 from services.collector.http import client as http_client
 from services.collector.http.client import KEPT, Client, Failure, ScrapeError
-from tests.unit.services.collector.waiting import until
+from tests.waiting import eventually
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 
@@ -108,7 +108,7 @@ async def test_connections_that_nobody_uses_are_closed_also_when_nobody_asks_any
     """The last endpoints of a pool are gone."""
     monkeypatch.setattr(http_client, "KEPT", 0.02)
     await client.get(server.url(), True)
-    await until(lambda: repr(client) == "<Client open, 0 connections in use, 0 idle>")
+    await eventually(lambda: repr(client) == "<Client open, 0 connections in use, 0 idle>")
 
 
 async def test_an_answer_too_late_fails_and_its_connection_is_not_used_again() -> None:
@@ -117,7 +117,7 @@ async def test_an_answer_too_late_fails_and_its_connection_is_not_used_again() -
     async with Server(per_connection=0) as silent:
         with pytest.raises(ScrapeError, match="no complete answer within 100ms") as raised:
             await client.get(silent.url(), True)
-        await until(lambda: silent.connections == 1)
+        await eventually(lambda: silent.connections == 1)
         assert raised.value.kind is Failure.TIMEOUT
         assert repr(client) == "<Client open, 0 connections in use, 0 idle>"
         await client.close()

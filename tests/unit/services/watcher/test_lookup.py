@@ -89,10 +89,8 @@ async def test_names_that_are_new_are_looked_up_without_waiting() -> None:
     await asyncio.sleep(0)
     dns.answers["a"] = ["10.0.0.1"]
     resolver.follow([Endpoint(id="default/a", name="a", address="", host="a", port=80)])
-    async with asyncio.timeout(5):
-        await changed.wait()
+    await changed.wait()
     running.cancel()
-    assert repr(resolver).startswith("<Resolver <Names 1, 0 unresolved> by ")
 
 
 async def test_a_look_up_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.collector.assignment import assigned, owner
@@ -37,12 +37,14 @@ names = st.lists(st.text(min_size=1, max_size=8), unique=True, min_size=1, max_s
 some_endpoints = st.lists(st.text(min_size=1, max_size=8), unique=True, max_size=30)
 
 
+@settings(max_examples=30)
 @given(names, st.text(min_size=1, max_size=8), some_endpoints)
 def test_a_collector_that_joins_only_takes(collectors: list[str], joining: str, endpoints: list[str]) -> None:
     for endpoint in endpoints:
         assert owner(endpoint, [*collectors, joining]) in {owner(endpoint, collectors), joining}
 
 
+@settings(max_examples=30)
 @given(names, some_endpoints, st.data())
 def test_a_collector_that_leaves_only_gives(collectors: list[str], endpoints: list[str], data: st.DataObject) -> None:
     leaving = data.draw(st.sampled_from(collectors))
@@ -53,6 +55,7 @@ def test_a_collector_that_leaves_only_gives(collectors: list[str], endpoints: li
             assert owner(endpoint, rest) == before
 
 
+@settings(max_examples=30)
 @given(names, some_endpoints, st.randoms())
 def test_all_collectors_agree_whatever_the_order(collectors: list[str], endpoints: list[str], random: Random) -> None:
     shuffled = list(collectors)

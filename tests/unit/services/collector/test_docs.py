@@ -4,47 +4,19 @@ import re
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from services.collector.engines.configs import CustomMetricConfig, EngineConfig
 from services.collector.engines.known import BUILT_IN
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
-from services.collector.pipeline import build
-from services.collector.plugins import PLUGINS
 from services.collector.settings import CollectorSettings
-from shared.config import load
-from shared.plugin import Plugin, Registry, Stability
+from shared.plugin import Plugin
 from shared.service import describe
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "plugins"
-SECTIONS = ["What it does", "Formula", "Inputs", "Parameters", "Example"]
-OWN = [kind for kind in PLUGINS if not kind.TIERS]
-"""Those that only a collector runs; tests/unit/docs has the rest."""
 
 
 def page(kind: type[Plugin]) -> str:
     return (DOCS / f"{kind.TYPE}.md").read_text()
-
-
-@pytest.mark.parametrize("kind", OWN)
-def test_a_plugins_page_has_the_sections_of_every_page(kind: type[Plugin]) -> None:
-    assert re.findall(r"^## (.+)$", page(kind), re.MULTILINE) == SECTIONS
-    assert page(kind).startswith(f"# {kind.TYPE}\n")
-
-
-@pytest.mark.parametrize("kind", OWN)
-def test_a_plugins_page_names_every_parameter(kind: type[Plugin]) -> None:
-    text = page(kind)
-    for field in msgspec.structs.fields(kind.Parameters):
-        assert f"`{field.encode_name}`" in text, field.encode_name
-
-
-@pytest.mark.parametrize("kind", OWN)
-def test_the_example_of_a_plugins_page_can_be_run(kind: type[Plugin]) -> None:
-    (example,) = re.findall(r"```yaml\n(.+?)```", page(kind), re.DOTALL)
-    alpha = kind.STABILITY is Stability.ALPHA
-    feeds = build(load(example, Registry.installed(), allow_experimental=alpha)).feeds
-    assert any(isinstance(one, kind) for feed in feeds for one in (feed.source, *feed.extractors))
 
 
 def test_the_table_of_engines_is_the_built_in_one() -> None:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,8 +15,6 @@ from shared.service.reload import Reloader, ReloadMetrics
 from tests.unit.services.collector.test_scraper import Servers, Watcher, endpoint, page, pipeline, refuse
 from tests.unit.shared.bus.test_frame_sender import Recorder
 from tests.waiting import eventually
-
-OPERATIONS = Path(__file__).resolve().parents[4] / "docs" / "operations.md"
 
 
 class Watching:
@@ -108,11 +105,3 @@ async def test_attributes_are_counted_by_outcome_over_all_endpoints(watching: Wa
     assert endpoints("WaitingQueueSize", "unknown") == 1
     assert endpoints("RunningRequestsSize", "absent") == 1
     assert endpoints("RunningRequestsSize", "found") == 0
-
-
-async def test_every_metric_is_documented(watching: Watching) -> None:
-    await watching.scraped()
-    documented = OPERATIONS.read_text(encoding="utf-8")
-    names = {f"{one.name}_total" if one.type == "counter" else one.name for one in watching.registry.collect()}
-    assert len(names) > 15
-    assert not {name for name in names if f"`{name}`" not in documented and f"`{name}{{" not in documented}

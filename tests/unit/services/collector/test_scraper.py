@@ -129,7 +129,6 @@ async def test_endpoints_are_scraped_again_and_again() -> None:
         assert scraper.watched["b"].attributes.get(WAITING_QUEUE_SIZE) == 4.0
         assert [changed for id, changed in watcher.told if id == "a"][:3] == [True, False, False]
         assert servers.most_flying == 1
-        assert repr(scraper).startswith("<Scraper 2 endpoints, 2 of 2 targets up")
 
 
 async def test_an_endpoint_that_hangs_delays_no_other_and_is_not_asked_twice() -> None:
@@ -213,17 +212,6 @@ async def test_a_node_that_becomes_known_is_where_an_exporter_is_asked_from_then
         assert scraper.watched["a"].attributes.get(GPU_UTILIZATION) == 0.4
 
 
-async def test_an_assignment_that_changes_nothing_for_an_endpoint_leaves_it_alone() -> None:
-    servers = Servers()
-    servers.answers = {"a": page(7), "b": page(1)}
-    async with scraping(servers) as (scraper, _):
-        scraper.assign({"a": endpoint("a")})
-        before = scraper.watched["a"]
-        scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        assert scraper.watched["a"] is before
-        assert list(scraper.watched) == ["a", "b"]
-
-
 async def test_a_label_that_nobody_goes_by_changes_nothing_that_is_known() -> None:
     servers = Servers()
     servers.answers = {"a": page(7)}
@@ -292,9 +280,8 @@ async def test_two_sources_ask_an_endpoint_independently_each_at_its_own_interva
     async with scraping(servers, both) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
         often, seldom, once = scraper.watched["a"].targets
-        await eventually(lambda: seldom.pages >= 3)
+        await eventually(lambda: seldom.pages >= 3 and often.pages > 2 * seldom.pages)
         assert once.pages == 1
-        assert often.pages > 2 * seldom.pages
         assert servers.asked.count("http://a:8000/once") == 1
 
 

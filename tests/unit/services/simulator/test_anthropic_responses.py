@@ -31,25 +31,6 @@ def body(call: Call, cached: int = 0) -> Any:
     return json.loads(whole(call, 12, {call.choices[0].work.id: end(call, cached)}))
 
 
-def test_a_whole_message() -> None:
-    call = message()
-    assert body(call) == {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "m",
-        "content": [{"type": "text", "text": call.choices[0].text}],
-        "stop_reason": "max_tokens",
-        "stop_sequence": None,
-        "usage": {
-            "input_tokens": call.choices[0].work.prompt.tokens,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-            "output_tokens": 3,
-        },
-    }
-
-
 def test_cached_tokens_are_no_input_tokens() -> None:
     call = message()
     usage = body(call, cached=4)["usage"]
@@ -102,14 +83,6 @@ def test_an_answer_without_text_has_no_block() -> None:
     stream = MessageEvents(call, 12)
     told = events((stream.of(end(call)) + stream.end()).removesuffix(DONE))
     assert [event["type"] for event in told] == ["message_start", "message_delta", "message_stop"]
-
-
-def test_a_stream_says_how_far_it_is() -> None:
-    call = message()
-    stream = MessageEvents(call, 12)
-    assert repr(stream) == "<MessageEvents of msg_1, 0 tokens, not ended>"
-    stream.of(end(call))
-    assert repr(stream) == "<MessageEvents of msg_1, 3 tokens, ended>"
 
 
 def test_an_error_has_the_apis_type_for_its_status() -> None:

@@ -91,12 +91,6 @@ class Anything(RuleBasedStateMachine):
         assert 0 <= cache.used <= cache.used + cache.cached <= cache.total
         assert 0 <= state.running <= 3
         assert len(self.engine.adapters.loaded) <= 2
-        held = sum(one.blocks for one in self.engine._running.values())
-        private = sum(one.blocks - len(one.held) for one in self.engine._running.values())
-        assert cache._private == private
-        assert cache.used <= held
-        for one in self.engine._running.values():
-            assert 0 <= len(one.held) <= one.blocks
 
     def teardown(self) -> None:
         self.collect(run_out(self.engine))
@@ -107,7 +101,7 @@ class Anything(RuleBasedStateMachine):
             assert progress.tokens == self.submitted[id].output_tokens
 
 
-Anything.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+Anything.TestCase.settings = hypothesis_settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestAnything = Anything.TestCase
 
 
@@ -154,7 +148,7 @@ SHARING = [
 
 @given(plan=plans, ticks=st.lists(st.integers(0, 3000 * MS), max_size=60))
 @example(plan=SHARING, ticks=[1244 * MS])
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=80, deadline=None)
 def test_it_does_not_matter_how_often_the_engine_is_asked(
     plan: list[tuple[int, int, int, str, str, bool]], ticks: list[int]
 ) -> None:

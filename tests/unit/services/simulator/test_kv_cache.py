@@ -50,20 +50,3 @@ def test_the_end_of_a_prefix_is_evicted_before_its_beginning() -> None:
     cache.release([1, 2, 3], 0)
     cache.grow(1)
     assert cache.match([1, 2, 3]) == 2
-
-
-def test_usage_counts_what_is_held_only() -> None:
-    cache = KvCache(4)
-    cache.grow(2)
-    cache.publish([1])
-    assert cache.usage == 0.5
-    cache.release([1], 1)
-    assert cache.usage == 0
-
-
-def test_repr_tells_where_the_blocks_are() -> None:
-    cache = KvCache(4)
-    cache.grow(2)
-    cache.publish([1])
-    cache.release([1], 0)
-    assert repr(cache) == "<KvCache 1 used, 1 cached, 2 free of 4>"

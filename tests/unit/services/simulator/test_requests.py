@@ -95,19 +95,6 @@ def test_an_adapter_is_asked_for_by_its_name() -> None:
     assert chat(model="other").choices[0].work.adapter == ""
 
 
-def test_streams_and_their_usage_are_asked_for() -> None:
-    assert not chat().stream
-    call = chat(stream=True, stream_options={"include_usage": True})
-    assert call.stream
-    assert call.include_usage
-    assert call.choices[0].work.stream
-
-
-def test_an_embedding_makes_no_tokens() -> None:
-    call = embedding(encoding_format="base64", dimensions=8)
-    assert (call.base64, call.dimensions, call.choices[0].work.output_tokens) == (True, 8, 0)
-
-
 @pytest.mark.parametrize(
     ("make", "given", "status", "param", "message"),
     [

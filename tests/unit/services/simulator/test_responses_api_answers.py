@@ -94,11 +94,3 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
     assert {event["item_id"] for event in told[3:9]} == {told[2]["item"]["id"]} == {"msg_1"}
     assert told[-1]["response"] == json.loads(whole(call, 12, {call.choices[0].work.id: end(call, 2)}, asked))
     assert told[-1]["response"]["output"] == [told[-2]["item"]]
-
-
-def test_a_stream_says_how_far_it_is() -> None:
-    call, asked = response()
-    stream = ResponseEvents(call, 12, asked)
-    assert repr(stream) == "<ResponseEvents of resp_1, 0 tokens, not ended>"
-    stream.of(end(call))
-    assert repr(stream) == "<ResponseEvents of resp_1, 3 tokens, ended>"

@@ -100,10 +100,6 @@ def test_an_answer_is_cut_at_its_limit_or_ends_by_itself() -> None:
     assert response(ignore_eos=True, max_output_tokens=400).choices[0].work.output_tokens == 400
 
 
-def test_an_adapter_may_be_asked_for() -> None:
-    assert response(model="tuned").choices[0].work.adapter == "tuned"
-
-
 @pytest.mark.parametrize(
     ("given", "status", "says"),
     [

@@ -4,7 +4,7 @@ import pytest
 
 from services.simulator.settings import EngineType, SimulatorSettings
 from shared.config.problems import Invalid
-from shared.service import describe, parse
+from shared.service import parse
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,6 @@ def test_everything_wrong_is_reported_at_once() -> None:
     with pytest.raises(Invalid) as caught:
         parse(SimulatorSettings, ["--slots", "0", "--engine", "vlm", "--speed=-1"], {}, "test")
     assert {problem.path for problem in caught.value.problems} == {"--slots", "--engine", "--speed"}
-
-
-def test_every_setting_is_described() -> None:
-    assert all(description for _, _, _, description in describe(SimulatorSettings))
 
 
 def test_the_context_is_what_the_cache_holds_unless_it_is_given() -> None:

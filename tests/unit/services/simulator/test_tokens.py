@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.simulator import tokens
@@ -13,14 +13,11 @@ def test_four_bytes_are_a_token(text: str, count: int) -> None:
     assert tokens.from_text(text).tokens == count
 
 
-def test_token_ids_are_a_token_each() -> None:
+def test_token_ids_are_a_token_each_and_one_that_does_not_fit_is_named() -> None:
     assert tokens.from_ids([0, 1, 2**32 - 1]).tokens == 3
-
-
-@pytest.mark.parametrize("bad", [-1, 2**32])
-def test_a_token_id_that_does_not_fit_is_named(bad: int) -> None:
-    with pytest.raises(ValueError, match=f"^{bad} is not a token id"):
-        tokens.from_ids([1, bad])
+    for bad in (-1, 2**32):
+        with pytest.raises(ValueError, match=f"^{bad} is not a token id"):
+            tokens.from_ids([1, bad])
 
 
 def test_a_lone_surrogate_is_a_character_too() -> None:
@@ -34,12 +31,6 @@ def test_a_chat_is_laid_out_turn_by_turn() -> None:
     )
 
 
-def test_a_longer_chat_begins_like_the_one_before() -> None:
-    first = tokens.from_messages([Message("user", "Hi")])
-    second = tokens.from_messages([Message("user", "Hi"), Message("assistant", "Yes"), Message("user", "So?")])
-    assert second.data.startswith(first.data)
-
-
 def test_different_images_are_different_tokens() -> None:
     def image(url: str) -> Prompt:
         return tokens.from_messages([Message("user", [{"type": "image_url", "image_url": {"url": url}}])])
@@ -49,11 +40,7 @@ def test_different_images_are_different_tokens() -> None:
     assert image("a").tokens == image("a" * 10_000).tokens
 
 
-def test_tools_are_a_part_of_the_prompt() -> None:
-    messages = [Message("user", "Hi")]
-    assert tokens.from_messages(messages, [{"type": "function"}]).tokens > tokens.from_messages(messages).tokens
-
-
+@settings(max_examples=30)
 @given(data=st.binary(max_size=300), more=st.binary(max_size=100), block=st.integers(1, 5))
 def test_blocks_of_a_prefix_are_the_blocks_of_the_whole(data: bytes, more: bytes, block: int) -> None:
     prefix, whole = list(block_hashes(data, block, 0)), list(block_hashes(data + more, block, 0))
@@ -75,9 +62,9 @@ def test_an_answer_has_four_bytes_a_token_and_depends_on_its_mark() -> None:
     assert tokens.answer_bytes(7, 100) == tokens.answer_bytes(7, 100)
     assert tokens.answer_bytes(7, 100) != tokens.answer_bytes(8, 100)
     assert tokens.answer_bytes(7, 50) == tokens.answer_bytes(7, 100)[:200]
-    assert all(len(piece) == 4 for piece in tokens._PIECES)
 
 
+@settings(max_examples=30)
 @given(mark=st.integers(0, 2**64 - 1), mean=st.integers(1, 1000))
 def test_an_answer_is_half_to_one_and_a_half_of_the_mean(mark: int, mean: int) -> None:
     assert max(1, mean // 2) <= tokens.answer_length(mark, mean) <= max(1, mean + mean // 2)

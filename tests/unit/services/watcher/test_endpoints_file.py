@@ -1,9 +1,10 @@
 """The `endpoints` list."""
 
 import json
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.watcher.documents import Documents, read_documents
@@ -38,15 +39,6 @@ def test_an_entry_of_the_original_is_an_endpoint() -> None:
     )
 
 
-def test_the_namespace_is_default_unless_given() -> None:
-    assert one("{name: a, address: 10.0.0.1, port: 1}").id == "default/a"
-
-
-def test_json_is_read_too() -> None:
-    text = json.dumps({"endpoints": [{"name": "a", "address": "10.0.0.1", "port": "8000"}]})
-    assert read(text).endpoints == (Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000),)
-
-
 def test_a_port_may_be_a_number_or_a_string() -> None:
     assert one("{name: a, address: 10.0.0.1, port: 8000}") == one('{name: a, address: 10.0.0.1, port: "8000"}')
 
@@ -77,28 +69,16 @@ def test_a_host_name_waits_for_its_address(written: str, host: str) -> None:
 
 def test_the_metrics_page_can_be_elsewhere() -> None:
     assert one('{name: a, address: 10.0.0.1, port: 80, metricsHost: "10.0.0.1:9100"}').metrics_host == "10.0.0.1:9100"
-
-
-def test_without_a_metrics_host_the_metrics_are_on_the_serving_port() -> None:
     assert one("{name: a, address: 10.0.0.1, port: 80}").metrics_host == ""
 
 
-def test_an_empty_list_means_no_endpoints() -> None:
-    assert read("endpoints: []").endpoints == ()
+@pytest.mark.parametrize("text", ["endpoints: []", "endpoints:\n"])
+def test_an_empty_list_means_no_endpoints(text: str) -> None:
+    assert read(text).endpoints == ()
 
 
-def test_a_list_that_a_template_left_empty_means_no_endpoints() -> None:
-    assert read("endpoints:\n").endpoints == ()
-
-
-def test_a_null_is_a_field_that_is_not_given() -> None:
+def test_a_null_is_a_field_that_is_not_given_and_a_label_without_a_value_is_empty() -> None:
     assert one("{name: a, address: 10.0.0.1, port: 80, labels: null, namespace: null}").id == "default/a"
-    assert errors("endpoints:\n- {name: null, address: 10.0.0.1, port: 80}\n") == [
-        "endpoints[0].name: required, and missing (line 2)"
-    ]
-
-
-def test_a_label_without_a_value_is_empty() -> None:
     assert one("{name: a, address: 10.0.0.1, port: 80, labels: {spot: }}").labels == {"spot": ""}
 
 
@@ -119,133 +99,49 @@ def test_two_entries_for_one_server_are_pointed_out() -> None:
     assert problems.errors == []
 
 
-ENTRY = "name: a\n  address: 10.0.0.1\n  port: 80\n"
-
-BAD_ENTRIES = [
-    ("- {address: 10.0.0.1, port: 80}", ["endpoints[0].name: required, and missing (line 2)"]),
-    ("- {name: a, port: 80}", ["endpoints[0].address: required, and missing (line 2)"]),
-    ("- {name: a, address: 10.0.0.1}", ["endpoints[0].port: required, and missing (line 2)"]),
-    ("- {name: '', address: 10.0.0.1, port: 80}", ["endpoints[0].name: '' is empty (line 2)"]),
-    (
-        "- {name: 7, address: 10.0.0.1, port: 80}",
-        ["endpoints[0].name: 7 is a number; a string is expected (line 2)"],
-    ),
-    (
-        "- {name: a/b, address: 10.0.0.1, port: 80}",
-        ["endpoints[0].name: 'a/b' can't be part of an id: no spaces, no slashes, at most 253 long (line 2)"],
-    ),
-    (
-        "- {name: a, namespace: 'b c', address: 10.0.0.1, port: 80}",
-        ["endpoints[0].namespace: 'b c' can't be part of an id: no spaces, no slashes, at most 253 long (line 2)"],
-    ),
-    (
-        "- {name: a, address: 10.0.0.256, port: 80}",
-        [
-            "endpoints[0].address: '10.0.0.256' isn't an address; an IPv4 or IPv6 address or a host name is expected "
-            "(line 2)"
-        ],
-    ),
-    (
-        "- {name: a, address: 'fd00::g', port: 80}",
-        [
-            "endpoints[0].address: 'fd00::g' isn't an address; an IPv4 or IPv6 address or a host name is expected "
-            "(line 2)"
-        ],
-    ),
-    (
-        "- {name: a, address: 'vllm:8000', port: 80}",
-        ["endpoints[0].address: 'vllm:8000' has a port, which belongs in `port` (line 2)"],
-    ),
-    (
-        "- {name: a, address: '[fd00::1]:8000', port: 80}",
-        ["endpoints[0].address: '[fd00::1]:8000' has a port, which belongs in `port` (line 2)"],
-    ),
-    (
-        "- {name: a, address: 'http://vllm', port: 80}",
-        [
-            "endpoints[0].address: 'http://vllm' is a URL; an IPv4 or IPv6 address or a host name is expected (line 2)",
-        ],
-    ),
-    (
-        "- {name: a, address: 0.0.0.0, port: 80}",
-        [
-            "endpoints[0].address: '0.0.0.0' means every address of a machine; one that clients can reach is expected "
-            "(line 2)"
-        ],
-    ),
-    (
-        "- {name: a, address: 'ff02::1', port: 80}",
-        ["endpoints[0].address: 'ff02::1' is a multicast address; a server's own is expected (line 2)"],
-    ),
-    (
-        "- {name: a, address: 'fe80::1%eth0', port: 80}",
-        [
-            "endpoints[0].address: 'fe80::1%eth0' has a zone, which means something on one machine only; an address "
-            "without one is expected (line 2)"
-        ],
-    ),
-    (
-        "- {name: a, address: 10.0.0.1, port: 0}",
-        ["endpoints[0].port: 0 isn't a port; a number from 1 to 65535 is expected (line 2)"],
-    ),
-    (
-        "- {name: a, address: 10.0.0.1, port: 65536}",
-        ["endpoints[0].port: 65536 isn't a port; a number from 1 to 65535 is expected (line 2)"],
-    ),
-    (
-        "- {name: a, address: 10.0.0.1, port: '80a'}",
-        ["endpoints[0].port: '80a' isn't a port; a number from 1 to 65535 is expected (line 2)"],
-    ),
-    (
-        "- {name: a, address: 10.0.0.1, port: true}",
-        ["endpoints[0].port: true isn't a port; a number from 1 to 65535 is expected (line 2)"],
-    ),
-    (
-        "- {name: a, address: 10.0.0.1, port: 80, metricsHost: 10.0.0.1}",
-        ["endpoints[0].metricsHost: '10.0.0.1' isn't an address with a port; host:port is expected (line 2)"],
-    ),
-    (
-        "- {name: a, address: 10.0.0.1, port: 80, metricsHost: 'a b:80'}",
-        [
-            "endpoints[0].metricsHost: 'a b:80' isn't an address; an IPv4 or IPv6 address or a host name is expected "
-            "(line 2)"
-        ],
-    ),
-    (
-        "- {name: a, address: 10.0.0.1, port: 80, rank: -1}",
-        ["endpoints[0].rank: -1 is negative (line 2)"],
-    ),
-    (
-        "- {name: a, address: 10.0.0.1, port: 80, labels: [x]}",
-        ["endpoints[0].labels: ['x'] is a list; a mapping is expected (line 2)"],
-    ),
-    (
-        "- {name: a, address: 10.0.0.1, port: 80, labels: {a.b/c: 1}}",
-        ["endpoints[0].labels.a.b/c: 1 isn't a string; put it in quotes (line 2)"],
-    ),
-    (
-        "- {name: a, address: 10.0.0.1, port: 80, labels: {a: [1]}}",
-        ["endpoints[0].labels.a: [1] isn't a label's value; a string is expected (line 2)"],
-    ),
-    (
-        "- {name: a, address: 10.0.0.1, port: 80, labels: {1: a}}",
-        ["endpoints[0].labels.1: the label's name 1 isn't a string; put it in quotes (line 2)"],
-    ),
-    (
-        "- {name: a, adress: 10.0.0.1, address: 10.0.0.1, port: 80}",
-        ["endpoints[0].adress: unknown field; did you mean 'address'? (line 2)"],
-    ),
-    ("- vllm-0:8000", ["endpoints[0]: 'vllm-0:8000' is a string; a mapping is expected (line 2)"]),
-    (
-        f"- {ENTRY}- {ENTRY}",
-        ["endpoints[1].name: 'default/a' is the id of endpoints[0] too; an id is given once (line 5)"],
-    ),
-]
+ENTRY = "name: a\n  address: 10.0.0.1\n  port: 80\n  "
+NO_ADDRESS = "isn't an address; an IPv4 or IPv6 address or a host name is expected"
+NO_PORT = "isn't a port; a number from 1 to 65535 is expected"
+NO_PART = "can't be part of an id: no spaces, no slashes, at most 253 long"
 
 
-@pytest.mark.parametrize(("entries", "expected"), BAD_ENTRIES)
-def test_a_bad_entry_names_the_field_the_value_and_what_would_be_right(entries: str, expected: list[str]) -> None:
-    assert errors(f"endpoints:\n{entries}\n") == expected
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"name": None}, ".name: required, and missing"),
+        ({"address": None}, ".address: required, and missing"),
+        ({"port": None}, ".port: required, and missing"),
+        ({"name": ""}, ".name: '' is empty"),
+        ({"name": 7}, ".name: 7 is a number; a string is expected"),
+        ({"name": "a/b"}, f".name: 'a/b' {NO_PART}"),
+        ({"namespace": "b c"}, f".namespace: 'b c' {NO_PART}"),
+        ({"address": "10.0.0.256"}, f".address: '10.0.0.256' {NO_ADDRESS}"),
+        ({"address": "fd00::g"}, f".address: 'fd00::g' {NO_ADDRESS}"),
+        ({"address": "vllm:8000"}, ".address: 'vllm:8000' has a port, which belongs in `port`"),
+        ({"address": "[fd00::1]:8000"}, ".address: '[fd00::1]:8000' has a port, which belongs in `port`"),
+        ({"address": "http://vllm"}, ".address: 'http://vllm' is a URL; an IPv4 or"),
+        ({"address": "0.0.0.0"}, ".address: '0.0.0.0' means every address of a machine; one that clients can reach"),
+        ({"address": "ff02::1"}, ".address: 'ff02::1' is a multicast address; a server's own is expected"),
+        ({"address": "fe80::1%eth0"}, ".address: 'fe80::1%eth0' has a zone, which means something on one machine only"),
+        ({"port": 0}, f".port: 0 {NO_PORT}"),
+        ({"port": 65536}, f".port: 65536 {NO_PORT}"),
+        ({"port": "80a"}, f".port: '80a' {NO_PORT}"),
+        ({"port": True}, f".port: true {NO_PORT}"),
+        ({"metricsHost": "10.0.0.1"}, ".metricsHost: '10.0.0.1' isn't an address with a port; host:port is expected"),
+        ({"metricsHost": "a b:80"}, f".metricsHost: 'a b:80' {NO_ADDRESS}"),
+        ({"rank": -1}, ".rank: -1 is negative"),
+        ({"labels": ["x"]}, ".labels: ['x'] is a list; a mapping is expected"),
+        ({"labels": {"a.b/c": 1}}, ".labels.a.b/c: 1 isn't a string; put it in quotes"),
+        ({"labels": {"a": [1]}}, ".labels.a: [1] isn't a label's value; a string is expected"),
+        ({"adress": "10.0.0.1"}, ".adress: unknown field; did you mean 'address'?"),
+    ],
+    ids=str,
+)
+def test_a_bad_entry_names_the_field_the_value_and_what_would_be_right(given: dict[str, Any], problem: str) -> None:
+    entry = {"name": "a", "address": "10.0.0.1", "port": 80, **given}
+    [found] = errors(json.dumps({"endpoints": [entry]}))
+    assert found.startswith(f"endpoints[0]{problem}")
+    assert found.endswith(" (line 1)")
 
 
 def test_every_problem_is_named_at_once() -> None:
@@ -279,7 +175,17 @@ def test_every_problem_is_named_at_once() -> None:
             "- a\n",
             ["document: ['a'] is no document; a mapping with `endpoints`, or with `kind`, is expected (line 1)"],
         ),
+        ("endpoints:\n- x:1\n", ["endpoints[0]: 'x:1' is a string; a mapping is expected (line 2)"]),
+        (
+            f"endpoints:\n- {ENTRY}labels: {{1: a}}\n",
+            ["endpoints[0].labels.1: the label's name 1 isn't a string; put it in quotes (line 5)"],
+        ),
+        (
+            f"endpoints:\n- {ENTRY[:-2]}- {ENTRY}",
+            ["endpoints[1].name: 'default/a' is the id of endpoints[0] too; an id is given once (line 5)"],
+        ),
         ("endpoints: {a: 1}\n", ["endpoints: {'a': 1} isn't a list of endpoints (line 1)"]),
+        ("endpoints: []\nendpoints: []\n", ["endpoints: duplicate key (line 2)"]),
         ("endpoints: []\nfoo: 1\n", ["foo: unknown field; known: endpoints (line 2)"]),
         ("endpoints: [}\n", ["document: not valid YAML: did not find expected node content (line 1)"]),
         (
@@ -293,12 +199,6 @@ def test_a_bad_file_says_what_is_wrong(text: str, expected: list[str]) -> None:
     assert errors(text) == expected
 
 
-def test_a_key_that_is_given_twice_is_refused_with_its_line() -> None:
-    [problem] = errors("endpoints: []\nendpoints: []\n")
-    assert "duplicate key" in problem
-    assert problem.endswith("(line 2)")
-
-
 def test_what_comes_before_a_syntax_error_is_checked_too() -> None:
     found = errors("endpoints:\n- {name: a, address: 10.0.0.1, port: 0}\n---\nendpoints: [}\n")
     assert [problem.rpartition("(")[2] for problem in found] == ["line 2)", "line 4)"]
@@ -308,6 +208,7 @@ KEYS = st.sampled_from(["endpoints", "name", "address", "port", "labels", "names
 LEAVES = st.none() | st.booleans() | st.floats() | st.text() | st.integers()
 
 
+@settings(max_examples=40)
 @given(
     st.recursive(
         LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=20
@@ -323,6 +224,7 @@ def test_no_data_whatever_ends_in_an_exception(data: object) -> None:
 names = st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True)
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(names, st.ip_addresses(), st.integers(1, 65535)), max_size=8, unique_by=lambda entry: entry[0])
 )

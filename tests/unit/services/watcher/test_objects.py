@@ -38,13 +38,6 @@ def errors(text: str, wanted: Collection[ObjectKind] = (NODE,)) -> list[str]:
     return [str(one) for one in problems.errors]
 
 
-def test_an_object_of_a_wanted_kind_is_kept_whole() -> None:
-    [one] = read(NODE_TEXT).objects
-    assert (one.kind, one.namespace, one.name) == (NODE, "", "gpu-1")
-    assert one.content["status"] == {"allocatable": {"nvidia.com/gpu": "8"}}
-    assert read(NODE_TEXT).ignored == ()
-
-
 @pytest.mark.parametrize("wanted", [(), (DEPLOYMENTS,), (ObjectKind("", "v1beta1", "Node"),)])
 def test_an_object_that_nobody_wants_is_left_out(wanted: Collection[ObjectKind]) -> None:
     documents = read(NODE_TEXT, wanted)

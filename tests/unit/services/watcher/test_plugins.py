@@ -3,10 +3,10 @@
 import pytest
 
 from services.watcher.configuration import discovery
-from services.watcher.plugins import PLUGINS, FileDiscovery
+from services.watcher.plugins import FileDiscovery
 from shared.config.loader import load
 from shared.config.problems import Invalid
-from shared.plugin import Registry, Role, Tier
+from shared.plugin import Registry
 
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
@@ -22,12 +22,6 @@ dataLayer:
 
 def loaded(parameters: str) -> FileDiscovery | None:
     return discovery(load(CONFIG.format(parameters=parameters), Registry.installed()))
-
-
-def test_it_is_the_watchers_and_discovers_endpoints() -> None:
-    assert FileDiscovery in PLUGINS
-    assert FileDiscovery.TIER is Tier.WATCHER
-    assert frozenset({Role.DISCOVERY}) == FileDiscovery.ROLES
 
 
 def test_a_file_is_watched_unless_the_configuration_says_otherwise() -> None:

@@ -1,5 +1,7 @@
 """Lines of problems, and documents cut out of a stream."""
 
+import pytest
+
 from services.watcher.positions import document_text, with_lines
 from shared.config.problems import Problem
 
@@ -24,27 +26,24 @@ def line(path: str, index: int = 0) -> int | None:
     return problem.line
 
 
-def test_a_path_has_the_line_of_its_key() -> None:
-    assert line("a") == 2
-    assert line("a.b.c/d") == 3
-    assert line("a.b.c/d[1].y") == 5
-
-
-def test_what_is_missing_has_the_line_of_what_is_around_it() -> None:
-    assert line("a.b.c/d[1].z") == 5
-    assert line("a.q.r") == 2
-
-
-def test_empty_documents_do_not_count() -> None:
-    assert line("kind", index=1) == 9
+@pytest.mark.parametrize(
+    ("path", "index", "expected"),
+    [
+        ("a", 0, 2),
+        ("a.b.c/d", 0, 3),
+        ("a.b.c/d[1].y", 0, 5),
+        ("a.b.c/d[1].z", 0, 5),  # what is missing has the line of what is around it
+        ("a.q.r", 0, 2),
+        ("kind", 1, 9),  # empty documents don't count
+        ("a", 9, None),  # there is no such document
+    ],
+)
+def test_a_path_has_the_line_of_its_key(path: str, index: int, expected: int | None) -> None:
+    assert line(path, index) == expected
 
 
 def test_a_line_that_is_known_already_stays() -> None:
     assert with_lines(STREAM, 0, [Problem("a", "", 77)]) == [Problem("a", "", 77)]
-
-
-def test_a_document_that_is_not_there_gives_no_line() -> None:
-    assert line("a", index=9) is None
 
 
 def test_a_stream_of_one_document_is_that_document() -> None:

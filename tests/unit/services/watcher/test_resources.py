@@ -80,11 +80,6 @@ def test_a_pool_of_an_alpha_version(text: str) -> None:
     assert read(text).resources == (Pool(name="llama", selector={"app": "vllm"}, target_ports=(8000,)),)
 
 
-def test_a_pool_needs_nothing_but_its_name() -> None:
-    text = "{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {name: llama}, spec: {}}"
-    assert read(text).resources == (Pool(name="llama"),)
-
-
 @pytest.mark.parametrize("group", ["inference.networking.x-k8s.io", "inference.networking.k8s.io", "llm-d.ai"])
 def test_an_objective_of_each_group(group: str) -> None:
     text = f"""
@@ -167,23 +162,6 @@ spec:
             created=10.0,
         ),
     )
-
-
-def test_a_list_as_kubectl_prints_it_is_its_items() -> None:
-    text = """
-apiVersion: v1
-kind: List
-items:
-- apiVersion: llm-d.ai/v1alpha2
-  kind: InferenceObjective
-  metadata: {name: a}
-  spec: {poolRef: {name: llama}}
-- apiVersion: llm-d.ai/v1alpha2
-  kind: InferenceObjective
-  metadata: {name: b}
-  spec: {poolRef: {name: llama}}
-"""
-    assert read(text).resources == (Objective(name="a"), Objective(name="b"))
 
 
 def test_a_resource_without_a_namespace_is_in_the_pools() -> None:

@@ -1,8 +1,10 @@
 """The last good documents of each origin, merged."""
 
+import pytest
+
 from services.watcher.documents import Documents
 from services.watcher.resources import PoolId
-from services.watcher.sources import Rejected, Removed, Reset
+from services.watcher.sources import Event, Rejected, Removed, Reset
 from services.watcher.state import State, collect
 from shared.config.problems import Problem
 from shared.datalayer.objects import NODE, KubernetesObject
@@ -27,37 +29,50 @@ def names(state: State) -> list[str]:
 def test_nothing_holds_before_the_first_good_set() -> None:
     state = State()
     assert state.apply([Rejected("a", BAD)], now=1.0) is False
+    assert state.apply([Reset("b", Documents())], now=2.0) is False
     assert state.merged is None
-    assert state.problems() == {"a": list(BAD)}
+    assert state.problems() == {"a": list(BAD)}, "and not that there is no list of endpoints"
 
 
-def test_the_endpoints_of_all_origins_are_merged_by_id() -> None:
-    state = State()
-    assert state.apply([endpoints("b", "z", "c"), endpoints("a", "m")], now=1.0)
-    assert names(state) == ["c", "m", "z"]
+NO_LIST = "endpoints: in no document; `endpoints: []` says that there are none"
 
 
-def test_what_an_origin_no_longer_states_is_gone() -> None:
-    state = State()
-    state.apply([endpoints("a", "x", "y")], now=1.0)
-    assert state.apply([endpoints("a", "y")], now=2.0)
-    assert names(state) == ["y"]
-
-
-def test_an_empty_list_removes_all_endpoints() -> None:
-    state = State()
-    state.apply([endpoints("a", "x")], now=1.0)
-    assert state.apply([endpoints("a")], now=2.0)
-    assert names(state) == []
-
-
-def test_a_rejected_origin_keeps_its_last_good_documents() -> None:
+@pytest.mark.parametrize(
+    ("events", "changes", "expected", "problems"),
+    [
+        ([endpoints("b", "y")], False, "x y", {}),
+        ([endpoints("a", "m"), endpoints("b", "c", "z")], True, "c m z", {}),
+        ([endpoints("a")], True, "y", {}),
+        ([Rejected("a", BAD)], False, "x y", {"a": str(BAD[0])}),
+        ([Rejected("a", BAD), endpoints("b", "z")], True, "x z", {"a": str(BAD[0])}),
+        ([Removed("b")], True, "x", {}),
+        ([endpoints("b", "x", "y")], False, "x y", {"b": "document: endpoint 'default/x' is in a too"}),
+        ([endpoints("a"), endpoints("b", "x", "y")], False, "x y", {}),
+        ([Removed("a"), Reset("b", Documents())], False, "x y", {"b": NO_LIST}),
+        ([Removed("a"), Removed("b")], False, "x y", None),
+    ],
+    ids=[
+        "the same",
+        "all origins are merged by id",
+        "an empty list",
+        "a rejected origin keeps its last good documents",
+        "others go on",
+        "a removed origin takes its documents along",
+        "an endpoint of two origins keeps the set that fitted",
+        "an endpoint may move at once",
+        "without any list the last set holds",
+        "when every origin is gone the last set holds",
+    ],
+)
+def test_the_endpoints_of_all_origins_are_merged_and_what_does_not_fit_changes_nothing(
+    events: list[Event], changes: bool, expected: str, problems: dict[str, str] | None
+) -> None:
     state = State()
     state.apply([endpoints("a", "x"), endpoints("b", "y")], now=1.0)
-    assert state.apply([Rejected("a", BAD)], now=2.0) is False
-    assert state.apply([endpoints("b", "z")], now=3.0) is True
-    assert names(state) == ["x", "z"]
-    assert state.problems() == {"a": list(BAD)}
+    assert state.apply(events, now=2.0) is changes
+    assert " ".join(names(state)) == expected
+    if problems is not None:
+        assert {origin: " ".join(map(str, found)) for origin, found in state.problems().items()} == problems
 
 
 def test_a_good_reading_clears_the_problems() -> None:
@@ -70,53 +85,6 @@ def test_a_good_reading_clears_the_problems() -> None:
     state.apply([endpoints("a", "x")], now=4.0)
     assert state.problems() == {}
     assert state.since is None
-
-
-def test_a_removed_origin_takes_its_documents_along() -> None:
-    state = State()
-    state.apply([endpoints("a", "x"), endpoints("b", "y")], now=1.0)
-    assert state.apply([Removed("b")], now=2.0)
-    assert names(state) == ["x"]
-
-
-def test_an_endpoint_of_two_origins_keeps_the_set_that_fitted() -> None:
-    state = State()
-    state.apply([endpoints("a", "x"), endpoints("b", "y")], now=1.0)
-    assert state.apply([endpoints("b", "x", "y")], now=2.0) is False
-    assert names(state) == ["x", "y"]
-    assert [str(one) for one in state.problems()["b"]] == ["document: endpoint 'default/x' is in a too"]
-
-
-def test_an_endpoint_may_move_from_one_origin_to_another_at_once() -> None:
-    state = State()
-    state.apply([endpoints("a", "x"), endpoints("b", "y")], now=1.0)
-    assert state.apply([endpoints("a"), endpoints("b", "x", "y")], now=2.0) is False
-    assert (names(state), state.problems()) == (["x", "y"], {})
-
-
-def test_a_set_without_any_list_of_endpoints_keeps_the_last_one() -> None:
-    """The only file with endpoints is renamed away, or its document is lost: that isn't the same as an empty list."""
-    state = State()
-    state.apply([endpoints("a", "x"), Reset("b", Documents())], now=1.0)
-    assert state.apply([Removed("a")], now=2.0) is False
-    assert names(state) == ["x"]
-    assert [str(one) for one in state.problems()["b"]] == [
-        "endpoints: in no document; `endpoints: []` says that there are none"
-    ]
-
-
-def test_when_every_origin_is_gone_the_last_set_holds() -> None:
-    state = State()
-    state.apply([endpoints("a", "x")], now=1.0)
-    assert state.apply([Removed("a")], now=2.0) is False
-    assert names(state) == ["x"]
-
-
-def test_a_rejected_origin_is_the_one_to_blame_for_missing_endpoints() -> None:
-    state = State()
-    state.apply([Rejected("a", BAD), Reset("b", Documents())], now=1.0)
-    assert state.problems() == {"a": list(BAD)}
-    assert state.merged is None
 
 
 def test_a_resource_of_two_origins_keeps_the_set_that_fitted() -> None:
@@ -169,13 +137,6 @@ def test_problems_of_all_origins_come_in_one_list() -> None:
     ]
 
 
-def test_it_says_what_it_has() -> None:
-    state = State()
-    assert repr(state) == "<State none yet of 0 origins, 0 with problems>"
-    state.apply([endpoints("a", "x"), Rejected("b", BAD)], now=1.0)
-    assert repr(state) == "<State 1 endpoints of 1 origins, 1 with problems>"
-
-
 def node(name: str) -> KubernetesObject:
     return KubernetesObject(NODE, name, {"metadata": {"name": name}})
 
@@ -200,24 +161,9 @@ def test_the_objects_of_all_origins_are_merged_and_what_isnt_stated_any_more_is_
     assert state.apply([nodes("a", "n1")], now=4.0) is False
 
 
-def test_objects_that_stand_for_themselves_are_origins_of_their_own() -> None:
-    """A source that watches objects one by one reports each as an origin."""
-    state = State()
-    state.apply([endpoints("e"), nodes("v1 Node n1", "n1"), nodes("v1 Node n2", "n2")], now=1.0)
-    state.apply([Removed("v1 Node n1")], now=2.0)
-    assert seen(state) == ["n2"]
-
-
 def test_an_object_that_two_origins_state_is_a_conflict() -> None:
     state = State()
     state.apply([endpoints("e"), nodes("a", "n1")], now=1.0)
     assert state.apply([nodes("b", "n1", "n2")], now=2.0) is False
     assert state.problems() == {"b": [Problem("", "v1 Node n1 is in a too")]}
-    assert seen(state) == ["n1"]
-
-
-def test_a_rejected_origin_keeps_its_objects() -> None:
-    state = State()
-    state.apply([endpoints("e"), nodes("a", "n1")], now=1.0)
-    state.apply([Rejected("a", BAD)], now=2.0)
     assert seen(state) == ["n1"]

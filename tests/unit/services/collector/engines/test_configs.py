@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from services.collector.engines.configs import FIELDS, EngineConfig
-from services.collector.engines.known import BUILT_IN, SGLANG, VLLM, WAYS, Engine, specs, table
-from shared.attributes import CORE, KV_CACHE_USAGE, STANDARD_KEYS, WAITING_QUEUE_SIZE, AttributeKey
+from services.collector.engines.configs import EngineConfig
+from services.collector.engines.known import BUILT_IN, SGLANG, VLLM, Engine, specs, table
+from shared.attributes import CORE, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey
 from shared.config.decode import MISSING, decode
 from shared.config.problems import Problems
 
@@ -68,18 +68,6 @@ def test_what_a_quantity_is_derived_from_stands_in_for_the_extended_engines_own_
     assert config(extends="vllm", usedKvTokensSpec="u").engine().kv_usage == ()
     both = config(extends="vllm", allRequestsSpec="a", queuedRequestsSpec="q").engine()
     assert (both.queued, both.all) == (specs("q"), specs("a"))
-
-
-def test_custom_metrics_are_attributes_of_the_extractor() -> None:
-    given = [{"attributeKey": "Cost", "metricSpec": "cost{tier=gold}"}, {"attributeKey": "Heat", "metricSpec": "heat"}]
-    keys = [one.key for one in config(customMetrics=given).engine().custom]
-    assert keys == [AttributeKey("Cost", CORE, float), AttributeKey("Heat", CORE, float)]
-
-
-def test_a_custom_metric_can_be_a_measure() -> None:
-    given = {"attributeKey": "TTFT", "metricSpec": "ttft_seconds", "function": "quantile", "quantile": 0.95}
-    (custom,) = config(customMetrics=[given]).engine().custom
-    assert str(custom.measure) == "quantile(0.95, ttft_seconds, 10s)"
 
 
 @pytest.mark.parametrize(
@@ -150,9 +138,3 @@ def test_an_engine_gives_what_it_names_or_what_can_be_derived_from_that(
     engine: Engine, key: AttributeKey[Any], gives: bool
 ) -> None:
     assert engine.gives(key) is gives
-
-
-def test_there_is_a_way_to_every_standard_attribute() -> None:
-    assert set(WAYS) == set(STANDARD_KEYS)
-    assert {field for ways in WAYS.values() for way in ways for field in way} == set(FIELDS)
-    assert set(FIELDS.values()) <= set(EngineConfig.__struct_fields__)

@@ -3,13 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from services.collector.engines.configs import EngineConfig
 from services.collector.engines.flags import flags_engine, with_flags
 from services.collector.engines.known import VLLM, Engine, specs
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
 from services.collector.metrics_port import at_metrics_port
 from services.collector.pipeline import build
-from services.collector.settings import METRIC_FLAGS, CollectorSettings
+from services.collector.settings import CollectorSettings
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
 from shared.config import Invalid, LoadedConfig, load
 from shared.model import Endpoint, Pool
@@ -79,11 +78,6 @@ def test_each_flag_in_each_spelling_is_a_quantity(flags: tuple[str, ...], field:
         assert engine(flag, "mine{a=b}") == replace(Engine(name="flags"), **{field: specs("mine{a=b}")})
 
 
-def test_every_metric_flag_is_a_field_of_an_engine() -> None:
-    assert set(METRIC_FLAGS) <= set(CollectorSettings.__struct_fields__)
-    assert set(METRIC_FLAGS.values()) <= set(EngineConfig.__struct_fields__)
-
-
 def test_what_is_not_given_is_that_of_the_engine_to_which_the_given_names_belong() -> None:
     made = engine("--total-queued-requests-metric=vllm:other_queue")
     assert made.queued == specs("vllm:other_queue")
@@ -125,19 +119,6 @@ def test_an_empty_flag_switches_its_quantity_off() -> None:
     )
     made = engine("--total-queued-requests-metric", f"{TRT}{{request_type=waiting}}", "--lora-info-metric", "")
     assert made.lora == ()
-
-
-def test_constituents_stand_for_the_quantity_that_they_make() -> None:
-    """The flags of the Go original's redesign for Triton: nothing of its own table comes before what they derive."""
-    made = engine(
-        f"--allRequestsMetric={TRT}{{request_type=active}}",
-        f"--runningRequestsMetric={TRT}{{request_type=scheduled}}",
-        f"--usedKVCacheBlocksMetric={BLOCKS}{{kv_cache_block_type=used}}",
-        f"--maxKVCacheBlocksMetric={BLOCKS}{{kv_cache_block_type=max}}",
-    )
-    assert (made.queued, made.kv_usage) == ((), ())
-    assert made.all == specs(f"{TRT}{{request_type=active}}")
-    assert made.cache_block_size == specs(f"{BLOCKS}{{kv_cache_block_type=tokens_per}}")
 
 
 @pytest.mark.parametrize(

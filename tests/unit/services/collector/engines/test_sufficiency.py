@@ -111,11 +111,6 @@ def test_what_a_built_in_default_engine_publishes_is_enough() -> None:
     assert load(text, REGISTRY).warnings == ()
 
 
-def test_what_nobody_reads_need_not_be_given() -> None:
-    document_without_scorers = document("{name: mine, queuedRequestsSpec: q, kvUsageSpec: k}")
-    assert load(document_without_scorers, REGISTRY).warnings == ()
-
-
 def test_an_attribute_of_the_users_own_that_only_another_engine_has_is_a_warning() -> None:
     engines = (
         "{name: a, extends: vllm, customMetrics: [{attributeKey: Cost, metricSpec: cost}]}, {name: b, extends: vllm}"

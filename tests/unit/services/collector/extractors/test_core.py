@@ -26,7 +26,6 @@ from shared.attributes import (
 from shared.config.decode import MISSING, decode
 from shared.config.problems import Problems
 from shared.model import Endpoint
-from tests.unit.services.collector.pages import recorded_vllm_page
 
 
 def labelled(engine: str) -> Endpoint:
@@ -76,68 +75,47 @@ def test_vllm() -> None:
     }
 
 
-def test_vllm_before_0_10_names_the_kv_cache_differently() -> None:
-    assert extract("vllm", "vllm:gpu_cache_usage_perc 0.75\n") == {"KVCacheUsagePercent": 0.75}
-
-
-def test_a_recorded_page_of_vllm_0_32() -> None:
-    assert extract("vllm", recorded_vllm_page()) == {
-        "WaitingQueueSize": 0.0,
-        "RunningRequestsSize": 0.0,
-        "KVCacheUsagePercent": 0.0,
-        "CacheBlockSize": 128.0,
-        "CacheNumBlocks": 4096.0,
-    }
-
-
-def test_sglang() -> None:
-    page = (
-        'sglang:num_running_reqs{model_name="m"} 5\nsglang:num_queue_reqs{model_name="m"} 1\nsglang:token_usage 0.5\n'
-        'sglang:cache_config_info{page_size="64",num_pages="1000"} 1\n'
-    )
-    assert extract("sglang", page) == {
-        "WaitingQueueSize": 1.0,
-        "RunningRequestsSize": 5.0,
-        "KVCacheUsagePercent": 0.5,
-        "CacheBlockSize": 64.0,
-        "CacheNumBlocks": 1000.0,
-    }
-
-
-def test_trtllm_serve() -> None:
-    page = (
-        "trtllm_num_requests_waiting 4\ntrtllm_num_requests_running 2\ntrtllm_kv_cache_utilization 0.1\n"
-        "trtllm_kv_cache_tokens_per_block 32.9\ntrtllm_kv_cache_max_blocks 100\n"
-    )
-    assert extract("trtllm-serve", page) == {
-        "WaitingQueueSize": 4.0,
-        "RunningRequestsSize": 2.0,
-        "KVCacheUsagePercent": 0.1,
-        "CacheBlockSize": 32.0,
-        "CacheNumBlocks": 100.0,
-    }
-
-
-def test_triton_with_tensorrt_llm_tells_series_of_one_metric_apart_by_label() -> None:
-    page = "".join(
-        f'nv_trt_llm_request_metrics{{model="m",request_type="{kind}",version="1"}} {value}\n'
-        for kind, value in (("active", 9), ("scheduled", 6), ("waiting", 3))
-    ) + "".join(
-        f'nv_trt_llm_kv_cache_block_metrics{{kv_cache_block_type="{kind}",model="m"}} {value}\n'
-        for kind, value in (("fraction", 0.4), ("max", 500), ("tokens_per", 64), ("used", 200))
-    )
-    assert extract("triton-tensorrt-llm", page) == {
-        "WaitingQueueSize": 3.0,
-        "RunningRequestsSize": 6.0,
-        "KVCacheUsagePercent": 0.4,
-        "CacheBlockSize": 64.0,
-        "CacheNumBlocks": 500.0,
-    }
-
-
-def test_triton_has_no_gauge_of_running_requests_and_its_count_of_executions_is_none() -> None:
-    page = 'nv_inference_pending_request_count{model="m"} 7\nnv_inference_exec_count{model="m"} 3\n'
-    assert extract("triton", page) == {"WaitingQueueSize": 7.0}
+@pytest.mark.parametrize(
+    ("engine", "page", "expected"),
+    [
+        ("vllm", "vllm:gpu_cache_usage_perc 0.75\n", (None, None, 0.75, None, None)),  # before 0.10
+        (
+            "sglang",
+            'sglang:num_running_reqs{m="m"} 5\nsglang:num_queue_reqs{m="m"} 1\nsglang:token_usage 0.5\n'
+            'sglang:cache_config_info{page_size="64",num_pages="1000"} 1\n',
+            (1.0, 5.0, 0.5, 64.0, 1000.0),
+        ),
+        (
+            "trtllm-serve",
+            "trtllm_num_requests_waiting 4\ntrtllm_num_requests_running 2\ntrtllm_kv_cache_utilization 0.1\n"
+            "trtllm_kv_cache_tokens_per_block 32.9\ntrtllm_kv_cache_max_blocks 100\n",
+            (4.0, 2.0, 0.1, 32.0, 100.0),
+        ),
+        (
+            "triton-tensorrt-llm",
+            "".join(
+                f'nv_trt_llm_request_metrics{{model="m",request_type="{kind}"}} {value}\n'
+                for kind, value in (("active", 9), ("scheduled", 6), ("waiting", 3))
+            )
+            + "".join(
+                f'nv_trt_llm_kv_cache_block_metrics{{kv_cache_block_type="{kind}",model="m"}} {value}\n'
+                for kind, value in (("fraction", 0.4), ("max", 500), ("tokens_per", 64), ("used", 200))
+            ),
+            (3.0, 6.0, 0.4, 64.0, 500.0),
+        ),
+        (
+            "triton",
+            "nv_inference_pending_request_count 7\nnv_inference_exec_count 3\n",  # a count, no gauge
+            (7.0, None, None, None, None),
+        ),
+    ],
+)
+def test_other_engines_publish_the_same_quantities_by_other_names(
+    engine: str, page: str, expected: tuple[float | None, ...]
+) -> None:
+    keys = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS)
+    wanted = {key.name: value for key, value in zip(keys, expected, strict=True) if value is not None}
+    assert extract(engine, page) == wanted
 
 
 # The engine of an endpoint
@@ -248,13 +226,6 @@ def test_a_metric_that_disappears_ages_alone() -> None:
     assert (waiting.value, waiting.at) == (2.0, 1.0)
 
 
-def test_a_metric_that_was_never_there_is_absent_not_zero() -> None:
-    attributes = AttributeMap()
-    read(CoreMetricsExtractor("core").bind(labelled("vllm")), "vllm:num_requests_running 9\n", attributes)
-    assert len(attributes) == 1
-    assert attributes.get(KV_CACHE_USAGE) is None
-
-
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1"])
 def test_a_value_that_is_no_amount_is_left_out_and_said(value: str) -> None:
     binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
@@ -265,12 +236,6 @@ def test_a_value_that_is_no_amount_is_left_out_and_said(value: str) -> None:
     assert outcomes["WaitingQueueSize"] is Outcome.INVALID
     assert outcomes["RunningRequestsSize"] is Outcome.FOUND
     assert outcomes["KVCacheUsagePercent"] is Outcome.ABSENT
-
-
-def test_before_the_first_page_nothing_is_known_of_a_specification() -> None:
-    findings = CoreMetricsExtractor("core").bind(labelled("vllm")).findings()
-    assert {one.outcome for one in findings} == {Outcome.UNKNOWN}
-    assert "vllm:kv_cache_usage_perc or vllm:gpu_cache_usage_perc" in {one.what for one in findings}
 
 
 def test_only_a_value_that_is_another_than_before_is_a_change() -> None:
@@ -319,13 +284,6 @@ def test_names_of_adapters_are_trimmed_and_empty_ones_dropped() -> None:
     read(CoreMetricsExtractor("core").bind(labelled("vllm")), lora(" a , ,b,,a ", "", "1", ""), attributes)
     assert attributes.get(ACTIVE_MODELS) == ("a", "b")
     assert attributes.get(MAX_ACTIVE_MODELS) is None
-
-
-def test_a_server_without_lora_has_no_adapters_attribute_and_no_error() -> None:
-    binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
-    read(binding, "vllm:num_requests_running 9\n", attributes)
-    assert attributes.get(ACTIVE_MODELS) is None
-    assert {one.outcome for one in binding.findings() if one.attribute == "ActiveModels"} == {Outcome.ABSENT}
 
 
 def test_a_monstrous_list_of_adapters_is_refused() -> None:

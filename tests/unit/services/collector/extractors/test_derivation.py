@@ -102,12 +102,6 @@ def test_where_the_most_blocks_are_not_named_the_number_of_blocks_is_taken(
     assert values(bound(usedKvBlocksSpec="u", **engine), "u 20\n" + page)["KVCacheUsagePercent"] == expected
 
 
-def test_a_missing_number_of_used_blocks_is_not_zero() -> None:
-    binding = bound(**BLOCKS)
-    assert values(binding, 'b{type="max"} 500\n') == {}
-    assert outcomes(binding, "KVCacheUsagePercent") == {"b{type=used}": Outcome.NO_SERIES, "b{type=max}": Outcome.FOUND}
-
-
 @pytest.mark.parametrize("most", ["0", "-1", "NaN"])
 def test_of_nothing_there_is_no_share(most: str) -> None:
     binding = bound(**BLOCKS)
@@ -130,20 +124,3 @@ def test_a_derived_value_that_moves_is_a_change() -> None:
     assert not read(binding, 'b{type="used"} 2\nb{type="max"} 8\n', attributes)
     assert read(binding, 'b{type="used"} 2\nb{type="max"} 4\n', attributes)
     assert attributes.get(KV_CACHE_USAGE) == 0.5
-
-
-def test_the_constituents_of_triton_with_tensorrt_llm() -> None:
-    page = "".join(
-        f'nv_trt_llm_request_metrics{{model="m",request_type="{kind}",version="1"}} {value}\n'
-        for kind, value in (("active", 9), ("scheduled", 6))
-    ) + "".join(
-        f'nv_trt_llm_kv_cache_block_metrics{{kv_cache_block_type="{kind}",model="m"}} {value}\n'
-        for kind, value in (("max", 500), ("used", 200))
-    )
-    binding = bound(
-        allRequestsSpec="nv_trt_llm_request_metrics{request_type=active}",
-        runningRequestsSpec="nv_trt_llm_request_metrics{request_type=scheduled}",
-        usedKvBlocksSpec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=used}",
-        maxKvBlocksSpec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
-    )
-    assert values(binding, page) == {"WaitingQueueSize": 3.0, "RunningRequestsSize": 6.0, "KVCacheUsagePercent": 0.4}

@@ -143,4 +143,3 @@ def test_what_is_known_of_a_list_is_for_the_debug_pages() -> None:
     binding.take(json.dumps(VLLM).encode())
     assert binding.findings()[0].outcome is Outcome.FOUND
     assert binding.describe() == {"models": "3, 1 of them adapters"}
-    assert repr(binding) == "<ModelListBinding found llama, sql, llama-alias>"

@@ -7,7 +7,6 @@ import pytest
 
 from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
 from services.collector.page.selection import Outcome
-from services.collector.pipeline import build
 from services.collector.sources.metrics import MetricsSource
 from shared.attributes import AttributeKey, AttributeMap
 from shared.config import load
@@ -82,51 +81,6 @@ def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, An
     problems = Problems()
     assert decode(given, PrometheusMetricParameters, "parameters", problems, ignore_case=True) is MISSING
     assert any(problem in str(one) for one in problems.errors), problems.errors
-
-
-PAIR = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: metrics-data-source
-- name: first
-  type: prometheus-metric
-  parameters: {metricName: m, labels: {gpu: "0"}}
-- name: second
-  type: prometheus-metric
-  parameters: {metricName: m, labels: {gpu: "1"}}
-- name: by-second
-  type: metric-scorer
-  parameters: {metricName: SCORED, max: 10}
-dataLayer:
-  sources:
-  - pluginRef: metrics-data-source
-    extractors:
-    - pluginRef: first
-    - pluginRef: second
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: by-second
-"""
-
-
-def test_two_extractors_of_one_metric_are_kept_apart_and_read_by_their_names() -> None:
-    config = load(PAIR.replace("SCORED", "second"), Registry.installed())
-    (feed,) = build(config).feeds
-    bindings = [one.bind(ENDPOINT) for one in feed.extractors]
-    attributes = AttributeMap()
-    asyncio.run(feed.source.reader(bindings).read(b'm{gpu="0"} 1\nm{gpu="1"} 2\n', 0.0))
-    for binding in bindings:
-        binding.store(attributes, 0.0)
-    values = {key.wire: sample.value for key, sample in attributes.items()}
-    assert values["m/first"] == 1.0
-    assert values["m/second"] == 2.0
-
-
-def test_a_scorer_that_could_mean_either_of_two_extractors_has_to_say_which() -> None:
-    with pytest.raises(Exception, match="'m' is made by 'first' and 'second'"):
-        load(PAIR.replace("SCORED", "m"), Registry.installed())
 
 
 LATENCY = """\

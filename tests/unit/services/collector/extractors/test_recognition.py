@@ -8,7 +8,6 @@ from structlog.testing import capture_logs
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
 from services.collector.extractors.core.binding import LATEST_LOOK, CoreBinding
 from services.collector.extractors.core.extractor import MOST_UNKNOWN
-from services.collector.interfaces import Finding
 from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeMap
 from shared.model import Endpoint
 from tests.unit.services.collector.extractors.test_core import VLLM, labelled, parameters, read
@@ -65,12 +64,6 @@ def test_the_page_that_tells_the_engine_gives_its_values_too() -> None:
     }
 
 
-def test_before_the_first_page_the_engine_is_the_default_one() -> None:
-    binding = bound(defaultEngine="sglang")
-    assert chosen(binding) == ("sglang", "default")
-    assert {one.attribute for one in binding.findings()} >= {"WaitingQueueSize"}
-
-
 @pytest.mark.parametrize(
     ("label", "expected"),
     [("vllm", ("vllm", "label")), ("triton", ("triton", "label")), ("unheard-of", ("sglang", "recognized"))],
@@ -82,50 +75,47 @@ def test_a_label_that_names_a_known_engine_holds_whatever_the_pages_show(label: 
     assert chosen(binding) == expected
 
 
-def test_recognition_can_be_switched_off() -> None:
-    binding, attributes = bound(recognizeEngine=False), AttributeMap()
-    read(binding, SGLANG, attributes)
-    assert chosen(binding) == ("vllm", "default")
-    assert len(attributes) == 0
+FIRST = {
+    "name": "first",
+    "queuedRequestsSpec": "sglang:num_queue_reqs",
+    "runningRequestsSpec": "sglang:num_running_reqs",
+}
+SECOND = {"name": "second", "queuedRequestsSpec": "sglang:num_queue_reqs"}
+HALF = {"name": "half", "queuedRequestsSpec": "sglang:num_queue_reqs", "runningRequestsSpec": "other"}
+CPU = {"name": "mine", "customMetrics": [{"attributeKey": "a", "metricSpec": "cpu"}]}
 
 
-def test_engines_of_the_configuration_go_before_built_in_ones_in_its_order() -> None:
-    both = [
-        {
-            "name": "first",
-            "queuedRequestsSpec": "sglang:num_queue_reqs",
-            "runningRequestsSpec": "sglang:num_running_reqs",
-        },
-        {"name": "second", "queuedRequestsSpec": "sglang:num_queue_reqs"},
-    ]
-    for configs, engine in ((both, "first"), (both[::-1], "second")):
-        binding = bound(engineConfigs=configs)
-        read(binding, SGLANG, AttributeMap())
-        assert chosen(binding) == (engine, "recognized")
-
-
-def test_an_engine_with_all_its_request_metrics_on_the_page_goes_before_one_with_some() -> None:
-    half = {"name": "half", "queuedRequestsSpec": "sglang:num_queue_reqs", "runningRequestsSpec": "other"}
-    binding = bound(engineConfigs=[half])
-    read(binding, SGLANG, AttributeMap())
-    assert chosen(binding) == ("sglang", "recognized")
-    read(binding := bound(engineConfigs=[half]), "other 1\n", AttributeMap())
-    assert chosen(binding) == ("half", "recognized")
-
-
-def test_metrics_of_the_users_own_tell_no_engine() -> None:
-    """Any server's page may have them: a default engine with one hides no other engine."""
-    mine = {"name": "mine", "queuedRequestsSpec": "q", "customMetrics": [{"attributeKey": "a", "metricSpec": "cpu"}]}
-    binding, attributes = bound(defaultEngine="mine", engineConfigs=[mine]), AttributeMap()
-    read(binding, "cpu 1\n" + SGLANG, attributes)
-    assert chosen(binding) == ("sglang", "recognized")
-
-
-def test_an_engine_of_nothing_but_the_users_own_metrics_is_told_by_them() -> None:
-    mine = {"name": "mine", "customMetrics": [{"attributeKey": "a", "metricSpec": "cpu"}]}
-    binding = bound(defaultEngine="mine", engineConfigs=[mine])
-    read(binding, "cpu 1\n" + SGLANG, AttributeMap())
-    assert chosen(binding) == ("mine", "default")
+@pytest.mark.parametrize(
+    ("given", "page", "expected"),
+    [
+        ({"recognizeEngine": False}, SGLANG, ("vllm", "default")),
+        ({"engineConfigs": [FIRST, SECOND]}, SGLANG, ("first", "recognized")),
+        ({"engineConfigs": [SECOND, FIRST]}, SGLANG, ("second", "recognized")),
+        ({"engineConfigs": [HALF]}, SGLANG, ("sglang", "recognized")),
+        ({"engineConfigs": [HALF]}, "other 1\n", ("half", "recognized")),
+        (
+            {"defaultEngine": "mine", "engineConfigs": [CPU | {"queuedRequestsSpec": "q"}]},
+            "cpu 1\n" + SGLANG,
+            ("sglang", "recognized"),
+        ),
+        ({"defaultEngine": "mine", "engineConfigs": [CPU]}, "cpu 1\n" + SGLANG, ("mine", "default")),
+    ],
+    ids=[
+        "recognition is off",
+        "the configuration's engines in its order",
+        "and in the other one",
+        "all request metrics go before some",
+        "some are enough",
+        "the user's own metrics, which any page may have, tell no engine",
+        "unless it has no others",
+    ],
+)
+def test_engines_of_the_configuration_are_recognized_too(
+    given: dict[str, Any], page: str, expected: tuple[str, str]
+) -> None:
+    binding = bound(**given)
+    read(binding, page, AttributeMap())
+    assert chosen(binding) == expected
 
 
 # Later pages
@@ -133,18 +123,6 @@ def test_an_engine_of_nothing_but_the_users_own_metrics_is_told_by_them() -> Non
 
 def looked_for(binding: CoreBinding) -> int:
     return len(binding.choices)
-
-
-def test_once_the_engine_is_on_the_pages_nothing_else_is_looked_for() -> None:
-    binding, attributes = bound(), AttributeMap()
-    alone = looked_for(bound(labelled("vllm")))
-    assert looked_for(binding) > alone
-    read(binding, VLLM, attributes)
-    steady = binding.choices
-    for _ in range(5):
-        assert looked_for(binding) == alone
-        read(binding, VLLM, attributes)
-    assert binding.choices is steady
 
 
 def test_a_server_that_starts_is_recognized_when_its_metrics_are_there() -> None:
@@ -194,7 +172,7 @@ def test_a_restart_of_the_same_engine_changes_nothing() -> None:
 
 def test_a_starting_triton_that_shows_its_models_metrics_later_is_recognized_anew() -> None:
     """Its own metrics are there from the start, those of the TensorRT-LLM model when that is loaded."""
-    for starting in (1, 7, 100):
+    for starting in (1, 7):
         binding, attributes = bound(), AttributeMap()
         for _ in range(starting):
             read(binding, TRITON, attributes)
@@ -227,20 +205,6 @@ def read_nothing(binding: CoreBinding, attributes: AttributeMap) -> None:
             if selector.name.startswith(b"nv_inference"):
                 selector.offer(b"", 1.0, 0.0)
     binding.store(attributes, 1.0)
-
-
-def test_findings_are_those_of_the_engine_in_force() -> None:
-    binding = bound()
-    read(binding, SGLANG, AttributeMap())
-    found: list[Finding] = binding.findings()
-    assert all(one.what.startswith("sglang:") for one in found)
-
-
-def test_a_binding_says_what_it_is() -> None:
-    binding = bound()
-    assert repr(binding) == "<CoreBinding vllm by default, looking at 5>"
-    read(binding, SGLANG, AttributeMap())
-    assert repr(binding) == "<CoreBinding sglang by recognized>"
 
 
 def test_a_label_that_names_no_engine_is_said() -> None:

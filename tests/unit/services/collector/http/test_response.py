@@ -5,7 +5,7 @@ import random
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -62,6 +62,7 @@ SOUND = {
 
 
 @pytest.mark.parametrize("name", SOUND)
+@settings(max_examples=20)
 @given(cuts=st.lists(st.integers(1, 400)))
 def test_an_answer_is_read_however_it_is_cut(name: str, cuts: list[int]) -> None:
     answer = read(SOUND[name], cuts=[cut for cut in cuts if cut < len(SOUND[name])])
@@ -193,12 +194,6 @@ def test_an_answer_in_small_chunks_is_read(sizes: list[int]) -> None:
     assert answer is not None
     assert answer.body == b"x" * sum(sizes)
     assert type(answer.body) is bytes
-
-
-def test_small_pieces_are_put_together() -> None:
-    reader = AnswerReader(10**6)
-    reader.feed(chunked(*[10] * 900)[:-5])
-    assert len(reader._pieces) == 1
 
 
 BOMB = gzip.compress(b"0" * 1_000_000)

@@ -61,104 +61,89 @@ def test_samples_of_one_series_in_a_row_count_as_the_newest_of_them() -> None:
     assert read(one, ['m{i="1"} 3 5\nm{i="1"} 9 6\nm{i="1"} 8 6\nm{i="2"} 4\n']) == [13.0]
 
 
-def test_a_rate_is_the_increase_per_second() -> None:
-    assert read(meter("c", function="rate"), ["c 5\n", "c 7\n", "c 13\n"], 2.0) == [None, 1.0, 2.0]
+PAIR = ['c{r="a"} 0\nc{r="b"} 0\n', 'c{r="a"} 3\nc{r="b"} 6\n']
 
 
-def test_a_rate_looks_back_one_window() -> None:
-    one = meter("c", function="rate", window="2s")
-    assert read(one, [f"c {count}\n" for count in (0, 10, 20, 20, 20, 20)]) == [None, 10.0, 10.0, 5.0, 0.0, 0.0]
-
-
-def test_a_counter_that_starts_again_has_risen_from_0() -> None:
-    assert read(meter("c", function="rate"), ["c 100\n", "c 102\n", "c 4\n"]) == [None, 2.0, 3.0]
-
-
-def test_a_series_that_appears_has_risen_from_0() -> None:
-    pages = ['c{r="a"} 7\n', 'c{r="a"} 7\nc{r="b"} 3\n']
-    assert read(meter("c", function="rate"), pages) == [None, 3.0]
-    assert read(meter("c", function="rate"), ["", "c 3\n"]) == [None, 3.0]
-
-
-def test_a_series_that_was_away_goes_on_where_it_was() -> None:
-    assert read(meter("c", function="rate"), ["c 100\n", "", "c 104\n"]) == [None, None, 2.0]
-
-
-@pytest.mark.parametrize(("aggregation", "rate"), [("sum", 9.0), ("max", 6.0), ("min", 3.0), ("mean", 4.5)])
-def test_rates_are_aggregated_over_the_series(aggregation: str, rate: float) -> None:
-    pages = ['c{r="a"} 0\nc{r="b"} 0\n', 'c{r="a"} 3\nc{r="b"} 6\n']
-    assert read(meter("c", function="rate", aggregation=aggregation), pages)[-1] == rate
+@pytest.mark.parametrize(
+    ("given", "pages", "rates"),
+    [
+        ({}, ["c 5\n", "c 7\n", "c 13\n"], [None, 2.0, 4.0]),
+        ({"window": "2s"}, [f"c {n}\n" for n in (0, 10, 20, 20, 20, 20)], [None, 10.0, 10.0, 5.0, 0.0, 0.0]),
+        ({}, ["c 100\n", "c 102\n", "c 4\n"], [None, 2.0, 3.0]),
+        ({}, ['c{r="a"} 7\n', 'c{r="a"} 7\nc{r="b"} 3\n'], [None, 3.0]),
+        ({}, ["", "c 3\n"], [None, 3.0]),
+        ({}, ["c 100\n", "", "c 104\n"], [None, None, 2.0]),
+        ({}, PAIR, [None, 9.0]),
+        ({"aggregation": "max"}, PAIR, [None, 6.0]),
+        ({"aggregation": "min"}, PAIR, [None, 3.0]),
+        ({"aggregation": "mean"}, PAIR, [None, 4.5]),
+    ],
+    ids=[
+        "the increase per second",
+        "one window",
+        "a counter starts again, from 0",
+        "a series appears, from 0",
+        "the metric appears, from 0",
+        "a series that was away goes on",
+        "sum by default",
+        "max",
+        "min",
+        "mean",
+    ],
+)
+def test_rates(given: dict[str, Any], pages: list[str], rates: list[float | None]) -> None:
+    assert read(meter("c", function="rate", **given), pages) == rates
 
 
 def test_only_series_with_the_labels_are_counted() -> None:
-    pages = ['c{r="a"} 0\nc{r="b"} 0\n', 'c{r="a"} 3\nc{r="b"} 6\n']
-    assert read(meter("c{r=b}", function="rate"), pages)[-1] == 6.0
+    assert read(meter("c{r=b}", function="rate"), PAIR)[-1] == 6.0
 
 
 def histogram(total: float, count: float) -> str:
     return f"h_sum {total}\nh_count {count}\n"
 
 
-def test_a_mean_is_the_sum_over_the_count_of_what_was_observed_in_the_window() -> None:
-    one = meter("h", function="mean", window="2s")
-    pages = [histogram(*both) for both in ((50, 10), (54, 12), (64, 13), (64, 13))]
-    assert read(one, pages) == [None, 2.0, pytest.approx(14 / 3), 10.0]
+SERIES = 'h_sum{e="0"} %d\nh_count{e="0"} %d\nh_sum{e="1"} %d\nh_count{e="1"} %d\n'
+IDLE = [(1, 1), (5, 2), (5, 2), (5, 2), (5, 2), (8, 3)]
+
+
+@pytest.mark.parametrize(
+    ("given", "observed", "means"),
+    [
+        ({"window": "2s"}, [(50, 10), (54, 12), (64, 13), (64, 13)], [None, 2.0, pytest.approx(14 / 3), 10.0]),
+        ({"window": "2s"}, IDLE, [None, 4.0, 4.0, None, None, 3.0]),
+        ({"window": "2s", "emptyValue": 0.1}, IDLE, [0.1, 4.0, 4.0, 0.1, 0.1, 3.0]),
+        ({}, [(0, 1), (-6, 3)], [None, -3.0]),
+        ({"emptyValue": 0.1}, [(), (0, 0), (3, 1), (3, 1), (0, 0), (7, 1)], [0.1, 0.1, 3.0, 3.0, 0.1, 7.0]),
+        ({"emptyValue": 0.1}, [(500, 100), (500, 100)], [0.1, 0.1]),
+    ],
+    ids=[
+        "sum over count of the window",
+        "without observations it ages",
+        "without observations the empty value holds",
+        "a sum of negative observations falls without a restart",
+        "the empty value holds before the first observation and after a restart",
+        "what was observed before the collector came isn't counted",
+    ],
+)
+def test_means(given: dict[str, Any], observed: list[tuple[float, ...]], means: list[float | None]) -> None:
+    assert read(meter("h", function="mean", **given), [histogram(*one) if one else "" for one in observed]) == means
 
 
 def test_means_pool_the_observations_of_all_series() -> None:
-    before = 'h_sum{e="0"} 0\nh_count{e="0"} 0\nh_sum{e="1"} 0\nh_count{e="1"} 0\n'
-    after = 'h_sum{e="0"} 1\nh_count{e="0"} 1\nh_sum{e="1"} 9\nh_count{e="1"} 3\n'
-    assert read(meter("h", function="mean"), [before, after])[-1] == 2.5
+    assert read(meter("h", function="mean"), [SERIES % (0, 0, 0, 0), SERIES % (1, 1, 9, 3)])[-1] == 2.5
 
 
-IDLE = [histogram(*both) for both in ((1, 1), (5, 2), (5, 2), (5, 2), (5, 2), (8, 3))]
-
-
-def test_a_mean_that_nothing_was_observed_for_within_the_window_ages() -> None:
-    one = meter("h", function="mean", window="2s")
-    assert read(one, IDLE[:-1]) == [None, 4.0, 4.0, None, None]
-    assert one.outcome is Outcome.UNOBSERVED
-    assert repr(one) == "<Meter mean(h, 2s) unobserved>"
-
-
-def test_the_empty_value_holds_while_nothing_was_observed_within_the_window() -> None:
-    """A server with one slow answer gets its next request, and can show that it is fast again."""
-    assert read(meter("h", function="mean", window="2s", emptyValue=0.1), IDLE) == [0.1, 4.0, 4.0, 0.1, 0.1, 3.0]
-
-
-def test_a_sum_of_negative_observations_falls_without_a_restart() -> None:
-    assert read(meter("h", function="mean"), [histogram(0, 1), histogram(-6, 3)])[-1] == -3.0
-
-
-def test_a_histogram_that_starts_again_has_risen_from_0() -> None:
-    assert read(meter("h", function="mean"), [histogram(500, 100), histogram(6, 3)])[-1] == 2.0
-
-
-def test_the_empty_value_holds_until_something_has_been_observed_and_after_a_restart() -> None:
-    one = meter("h", function="mean", emptyValue=0.1)
-    pages = ["", histogram(0, 0), histogram(3, 1), histogram(3, 1), histogram(0, 0), histogram(7, 1)]
-    assert read(one, pages) == [0.1, 0.1, 3.0, 3.0, 0.1, 7.0]
-
-
-def test_without_an_empty_value_nothing_observed_is_no_value() -> None:
+def test_a_mean_that_nothing_was_observed_for_says_so() -> None:
     one = meter("h", function="mean")
     assert read(one, [histogram(0, 0), histogram(0, 0)]) == [None, None]
     assert one.outcome is Outcome.UNOBSERVED
 
 
-def test_what_was_observed_before_the_collector_came_is_not_counted() -> None:
-    one = meter("h", function="mean", emptyValue=0.1)
-    assert read(one, [histogram(500, 100), histogram(500, 100)]) == [0.1, 0.1]
-
-
 def test_series_that_disappear_leave_their_value_to_age_and_are_forgotten_after_a_window() -> None:
     one = meter("m", emptyValue=0.0)
-    assert [page(one, text, at) for text, at in (("m 4\n", 0.0), ("", 1.0), ("", 9.9), ("", 10.0))] == [
-        4.0,
-        None,
-        None,
-        0.0,
-    ]
+    texts = [("m 4\n", 0.0), ("", 1.0), ("", 9.9), ("", 10.0)]
+    assert [page(one, text, at) for text, at in texts] == [4.0, None, None, 0.0]
 
 
 def buckets(**counts: float) -> str:
@@ -249,11 +234,3 @@ def test_a_window_keeps_few_moments_however_often_the_endpoint_is_asked() -> Non
     rates = [page(one, f"c {index}\n", index * 0.01) for index in range(5000)]
     assert rates[-1] == pytest.approx(100.0)
     assert len(one._reading._window._samples) <= SAMPLES + 2  # type: ignore[attr-defined]
-
-
-def test_a_meter_says_what_it_measures_and_what_it_came_to() -> None:
-    one = meter("m{a=b}", aggregation="sum")
-    assert repr(one) == "<Meter sum(m{a=b}) unknown>"
-    read(one, ['m{a="b"} 2\n'])
-    assert repr(one) == "<Meter sum(m{a=b}) found 2>"
-    assert str(one) == "sum(m{a=b})"

@@ -1,7 +1,7 @@
 """The grammar of metric specifications: what is accepted, as what, and what is refused."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.collector.page.spec import MetricSpec, SpecError, parse_spec
@@ -86,12 +86,14 @@ names = st.from_regex(r"\A[a-zA-Z_:][a-zA-Z0-9_:]{0,8}\Z")
 labels = st.dictionaries(st.from_regex(r"\A[a-zA-Z][a-zA-Z0-9_]{0,6}\Z"), st.text(max_size=8), max_size=3)
 
 
+@settings(max_examples=40)
 @given(names, labels)
 def test_a_specification_reads_back_what_it_prints(name: str, matchers: dict[str, str]) -> None:
     spec = MetricSpec(name, tuple(matchers.items()))
     assert parse_spec(str(spec)) == spec
 
 
+@settings(max_examples=60)
 @given(st.text(max_size=30))
 def test_any_text_is_a_specification_or_an_error_of_ours(text: str) -> None:
     try:

@@ -1,11 +1,11 @@
 """What the sources that poll over HTTP share: addresses that differ by label, and trust."""
 
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from services.collector.sources.http import HttpParameters, HttpSource, Override
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
@@ -94,9 +94,10 @@ def test_a_source_that_only_overrides_ask_by_https_has_its_trust_too() -> None:
 
 
 def test_a_client_key_with_a_password_is_an_error_and_asks_nobody(tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-subj", "/CN=x", "-passout", "pass:secret"]
-    subprocess.run([*request, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    cert, key = Authority(tmp_path, "ca").issue()
+    private = serialization.load_pem_private_key(key.read_bytes(), None)
+    encryption = serialization.BestAvailableEncryption(b"secret")
+    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
     with pytest.raises(ValueError, match="clientCertPath, clientKeyPath"):
         HttpSource("s", HttpParameters(scheme="https", client_cert_path=str(cert), client_key_path=str(key)))
 

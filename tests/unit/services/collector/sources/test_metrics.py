@@ -1,7 +1,6 @@
 """Where a metrics source asks, and whom it trusts."""
 
 import asyncio
-import ssl
 from typing import Any
 
 import pytest
@@ -67,19 +66,6 @@ def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, An
 @pytest.mark.parametrize(("given", "interval"), [({}, None), ({"interval": 0.05}, 0.05), ({"interval": 0.0}, None)])
 def test_a_source_without_an_interval_leaves_it_to_the_collector(given: dict[str, Any], interval: float | None) -> None:
     assert MetricsSource("m", MetricsParameters(**given)).interval == interval
-
-
-def context(**given: Any) -> ssl.SSLContext:
-    found = MetricsSource("m", MetricsParameters(scheme="https", **given)).tls
-    assert isinstance(found, ssl.SSLContext)
-    return found
-
-
-def test_each_source_has_a_trust_of_its_own() -> None:
-    trusting, strict = context(), context(insecure_skip_verify=False)
-    assert trusting.verify_mode is ssl.CERT_NONE
-    assert strict.verify_mode is ssl.CERT_REQUIRED
-    assert strict.check_hostname
 
 
 @pytest.mark.parametrize(

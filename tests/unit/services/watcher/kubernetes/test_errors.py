@@ -5,14 +5,11 @@ import pytest
 
 from services.watcher.kubernetes.errors import (
     ApiError,
-    BadAnswer,
     Conflict,
     Expired,
     Forbidden,
     Kind,
     NotFound,
-    TimedOut,
-    TlsFailed,
     Unauthorized,
     Unavailable,
     error_of_answer,
@@ -88,7 +85,3 @@ def test_retry_after_is_in_the_header_or_in_the_status(
 ) -> None:
     body = msgspec.json.encode(status(429, "TooManyRequests", "", **details))
     assert error_of_answer("list pods", 429, "Too Many Requests", header, body).retry_after == seconds
-
-
-def test_connection_errors_tell_their_kinds_apart() -> None:
-    assert [TlsFailed.kind, TimedOut.kind, BadAnswer.kind] == [Kind.TLS, Kind.TIMEOUT, Kind.BAD_ANSWER]

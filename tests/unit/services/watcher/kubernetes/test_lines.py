@@ -3,13 +3,14 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.watcher.kubernetes.errors import BadAnswer
 from services.watcher.kubernetes.lines import Lines, WatchEvent, check_object, parse_event
 
 
+@settings(max_examples=50)
 @given(
     lines=st.lists(st.binary(min_size=1, max_size=40).filter(lambda one: b"\n" not in one and not one.isspace())),
     cuts=st.lists(st.integers(0, 2000)),
@@ -27,7 +28,6 @@ def test_a_line_that_has_not_ended_is_pending() -> None:
     reader = Lines(100)
     assert list(reader.feed(b"one\ntw")) == [b"one"]
     assert reader.pending == 2
-    assert repr(reader) == "<Lines 2 bytes pending>"
     assert list(reader.feed(b"o\n")) == [b"two"]
 
 

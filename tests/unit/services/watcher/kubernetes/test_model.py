@@ -32,38 +32,11 @@ def delete(name: str) -> Action:
     return act
 
 
-def end(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    api.end()
-
-
-def end_in_time(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    time.now += 300
-    api.end()
-
-
-def cut(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    api.fail()
-
-
-def freeze(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    time.now += 150
-    api.fail(TimedOut("nothing came"))
-
-
-def half_an_event(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    api.send(b'{"type":"DELETED","object":{"metadata":{"name":"a"')
-    api.fail()
-
-
 def down(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
     """The connection breaks and the server isn't back at once."""
     api.watch_failures.append(ConnectionFailed("Connection refused"))
     api.list_failures += [ConnectionFailed("Connection refused"), Unavailable("list", 503), Forbidden("list", 403)]
     api.fail()
-
-
-def expire(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    cluster.compact()
 
 
 def expire_pages(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
@@ -77,55 +50,42 @@ def expire_pages(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
     api.before_page = compact_once
 
 
-def relist(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    api.watch_failures.append(Expired("watch", 410))
+def after(seconds: float, *acts: Action) -> Action:
+    def later(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
+        time.now += seconds
+        for act in acts:
+            act(cluster, api, time)
+
+    return later
+
+
+def cut(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
     api.fail()
 
 
-def expired_event(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    api.send(line("ERROR", status(410, "Expired")))
-
-
-def error_event(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    api.send(line("ERROR", status(500, "InternalError")))
-
-
-def garbage(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    api.send(b"garbage\n")
-
-
-def unknown(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    api.send(line("SOMETHING", {}))
-
-
-def mark(cluster: Cluster, api: FakeApi, time: FakeTime) -> None:
-    """Other resources changed, and a bookmark says so."""
-    cluster.skip(3)
-    api.send_bookmark()
-
-
-FAULTS = [
-    end,
-    end_in_time,
+FAULTS: list[Action] = [
+    lambda cluster, api, time: api.end(),
+    after(300, lambda cluster, api, time: api.end()),
     cut,
-    freeze,
-    half_an_event,
+    after(150, lambda cluster, api, time: api.fail(TimedOut("nothing came"))),
+    after(0, lambda cluster, api, time: api.send(b'{"type":"DELETED","object":{"metadata":{"name":"a"'), cut),
     down,
-    expire,
+    lambda cluster, api, time: cluster.compact(),
     expire_pages,
-    relist,
-    expired_event,
-    error_event,
-    garbage,
-    unknown,
-    mark,
+    after(0, lambda cluster, api, time: api.watch_failures.append(Expired("watch", 410)), cut),
+    lambda cluster, api, time: api.send(line("ERROR", status(410, "Expired"))),
+    lambda cluster, api, time: api.send(line("ERROR", status(500, "InternalError"))),
+    lambda cluster, api, time: api.send(b"garbage\n"),
+    lambda cluster, api, time: api.send(line("SOMETHING", {})),
+    after(0, lambda cluster, api, time: cluster.skip(3), lambda cluster, api, time: api.send_bookmark()),
 ]
+"""What can happen to a connection; at the end, other resources change and a bookmark says so."""
 ACTIONS: st.SearchStrategy[Action] = st.one_of(
     st.builds(put, NAMES, st.sampled_from(["vllm", "other"])), st.builds(delete, NAMES), st.sampled_from(FAULTS)
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     steps=st.lists(st.tuples(ACTIONS, st.integers(0, 6)), max_size=40),
     labels=st.sampled_from(["", "app=vllm"]),

@@ -17,7 +17,7 @@ from services.watcher.kubernetes.errors import (
     NotFound,
     Unavailable,
 )
-from services.watcher.kubernetes.reporter import Budget, Reporter
+from services.watcher.kubernetes.reporter import Reporter
 from services.watcher.kubernetes.resource import JsonObject, Resource
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.kubernetes.verdicts import PoolView
@@ -116,17 +116,6 @@ class World:
         return self.registry.get_sample_value(f"pointsman_watcher_{name}_total")
 
 
-async def test_before_it_has_started_nothing_is_looked_at() -> None:
-    world = World(view(objective()))
-    idle = Reporter(
-        KubernetesSettings(),
-        *("watcher-1", WatcherMetrics(CollectorRegistry()), lambda: world.views, lambda: 1, lambda: True),
-        world.time.timing,
-    )
-    await idle.look()
-    assert repr(idle) == "<Reporter 0 resources, {}>"
-
-
 async def test_a_condition_is_written_once() -> None:
     world = World(view(objective()))
     for _ in range(5):
@@ -138,20 +127,12 @@ async def test_a_condition_is_written_once() -> None:
     assert world.api.names == ["premium"]
 
 
-async def test_a_condition_that_somebody_removed_is_written_again() -> None:
-    world = World(view(objective()))
-    await world.look()
-    world.change(view(objective(resourceVersion="2000")))
-    await world.look()
-    assert world.api.names == ["premium", "premium"]
-
-
 async def test_a_condition_that_somebody_removes_each_time_is_written_more_and_more_seldom_and_that_is_said_once() -> (
     None
 ):
     world = World(view(objective()))
     with capture_logs() as logs:
-        for turn in range(3600):
+        for turn in range(600):
             world.change(view(objective(resourceVersion=str(10_000 + turn))))
             await world.look(after=1.0)
     assert 10 <= len(world.api.conditions) <= 25
@@ -427,11 +408,3 @@ async def test_nothing_is_asked_of_the_sources_while_nothing_changes() -> None:
     world.views = ()
     await world.look(after=1000.0)
     assert len(world.reporter.state()["findings"]) == 0
-    assert repr(world.reporter).startswith("<Reporter 1 resources, ")
-
-
-def test_a_budget_is_that_of_any_minute() -> None:
-    budget = Budget(2)
-    assert [budget.take(now) for now in (0.0, 30.0, 31.0)] == [0.0, 30.0, 60.0]
-    assert [budget.take(now) for now in (60.0, 61.0, 90.0)] == [60.0, 90.0, 90.0]
-    assert repr(budget) == "<Budget 2 of 2 a minute>"

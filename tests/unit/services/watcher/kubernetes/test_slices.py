@@ -51,19 +51,14 @@ def test_a_pod_of_a_slice_is_the_endpoint_that_the_pod_itself_would_be_without_l
         ({"ready": True, "terminating": True}, False),
         ({}, True),
         ({"ready": None}, True),
+        (None, True),
     ],
-    ids=["ready", "not ready", "terminating", "ready and terminating", "not told", "null"],
+    ids=["ready", "not ready", "terminating", "ready and terminating", "not told", "null", "none"],
 )
 def test_conditions_say_whether_it_serves_and_what_is_not_told_is_ready(
-    conditions: dict[str, Any], serves: bool
+    conditions: dict[str, Any] | None, serves: bool
 ) -> None:
-    assert bool(endpoints_of_slice(slice_of(entry(**conditions)), POOL)) is serves
-
-
-def test_conditions_may_be_missing_altogether() -> None:
-    known = entry()
-    known["conditions"] = None
-    assert endpoints_of_slice(slice_of(known), POOL)
+    assert bool(endpoints_of_slice(slice_of({**entry(), "conditions": conditions}), POOL)) is serves
 
 
 @pytest.mark.parametrize(
@@ -94,11 +89,6 @@ def test_a_pod_whose_name_is_left_out_goes_by_its_address_too(target: Any) -> No
     nameless = {**entry("10.0.0.7"), "targetRef": target}
     found = endpoints_of_slice(slice_of(nameless, entry("10.0.0.8")), POOL)
     assert [one.id for one in found] == ["serving/10.0.0.7-rank-0", "serving/a-rank-0"]
-
-
-def test_the_ports_are_the_pools_each_a_rank() -> None:
-    found = endpoints_of_slice(slice_of(entry()), Pool(name="llama", target_ports=(8000, 8001)))
-    assert [(one.name, one.port, one.rank) for one in found] == [("a-rank-0", 8000, 0), ("a-rank-1", 8001, 1)]
 
 
 @pytest.mark.parametrize("endpoints", [None, [], [{"addresses": []}]])

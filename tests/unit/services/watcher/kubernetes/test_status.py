@@ -88,17 +88,12 @@ def test_our_condition_of_an_earlier_generation_is_taken_back() -> None:
     assert body["status"] == {"conditions": []}
 
 
-def test_a_condition_of_this_generation_is_not_taken_back() -> None:
-    """The watcher of the resource's new pool has written it, by the same name."""
-    assert body_of(there(written(YES, objective()), managedFields=OURS), None, NOW) is None
-
-
-def test_somebody_elses_condition_is_not_taken_back() -> None:
-    assert body_of(there(written(YES, objective()), generation=2), None, NOW) is None
-
-
-def test_where_there_is_none_nothing_is_taken_back() -> None:
-    assert body_of(objective(generation=2, managedFields=OURS), None, NOW) is None
+def test_no_other_condition_is_taken_back() -> None:
+    """One of this generation the watcher of the resource's new pool has written, by the same name."""
+    ours = written(YES, objective())
+    assert body_of(there(ours, managedFields=OURS), None, NOW) is None, "of this generation"
+    assert body_of(there(ours, generation=2), None, NOW) is None, "somebody else's"
+    assert body_of(objective(generation=2, managedFields=OURS), None, NOW) is None, "there is none"
 
 
 def test_of_managed_fields_only_whether_some_are_ours_is_kept() -> None:

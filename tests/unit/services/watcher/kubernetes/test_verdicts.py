@@ -146,11 +146,6 @@ def test_of_what_is_being_deleted_nothing_is_said() -> None:
     assert verdicts([view(objective(pool="nowhere", **gone), objective("bad", priority="high", **gone))]) == ()
 
 
-def test_a_pool_has_no_condition() -> None:
-    one = said(view(pool(app="vllm")))["llama"]
-    assert (one.condition, one.findings) == (None, ())
-
-
 def test_a_refused_pool_is_found() -> None:
     one = said(view(pool(port=0)))["llama"]
     assert one.findings == (Finding("ResourceRefused", "spec.targetPorts[0].number: 0 is below 1"),)

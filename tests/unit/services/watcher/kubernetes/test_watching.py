@@ -4,7 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.watcher.kubernetes.errors import (
+    ApiError,
     ConnectionFailed,
     Expired,
     Forbidden,
@@ -23,9 +24,9 @@ from services.watcher.kubernetes.errors import (
 )
 from services.watcher.kubernetes.resource import JsonObject, Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
-from services.watcher.kubernetes.watching import Bookmark, Changed, Closed, Listed, Opened, Watch, follow
+from services.watcher.kubernetes.watching import Watch
 from tests.fake_kubernetes.api import FakeApi
-from tests.fake_kubernetes.cluster import PODS, Cluster, bookmark, line, status
+from tests.fake_kubernetes.cluster import PODS, Cluster, line, status
 from tests.fake_kubernetes.reader import Reader, reading
 from tests.fake_kubernetes.timing import FakeTime, until
 
@@ -52,6 +53,7 @@ class Peer:
             yield reader
             await self.api.idle()
             assert reader.right
+        assert self.api.open == 0
 
 
 async def test_a_list_and_then_what_changes() -> None:
@@ -72,15 +74,6 @@ async def test_objects_arrive_without_managed_fields_and_with_their_kind() -> No
     for item in reader.objects.values():
         assert "managedFields" not in item["metadata"]
         assert (item["apiVersion"], item["kind"]) == ("v1", "Pod")
-
-
-async def test_the_server_selects() -> None:
-    peer = Peer(Selection(PODS, "default", labels="app=vllm"))
-    async with peer.followed() as reader:
-        peer.cluster.put("a", labels={"app": "other"})  # leaves the selection: to be reported as gone
-        peer.cluster.put("elsewhere", namespace="other", labels={"app": "vllm"})
-        peer.cluster.put("c", labels={"app": "vllm"})
-    assert reader.reports == ["listed a b", "gone a", "changed c"]
 
 
 async def test_a_list_in_pages_is_one_list() -> None:
@@ -107,19 +100,6 @@ async def test_page_expiry_during_a_list_starts_the_list_over_in_one_piece() -> 
     assert reader.reports == ["listed b"]
     assert [limit for limit, _ in peer.api.pages] == [1, 1, None]
     assert reader.watch.problem is None
-
-
-async def test_changes_between_the_pages_of_a_list_follow_it() -> None:
-    peer = Peer(settings=KubernetesSettings(kubernetes_page_size=1))
-
-    def change_before_the_second_page() -> None:
-        if len(peer.api.pages) == 2:
-            peer.cluster.delete("b")
-
-    peer.api.before_page = change_before_the_second_page
-    async with peer.followed() as reader:
-        pass
-    assert reader.reports == ["listed a b", "gone b"]
 
 
 async def test_watching_goes_on_without_a_list_after_an_ordinary_end() -> None:
@@ -151,15 +131,13 @@ async def test_watching_410_at_connect_lists_again() -> None:
     assert peer.watch.problem is None
 
 
-async def test_watching_410_mid_stream_lists_again() -> None:
+async def test_watching_410_mid_stream_lists_again_at_once() -> None:
     peer = Peer()
     async with peer.followed() as reader:
-        peer.cluster.put("c")
-        await peer.api.idle()
         peer.api.send(line("ERROR", status(410, "Expired", "too old resource version: 1 (2)")))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert reader.reports == ["listed a b", "changed c", "listed a b c"]
+    assert reader.reports == ["listed a b", "listed a b"]
     assert peer.time.sleeps == [0.0]
 
 
@@ -172,28 +150,6 @@ async def test_watching_410_again_and_again_is_a_problem_and_backs_off() -> None
     assert peer.time.sleeps[0] == 0.0
     assert all(pause > 0.4 for pause in peer.time.sleeps[1:])
     assert sorted(peer.time.sleeps) == peer.time.sleeps
-
-
-async def test_watching_other_error_events_list_again_after_a_pause() -> None:
-    peer = Peer()
-    async with peer.followed() as reader:
-        peer.api.send(line("ERROR", status(500, "InternalError", "etcd event received with PrevKv=nil")))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    assert reader.reports == ["listed a b", "troubled unavailable", "listed a b"]
-    assert "etcd event received with PrevKv=nil" in reader.problems[0].text
-    assert len(peer.time.sleeps) == 1
-    assert 0.25 <= peer.time.sleeps[0] <= 0.5
-
-
-async def test_watching_an_error_event_that_is_no_status_lists_again() -> None:
-    peer = Peer()
-    async with peer.followed() as reader:
-        peer.api.send(line("ERROR", {"code": "four hundred"}))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    assert reader.reports == ["listed a b", "troubled unavailable", "listed a b"]
-    assert "Status object is expected" in reader.problems[0].text
 
 
 async def test_watching_bookmarks_move_the_resource_version() -> None:
@@ -223,53 +179,42 @@ async def test_watching_unknown_event_types_are_logged_and_skipped() -> None:
     assert [entry["type"] for entry in logs if entry["event"] == "kubernetes.watch.unknown_event"] == ["RENAMED"]
 
 
+ERROR_500 = line("ERROR", status(500, "InternalError", "etcd event received with PrevKv=nil"))
+
+
 @pytest.mark.parametrize(
-    "garbage",
+    ("sent", "kind", "text"),
     [
-        b"<html>\n",
-        b'{"type": "ADDED"}\n',
-        b'{"type": "ADDED", "object": []}\n',
-        b'{"type": "ADDED", "object": {"metadata": {"name": "x"}}}\n',
-        b'{"type": "ADDED", "object": {"metadata": {"resourceVersion": "9"}}}\n',
-        b'{"type": "ADDED", "object": {"metadata": null}}\n',
-        b'{"type": "BOOKMARK", "object": {"metadata": {}}}\n',
-        b'{"type": "DELETED", "object": {"metadata": {"name": "a", "resourceVersion": 9}}}\n',
-        b"\xff\xfe\n",
-        b"[" * 100_000 + b"\n",
-        b'{"type": "ADDED", "object": ' + b'{"a":' * 100_000 + b"\n",
+        (ERROR_500, "unavailable", "etcd event received with PrevKv=nil"),
+        (line("ERROR", {"code": "four hundred"}), "unavailable", "Status object is expected"),
+        (b"<html>\n", "bad_answer", "<html>"),
+        (b'{"type": "ADDED"}\n', "bad_answer", "ADDED"),
+        (b'{"type": "ADDED", "object": []}\n', "bad_answer", "ADDED"),
+        (b'{"type": "ADDED", "object": {"metadata": {"name": "x"}}}\n', "bad_answer", "resourceVersion"),
+        (b'{"type": "ADDED", "object": {"metadata": {"resourceVersion": "9"}}}\n', "bad_answer", "metadata.name"),
+        (b'{"type": "BOOKMARK", "object": {"metadata": {}}}\n', "bad_answer", "resourceVersion"),
+        (
+            b'{"type": "DELETED", "object": {"metadata": {"name": "a", "resourceVersion": 9}}}\n',
+            "bad_answer",
+            "resourceVersion",
+        ),
+        (b"\xff\xfe\n", "bad_answer", "isn't an event"),
+        (b'{"type": "ADDED", "object": ' + b'{"a":' * 100_000 + b"\n", "bad_answer", "isn't an event"),
+        (b"x" * 1_000_001, "bad_answer", "longer than the limit of 1M bytes"),
     ],
-    ids=lambda data: data[:40].decode(errors="replace").strip(),
+    ids=lambda data: str(data[:50]),
 )
-async def test_watching_garbage_lines_list_again(garbage: bytes) -> None:
+async def test_watching_what_says_nothing_of_use_lists_again_after_a_pause(sent: bytes, kind: str, text: str) -> None:
     """What it should have said is lost, and only a list brings it."""
-    peer = Peer()
+    peer = Peer(settings=KubernetesSettings(kubernetes_line_limit=1_000_000))
     async with peer.followed() as reader:
-        peer.api.send(garbage)
+        peer.api.send(sent)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert reader.reports == ["listed a b", "troubled bad_answer", "listed a b"]
+    assert reader.reports == ["listed a b", f"troubled {kind}", "listed a b"]
+    assert text in reader.problems[0].text
     assert len(reader.problems[0].text) < 400
-
-
-async def test_watching_a_line_without_end_lists_again_when_the_limit_is_reached() -> None:
-    peer = Peer(settings=KubernetesSettings(kubernetes_line_limit=1000))
-    async with peer.followed() as reader:
-        for _ in range(11):
-            peer.api.send(b"x" * 100)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    assert reader.reports == ["listed a b", "troubled bad_answer", "listed a b"]
-    assert "longer than the limit of 1000 bytes" in reader.problems[0].text
-
-
-@pytest.mark.parametrize("piece", [1, 2, 7, 64])
-async def test_watching_lines_are_whole_however_they_are_cut(piece: int) -> None:
-    peer = Peer()
-    peer.api.piece = piece
-    async with peer.followed() as reader:
-        peer.cluster.put("c", comment="Zürich\n\u2028")
-        peer.cluster.delete("a")
-    assert reader.reports == ["listed a b", "changed c", "gone a"]
+    assert [0.25 <= pause <= 0.5 for pause in peer.time.sleeps] == [True]
 
 
 async def test_watching_a_broken_connection_goes_on_from_the_last_event() -> None:
@@ -289,17 +234,6 @@ async def test_watching_a_broken_connection_goes_on_from_the_last_event() -> Non
     assert peer.time.sleeps == []
 
 
-async def test_watching_inactivity_begins_the_watch_anew() -> None:
-    peer = Peer()
-    async with peer.followed() as reader:
-        peer.time.now += 90
-        peer.api.fail(TimedOut("nothing came for 90s"))
-        await asyncio.sleep(0)
-        peer.cluster.put("c")
-    assert reader.reports == ["listed a b", "changed c"]
-    assert peer.api.watches == ["102", "102"]
-
-
 async def test_watching_a_delete_that_was_missed_while_disconnected_shows_in_the_next_list() -> None:
     peer = Peer()
     async with peer.followed() as reader:
@@ -310,20 +244,6 @@ async def test_watching_a_delete_that_was_missed_while_disconnected_shows_in_the
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert reader.reports == ["listed a b", "troubled unreachable", "listed b"]
-
-
-async def test_watching_deleted_and_made_again_while_disconnected_is_the_new_object() -> None:
-    """The same name, and perhaps the same address, is another pod."""
-    peer = Peer()
-    async with peer.followed() as reader:
-        peer.api.watch_failures.append(ConnectionFailed("connection refused"))
-        peer.time.now += 10
-        peer.api.fail()
-        peer.cluster.delete("a")
-        peer.cluster.put("a", node="another")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    assert reader.objects["default", "a"]["spec"] == {"node": "another"}
 
 
 async def test_watching_a_server_restored_from_a_backup_leaves_no_ghost() -> None:
@@ -402,39 +322,29 @@ async def test_a_watch_of_full_length_without_an_event_is_a_success() -> None:
 async def test_five_minutes_without_an_api_server() -> None:
     """Nothing is forgotten meanwhile, pauses stay within their bounds, and the first answer brings the truth."""
     peer = Peer()
-    async with peer.followed() as reader:
-        down_until = peer.time.now + 300
-        refused = ConnectionFailed("no connection to https://10.96.0.1:443: Connection refused")
-        peer.api.down = lambda: refused if peer.time.now < down_until else None
-        confirmed = peer.watch.confirmed_at
-        peer.api.fail()
-        peer.time.now += 2
-        await until(lambda: peer.watch.consecutive_failures > 2)
-        assert reader.names == ["a", "b"]
-        assert not reader.watch.in_touch
-        assert peer.watch.confirmed_at == confirmed
-        assert [problem.kind for problem in reader.problems] == [Kind.UNREACHABLE]
-        peer.cluster.delete("a")
-        peer.cluster.compact()
+    with capture_logs() as logs:
+        async with peer.followed() as reader:
+            down_until = peer.time.now + 300
+            refused = ConnectionFailed("no connection to https://10.96.0.1:443: Connection refused")
+            peer.api.down = lambda: refused if peer.time.now < down_until else None
+            confirmed = peer.watch.confirmed_at
+            peer.api.fail()
+            peer.time.now += 2
+            await until(lambda: peer.watch.consecutive_failures > 2)
+            assert reader.names == ["a", "b"]
+            assert not reader.watch.in_touch
+            assert peer.watch.confirmed_at == confirmed
+            assert [problem.kind for problem in reader.problems] == [Kind.UNREACHABLE]
+            peer.cluster.delete("a")
+            peer.cluster.compact()
     assert reader.reports == ["listed a b", "troubled unreachable", "listed b"]
+    told = [entry["event"] for entry in logs]
+    assert [told.count(f"kubernetes.watch.{one}") for one in ("failed", "recovered")] == [1, 1]
     assert all(0.25 <= pause <= 30 for pause in peer.time.sleeps)
     assert max(peer.time.sleeps) >= 15
     assert 10 <= len(peer.time.sleeps) <= 30
     assert peer.watch.problem is None
     assert peer.watch.in_touch is False
-
-
-async def test_a_problem_is_told_and_logged_once() -> None:
-    peer = Peer()
-    with capture_logs() as logs:
-        down_until = peer.time.now + 120
-        peer.api.down = lambda: ConnectionFailed("Connection refused") if peer.time.now < down_until else None
-        async with peer.followed() as reader:
-            pass
-    assert reader.reports == ["troubled unreachable", "listed a b"]
-    events = [entry["event"] for entry in logs]
-    assert events.count("kubernetes.watch.failed") == 1
-    assert events.count("kubernetes.watch.recovered") == 1
 
 
 async def test_another_problem_is_told_too_and_since_is_when_the_trouble_began() -> None:
@@ -468,60 +378,35 @@ async def test_backing_off_begins_anew_after_things_went_well() -> None:
     assert peer.time.sleeps[before] <= 0.5
 
 
-async def test_retry_after_is_honoured_within_its_limit() -> None:
-    peer = Peer()
-    peer.api.list_failures.extend(
-        [
-            Unavailable("list pods", 429, "TooManyRequests", "slow down", retry_after=7.0),
-            Unavailable("list pods", 503, "ServiceUnavailable", "starting", retry_after=86_400.0),
-        ]
-    )
-    async with peer.followed():
-        pass
-    assert peer.time.sleeps == [7.0, 120.0]
+BAD_SELECTOR = msgspec.json.encode(status(400, "BadRequest", 'unable to parse requirement: "tier in"'))
 
 
-async def test_a_forbidden_list_is_a_state_that_is_tried_again_slowly() -> None:
+@pytest.mark.parametrize(
+    ("failure", "text", "shortest", "longest"),
+    [
+        (Forbidden("list pods", 403, "Forbidden", "no"), "not allowed to list pods (403 Forbidden): no", 24, 36),
+        (NotFound("list pools", 404, "NotFound"), "can't list pools: 404 NotFound", 24, 36),
+        (error_of_answer("list", 400, "Bad Request", "", BAD_SELECTOR), "unable to parse requirement", 24, 36),
+        (Unavailable("list pods", 429, "TooManyRequests", "slow down", retry_after=7.0), "slow down", 7, 7),
+        (Unavailable("list pods", 503, "ServiceUnavailable", "starting", retry_after=86_400.0), "starting", 120, 120),
+    ],
+    ids=["forbidden", "not installed", "refused", "retry after", "retry after a day"],
+)
+@pytest.mark.parametrize("request_", ["list", "watch"])
+async def test_what_a_server_answers_decides_when_it_is_asked_again(
+    request_: str, failure: ApiError, text: str, shortest: float, longest: float
+) -> None:
     peer = Peer()
-    said = 'pods is forbidden: User "system:serviceaccount:x:watcher" cannot list resource "pods" in API group ""'
-    granted_at = peer.time.now + 120
-    forbidden = Forbidden("list pods in namespace default", 403, "Forbidden", said)
-    peer.api.down = lambda: forbidden if peer.time.now < granted_at else None
+    (peer.api.list_failures if request_ == "list" else peer.api.watch_failures).extend([failure] * 3)
     async with peer.followed() as reader:
         pass
-    assert reader.reports == ["troubled forbidden", "listed a b"]
-    assert reader.problems[0].text == f"not allowed to list pods in namespace default (403 Forbidden): {said}"
-    assert 4 <= len(peer.time.sleeps) <= 6
-    assert all(24 <= pause <= 36 for pause in peer.time.sleeps)
-
-
-async def test_a_forbidden_watch_after_an_allowed_list_is_told_as_such() -> None:
-    peer = Peer()
-    peer.api.watch_failures.extend(Forbidden("watch pods", 403, "Forbidden", "no") for _ in range(3))
-    async with peer.followed() as reader:
-        pass
-    assert reader.reports == ["listed a b", "troubled forbidden", "listed a b", "listed a b", "listed a b"]
-    assert all(24 <= pause <= 36 for pause in peer.time.sleeps)
-
-
-async def test_a_resource_that_is_not_installed_is_found_when_it_is() -> None:
-    peer = Peer()
-    peer.api.list_failures.extend(NotFound("list inferencepools", 404, "NotFound") for _ in range(2))
-    async with peer.followed() as reader:
-        pass
-    assert reader.reports == ["troubled not_found", "listed a b"]
-    assert all(24 <= pause <= 36 for pause in peer.time.sleeps)
-
-
-async def test_a_bad_request_is_tried_again_slowly() -> None:
-    peer = Peer()
-    body = msgspec.json.encode(status(400, "BadRequest", 'unable to parse requirement: "tier in"'))
-    peer.api.list_failures.append(error_of_answer("list pods", 400, "Bad Request", "", body))
-    async with peer.followed() as reader:
-        pass
-    assert reader.problems[0].kind is Kind.REFUSED
-    assert "unable to parse requirement" in reader.problems[0].text
-    assert 24 <= peer.time.sleeps[0] <= 36
+    troubled = f"troubled {failure.kind.value}"
+    if request_ == "list":
+        assert reader.reports == [troubled, "listed a b"]
+    else:
+        assert reader.reports == ["listed a b", troubled, *["listed a b"] * 3]
+    assert text in reader.problems[0].text
+    assert [shortest <= pause <= longest for pause in peer.time.sleeps] == [True] * 3
 
 
 async def test_confirmed_at_moves_with_lists_events_and_bookmarks_and_with_nothing_else() -> None:
@@ -683,28 +568,3 @@ async def test_listed_objects_are_not_held_after_they_were_taken() -> None:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_follow_marks_the_list_the_open_watch_and_bookmarks() -> None:
-    peer = Peer()
-    async with aclosing(follow(peer.api, ALL_PODS, SETTINGS, peer.time.timing)) as happenings:
-        listed = await anext(happenings)
-        assert isinstance(listed, Listed)
-        assert listed.resource_version == "102"
-        assert isinstance(await anext(happenings), Opened)
-        peer.cluster.put("c")
-        changed = await anext(happenings)
-        assert isinstance(changed, Changed)
-        assert changed.resource_version == "103"
-        peer.api.send(bookmark("110"))
-        assert await anext(happenings) == Bookmark("110")
-        peer.api.end()
-        assert isinstance(await anext(happenings), Closed)
-        assert isinstance(await anext(happenings), Opened)
-
-
-async def test_leaving_closes_the_watch() -> None:
-    peer = Peer()
-    async with peer.followed():
-        assert peer.api.open == 1
-    assert peer.api.open == 0

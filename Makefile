@@ -4,8 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SECONDS ?=
-# Test processes at a time. Most tests wait for servers, so two are worth it on a single core, too. Those marked `serial`
-# need the machine to themselves and come last.
+# Test processes at a time. Most tests wait for servers, so two are worth it on a single core, too.
 WORKERS ?= 2
 # Recorded pages and published configurations, where somebody put them beside the project.
 FIXTURES := $(abspath ../shared/fixtures)
@@ -24,8 +23,7 @@ demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECO
 
 test: $(VENV)/.dev ## all tests, against the real nats-server, Envoy and, where it can be had, kube-apiserver
 	@$(BIN)/python -m tests.kubernetes.prepare
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not serial'
-	$(BIN)/pytest -m serial || [ $$? -eq 5 ] # 5: there is none
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 soak: $(VENV)/.dev ## the fault tests in full length, TIMES=5 times: p50 and p99 beside what the design promises
 	@$(BIN)/python -m tests.kubernetes.prepare

@@ -28,27 +28,9 @@ class Threshold(Struct, frozen=True, rename="camel"):
             raise ValueError("names: not with mode auto")
 
 
-class LabelFilter(Plugin):
-    """Has a required parameter."""
-
-    class Parameters(Struct, frozen=True, rename="camel"):
-        label_key: str
-
-    TYPE = "label-filter"
-    ROLES = frozenset({Role.FILTER})
-
-
-class QueueScorer(Plugin):
-    TYPE = "queue-scorer"
-    ROLES = frozenset({Role.SCORER})
-    REQUIRES = (WAITING_QUEUE_SIZE,)
-    ALIASES = ("least-queue-scorer",)
-
-
-class PlainScorer(Plugin):
-    TYPE = "plain-scorer"
-    ROLES = frozenset({Role.SCORER})
-    Parameters = Threshold
+def plugin(kind: str, *roles: Role, **body: Any) -> type[Plugin]:
+    """A plugin type that has what is given, and does nothing."""
+    return type("Stub", (Plugin,), {"TYPE": kind, "ROLES": frozenset(roles), "__doc__": kind, **body})
 
 
 class PrefixScorer(Plugin):
@@ -85,79 +67,6 @@ class Index(Plugin):
     PRODUCES = (MATCH,)
 
 
-class Tokenizer(Plugin):
-    TYPE = "tokenizer"
-    ROLES = frozenset({Role.DATA_PRODUCER})
-    PRODUCES = (TOKENS,)
-
-
-class Chicken(Plugin):
-    TYPE = "chicken"
-    ROLES = frozenset({Role.DATA_PRODUCER})
-    REQUIRES = (EGG,)
-    PRODUCES = (CHICKEN,)
-
-
-class Egg(Plugin):
-    TYPE = "egg"
-    ROLES = frozenset({Role.DATA_PRODUCER})
-    REQUIRES = (CHICKEN,)
-    PRODUCES = (EGG,)
-
-
-class EggScorer(Plugin):
-    TYPE = "egg-scorer"
-    ROLES = frozenset({Role.SCORER})
-    REQUIRES = (EGG,)
-
-
-class CuriousScorer(Plugin):
-    """Reads what there is."""
-
-    TYPE = "curious-scorer"
-    ROLES = frozenset({Role.SCORER})
-    USES = (MATCH, KV_CACHE_USAGE)
-
-
-class MaxScorePicker(Plugin):
-    TYPE = "max-score-picker"
-    ROLES = frozenset({Role.PICKER})
-
-
-class RandomPicker(Plugin):
-    TYPE = "random-picker"
-    ROLES = frozenset({Role.PICKER})
-
-
-class SingleProfileHandler(Plugin):
-    TYPE = "single-profile-handler"
-    ROLES = frozenset({Role.PROFILE_HANDLER})
-
-
-class ManyProfilesHandler(Plugin):
-    TYPE = "many-profiles-handler"
-    ROLES = frozenset({Role.PROFILE_HANDLER})
-
-
-class OpenAIParser(Plugin):
-    TYPE = "openai-parser"
-    ROLES = frozenset({Role.PARSER})
-
-
-class PassthroughParser(Plugin):
-    TYPE = "passthrough-parser"
-    ROLES = frozenset({Role.PARSER})
-
-
-class UtilizationDetector(Plugin):
-    """A filter too, as the real one."""
-
-    TYPE = "utilization-detector"
-    ROLES = frozenset({Role.SATURATION_DETECTOR, Role.FILTER})
-    Parameters = Threshold
-    USES = (WAITING_QUEUE_SIZE,)
-
-
 class MetricsSource(Plugin):
     class Parameters(Struct, frozen=True, rename="camel"):
         path: str = "/metrics"
@@ -173,77 +82,51 @@ class MetricsSource(Plugin):
             raise ValueError(f"path: {self.parameters.path!r} doesn't begin with /")
 
 
-class CoreExtractor(Plugin):
-    TYPE = "core-metrics-extractor"
-    ROLES = frozenset({Role.EXTRACTOR})
-    TIER = Tier.COLLECTOR
-    PRODUCES = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
-    INPUT: ClassVar[str] = "pages"
+class Label(Struct, frozen=True, rename="camel"):
+    """A required parameter."""
+
+    label_key: str
 
 
-class EventExtractor(Plugin):
-    TYPE = "event-extractor"
-    ROLES = frozenset({Role.EXTRACTOR})
-    TIER = Tier.COLLECTOR
-    INPUT: ClassVar[str] = "events"
-
-
-class Discovery(Plugin):
-    TYPE = "file-discovery"
-    ROLES = frozenset({Role.DISCOVERY})
-    TIER = Tier.WATCHER
-
-
-class OrderingPolicy(Plugin):
-    TYPE = "fcfs-ordering-policy"
-    ROLES = frozenset({Role.ORDERING_POLICY})
-
-
-class FairnessPolicy(Plugin):
-    TYPE = "round-robin-fairness-policy"
-    ROLES = frozenset({Role.FAIRNESS_POLICY})
-
-
-class LimitPolicy(Plugin):
-    TYPE = "static-usage-limit-policy"
-    ROLES = frozenset({Role.USAGE_LIMIT_POLICY})
-
-
-class UntestedScorer(Plugin):
-    """Alpha."""
-
-    TYPE = "untested-scorer"
-    ROLES = frozenset({Role.SCORER})
-    STABILITY = Stability.ALPHA
-    Parameters = Threshold
-
+NUMBERS = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
+QueueScorer = plugin("queue-scorer", Role.SCORER, REQUIRES=(WAITING_QUEUE_SIZE,), ALIASES=("least-queue-scorer",))
+MaxScorePicker = plugin("max-score-picker", Role.PICKER)
+SingleProfileHandler = plugin("single-profile-handler", Role.PROFILE_HANDLER)
+OpenAIParser = plugin("openai-parser", Role.PARSER)
+PassthroughParser = plugin("passthrough-parser", Role.PARSER)
+UtilizationDetector = plugin(
+    "utilization-detector",
+    *(Role.SATURATION_DETECTOR, Role.FILTER),
+    Parameters=Threshold,
+    USES=(WAITING_QUEUE_SIZE,),
+)
 
 TYPES: tuple[type[Plugin], ...] = (
-    LabelFilter,
+    plugin("label-filter", Role.FILTER, Parameters=Label),
     QueueScorer,
-    PlainScorer,
+    plugin("plain-scorer", Role.SCORER, Parameters=Threshold),
     PrefixScorer,
     Index,
-    Tokenizer,
-    Chicken,
-    Egg,
-    EggScorer,
-    CuriousScorer,
+    plugin("tokenizer", Role.DATA_PRODUCER, PRODUCES=(TOKENS,)),
+    plugin("chicken", Role.DATA_PRODUCER, REQUIRES=(EGG,), PRODUCES=(CHICKEN,)),
+    plugin("egg", Role.DATA_PRODUCER, REQUIRES=(CHICKEN,), PRODUCES=(EGG,)),
+    plugin("egg-scorer", Role.SCORER, REQUIRES=(EGG,)),
+    plugin("curious-scorer", Role.SCORER, USES=(MATCH, KV_CACHE_USAGE)),
     MaxScorePicker,
-    RandomPicker,
+    plugin("random-picker", Role.PICKER),
     SingleProfileHandler,
-    ManyProfilesHandler,
+    plugin("many-profiles-handler", Role.PROFILE_HANDLER),
     OpenAIParser,
     PassthroughParser,
     UtilizationDetector,
     MetricsSource,
-    CoreExtractor,
-    EventExtractor,
-    Discovery,
-    OrderingPolicy,
-    FairnessPolicy,
-    LimitPolicy,
-    UntestedScorer,
+    plugin("core-metrics-extractor", Role.EXTRACTOR, TIER=Tier.COLLECTOR, PRODUCES=NUMBERS, INPUT="pages"),
+    plugin("event-extractor", Role.EXTRACTOR, TIER=Tier.COLLECTOR, INPUT="events"),
+    plugin("file-discovery", Role.DISCOVERY, TIER=Tier.WATCHER),
+    plugin("fcfs-ordering-policy", Role.ORDERING_POLICY),
+    plugin("round-robin-fairness-policy", Role.FAIRNESS_POLICY),
+    plugin("static-usage-limit-policy", Role.USAGE_LIMIT_POLICY),
+    plugin("untested-scorer", Role.SCORER, STABILITY=Stability.ALPHA, Parameters=Threshold),
 )
 
 HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"

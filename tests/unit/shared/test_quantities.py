@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.quantities import format_duration, format_size, parse_duration, parse_size
@@ -86,11 +86,13 @@ def test_a_size_is_written_with_the_unit_that_says_it_exactly(number: int, text:
     assert format_size(number) == text
 
 
+@settings(max_examples=40)
 @given(st.floats(0, 1e6))
 def test_a_duration_that_was_written_is_read_to_the_nanosecond(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, abs=1e-9)
 
 
+@settings(max_examples=40)
 @given(st.integers(-(2**63), 2**63))
 def test_a_size_that_was_written_is_read_again(number: int) -> None:
     assert parse_size(format_size(number)) == number

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pointsman.local.process import NotReady, Process, ProcessError
-from tests.waiting import eventually
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 STUBBORN = """
@@ -100,7 +99,9 @@ async def test_a_paused_process_hangs_and_can_be_stopped(tmp_path: Path) -> None
     async with process(tmp_path) as one:
         one.pause()
         assert one.paused
-        await eventually(lambda: state(one.pid) == "T")
+        async with asyncio.timeout(5):
+            while state(one.pid) != "T":  # noqa: ASYNC110 -- the kernel tells nobody
+                await asyncio.sleep(0.01)
         assert await one.stop() == -signal.SIGTERM
 
 
@@ -126,13 +127,17 @@ async def test_its_own_children_are_killed_with_it(tmp_path: Path) -> None:
     async with process(tmp_path, [sys.executable, "-c", code]) as one:
         grandchild = int(one.tail()[0])
         await one.kill()
-        await eventually(lambda: not alive(grandchild))
+        async with asyncio.timeout(5):
+            while alive(grandchild):  # noqa: ASYNC110 -- the kernel tells nobody
+                await asyncio.sleep(0.01)
 
 
 async def test_it_is_stopped_when_starting_it_is_cancelled(tmp_path: Path) -> None:
     one = process(tmp_path, [sys.executable, "-c", "import time; time.sleep(600)"])
     starting = asyncio.create_task(one.start())
-    await eventually(lambda: one.running)
+    async with asyncio.timeout(5):
+        while not one.running:  # noqa: ASYNC110 -- the start is under way in the other task
+            await asyncio.sleep(0.01)
     pid = one.pid
     assert pid is not None
     starting.cancel()
@@ -166,4 +171,6 @@ asyncio.run(main())
     assert alive(child)
     os.kill(parent.pid, number)
     await parent.wait()
-    await eventually(lambda: not alive(child))
+    async with asyncio.timeout(5):
+        while alive(child):  # noqa: ASYNC110 -- the kernel tells nobody
+            await asyncio.sleep(0.01)

@@ -61,7 +61,6 @@ def test_processes_have_the_names_of_their_tier_and_number(stack: LocalStack) ->
     assert stack["picker-2"] is stack.pickers[1]
     with pytest.raises(KeyError, match="'picker-9' is none of nats, fast"):
         stack["picker-9"]
-    assert repr(stack).startswith(f"<LocalStack {stack.directory} [<Process nats not started>")
 
 
 def test_every_tier_is_told_where_nats_is_and_what_it_serves(stack: LocalStack) -> None:

@@ -107,7 +107,6 @@ async def test_without_a_server_a_bus_starts_says_why_it_is_not_ready_and_goes_o
             await bus.request("a")
         with pytest.raises(NotConnected, match=REFUSED):
             await bus.wait_connected(0.01)
-        assert repr(bus).startswith("<Bus 'test' disconnected (")
     finally:
         await bus.close()
     assert "closed" in (bus.readiness() or "")

@@ -3,14 +3,7 @@
 import math
 from typing import Any
 
-from shared.attributes import (
-    ACTIVE_MODELS,
-    ALWAYS,
-    KV_CACHE_USAGE,
-    WAITING_QUEUE_SIZE,
-    AttributeKey,
-    AttributeMap,
-)
+from shared.attributes import ACTIVE_MODELS, ALWAYS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
 from shared.bus import Frame, unpack_ages, unpack_floats
 from shared.bus.frame_columns import pack, parts
 

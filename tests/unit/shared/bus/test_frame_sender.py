@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeMap
 from shared.bus import BusError
-from shared.bus.frame_columns import pack
 from shared.bus.frame_sender import CHANGES_PART, FrameSender, Outbox
 from tests.waiting import eventually
 
@@ -23,36 +22,23 @@ def test_the_first_change_makes_news_and_later_ones_join_it() -> None:
     assert outbox.note("a", True)
 
 
-def test_a_scrape_without_a_change_is_no_change_but_is_confirmed_earlier() -> None:
+def test_everything_is_due_at_once_and_at_the_heartbeat_and_earlier_after_a_scrape_without_a_change() -> None:
     outbox = Outbox(0.1, 0.5)
+    assert outbox.everything_at() == float("-inf")
     outbox.everything_sent(10.0)
     assert outbox.everything_at() == 10.5
     assert outbox.note("a", False)
     assert not outbox.note("b", False)
     assert outbox.changes == 0
     assert outbox.everything_at() == pytest.approx(10.1)
+    outbox.note("a", True)
     outbox.everything_sent(10.1)
-    assert outbox.everything_at() == pytest.approx(10.6)
-
-
-def test_everything_includes_the_changes() -> None:
-    outbox = Outbox(0.1, 0.5)
-    outbox.note("a", True)
-    outbox.everything_sent(1.0)
-    assert outbox.changes == 0
     assert outbox.take_changes() == []
-
-
-def test_everything_is_due_at_the_start_and_never_later_than_the_heartbeat() -> None:
-    outbox = Outbox(5.0, 0.5)
-    assert outbox.everything_at() == float("-inf")
-    outbox.everything_sent(1.0)
-    outbox.note("a", True)
-    assert outbox.everything_at() == 1.5
-
-
-def _more_than(recorder: "Recorder", count: int) -> bool:
-    return len(recorder.frames) > count
+    assert outbox.everything_at() == pytest.approx(10.6)
+    slow = Outbox(5.0, 0.5)
+    slow.everything_sent(1.0)
+    slow.note("a", True)
+    assert slow.everything_at() == 1.5, "never later than the heartbeat"
 
 
 class Recorder:
@@ -83,17 +69,17 @@ class Recorder:
         return self.connected
 
 
+@dataclass
 class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
+    now: float = 100.0
 
     def __call__(self) -> float:
         return self.now
 
 
+@dataclass
 class Known:
-    def __init__(self) -> None:
-        self.attributes = AttributeMap()
+    attributes: AttributeMap = field(default_factory=AttributeMap)
 
 
 def endpoints(count: int, *, known: bool = True) -> dict[str, Known]:
@@ -153,19 +139,6 @@ async def test_a_change_that_everything_has_told_already_isnt_told_again() -> No
     assert [part for part, _ in recorder.frames] == [0, 0]
 
 
-async def test_scrapes_without_a_change_are_confirmed_at_the_refresh_and_not_only_at_the_heartbeat() -> None:
-    recorder, watched = Recorder(), endpoints(1)
-    sending = FrameSender(recorder, lambda: watched, gather=0.0, refresh=0.01, heartbeat=60.0)
-    task = asyncio.create_task(sending.run())
-    for _ in range(4):
-        before = len(recorder.frames)
-        sending.note("e0000", False)
-        await eventually(partial(_more_than, recorder, before))
-    task.cancel()
-    await asyncio.wait([task])
-    assert {part for part, _ in recorder.frames} == {0}
-
-
 async def test_more_than_a_thousand_endpoints_are_several_parts() -> None:
     recorder = Recorder()
     await sender(recorder, endpoints(2500), Clock()).send()
@@ -217,18 +190,19 @@ async def test_a_change_of_an_endpoint_that_has_gone_meanwhile_is_left_out() -> 
     assert len(recorder.frames) == 1
 
 
-async def test_changes_go_out_without_waiting_for_the_heartbeat() -> None:
+@pytest.mark.parametrize(("changed", "part"), [(True, CHANGES_PART), (False, 0)])
+async def test_while_it_runs_changes_go_out_at_once_and_scrapes_without_one_at_the_refresh(
+    changed: bool, part: int
+) -> None:
     recorder, watched = Recorder(), endpoints(1)
-    loop = asyncio.get_running_loop()
-    sending = FrameSender(recorder, lambda: watched, gather=0.0, refresh=50.0, heartbeat=50.0, clock=loop.time)
+    refresh = 3600.0 if changed else 0.01
+    sending = FrameSender(recorder, lambda: watched, gather=0.0, refresh=refresh, heartbeat=3600.0)
     running = asyncio.create_task(sending.run())
     await eventually(lambda: len(recorder.frames) == 1)
-    change(sending, watched, "e0000")
+    if changed:
+        change(sending, watched, "e0000")
+    else:
+        sending.note("e0000", False)
     await eventually(lambda: len(recorder.frames) == 2)
     running.cancel()
-    assert recorder.frames[1] == (CHANGES_PART, ("e0000",))
-    assert repr(sending).startswith("<FrameSender frames=2 dropped=0 <Outbox changes=0")
-
-
-def test_packing_nothing_is_an_empty_frame() -> None:
-    assert pack([], 1.0).ids == ()
+    assert recorder.frames[1] == (part, ("e0000",))

@@ -52,7 +52,6 @@ def test_a_lease_that_was_dropped_is_not_held() -> None:
     clock.succeeded(10.0)
     clock.dropped()
     assert not clock.held(10.1)
-    assert repr(clock) == "<LeaseClock deadline=None>"
 
 
 @pytest.mark.parametrize("times", [{"hold": 2.0}, {"renew": 1.5}, {"attempt": 0.6}, {"attempt": 0.0}])
@@ -66,6 +65,5 @@ def test_times_without_a_margin_are_refused(times: dict[str, float]) -> None:
 async def test_nothing_is_held_before_it_was_acquired() -> None:
     lease = Lease(Bus("nats://127.0.0.1:1", name="test"), Subjects(), "watcher", "w1")
     assert not lease.held
-    assert repr(lease) == "<Lease 'watcher' of 'w1' not held>"
     await lease.release()
     assert lease.lost.is_set()

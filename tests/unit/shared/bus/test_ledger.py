@@ -24,6 +24,12 @@ def facts(*endpoints: Endpoint, pool: str = POOL) -> dict[str, Fact]:
     return {fact_key(pool, endpoint): endpoint for endpoint in endpoints}
 
 
+def wanting(*endpoints: Endpoint) -> Ledger:
+    ledger = Ledger()
+    ledger.want(facts(*endpoints), [POOL])
+    return ledger
+
+
 def settle(ledger: Ledger) -> Sequence[Change]:
     changes = ledger.changes()
     for change in changes:
@@ -32,8 +38,7 @@ def settle(ledger: Ledger) -> Sequence[Change]:
 
 
 def test_only_what_differs_is_written_and_deletes_come_last() -> None:
-    ledger = Ledger()
-    ledger.want(facts(endpoint("a"), endpoint("b")), [POOL])
+    ledger = wanting(endpoint("a"), endpoint("b"))
     assert [change.key for change in settle(ledger)] == list(facts(endpoint("a"), endpoint("b")))
     assert ledger.changes() == []
     ledger.want(facts(endpoint("a"), endpoint("c")), [POOL])
@@ -43,8 +48,7 @@ def test_only_what_differs_is_written_and_deletes_come_last() -> None:
 
 
 def test_what_is_in_doubt_is_written_again_and_what_may_be_there_is_deleted_again() -> None:
-    ledger = Ledger()
-    ledger.want(facts(endpoint("a")), [POOL])
+    ledger = wanting(endpoint("a"))
     (change,) = ledger.changes()
     ledger.doubt(change)
     assert ledger.changes() == [change]
@@ -57,8 +61,7 @@ def test_what_is_in_doubt_is_written_again_and_what_may_be_there_is_deleted_agai
 
 
 def test_a_new_leader_writes_only_what_differs_from_what_it_finds() -> None:
-    ledger = Ledger()
-    ledger.want(facts(endpoint("same"), endpoint("changed"), endpoint("missing")), [POOL])
+    ledger = wanting(endpoint("same"), endpoint("changed"), endpoint("missing"))
     changed, gone = fact_key(POOL, endpoint("changed")), fact_key(POOL, endpoint("gone"))
     found = [
         ("epoch", None),
@@ -79,8 +82,7 @@ def test_a_new_leader_writes_only_what_differs_from_what_it_finds() -> None:
 
 
 def test_after_a_reconnect_everything_is_written_again_the_news_first() -> None:
-    ledger = Ledger()
-    ledger.want(facts(endpoint("a"), endpoint("b"), endpoint("c", port=1)), [POOL])
+    ledger = wanting(endpoint("a"), endpoint("b"), endpoint("c", port=1))
     settle(ledger)
     found: list[tuple[str, bytes | None]] = [
         (key, encode_fact(fact)) for key, fact in facts(endpoint("a"), endpoint("c")).items()
@@ -97,8 +99,7 @@ def test_after_a_reconnect_everything_is_written_again_the_news_first() -> None:
 
 
 def test_adopt_counts_the_keys_that_somebody_else_has_changed() -> None:
-    ledger = Ledger()
-    ledger.want(facts(endpoint("a"), endpoint("b")), [POOL])
+    ledger = wanting(endpoint("a"), endpoint("b"))
     settle(ledger)
     kept = (fact_key(POOL, endpoint("a")), encode_fact(endpoint("a")))
     assert ledger.adopt([kept, (fact_key(POOL, endpoint("b")), encode_fact(endpoint("b")))], trust=True) == 0
@@ -171,11 +172,6 @@ def test_a_kept_pool_of_which_no_complete_copy_was_found_isnt_called_complete(fo
     assert settle(ledger) == []
 
 
-def test_a_fact_of_a_pool_that_is_kept_is_refused() -> None:
-    with pytest.raises(ValueError, match="is no fact of one of the pools"):
-        Ledger().want(facts(endpoint("a")), [POOL], [POOL])
-
-
 def test_single_facts_can_be_kept_too_until_they_are_stated() -> None:
     ledger = Ledger()
     (x,), (y,) = facts(endpoint("x")), facts(endpoint("y"))
@@ -192,15 +188,8 @@ def test_single_facts_can_be_kept_too_until_they_are_stated() -> None:
     assert settle(ledger) == [Change(x, None)]
 
 
-@pytest.mark.parametrize("key", ["default_other.endpoint.x", "default_p.synced"])
-def test_a_key_that_is_no_fact_of_the_pools_cant_be_kept(key: str) -> None:
-    with pytest.raises(ValueError, match="is no fact of one of the pools"):
-        Ledger().want({}, [POOL], [key])
-
-
 def test_a_pool_that_becomes_kept_keeps_what_it_holds() -> None:
-    ledger = Ledger()
-    ledger.want(facts(endpoint("a")), [POOL])
+    ledger = wanting(endpoint("a"))
     ledger.adopt([], trust=True)
     settle(ledger)
     ledger.want({}, [], [POOL])
@@ -220,34 +209,35 @@ def test_every_write_has_its_own_sequence_which_starts_anew_with_an_epoch() -> N
     assert versions == [(5, 1), (5, 2), (6, 1)]
 
 
-@pytest.mark.parametrize("key", ["default_q.endpoint.a", "default_p.synced"])
-def test_a_key_that_is_not_a_fact_of_its_pools_is_refused_and_nothing_changes(key: str) -> None:
-    ledger = Ledger()
-    ledger.want(facts(endpoint("a")), [POOL])
+@pytest.mark.parametrize(
+    ("wanted", "pools", "kept", "problem"),
+    [
+        (
+            {"default_q.endpoint.a": endpoint("a")},
+            [POOL],
+            [],
+            "default_q.endpoint.a.*is no fact of one of the pools default_p",
+        ),
+        ({"default_p.synced": endpoint("a")}, [POOL], [], "default_p.synced.*is no fact of one of the pools default_p"),
+        (facts(endpoint("a")), [POOL], [POOL], "is no fact of one of the pools"),
+        ({}, [POOL], ["default_other.endpoint.x"], "is no fact of one of the pools"),
+        ({}, [POOL], ["default_p.synced"], "is no fact of one of the pools"),
+        ({}, ["pool"], [], "no pool token"),
+    ],
+)
+def test_a_key_that_is_no_fact_of_the_pools_is_refused_and_nothing_changes(
+    wanted: dict[str, Fact], pools: list[str], kept: list[str], problem: str
+) -> None:
+    ledger = wanting(endpoint("a"))
     before = ledger.changes()
-    with pytest.raises(ValueError, match=f"{key}.*is no fact of one of the pools default_p"):
-        ledger.want({key: endpoint("a")}, [POOL])
-    with pytest.raises(ValueError, match="no pool token"):
-        ledger.want({}, ["pool"])
+    with pytest.raises(ValueError, match=problem):
+        ledger.want(wanted, pools, kept)
     assert ledger.changes() == before
 
 
 def test_an_epoch_is_the_clock_and_more_than_was_seen() -> None:
     assert next_epoch(1_700_000_000.5, 0) == 1_700_000_000_500
     assert next_epoch(1.0, 1_700_000_000_500) == 1_700_000_000_501
-
-
-def test_a_ledger_is_filled_by_the_first_wish_even_for_nothing() -> None:
-    wished = Ledger()
-    wished.want({}, [POOL])
-    assert [Ledger().filled, wished.filled] == [False, True]
-
-
-def test_repr_says_what_is_wanted_and_stored() -> None:
-    ledger = Ledger()
-    ledger.want(facts(endpoint("a"), endpoint("b")), [POOL])
-    ledger.done(ledger.changes()[0])
-    assert repr(ledger) == "<Ledger epoch=0 sequence=0 wanted=2 stored=1 doubtful=0 pools=1>"
 
 
 names = st.sets(st.sampled_from("abcdef"))

@@ -16,7 +16,6 @@ def test_who_goes_on_sending_under_our_id_is_told_once_and_counted() -> None:
     assert [(line["event"], line["problem"]) for line in lines] == [("id.taken", PROBLEM)]
     assert namesake.problem(15.0) == PROBLEM
     assert namesake.messages == 10
-    assert repr(namesake) == "<Namesake of 'p1': 10 messages>"
 
 
 def test_messages_of_one_moment_are_our_own_of_the_connection_before() -> None:

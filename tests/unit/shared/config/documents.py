@@ -229,11 +229,7 @@ DOCUMENTS = {
         warnings=(renamed(2, "model-server-protocol-models", "models-data-extractor"), PARSER),
         slip=("path: /v1/models", "paht: /v1/models"),
         said="plugins[1].parameters.paht: unknown field; did you mean 'path'?",
-        sources={
-            "models-data-source": "model-server-protocol-models",
-            "endpoint-notification-source": "",
-            **SCRAPED,
-        },
+        sources={"models-data-source": "model-server-protocol-models", "endpoint-notification-source": "", **SCRAPED},
         parsers=("openai-parser",),
     ),
     "llm-d 0.9": Document(

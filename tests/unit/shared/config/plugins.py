@@ -95,10 +95,7 @@ SingleProfileHandler = plugin("single-profile-handler", Role.PROFILE_HANDLER)
 OpenAIParser = plugin("openai-parser", Role.PARSER)
 PassthroughParser = plugin("passthrough-parser", Role.PARSER)
 UtilizationDetector = plugin(
-    "utilization-detector",
-    *(Role.SATURATION_DETECTOR, Role.FILTER),
-    Parameters=Threshold,
-    USES=(WAITING_QUEUE_SIZE,),
+    "utilization-detector", *(Role.SATURATION_DETECTOR, Role.FILTER), Parameters=Threshold, USES=(WAITING_QUEUE_SIZE,)
 )
 
 TYPES: tuple[type[Plugin], ...] = (

@@ -77,9 +77,7 @@ def test_what_is_required_and_lacks_is_an_error_at_the_parameter() -> None:
 def test_an_attribute_that_parameters_name_is_required_like_any_other() -> None:
     with pytest.raises(Invalid) as caught:
         loaded("naming-scorer", "depth-scorer")
-    assert caught.value.lines() == [
-        "plugins[1].parameters.withoutDepth: required by ('naming-scorer', 'depth-scorer')",
-    ]
+    assert caught.value.lines() == ["plugins[1].parameters.withoutDepth: required by ('naming-scorer', 'depth-scorer')"]
 
 
 def test_what_is_only_used_and_lacks_can_be_a_warning() -> None:

@@ -22,7 +22,6 @@ def test_warnings_alone_dont_make_a_document_invalid() -> None:
     problems.error("b", "y")
     with pytest.raises(Invalid, match="origin: b: y"):
         problems.raise_if_any("origin")
-    assert repr(problems) == "<Problems 1 errors, 1 warnings>"
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,7 @@ def test_a_merged_mapping_that_overrides_what_it_merges_has_no_duplicates() -> N
 
 def test_every_duplicate_key_is_named_with_its_path_and_line_and_the_rest_is_read() -> None:
     documents, problems = read("a: 1\nb:\n- {c: 1, c: 2}\n- d: 1\na: 2\n")
-    assert problems == [
-        "b[0].c: duplicate key (line 3)",
-        "a: duplicate key (line 5)",
-    ]
+    assert problems == ["b[0].c: duplicate key (line 3)", "a: duplicate key (line 5)"]
     assert documents == [{"a": 2, "b": [{"c": 2}, {"d": 1}]}]
 
 

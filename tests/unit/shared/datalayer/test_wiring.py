@@ -48,10 +48,7 @@ def test_an_extractor_under_a_source_of_another_sort_is_an_error() -> None:
     assert errors(
         "{type: metrics-data-source}\n{type: topology-extractor}", feed("metrics-data-source", "topology-extractor")
     )
-    assert errors(
-        f"{NODE_SOURCE}\n{{type: topology-extractor}}",
-        feed("k8s-notification-source", "topology-extractor"),
-    )
+    assert errors(f"{NODE_SOURCE}\n{{type: topology-extractor}}", feed("k8s-notification-source", "topology-extractor"))
 
 
 def test_an_extractor_under_a_source_of_another_kind_of_object_is_an_error() -> None:
@@ -63,13 +60,6 @@ def test_an_extractor_under_a_source_of_another_kind_of_object_is_an_error() -> 
         "dataLayer.sources[0].extractors[0].pluginRef: 'node-labels-extractor' reads v1 Node; "
         "the source 'pods' gives v1 Pod"
     ]
-
-
-def test_two_sources_of_one_kind_of_object_are_an_error() -> None:
-    assert errors(
-        f"{{type: k8s-notification-source, name: a, parameters: {NODES}}}\n"
-        '{type: k8s-notification-source, name: b, parameters: {group: "", version: v1, kind: Node}}'
-    ) == ["plugins[1].parameters: 'a' gives v1 Node already; list all extractors of it under one source"]
 
 
 def test_sources_of_different_kinds_stand_beside_each_other() -> None:

@@ -3,7 +3,6 @@ from shared.service.readiness import Phase, Readiness
 
 def test_a_process_without_conditions_is_ready_while_it_serves() -> None:
     assert Readiness().ready
-    assert repr(Readiness()) == "<Readiness ready>"
 
 
 def test_every_condition_that_doesnt_hold_gives_its_reason() -> None:
@@ -31,7 +30,6 @@ def test_a_process_that_starts_or_stops_is_not_ready_whatever_its_conditions_say
     assert readiness.ready
     readiness.phase = Phase.STOPPING
     assert readiness.reasons() == {"process": "the process is stopping"}
-    assert repr(readiness) == "<Readiness {'process': 'the process is stopping'}>"
 
 
 def test_a_note_is_told_while_it_holds_and_stands_in_nobodys_way() -> None:

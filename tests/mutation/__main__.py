@@ -1,6 +1,7 @@
 """`make mutants`: how many of a sample of small defects the tests find.
 
-    python -m tests.mutation [--seed N] [--count N] [--only PATH]... [--workers N] [--results FILE [--resume]]
+    python -m tests.mutation [--seed N] [--count N] [--only PATH]... [--unit] [--workers N]
+        [--results FILE [--resume]]
 
 The sample is shared out among the tiers by their lines. A mutant meets its unit tests, and if these pass, the protocol
 tests of its tier. equivalent.txt lists mutants that nobody could tell from the original. Exit status 1: too few caught.
@@ -50,7 +51,7 @@ def tell(mutation: Mutation, caught_by: str | None) -> None:
     print(f"{verdict}\n  - {before}\n  + {after}", flush=True)
 
 
-def run(chosen: list[Mutation], results: Path, workers: int) -> dict[str, str | None]:
+def run(chosen: list[Mutation], results: Path, workers: int, *, unit: bool) -> dict[str, str | None]:
     """What caught each mutant, by its key; those that `results` knows aren't tried again."""
     known = {each["key"]: each["caught_by"] for each in map(json.loads, results.read_text().splitlines())}
     trees = queue.Queue[Tree]()
@@ -64,7 +65,7 @@ def run(chosen: list[Mutation], results: Path, workers: int) -> dict[str, str | 
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, ThreadPoolExecutor(workers) as pool:
         for number in range(workers):
-            trees.put(Tree(ROOT, Path(scratch, str(number))))
+            trees.put(Tree(ROOT, Path(scratch, str(number)), unit=unit))
         todo = {pool.submit(check, mutation): mutation for mutation in chosen if mutation.key not in known}
         for future in as_completed(todo):
             mutation, caught_by = todo[future], future.result()
@@ -83,6 +84,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--only", action="append", default=[], metavar="PATH", help="a file or folder to mutate")
+    parser.add_argument("--unit", action="store_true", help="leave the protocol tests out")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--results", type=Path, default=ROOT / ".run/mutants.jsonl", help="a line of JSON per mutant")
     parser.add_argument("--resume", action="store_true", help="go on where the results end")
@@ -92,7 +94,7 @@ def main() -> int:
     chosen = [each for each in sample(options.seed, options.count, options.only) if each.key not in equivalent]
     options.results.parent.mkdir(parents=True, exist_ok=True)
     options.results.open("a" if options.resume else "w").close()
-    caught_by = run(chosen, options.results, options.workers)
+    caught_by = run(chosen, options.results, options.workers, unit=options.unit)
 
     print("\n== survivors")
     for mutation in chosen:

@@ -88,6 +88,17 @@ async def test_changes_come_one_by_one_and_what_did_not_change_is_not_written_ag
         assert publisher.written == written + 1
 
 
+@pytest.mark.parametrize(("window", "count"), [(1, 3), (2, 5), (3, 6)])
+async def test_facts_go_out_in_windows_each_of_them_once(connect: Connect, window: int, count: int) -> None:
+    publisher = FactPublisher(await connect("watcher"), SUBJECTS, "w1", ack_timeout=30.0, window=window)
+    facts = endpoints(*map(str, range(count)))
+    async with leading(publisher), reading(await connect("picker")) as (_, view):
+        publisher.update(facts, [POOL])
+        await until(lambda: view.facts == facts)
+        await publisher.wait_published(60.0)
+        assert publisher.written == count
+
+
 async def test_a_pool_without_endpoints_is_synced_and_empty_and_other_pools_do_not_show(connect: Connect) -> None:
     publisher = FactPublisher(await connect(), SUBJECTS, "w1")
     empty = pool_token("default", "empty")

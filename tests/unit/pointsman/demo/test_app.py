@@ -1,5 +1,6 @@
 """What the command does before and after the demo itself: flags, directory, versions."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,17 @@ def test_without_a_place_to_write_it_takes_a_temporary_directory(tmp_path: Path)
         remove_directory(directory)
     assert not directory.exists()
     assert directory.parent.exists()
+
+
+def test_without_any_place_to_write_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(**_: object) -> str:
+        raise OSError("no room")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    assert main([]) == 1
+    assert capsys.readouterr().err == "pointsman demo: there is no place for files and logs: no room\n"
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,15 @@ def test_histograms_and_counters_follow_the_requests() -> None:
     assert server.value("vllm:time_to_first_token_seconds_bucket", le="0.06") == 2
 
 
+def test_the_hit_rate_is_the_share_of_prompt_tokens_that_were_cached() -> None:
+    server = Server(engine=EngineType.TRTLLM_SERVE)
+    assert server.value("trtllm_kv_cache_hit_rate") == 0
+    for start in (0, 1000):
+        server.engine.submit(work(f"at {start}", text(50), 5), start * MS)
+        run_out(server.engine)
+    assert server.value("trtllm_kv_cache_hit_rate") == 0.48
+
+
 def test_the_page_is_the_same_object_until_something_changes() -> None:
     """What makes a scrape cheap."""
     server = Server(engine=EngineType.SGLANG)

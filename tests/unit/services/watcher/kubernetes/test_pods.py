@@ -117,6 +117,7 @@ def test_an_annotation_says_which_ports_serve_and_ranks_stay_what_they_are(name:
         (" 8000 ,8001", {8000, 8001}),
         ("", set()),
         ("http,8000,-1,80.5,٣", {8000}),
+        ("65535,100000", {65535}),
         ("9" * 5000 + ",1", {1}),
     ],
 )

@@ -47,9 +47,6 @@ def test_a_whole_answer() -> None:
     assert answer.verdict() == ""
     assert answer.usage.prompt_tokens == 9
     assert answer.usage.cached_tokens == 4
-
-
-def test_a_whole_completion() -> None:
     choice = {"index": 0, "text": "one two", "finish_reason": "length"}
     assert verdict(request("completion"), whole(choices=[choice])) == ""
 
@@ -82,6 +79,7 @@ def test_a_streamed_answer_begins_with_its_first_text() -> None:
         (whole(choices=[]), "finish_reason is None"),
         (whole(choices=[{"message": {"content": "x"}, "finish_reason": "stop"}]), "'stop', 'length' was expected"),
         (whole(choices=[{"message": {"content": ""}, "finish_reason": "length"}]), ""),
+        (whole(choices=[{"message": {"content": None}, "finish_reason": "length"}]), "the answer has no text"),
         (whole()[:-9], "truncated"),
         (b"", "truncated"),
         (b"<html>", "malformed"),
@@ -90,11 +88,6 @@ def test_a_streamed_answer_begins_with_its_first_text() -> None:
 )
 def test_a_wrong_whole_answer_is_said_to_be_wrong(body: bytes, says: str) -> None:
     assert says in verdict(request(), body)
-
-
-def test_a_whole_answer_without_text_is_wrong() -> None:
-    body = whole(choices=[{"message": {"content": None}, "finish_reason": "length"}])
-    assert verdict(request(), body) == "the answer has no text"
 
 
 @pytest.mark.parametrize(

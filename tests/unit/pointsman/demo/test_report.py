@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from pointsman.demo.answers import PromptDetails, Usage
 from pointsman.demo.journal import Entry, Journal
 from pointsman.demo.plan import stack_plan
@@ -66,29 +68,30 @@ def test_what_broke_off_before_the_client_saw_it_is_shown_apart() -> None:
     assert told[at + 1] == "                1 of them while Envoy still held the head"
 
 
-def test_a_failed_request_is_named_and_spoils_the_run() -> None:
+@pytest.mark.parametrize(
+    ("failed", "dropped", "wrong", "told", "end"),
+    [
+        (2, 0, "", "  failed        2 × status 500 from model-1: oops", "2 requests FAILED."),
+        (
+            0,
+            1,
+            "",
+            "  requests      5 sent, 4 answered rightly, 0 failed, 1 dropped without an outcome",
+            "1 request FAILED.",
+        ),
+        (0, 0, "Oh.", "  not right     Oh.", "No request failed, but not everything was as it should be."),
+    ],
+    ids=["failed", "dropped", "not as it should be"],
+)
+def test_what_spoils_a_run_is_named(failed: int, dropped: int, wrong: str, told: str, end: str) -> None:
     tally, said = good(), journal()
-    tally.sent += 2
-    tally.has_failed("status 500 from model-1: oops")
-    tally.has_failed("status 500 from model-1: oops")
-    assert "  failed        2 × status 500 from model-1: oops" in lines(tally, said)
-    assert lines(tally, said)[-1] == "2 requests FAILED."
-    assert not is_good(tally, said)
-
-
-def test_a_request_that_was_dropped_has_failed_too() -> None:
-    tally, said = good(), journal()
-    tally.sent += 1
-    assert lines(tally, said)[1].endswith("0 failed, 1 dropped without an outcome")
-    assert lines(tally, said)[-1] == "1 request FAILED."
-    assert not is_good(tally, said)
-
-
-def test_what_is_not_as_it_should_be_spoils_the_run_too() -> None:
-    tally, said = good(), journal()
-    said.wrong("picker-1 has not come back.")
-    assert "  not right     picker-1 has not come back." in lines(tally, said)
-    assert lines(tally, said)[-1] == "No request failed, but not everything was as it should be."
+    tally.sent += failed + dropped
+    for _ in range(failed):
+        tally.has_failed("status 500 from model-1: oops")
+    if wrong:
+        said.wrong(wrong)
+    assert told in lines(tally, said)
+    assert lines(tally, said)[-1] == end
     assert not is_good(tally, said)
 
 

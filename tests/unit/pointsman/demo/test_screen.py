@@ -70,9 +70,3 @@ def test_a_live_screen_leaves_lines_and_no_picture() -> None:
     assert "said meanwhile" in shown
     assert shown.index("\x1b[?25l") < shown.rindex("\x1b[?25h")  # the cursor is back
     assert shown.endswith("Summary\n")
-
-
-def test_closing_what_never_showed_a_picture_is_harmless() -> None:
-    screen, file = live()
-    screen.close()
-    assert file.getvalue() == ""

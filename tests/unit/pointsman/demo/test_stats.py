@@ -34,9 +34,6 @@ def test_a_distribution_knows_its_quantiles_to_two_percent() -> None:
     for share in (0.01, 0.5, 0.99, 1.0):
         assert times.quantile(share) == pytest.approx(share, rel=0.021)
     assert times.count == 1000
-
-
-def test_a_distribution_takes_zero_for_very_little() -> None:
     times = Distribution()
     times.add(0.0)
     assert times.quantile(1.0) == pytest.approx(1e-9, rel=0.021)
@@ -50,13 +47,10 @@ def test_recent_forgets_what_is_older_than_its_span() -> None:
     assert recent.quantile(0.5, now=20.0) == 14.0
     assert recent.quantile(1.0, now=20.0) == 19.0
     assert recent.quantile(0.5, now=100.0) is None
-
-
-def test_recent_is_bounded() -> None:
-    recent = Recent(10.0, limit=3)
+    few = Recent(10.0, limit=3)
     for number in range(9):
-        recent.add(number, now=0.0)
-    assert recent.values(now=0.0) == [6, 7, 8]
+        few.add(number, now=0.0)
+    assert few.values(now=0.0) == [6, 7, 8]
 
 
 def test_a_climb_goes_on_when_its_counter_begins_again() -> None:
@@ -76,25 +70,24 @@ def test_a_page_adds_up_the_series_of_a_histogram() -> None:
     assert Page(PAGE).buckets("nothing").count == 0
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_a_histogram_without_observations_has_no_quantile(share: float) -> None:
-    assert Buckets().quantile(share) is None
-    assert Buckets(((0.1, 0), (math.inf, 0))).quantile(share) is None
+SPREAD = Buckets(((1.0, 10), (2.0, 30), (4.0, 40), (math.inf, 40)))
 
 
-def test_a_histograms_quantile_is_linear_within_a_bucket() -> None:
-    buckets = Buckets(((1.0, 10), (2.0, 30), (4.0, 40), (math.inf, 40)))
-    assert buckets.quantile(0.25) == 1.0
-    assert buckets.quantile(0.5) == pytest.approx(1.5)
-    assert buckets.quantile(0.875) == pytest.approx(3.0)
-
-
-def test_a_quantile_beyond_the_last_bound_is_that_bound() -> None:
-    assert Buckets(((1.0, 1), (2.0, 1), (math.inf, 4))).quantile(0.9) == 2.0
-
-
-def test_empty_buckets_are_passed_over() -> None:
-    assert Buckets(((1.0, 0), (2.0, 0), (4.0, 4), (math.inf, 4))).quantile(0.5) == pytest.approx(3.0)
+@pytest.mark.parametrize(
+    ("buckets", "share", "quantile"),
+    [
+        (Buckets(), 0.0, None),
+        (Buckets(((0.1, 0), (math.inf, 0))), 1.0, None),
+        (SPREAD, 0.25, 1.0),
+        (SPREAD, 0.5, 1.5),
+        (SPREAD, 0.875, 3.0),
+        (Buckets(((1.0, 1), (2.0, 1), (math.inf, 4))), 0.9, 2.0),
+        (Buckets(((1.0, 0), (2.0, 0), (4.0, 4), (math.inf, 4))), 0.5, 3.0),
+    ],
+    ids=["empty", "no observations", "a bound", "linear", "linear, later", "beyond the last bound", "empty buckets"],
+)
+def test_a_histograms_quantile(buckets: Buckets, share: float, quantile: float | None) -> None:
+    assert buckets.quantile(share) == (None if quantile is None else pytest.approx(quantile))
 
 
 def test_what_came_since_an_earlier_reading() -> None:
@@ -102,12 +95,8 @@ def test_what_came_since_an_earlier_reading() -> None:
     now = Buckets(((1.0, 15), (math.inf, 20)))
     assert now.since(before) == Buckets(((1.0, 5), (math.inf, 8)))
     assert now.since(Buckets()) == now
-
-
-def test_a_process_that_began_anew_has_all_of_its_observations_since() -> None:
-    before = Buckets(((1.0, 10), (math.inf, 12)))
-    after = Buckets(((1.0, 2), (math.inf, 14)))
-    assert after.since(before) == after
+    anew = Buckets(((1.0, 2), (math.inf, 14)))
+    assert anew.since(before) == anew, "the process began again"
 
 
 def test_histograms_add_up() -> None:

@@ -23,20 +23,9 @@ def test_an_answer_that_a_killed_server_had_begun_is_cut_off_not_failed() -> Non
     assert tally.is_cut("model-1", started=9.0)
     assert (kill.cut, tally.cut, tally.failed) == (1, 1, 0)
     assert (kill.unseen, tally.unseen) == (0, 0)
-
-
-def test_an_answer_of_another_server_is_no_excuse() -> None:
-    tally = Tally()
-    tally.killed("model-1", now=10.0)
-    assert not tally.is_cut("model-2", started=9.0)
-    assert not tally.is_cut("", started=9.0)
-    assert tally.cut == 0
-
-
-def test_an_attempt_that_began_after_the_kill_is_no_excuse() -> None:
-    tally = Tally()
-    tally.killed("model-1", now=10.0)
-    assert not tally.is_cut("model-1", started=10.5)
+    for server, started in (("model-2", 9.0), ("", 9.0), ("model-1", 10.5)):
+        assert not tally.is_cut(server, started=started), "another server's answer, or one begun after the kill"
+    assert tally.cut == 1
 
 
 def test_what_had_begun_and_nobody_has_seen_is_counted_apart_too() -> None:
@@ -72,13 +61,9 @@ def test_kills_and_reasons_are_bounded() -> None:
     assert tally.reasons[OTHER] == 980
 
 
-def test_without_answers_there_is_no_share_of_cached_tokens() -> None:
-    assert Tally().hit_share is None
-    assert Tally().hit_share_now(now=0.0) is None
-
-
 def test_the_share_of_cached_prompt_tokens() -> None:
     tally = Tally()
+    assert (tally.hit_share, tally.hit_share_now(now=0.0)) == (None, None)
     tally.is_right("a", USAGE, None, 0.5, now=0.0)
     tally.is_right("a", Usage(prompt_tokens=100), None, 0.5, now=20.0)
     assert tally.hit_share == 0.375

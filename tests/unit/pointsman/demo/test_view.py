@@ -8,58 +8,35 @@ from rich.console import Console
 from pointsman.demo.snapshot import CollectorRow, EndpointRow, PickerRow, Snapshot
 from pointsman.demo.view import LoadFigures, Picture, render, status_line
 
+LOAD = LoadFigures(
+    right=12680, open=140, cut=12, rate=118.4, cached=0.62, first_token=(0.061, 0.626), whole=(0.517, 12.2)
+)
+
+
+SERVERS = (
+    EndpointRow(
+        name="model-1", engine="vllm", condition="starting", queue=12, running=8, kv=0.43, age=2.3, in_flight=12
+    ),
+    EndpointRow(
+        name="model-2", engine="vllm", condition="up", queue=0, running=8, kv=1, age=0.045, in_flight=120, picks=7500
+    ),
+    EndpointRow(name="model-3", engine="vllm, slow", condition="killed", picks=2500),
+)
+BUSY = {"in_flight": 81, "peers": 1, "decisions": 104000, "fallbacks": 41}
+PICKERS = (
+    PickerRow(name="picker-1", condition="draining", rate=110.3, p50=0.000417, p99=0.0261, **BUSY),
+    PickerRow(name="picker-2", condition="starting", rate=10.3, p50=0.0004, decisions=104, fallbacks=4),
+)
+COLLECTORS = (
+    CollectorRow(name="collector-1", condition="up", endpoints=("model-2", "model-1"), frames=33550),
+    CollectorRow(name="collector-2", condition="killed"),
+)
 LARGE = Picture(
     elapsed=3674,
     seconds=3700,
     url="http://127.0.0.1:38080",
-    load=LoadFigures(
-        right=12680,
-        open=140,
-        failed=0,
-        cut=12,
-        rate=118.4,
-        first_token=(0.061, 0.626),
-        whole=(0.517, 12.2),
-        cached=0.62,
-    ),
-    system=Snapshot(
-        at=0,
-        endpoints=(
-            EndpointRow(
-                name="model-1", engine="vllm", condition="starting", queue=12, running=8, kv=0.43, age=2.3, in_flight=12
-            ),
-            EndpointRow(
-                name="model-2",
-                engine="vllm",
-                condition="up",
-                queue=0,
-                running=8,
-                kv=1.0,
-                age=0.045,
-                in_flight=120,
-                picks=7500,
-            ),
-            EndpointRow(name="model-3", engine="vllm, slow", condition="killed", picks=2500),
-        ),
-        pickers=(
-            PickerRow(
-                name="picker-1",
-                condition="draining",
-                rate=110.3,
-                p50=0.000417,
-                p99=0.0261,
-                in_flight=81,
-                peers=1,
-                decisions=104000,
-                fallbacks=41,
-            ),
-            PickerRow(name="picker-2", condition="starting", rate=10.3, p50=0.0004, decisions=104, fallbacks=4),
-        ),
-        collectors=(
-            CollectorRow(name="collector-1", condition="up", endpoints=("model-2", "model-1"), frames=33550),
-            CollectorRow(name="collector-2", condition="killed"),
-        ),
-    ),
+    load=LOAD,
+    system=Snapshot(at=0, endpoints=SERVERS, pickers=PICKERS, collectors=COLLECTORS),
 )
 NOTHING = Picture(elapsed=0, seconds=0, url="http://127.0.0.1:8080", load=LoadFigures(), system=Snapshot(at=0))
 

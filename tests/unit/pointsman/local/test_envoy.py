@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from pointsman.local.envoy import GATEWAY, STANDALONE, ConfigurationError, EnvoyPlaces, PickerAddress, fit, load
 
@@ -62,9 +63,7 @@ def test_tls_to_pickers_can_be_left_out_but_not_invented() -> None:
         return "transport_socket" in clusters["pickers"]
 
     def places(picker_tls: bool | None) -> EnvoyPlaces:
-        return EnvoyPlaces(
-            port=1, admin_port=2, stats_port=3, pickers=(), eds_file=Path("/eds.json"), picker_tls=picker_tls
-        )
+        return replace(PLACES, picker_tls=picker_tls)
 
     assert tls(fit(load(GATEWAY), places(None)))
     assert tls(fit(load(GATEWAY), places(True)))
@@ -74,6 +73,12 @@ def test_tls_to_pickers_can_be_left_out_but_not_invented() -> None:
         fit(load(STANDALONE), places(True))
 
 
+def test_an_endpoints_file_is_needed_where_the_cluster_reads_one() -> None:
+    with pytest.raises(ConfigurationError, match="give eds_file"):
+        fit(load(STANDALONE), replace(PLACES, eds_file=None))
+    fit(load(GATEWAY), replace(PLACES, eds_file=None))
+
+
 def test_a_configuration_without_an_expected_name_is_refused() -> None:
     document = load(STANDALONE)
     document["static_resources"]["clusters"][1]["name"] = "choosers"
@@ -81,23 +86,15 @@ def test_a_configuration_without_an_expected_name_is_refused() -> None:
         fit(document, PLACES)
 
 
-def test_an_endpoints_file_is_needed_where_the_cluster_reads_one() -> None:
-    places = EnvoyPlaces(port=1, admin_port=2, stats_port=3, pickers=())
-    with pytest.raises(ConfigurationError, match="give eds_file"):
-        fit(load(STANDALONE), places)
-    fit(load(GATEWAY), places)
-
-
-def test_a_file_that_isn_t_there_or_isn_t_yaml_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="doesn't exist"):
-        load(tmp_path / "none.yaml")
-    bad = tmp_path / "bad.yaml"
-    bad.write_text("a: [", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="is no YAML"):
-        load(bad)
-    bad.write_text("- a", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="is no mapping"):
-        load(bad)
+@pytest.mark.parametrize(
+    ("text", "problem"), [(None, "doesn't exist"), ("a: [", "is no YAML"), ("- a", "is no mapping")]
+)
+def test_a_file_that_isn_t_there_or_isn_t_yaml_is_refused(tmp_path: Path, text: str | None, problem: str) -> None:
+    path = tmp_path / "envoy.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigurationError, match=problem):
+        load(path)
 
 
 def test_the_quick_start_makes_a_configuration_with_one_picker() -> None:

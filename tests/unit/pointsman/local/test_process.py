@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pointsman.local.process import NotReady, Process, ProcessError
+from tests.waiting import eventually
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 STUBBORN = """
@@ -47,6 +48,8 @@ async def test_it_runs_when_it_is_ready_and_ends_with_the_context(tmp_path: Path
     async with one:
         assert one.running
         assert one.tail() == ["up"]
+        with pytest.raises(ProcessError, match="runs already"):
+            await one.start()
         pid = one.pid
         assert pid is not None
     assert not alive(pid)
@@ -57,6 +60,8 @@ async def test_a_process_that_ends_early_is_reported_with_the_end_of_its_log(tmp
     command = [sys.executable, "-c", "import sys; print('no such file'); sys.exit(3)"]
     with pytest.raises(ProcessError, match=r"child ended with exit code 3 before it was ready(.|\n)*no such file"):
         await process(tmp_path, command).start()
+    with pytest.raises(ProcessError, match="child can't be started"):
+        await process(tmp_path, ["/nowhere/program"]).start()
 
 
 async def test_a_process_that_doesn_t_become_ready_is_reported_with_the_reason_and_is_gone(tmp_path: Path) -> None:
@@ -67,11 +72,6 @@ async def test_a_process_that_doesn_t_become_ready_is_reported_with_the_reason_a
     assert not one.running
 
 
-async def test_a_command_that_doesn_t_exist_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ProcessError, match="child can't be started"):
-        await process(tmp_path, ["/nowhere/program"]).start()
-
-
 async def test_it_can_be_killed_and_started_again_with_the_same_log(tmp_path: Path) -> None:
     async with process(tmp_path) as one:
         assert await one.kill() == -signal.SIGKILL
@@ -79,29 +79,17 @@ async def test_it_can_be_killed_and_started_again_with_the_same_log(tmp_path: Pa
         assert one.running
         assert one.starts == 2
         assert one.tail() == ["up", "up"]
-
-
-async def test_restart_stops_it_first(tmp_path: Path) -> None:
-    async with process(tmp_path) as one:
         before = one.pid
         await one.restart()
         assert one.running
         assert one.pid != before
 
 
-async def test_one_that_runs_isn_t_started_twice(tmp_path: Path) -> None:
-    async with process(tmp_path) as one:
-        with pytest.raises(ProcessError, match="runs already"):
-            await one.start()
-
-
 async def test_a_paused_process_hangs_and_can_be_stopped(tmp_path: Path) -> None:
     async with process(tmp_path) as one:
         one.pause()
         assert one.paused
-        async with asyncio.timeout(5):
-            while state(one.pid) != "T":  # noqa: ASYNC110 -- the kernel tells nobody
-                await asyncio.sleep(0.01)
+        await eventually(lambda: state(one.pid) == "T")
         assert await one.stop() == -signal.SIGTERM
 
 
@@ -127,17 +115,13 @@ async def test_its_own_children_are_killed_with_it(tmp_path: Path) -> None:
     async with process(tmp_path, [sys.executable, "-c", code]) as one:
         grandchild = int(one.tail()[0])
         await one.kill()
-        async with asyncio.timeout(5):
-            while alive(grandchild):  # noqa: ASYNC110 -- the kernel tells nobody
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not alive(grandchild))
 
 
 async def test_it_is_stopped_when_starting_it_is_cancelled(tmp_path: Path) -> None:
     one = process(tmp_path, [sys.executable, "-c", "import time; time.sleep(600)"])
     starting = asyncio.create_task(one.start())
-    async with asyncio.timeout(5):
-        while not one.running:  # noqa: ASYNC110 -- the start is under way in the other task
-            await asyncio.sleep(0.01)
+    await eventually(lambda: bool(one.running))
     pid = one.pid
     assert pid is not None
     starting.cancel()
@@ -171,6 +155,4 @@ asyncio.run(main())
     assert alive(child)
     os.kill(parent.pid, number)
     await parent.wait()
-    async with asyncio.timeout(5):
-        while alive(child):  # noqa: ASYNC110 -- the kernel tells nobody
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not alive(child))

@@ -82,26 +82,48 @@ def test_what_is_no_url_is_refused_with_what_would_be_right(text: str, problem: 
         parse_target(text)
 
 
-def saved(tmp_path: Path, page: str | bytes) -> str:
-    path = tmp_path / "page.txt"
-    path.write_bytes(page if isinstance(page, bytes) else page.encode())
-    return f"file:{path}"
+class Probe:
+    """Runs the command on a saved page, and has what it wrote."""
+
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._directory = directory
+        self._capsys = capsys
+        self.out = self.err = ""
+
+    def config(self, text: str) -> str:
+        path = self._directory / "config.yaml"
+        path.write_text(text)
+        return str(path)
+
+    def __call__(self, page: str | bytes, *arguments: str) -> int:
+        path = self._directory / "page.txt"
+        path.write_bytes(page if isinstance(page, bytes) else page.encode())
+        try:
+            return main([f"file:{path}", *arguments])
+        finally:
+            self.out, self.err = self._capsys.readouterr()
+
+    def page(self, page: str | bytes, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """The one page of the JSON that the command prints."""
+        assert self(page, "--format=json", *arguments) == code
+        document = json.loads(self.out)
+        assert document["ok"] == (code == 0)
+        found: dict[str, Any]
+        (found,) = document["pages"]
+        return found
 
 
-def probed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
-    """The JSON that the command prints."""
-    assert main(["--format=json", *arguments]) == code
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert document["ok"] == (code == 0)
-    return document
+@pytest.fixture
+def probe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Probe:
+    return Probe(tmp_path, capsys)
 
 
 def values(extraction: dict[str, Any]) -> dict[str, Any]:
     return {one["name"]: one["value"] for one in extraction["attributes"]}
 
 
-def test_the_recorded_page_of_vllm_gives_its_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (page,) = probed(capsys, saved(tmp_path, recorded_vllm_page()))["pages"]
+def test_the_recorded_page_of_vllm_gives_its_values(probe: Probe) -> None:
+    page = probe.page(recorded_vllm_page())
     (core,) = page["extractions"]
     assert core["decided"]["engine"] == "vllm"
     assert values(core) == {
@@ -117,21 +139,18 @@ def test_the_recorded_page_of_vllm_gives_its_values(tmp_path: Path, capsys: pyte
     assert page["bytes"] == len(recorded_vllm_page())
 
 
-def test_a_page_without_some_families_is_read_and_says_which(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([saved(tmp_path, SMALL)]) == 0
-    told = capsys.readouterr().out
-    rows = [line.split() for line in told.splitlines()]
+def test_a_page_without_some_families_is_read_and_says_which(probe: Probe) -> None:
+    assert probe(SMALL) == 0
+    told, rows = probe.out, [line.split() for line in probe.out.splitlines()]
     assert ["WaitingQueueSize", "3", "found", "vllm:num_requests_waiting"] in rows
     assert ["RunningRequestsSize", "–", "invalid", "vllm:num_requests_running"] in rows
     assert "vllm:num_requests_running (invalid)" in told
     assert "vllm:lora_requests_info (absent)" in told
 
 
-def test_a_page_with_nothing_on_it_is_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([saved(tmp_path, "")]) == 0
-    told = capsys.readouterr().out
+def test_a_page_with_nothing_on_it_is_a_page(probe: Probe) -> None:
+    assert probe("") == 0
+    told = probe.out
     assert "read, 0 bytes" in told
     assert "\n  0 of 5 found; not: vllm:num_requests_waiting (absent), " in told
 
@@ -144,74 +163,61 @@ def test_a_page_comes_from_standard_input_too(
     assert capsys.readouterr().out.startswith(f"standard input: read, {len(SMALL)} bytes")
 
 
-def test_the_engine_can_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_engine_can_be_given_and_a_label_chooses_it_as_it_does_for_an_endpoint(probe: Probe) -> None:
     page = SMALL + "sglang:num_queue_reqs 8\n"
-    (found,) = probed(capsys, saved(tmp_path, page), "--engine", "sglang")["pages"]
+    found = probe.page(page, "--engine", "sglang")
     (core,) = found["extractions"]
     assert core["decided"] == {"engine": "sglang", "engine_chosen_by": "--engine"}
     assert values(core)["WaitingQueueSize"] == 8.0
+    by_label = probe.page(page, "--label", "llm-d.ai/engine-type=sglang")
+    assert by_label["extractions"][0]["decided"]["engine"] == "sglang"
 
 
-def test_a_label_chooses_the_engine_as_it_does_for_an_endpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    label = "llm-d.ai/engine-type=sglang"
-    (found,) = probed(capsys, saved(tmp_path, SMALL), "--label", label)["pages"]
-    assert found["extractions"][0]["decided"]["engine"] == "sglang"
-
-
-def test_an_engine_that_does_not_exist_is_a_mistake_in_the_arguments(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_engine_that_does_not_exist_is_a_mistake_in_the_arguments(probe: Probe) -> None:
     with pytest.raises(SystemExit) as caught:
-        main([saved(tmp_path, SMALL), "--engine", "vlm"])
+        probe(SMALL, "--engine", "vlm")
     assert caught.value.code == 2
-    assert "--engine: 'vlm' is no engine; known: sglang, " in capsys.readouterr().err
+    assert "--engine: 'vlm' is no engine; known: sglang, " in probe.err
 
 
-def test_a_saved_list_of_models_is_read_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_saved_list_of_models_is_read_as_one(probe: Probe) -> None:
     models = '{"data": [{"id": "llama"}, {"id": "sql", "parent": "llama"}]}'
-    assert main([saved(tmp_path, models)]) == 0
-    told = capsys.readouterr().out
+    assert probe(models) == 0
+    told = probe.out
     assert "models-data-source → models-data-extractor" in told
     assert "models: 2, 1 of them adapters" in told
     assert "/v1/models  llama, sql  found    data[].id" in told
 
 
-def test_a_configuration_says_what_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(MINE)
+def test_a_configuration_says_what_is_read(probe: Probe) -> None:
+    config = probe.config(MINE)
     page = 'jobs{state="queued"} 7\n' + SMALL
-    (found,) = probed(capsys, saved(tmp_path, page), "--config", str(config))["pages"]
+    found = probe.page(page, "--config", config)
     (core,) = found["extractions"]
     assert core["extractor"] == "core-metrics-extractor"
     assert core["decided"]["engine"] == "mine"
     assert values(core) == {"WaitingQueueSize": 7.0}
-    (found,) = probed(capsys, saved(tmp_path, page), "--config", str(config), "--engine", "vllm")["pages"]
+    found = probe.page(page, "--config", config, "--engine", "vllm")
     assert values(found["extractions"][0])["WaitingQueueSize"] == 3.0
 
 
-def test_a_page_is_read_by_the_source_that_gives_its_format_and_without_one_that_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(MINE + "- type: models-data-extractor\n")
-    (found,) = probed(capsys, saved(tmp_path, '{"data": []}'), "--config", str(config))["pages"]
+def test_a_page_is_read_by_the_source_that_gives_its_format_and_without_one_that_is_said(probe: Probe) -> None:
+    config = probe.config(MINE + "- type: models-data-extractor\n")
+    found = probe.page('{"data": []}', "--config", config)
     assert found["source"] == "models-data-source"
-    config.write_text(MINE)
-    (found,) = probed(capsys, saved(tmp_path, '{"data": []}'), "--config", str(config), code=1)["pages"]
+    probe.config(MINE)
+    found = probe.page('{"data": []}', "--config", config, code=1)
     assert found["error"] == "its format is OpenAI list of models, which no source of the configuration gives"
 
 
-def test_metrics_of_ones_own_are_read_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(
+def test_metrics_of_ones_own_are_read_too(probe: Probe) -> None:
+    config = probe.config(
         MINE
         + "- {name: small, type: prometheus-metric, parameters: {metricName: jobs, labels: {size: s}}}\n"
         + "- {name: large, type: prometheus-metric, parameters: {metricName: jobs, labels: {size: l}}}\n"
     )
     page = 'jobs{size="s",state="queued"} 7\njobs{size="l"} 2\n'
-    (found,) = probed(capsys, saved(tmp_path, page), "--config", str(config))["pages"]
+    found = probe.page(page, "--config", config)
     assert {one["extractor"]: values(one) for one in found["extractions"]} == {
         "core-metrics-extractor": {"WaitingQueueSize": 7.0},
         "small": {"jobs": 7.0},
@@ -219,41 +225,36 @@ def test_metrics_of_ones_own_are_read_too(tmp_path: Path, capsys: pytest.Capture
     }
 
 
-def test_the_collectors_flags_are_given_behind_two_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_collectors_flags_are_given_behind_two_dashes(probe: Probe) -> None:
     page = 'nv_trt_llm_request_metrics{request_type="max"} 9\n'
     flag = "--total-queued-requests-metric=nv_trt_llm_request_metrics{request_type=max}"
-    (found,) = probed(capsys, saved(tmp_path, page), "--", flag)["pages"]
+    found = probe.page(page, "--", flag)
     assert values(found["extractions"][0])["WaitingQueueSize"] == 9.0
-    assert main([saved(tmp_path, page), "--", "--total-queued-request-metric=x"]) == 1
-    assert "did you mean '--total-queued-requests-metric'" in capsys.readouterr().err
+    assert probe(page, "--", "--total-queued-request-metric=x") == 1
+    assert "did you mean '--total-queued-requests-metric'" in probe.err
 
 
-def test_an_engine_for_nobody_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(
+def test_an_engine_for_nobody_is_an_error(probe: Probe) -> None:
+    config = probe.config(
         "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: models-data-extractor}]\n"
         "dataLayer: {injectDefaults: false}\n"
     )
     with pytest.raises(SystemExit):
-        main([saved(tmp_path, "{}"), "--config", str(config), "--engine", "vllm"])
-    assert "--engine: no core-metrics-extractor is fed" in capsys.readouterr().err
+        probe("{}", "--config", config, "--engine", "vllm")
+    assert "--engine: no core-metrics-extractor is fed" in probe.err
 
 
-def test_a_configuration_that_can_not_be_used_is_told_in_full(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(MINE.replace("jobs{state=queued}", "jobs{"))
-    assert main([saved(tmp_path, SMALL), "--config", str(config)]) == 1
-    assert f"{config}: plugins[0].parameters" in capsys.readouterr().err
-    assert main([saved(tmp_path, SMALL), "--config", str(tmp_path / "nowhere.yaml")]) == 1
-    assert "can't be read" in capsys.readouterr().err
+def test_a_configuration_that_can_not_be_used_is_told_in_full(probe: Probe) -> None:
+    config = probe.config(MINE.replace("jobs{state=queued}", "jobs{"))
+    assert probe(SMALL, "--config", config) == 1
+    assert f"{config}: plugins[0].parameters" in probe.err
+    assert probe(SMALL, "--config", "/nowhere/config.yaml") == 1
+    assert "can't be read" in probe.err
 
 
-def test_a_file_that_is_not_there_is_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "nowhere")
-    assert main([path]) == 1
-    assert capsys.readouterr().err == f"{path}: no page: can't be read: No such file or directory\n"
+def test_a_file_that_is_not_there_is_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["/nowhere/page"]) == 1
+    assert capsys.readouterr().err == "/nowhere/page: no page: can't be read: No such file or directory\n"
 
 
 @pytest.mark.parametrize(

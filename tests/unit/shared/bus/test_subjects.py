@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.bus.errors import BusOptionError
-from shared.bus.subjects import Key, Subjects, escape, fact_key, parse_key, pool_token, split_pool, synced_key, unescape
+from shared.bus.subjects import Key, Subjects, escape, fact_key, parse_key, pool_token, split_pool, unescape
 from shared.model import Configuration, Endpoint, Model, ModelRewrite, Objective, Pool
 
 ALLOWED = re.compile(r"[-/_=A-Za-z0-9]+")
@@ -40,11 +40,7 @@ def test_a_pool_token_is_one_token_and_can_be_split(namespace: str, name: str) -
     token = pool_token(namespace, name)
     assert ALLOWED.fullmatch(token)
     assert split_pool(token) == (namespace, name)
-
-
-def test_pools_whose_names_differ_only_in_where_the_underscore_is_stay_apart() -> None:
     assert pool_token("a_b", "c") != pool_token("a", "b_c")
-    assert pool_token("default", "llama-8b") == "default_llama-8b"
 
 
 @pytest.mark.parametrize("token", ["default", "a_b_c", "", "a_b.c"])
@@ -71,7 +67,7 @@ def test_split_pool_refuses_what_is_no_pool_token(token: str) -> None:
 def test_every_kind_of_fact_has_its_key(
     fact: Endpoint | Pool | Objective | ModelRewrite | Model | Configuration, key: str, parsed: Key
 ) -> None:
-    assert fact_key("default_p", fact) == key
+    assert fact_key(pool_token("default", "p"), fact) == key
     assert parse_key(key) == parsed
 
 
@@ -81,28 +77,15 @@ def test_parse_key_refuses_what_is_no_key_of_a_pool(key: str) -> None:
         parse_key(key)
 
 
-def test_synced_is_a_key_of_its_pool() -> None:
-    assert parse_key(synced_key("default_p")) == Key("default_p", "synced")
-
-
 def every_name(subjects: Subjects) -> set[str]:
+    one, other = "default_p", "collector"
     return {
-        subjects.endpoints_bucket,
-        subjects.attributes_bucket,
-        subjects.leases_bucket,
-        subjects.fact("default_p.pool"),
-        subjects.republished("default_p.pool"),
-        subjects.pool_facts("default_p"),
-        subjects.frame("default_p", "c", 0),
-        subjects.frames("default_p"),
-        subjects.lease("watcher"),
-        subjects.lease_released("watcher"),
-        subjects.load("default_p", "a"),
-        subjects.loads("default_p"),
-        subjects.member("default_p", "collector", "a"),
-        subjects.members("default_p", "collector"),
-        subjects.candidate("watcher", "w1"),
-        subjects.candidates("watcher"),
+        *(subjects.endpoints_bucket, subjects.attributes_bucket, subjects.leases_bucket),
+        *(subjects.fact("default_p.pool"), subjects.republished("default_p.pool"), subjects.pool_facts(one)),
+        *(subjects.frame(one, "c", 0), subjects.frames(one), subjects.load(one, "a"), subjects.loads(one)),
+        *(subjects.lease("watcher"), subjects.lease_released("watcher")),
+        *(subjects.member(one, other, "a"), subjects.members(one, other)),
+        *(subjects.candidate("watcher", "w1"), subjects.candidates("watcher")),
     }
 
 

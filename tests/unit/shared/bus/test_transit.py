@@ -17,20 +17,9 @@ def test_what_a_message_waited_beyond_the_usual_is_its_age() -> None:
     transit.observe("a", 1, 10.0, 110.0)
     assert transit.observe("a", 1, 10.5, 113.0) == pytest.approx(2.5)
     assert transit.observe("a", 1, 13.0, 113.001) == pytest.approx(0.001)
-
-
-def test_a_quicker_message_shows_what_the_usual_way_is() -> None:
-    transit = Transit()
-    transit.observe("a", 1, 10.0, 112.5)
-    transit.observe("a", 1, 11.0, 111.0)
-    assert transit.observe("a", 1, 12.0, 112.2) == pytest.approx(0.2)
-
-
-def test_senders_are_judged_by_their_own_ways() -> None:
-    transit = Transit()
-    transit.observe("a", 1, 10.0, 10.0)
-    assert transit.observe("b", 1, 10.0, 500.0) == 0.0
-    assert len(transit) == 2
+    assert transit.observe("b", 1, 10.0, 500.0) == 0.0, "another sender has a way of its own"
+    assert transit.observe("a", 1, 14.0, 113.5) == 0.0, "a quicker message shows what the usual way is"
+    assert transit.observe("a", 1, 15.0, 114.7) == pytest.approx(0.2)
 
 
 def test_a_sender_that_started_again_is_judged_anew_whatever_its_clock_says() -> None:

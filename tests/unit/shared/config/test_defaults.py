@@ -6,7 +6,7 @@ import pytest
 
 from shared.config import Invalid, LoadedConfig, load
 from shared.config.defaults import DEFAULT_DOCUMENT
-from shared.plugin import Registry, Role, Tier
+from shared.plugin import Registry, Tier
 from tests.unit.shared.config.plugins import HEADER, PassthroughParser, registry
 
 
@@ -24,28 +24,20 @@ def added(config: LoadedConfig) -> list[str]:
 
 def test_an_empty_text_is_the_default_document() -> None:
     types = Registry.installed()
-    assert load("", types) == load("  \n", types) == load(DEFAULT_DOCUMENT, types)
-
-
-def test_a_document_has_the_beginning_of_its_texts_sha256_as_its_revision_and_no_text_that_of_the_default() -> None:
-    types = Registry.installed()
-    for text, hashed in ((HEADER, HEADER), (HEADER + "# ü\n", HEADER + "# ü\n"), ("", DEFAULT_DOCUMENT)):
-        assert load(text, types).revision == hashlib.sha256(hashed.encode()).hexdigest()[:12]
-
-
-def test_the_default_document_runs_three_scorers_with_the_usual_weights() -> None:
-    config = load("", Registry.installed())
+    config = load("", types)
+    assert config == load("  \n", types) == load(DEFAULT_DOCUMENT, types)
     assert members(config) == [
         ("queue-scorer", 2.0),
         ("kv-cache-utilization-scorer", 2.0),
         ("prefix-cache-scorer", 3.0),
         ("max-score-picker", 1.0),
     ]
-    assert [(one.source, one.extractors) for one in config.sources] == [
-        ("metrics-data-source", ("core-metrics-extractor",))
-    ]
-    assert config.producers == ("approx-prefix-cache-producer",)
-    assert config.warnings == ()
+
+
+def test_a_document_has_the_beginning_of_its_texts_sha256_as_its_revision_and_no_text_that_of_the_default() -> None:
+    types = Registry.installed()
+    for text, hashed in ((HEADER, HEADER), (HEADER + "# ü\n", HEADER + "# ü\n"), ("", DEFAULT_DOCUMENT)):
+        assert load(text, types).revision == hashlib.sha256(hashed.encode()).hexdigest()[:12]
 
 
 def test_defaults_are_added_in_order() -> None:
@@ -110,50 +102,44 @@ def test_default_parsers_that_arent_installed_are_left_out() -> None:
     assert loaded(types=registry(PassthroughParser)).parsers == ("openai-parser",)
 
 
-def test_a_metrics_source_of_any_name_is_not_scraped_twice() -> None:
-    config = loaded(
-        "plugins: [{type: metrics-data-source, name: s}, {type: core-metrics-extractor, name: e}]\n"
-        "dataLayer: {sources: [{pluginRef: s, extractors: [{pluginRef: e}]}]}"
-    )
-    assert [(one.source, one.extractors) for one in config.sources] == [("s", ("e",))]
+@pytest.mark.parametrize(
+    ("body", "producers"),
+    [
+        ("plugins: [{type: prefix-scorer}]", ("tokenizer", "index")),
+        ("plugins: [{type: index, name: mine}, {type: prefix-scorer}]", ("tokenizer", "mine")),
+        ("plugins: [{type: prefix-scorer, parameters: {indexName: index}}]", ("tokenizer", "index")),
+        ("plugins: [{type: index}, {type: queue-scorer}]", ()),
+        (
+            "plugins: [{type: prefix-scorer}, {type: plain-scorer}]\n"
+            "schedulingProfiles: [{name: a, plugins: [{pluginRef: plain-scorer}]}]",
+            (),
+        ),
+        ("plugins: [{type: curious-scorer}]", ()),
+        ("plugins: [{type: curious-scorer}, {type: index}]", ("tokenizer", "index")),
+    ],
+    ids=["added", "listed", "named", "nobody reads it", "in no profile", "optional, missing", "optional, there"],
+)
+def test_the_producers_run_that_somebody_reads_and_those_that_they_require(
+    body: str, producers: tuple[str, ...]
+) -> None:
+    assert loaded(body).producers == producers
 
 
-def test_a_listed_metrics_source_that_no_section_mentions_is_used_with_its_parameters() -> None:
-    config = loaded("plugins: [{type: metrics-data-source, name: s, parameters: {path: /m}}]")
-    assert [(one.source, one.extractors) for one in config.sources] == [("s", ("core-metrics-extractor",))]
-
-
-def test_without_injection_nothing_is_scraped_and_that_is_no_error() -> None:
-    config = loaded("plugins: [{type: curious-scorer}]\ndataLayer: {injectDefaults: false}")
-    assert config.sources == ()
-
-
-def test_a_missing_producer_is_added_and_what_that_one_requires_too() -> None:
-    config = loaded("plugins: [{type: prefix-scorer}]")
-    assert config.producers == ("tokenizer", "index")
-
-
-def test_a_producer_that_is_listed_is_used() -> None:
-    config = loaded("plugins: [{type: index, name: mine, parameters: {blockSize: 8}}, {type: prefix-scorer}]")
-    assert config.producers == ("tokenizer", "mine")
-    assert "index" not in config.plugins
-
-
-def test_a_producer_that_nobody_reads_doesnt_run() -> None:
-    assert loaded("plugins: [{type: index}, {type: queue-scorer}]").producers == ()
-
-
-def test_a_scorer_that_no_profile_lists_doesnt_make_a_producer_run() -> None:
-    config = loaded(
-        "plugins: [{type: prefix-scorer}, {type: plain-scorer}]\n"
-        "schedulingProfiles: [{name: a, plugins: [{pluginRef: plain-scorer}]}]"
-    )
-    assert config.producers == ()
-
-
-def test_an_optional_attribute_adds_no_producer_but_makes_one_run_that_is_there() -> None:
-    assert loaded("plugins: [{type: curious-scorer}]").producers == ()
-    assert loaded("plugins: [{type: curious-scorer}, {type: index}]").producers == ("tokenizer", "index")
+@pytest.mark.parametrize(
+    ("body", "sources"),
+    [
+        (
+            "plugins: [{type: metrics-data-source, name: s}, {type: core-metrics-extractor, name: e}]\n"
+            "dataLayer: {sources: [{pluginRef: s, extractors: [{pluginRef: e}]}]}",
+            [("s", ("e",))],
+        ),
+        ("plugins: [{type: metrics-data-source, name: s}]", [("s", ("core-metrics-extractor",))]),
+        ("plugins: [{type: curious-scorer}]\ndataLayer: {injectDefaults: false}", []),
+    ],
+    ids=["of any name", "listed and in no section", "without injection"],
+)
+def test_pages_are_scraped_once(body: str, sources: list[tuple[str, tuple[str, ...]]]) -> None:
+    assert [(one.source, one.extractors) for one in loaded(body).sources] == sources
 
 
 def test_the_indexs_parameters_on_the_scorer_go_to_the_producer_that_is_added() -> None:
@@ -180,13 +166,6 @@ def test_of_two_scorers_with_different_parameters_for_one_index_the_second_is_to
     assert "plugins[1].parameters: no effect of blockSize" in str(config.warnings[-1])
 
 
-def test_a_producer_can_be_named_that_will_be_added() -> None:
-    assert loaded("plugins: [{type: prefix-scorer, parameters: {indexName: index}}]").producers == (
-        "tokenizer",
-        "index",
-    )
-
-
 def test_a_tier_gets_its_own_instances_by_name() -> None:
     config = loaded("plugins: [{type: file-discovery, name: d}]")
     assert list(config.instances(Tier.WATCHER)) == ["d"]
@@ -205,8 +184,3 @@ def test_plugins_that_refuse_to_be_made_are_all_named() -> None:
         "plugins[0]: path: 'x' doesn't begin with /",
         "plugins[1]: path: 'y' doesn't begin with /",
     ]
-
-
-def test_plugins_are_found_by_role() -> None:
-    config = loaded("plugins: [{type: metrics-data-source, name: s}]")
-    assert [one.name for one in config.having(Role.DATA_SOURCE)] == ["s"]

@@ -25,14 +25,6 @@ def warnings(config: LoadedConfig) -> list[str]:
     return [str(one) for one in config.warnings]
 
 
-def test_a_header_alone_is_a_document() -> None:
-    config = loaded("")
-    assert [(one.name, [member.plugin.name for member in one.members]) for one in config.profiles] == [
-        ("default", ["max-score-picker"])
-    ]
-    assert config.profile_handler == "single-profile-handler"
-
-
 @pytest.mark.parametrize("parameters", ["", ", parameters: null", ", parameters: {}"])
 def test_no_parameters_are_the_defaults(parameters: str) -> None:
     config = loaded(f"plugins: [{{type: plain-scorer{parameters}}}]")
@@ -143,13 +135,6 @@ def test_a_renamed_source_that_feeds_nothing_gets_the_core_extractor() -> None:
     assert [(one.source, one.extractors) for one in config.sources] == [("pages", ("core-metrics-extractor",))]
 
 
-def test_without_sources_a_scorer_that_needs_one_is_an_error_and_no_silent_zero() -> None:
-    assert errors("plugins: [{type: queue-scorer}]\ndataLayer: {injectDefaults: false}", REGISTRY) == [
-        "plugins[0]: queue-scorer needs WaitingQueueSize; add core-metrics-extractor, which produces it, "
-        "under a source in dataLayer.sources, or leave injectDefaults on"
-    ]
-
-
 @pytest.mark.parametrize("section", ["data", "dataLayer"])
 def test_what_shares_the_load_of_replicas_has_no_effect_and_its_references_have_to_be_right(section: str) -> None:
     said = "no effect: pickers share their load by themselves; leave it out"
@@ -186,7 +171,7 @@ def test_experimental_types_load_where_they_are_allowed(kind: str) -> None:
     assert kind in loaded(f"plugins: [{{type: {kind}}}]", REGISTRY, allow_experimental=True).plugins
 
 
-@pytest.mark.parametrize("kind", ["queue-scorer", "single-profile-handler", "passthrough-parser"])
+@pytest.mark.parametrize("kind", ["queue-scorer", "passthrough-parser"])
 def test_a_parameter_of_a_type_that_has_none_is_an_error(kind: str) -> None:
     """The original leaves it unread, and a misspelt name of a type's own unnoticed."""
     assert errors(f"plugins: [{{type: {kind}, parameters: {{threshold: 3}}}}]", REGISTRY) == [
@@ -202,16 +187,6 @@ def test_two_indexes_of_one_attribute_are_an_error_though_a_scorer_names_one() -
     )
     assert errors(body, REGISTRY) == [
         "plugins[1]: 'large' makes PrefixCacheMatchInfo, as 'small' does; one plugin makes it"
-    ]
-
-
-def test_two_sources_of_one_kind_of_object_are_an_error() -> None:
-    body = (
-        "plugins:\n- {type: k8s-notification-source, name: a, parameters: {version: v1, kind: Node}}\n"
-        "- {type: k8s-notification-source, name: b, parameters: {version: v1, kind: Node}}"
-    )
-    assert errors(body, REGISTRY) == [
-        "plugins[1].parameters: 'a' gives v1 Node already; list all extractors of it under one source"
     ]
 
 

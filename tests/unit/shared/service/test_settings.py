@@ -45,17 +45,12 @@ def problems(*argv: str, **environ: str) -> list[str]:
     return caught.value.lines()
 
 
-def test_without_flags_and_variables_the_defaults_hold() -> None:
-    assert read() == Settings()
-
-
 def test_a_flag_goes_before_the_environment_and_that_before_the_default() -> None:
     assert read().pool_name == "default"
     assert read(POINTSMAN_POOL_NAME="a").pool_name == "a"
     assert read("--pool-name", "b", POINTSMAN_POOL_NAME="a").pool_name == "b"
-
-
-def test_of_a_flag_that_is_repeated_the_last_counts() -> None:
+    assert read("--secure-serving", POINTSMAN_SECURE_SERVING="false").secure_serving is True
+    assert read("--ports", "1,2", "--ports=3", POINTSMAN_PORTS="9").ports == (1, 2, 3)
     assert read("--pool-name", "a", "--pool-name=b").pool_name == "b"
 
 
@@ -109,14 +104,6 @@ def test_flag_and_variable_are_read_alike(flag: str, text: str, field: str, valu
     assert getattr(read(**{variable: text}), field) == value
 
 
-def test_a_switch_needs_no_value() -> None:
-    assert read("--secure-serving", POINTSMAN_SECURE_SERVING="false").secure_serving is True
-
-
-def test_a_list_can_be_repeated_and_replaces_the_environments() -> None:
-    assert read("--ports", "1,2", "--ports=3", POINTSMAN_PORTS="9").ports == (1, 2, 3)
-
-
 def test_every_problem_is_told_at_once_by_its_source() -> None:
     assert problems(
         *("--interval", "0s", "--limit", "-1", "--share", "nan", "--seed", "x", "--ports", "1,b", "--mod", "full"),
@@ -153,19 +140,21 @@ def test_nats_settings_are_checked_with_the_rest_and_each_wrong_server_is_told()
     ]
 
 
-def test_there_is_one_way_to_log_in() -> None:
-    assert problems("--nats-credentials", "u.creds", POINTSMAN_NATS_TOKEN="t") == [
-        "--nats-credentials and POINTSMAN_NATS_TOKEN: only one of them can be used"
-    ]
-
-
-def test_what_has_a_problem_of_its_own_gets_no_second_one() -> None:
-    """The password isn't alone: the user's value has been forgotten."""
-    assert problems("--nats-password", "p", "--nats-user") == ["--nats-user: a value is missing: --nats-user VALUE"]
-
-
-def test_what_settings_say_together_is_checked() -> None:
-    assert problems("--mode", "full", "--seed", "1") == ["settings: --seed: not in full mode"]
+@pytest.mark.parametrize(
+    ("argv", "environ", "problem"),
+    [
+        (
+            ["--nats-credentials", "u.creds"],
+            {"POINTSMAN_NATS_TOKEN": "t"},
+            "--nats-credentials and POINTSMAN_NATS_TOKEN: only one of them can be used",
+        ),
+        (["--nats-password", "p", "--nats-user"], {}, "--nats-user: a value is missing: --nats-user VALUE"),
+        (["--mode", "full", "--seed", "1"], {}, "settings: --seed: not in full mode"),
+    ],
+    ids=["two ways to log in", "one that has a problem gets no second one", "what settings say together"],
+)
+def test_settings_have_to_fit_together(argv: list[str], environ: dict[str, str], problem: str) -> None:
+    assert problems(*argv, **environ) == [problem]
 
 
 def test_a_setting_without_a_default_is_required() -> None:
@@ -176,12 +165,13 @@ def test_a_setting_without_a_default_is_required() -> None:
         "--endpoints-file: required, and missing (or set POINTSMAN_ENDPOINTS_FILE)",
     ]
     assert parse(Needy, [], {"POINTSMAN_ENDPOINTS_FILE": "e.yaml"}, "test").endpoints_file == "e.yaml"
-
-
-def test_a_required_flag_without_its_value_is_one_problem() -> None:
     with pytest.raises(Invalid) as caught:
         parse(Needy, ["--endpoints-file"], {}, "test")
     assert caught.value.lines() == ["--endpoints-file: a value is missing: --endpoints-file VALUE"]
+
+
+def test_every_common_setting_is_described() -> None:
+    assert all(description for _, _, _, description in describe(CommonSettings))
 
 
 def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,9 +189,6 @@ def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture
     assert "--secure-serving [true|false]\n      with TLS; default: true\n" in text
     assert text.index("--interval") < text.index("settings of every tier:") < text.index("--pool-name")
     assert max(map(len, text.splitlines())) <= 100
-
-
-def test_help_says_which_settings_are_required(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(Needy, ["-h"], {}, "test")
     assert "--endpoints-file TEXT\n      endpoints; required\n" in capsys.readouterr().out
@@ -228,10 +215,6 @@ def test_a_default_is_shown_as_it_would_be_written(flag: str, default: str) -> N
 def test_a_default_that_is_shown_gives_the_default() -> None:
     argv = [f"{flag}={default}" for flag, _, default, _ in describe(Settings) if default]
     assert read(*argv) == Settings()
-
-
-def test_every_common_setting_is_described() -> None:
-    assert all(description for _, _, _, description in describe(CommonSettings))
 
 
 def test_a_variable_that_is_almost_a_settings_is_suspicious() -> None:

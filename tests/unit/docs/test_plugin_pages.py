@@ -119,10 +119,3 @@ def test_the_index_leads_to_every_page_and_to_no_other() -> None:
     linked = set(re.findall(r"\]\(([\w-]+)\.md\)", index))
     assert linked == {kind.TYPE for kind in TYPES}
     assert {one.stem for one in PAGES.glob("*.md")} == linked | {"README"}
-
-
-@pytest.mark.parametrize("name", sorted(one.name for one in PAGES.glob("*.md")))
-def test_links_between_pages_lead_somewhere(name: str) -> None:
-    text = (PAGES / name).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#:]+)", text):
-        assert (PAGES / target).exists(), target

@@ -38,14 +38,17 @@ def test_a_value_has_its_path_its_default_and_the_comment_above_it() -> None:
     ]
 
 
-def test_a_comment_that_an_empty_line_sets_off_is_nobodys() -> None:
-    with pytest.raises(ValueError, match=r"^replicas: a comment above it is missing"):
-        list(values("# What the file is.\n\nreplicas: 2\n"))
-
-
-def test_a_value_without_a_comment_is_named() -> None:
-    with pytest.raises(ValueError, match=r"^scaling\.most: a comment above it is missing"):
-        list(values("scaling:\n  # At least\n  least: 1\n  most: 2\n"))
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("scaling:\n  # At least\n  least: 1\n  most: 2\n", "scaling.most"),
+        ("# What the file is.\n\nreplicas: 2\n", "replicas"),
+    ],
+    ids=["no comment", "set off by an empty line"],
+)
+def test_a_value_without_a_comment_right_above_it_is_named(text: str, path: str) -> None:
+    with pytest.raises(ValueError, match=f"^{path}: a comment above it is missing"):
+        list(values(text))
 
 
 def test_every_value_of_the_chart_is_a_row_of_the_page() -> None:

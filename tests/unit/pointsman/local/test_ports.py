@@ -22,19 +22,12 @@ def listen(port: int = 0) -> socket.socket:
 def test_a_server_can_listen_on_a_held_port_and_again_after_a_restart() -> None:
     with Ports() as ports:
         port = ports.take("a server")
+        assert len({ports.take("one of many") for _ in range(100)} - {port}) == 100
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((LOOPBACK, port), timeout=1)
         for _ in range(2):
             with listen(port) as server:
                 assert server.getsockname()[1] == port
-
-
-def test_nobody_listens_on_a_held_port_by_itself() -> None:
-    with Ports() as ports, pytest.raises(ConnectionRefusedError):
-        socket.create_connection((LOOPBACK, ports.take("nobody")), timeout=1)
-
-
-def test_free_ports_differ() -> None:
-    with Ports() as ports:
-        assert len({ports.take("one of many") for _ in range(100)}) == 100
 
 
 def test_a_wanted_port_that_is_free_is_given() -> None:
@@ -43,6 +36,8 @@ def test_a_wanted_port_that_is_free_is_given() -> None:
     with Ports() as ports:
         assert ports.take("the same", port) == port
         assert ports.held == {port: "the same"}
+        with pytest.raises(PortTaken, match="wanted for second, is taken by this process, for the same"):
+            ports.take("second", port)
 
 
 def test_a_taken_port_is_reported_with_its_purpose_and_its_holder() -> None:
@@ -56,19 +51,16 @@ def test_a_taken_port_is_reported_with_its_purpose_and_its_holder() -> None:
         assert ports.held == {}
 
 
-def test_a_server_on_all_addresses_takes_the_port_too() -> None:
+@pytest.mark.parametrize(
+    ("address", "option"),
+    [("0.0.0.0", socket.SO_REUSEADDR), (LOOPBACK, socket.SO_REUSEPORT)],
+    ids=["a server on all addresses", "one that would share it, as Envoy would"],
+)
+def test_other_servers_have_taken_their_ports_too(address: str, option: int) -> None:
+    """With SO_REUSEPORT a second Envoy would get half of the first one's connections."""
     with socket.socket() as server, Ports() as ports:
-        server.bind(("0.0.0.0", 0))
-        server.listen()
-        with pytest.raises(PortTaken):
-            ports.take("Envoy's listener", server.getsockname()[1])
-
-
-def test_a_server_that_would_share_its_port_has_taken_it_all_the_same() -> None:
-    """Envoy sets SO_REUSEPORT: a second one would get half of the first one's connections."""
-    with socket.socket() as server, Ports() as ports:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        server.bind((LOOPBACK, 0))
+        server.setsockopt(socket.SOL_SOCKET, option, 1)
+        server.bind((address, 0))
         server.listen()
         with pytest.raises(PortTaken):
             ports.take("Envoy's listener", server.getsockname()[1])
@@ -108,13 +100,6 @@ def test_the_holder_may_be_another_process() -> None:
         child.communicate("\n")
     assert holder is not None
     assert holder.endswith(f"(pid {child.pid})")
-
-
-def test_a_port_is_wanted_once() -> None:
-    with Ports() as ports:
-        port = ports.take("first")
-        with pytest.raises(PortTaken, match="wanted for second, is taken by this process, for first"):
-            ports.take("second", port)
 
 
 def test_without_proc_the_holder_is_unknown(tmp_path: Path) -> None:

@@ -52,10 +52,6 @@ class Document(Struct, frozen=True, kw_only=True):
     """Of the former API group."""
     warnings: tuple[str, ...] = ()
     """Beside that of the group."""
-    slip: tuple[str, str] = ("", "")
-    """What stands once in the text, and a misspelling of it."""
-    said: str = ""
-    """The error of the misspelling."""
     handler: str = "single-profile-handler"
     sources: Mapping[str, str] = field(default_factory=lambda: SCRAPED)
     parsers: tuple[str, ...] = PARSERS
@@ -121,8 +117,6 @@ DOCUMENTS = {
             in_tokens(2, "hashBlockSize", 128),
             *moved(2, "maxPrefixBlocksToMatch", "lruCapacityPerServer"),
         ),
-        slip=("hashBlockSize", "hashBlocksSize"),
-        said="plugins[2].parameters.hashBlocksSize: unknown field; did you mean 'hashBlockSize'?",
         parameters={
             "approx-prefix-cache-producer": {"max_prefix_blocks_to_match": 200, "lru_capacity_per_server": 9000},
             "random-picker": {"max_num_of_endpoints": 2},
@@ -137,8 +131,6 @@ DOCUMENTS = {
             prefix-cache-scorer {autoTune: false, blockSize: 400}""",
         profiles={"default": "queue-scorer=2 kv-cache-utilization-scorer=2 prefix-cache-scorer=3"},
         warnings=(no_gate("dataLayer"), *moved(2, "autoTune"), in_tokens(2, "blockSize", 100), THRESHOLDS),
-        slip=("kvCacheUtilThreshold", "kvCacheUtilTreshhold"),
-        said="saturationDetector.kvCacheUtilTreshhold: unknown field; did you mean 'kvCacheUtilThreshold'?",
         parameters={
             "utilization-detector": {"queue_depth_threshold": 8, "metrics_staleness_threshold": 0.4},
             "approx-prefix-cache-producer": {"auto_tune": False},
@@ -163,8 +155,6 @@ DOCUMENTS = {
             ),
             DATA,
         ),
-        slip=("extractors:", "extractor:"),
-        said="data.sources[0].extractor: unknown field; did you mean 'extractors'?",
         sources={"pages": "numbers"},
         parameters={"pages": {"scheme": "http", "insecure_skip_verify": True}},
     ),
@@ -181,8 +171,6 @@ DOCUMENTS = {
             *moved(2, "blockSizeTokens"),
             "plugins[2].parameters: blockSize is deprecated, and has no effect beside blockSizeTokens; leave it out",
         ),
-        slip=("defaultRequestTTL", "defaultRequestTtl"),
-        said="flowControl.defaultRequestTtl: unknown field; did you mean 'defaultRequestTTL'?",
         parameters={"approx-prefix-cache-producer": {"block_size_tokens": 96}},
     ),
     "GIE 1.5": Document(
@@ -196,23 +184,9 @@ DOCUMENTS = {
             vllmgrpc-parser""",
         profiles={"default": "prefix-cache-scorer=3 token-load-scorer"},
         warnings=(no_gate("enableLegacyMetrics"), QUEUES, PARSER, DETECTOR),
-        slip=("saturationDetector:", "saturationDetecter:"),
-        said="saturationDetecter: unknown field; did you mean 'saturationDetector'?",
         parsers=("vllmgrpc-parser",),
         detector="gauge",
         parameters={"gauge": {"queue_depth_threshold": 9, "headroom": 0.25}},
-    ),
-    "llm-d 0.4": Document(
-        plugins="""
-            by-label-selector {matchLabels: {tier: decode}}
-            active-request-scorer {requestTimeout: 90s}""",
-        profiles={"default": "by-label-selector active-request-scorer=1.0"},
-        warnings=(
-            renamed(0, "by-label-selector", "label-selector-filter"),
-            "plugins[1].parameters: requestTimeout has no effect; leave it out",
-        ),
-        slip=("matchLabels", "matchLabel"),
-        said="plugins[0].parameters.matchLabel: unknown field; did you mean 'matchLabels'?",
     ),
     "llm-d 0.8": Document(
         rest="parser: {pluginRef: openai-parser}\ndataLayer: {sources: [{pluginRef: models-data-source, extractors: "
@@ -224,11 +198,15 @@ DOCUMENTS = {
             endpoint-notification-source
             k8s-notification-source {group: "", version: v1, kind: Node}
             inflight-load-producer
-            active-request-scorer {idleThreshold: 1, maxBusyScore: 0.6}""",
-        profiles={"default": "active-request-scorer"},
-        warnings=(renamed(2, "model-server-protocol-models", "models-data-extractor"), PARSER),
-        slip=("path: /v1/models", "paht: /v1/models"),
-        said="plugins[1].parameters.paht: unknown field; did you mean 'path'?",
+            active-request-scorer {idleThreshold: 1, requestTimeout: 90s}
+            by-label-selector {matchLabels: {tier: decode}}""",
+        profiles={"default": "by-label-selector active-request-scorer=1.0"},
+        warnings=(
+            renamed(2, "model-server-protocol-models", "models-data-extractor"),
+            "plugins[6].parameters: requestTimeout has no effect; leave it out",
+            renamed(7, "by-label-selector", "label-selector-filter"),
+            PARSER,
+        ),
         sources={"models-data-source": "model-server-protocol-models", "endpoint-notification-source": "", **SCRAPED},
         parsers=("openai-parser",),
     ),
@@ -248,8 +226,6 @@ DOCUMENTS = {
             openai-parser
             anthropic-parser""",
         profiles={"default": "label-selector-filter active-request-scorer prefix-cache-scorer=2"},
-        slip=("requestHandler:", "requestHandlers:"),
-        said="requestHandlers: unknown field; did you mean 'requestHandler'?",
         parsers=("openai-parser", "anthropic-parser"),
     ),
     "llm-d 0.10": Document(
@@ -268,19 +244,7 @@ DOCUMENTS = {
             QUEUES,
             "dataLayer.crossReplicaSyncInterval: no effect: pickers share their load by themselves; leave it out",
         ),
-        slip=("enableEviction", "enableEvictions"),
-        said="flowControl.enableEvictions: unknown field; did you mean 'enableEviction'?",
         sources={**SCRAPED, "endpoint-notification-source": "topology-extractor"},
-    ),
-    "an admitter, and a detector that is never saturated": Document(
-        rest="saturationDetector: {pluginRef: utilization-detector}\n",
-        plugins="""
-            probabilistic-admitter
-            random-picker
-            utilization-detector {queueDepthThreshold: 500000000, kvCacheUtilThreshold: 1.0}""",
-        profiles={"default": "random-picker"},
-        warnings=(DETECTOR,),
-        parameters={"utilization-detector": {"queue_depth_threshold": 500000000, "kv_cache_util_threshold": 1.0}},
     ),
     "a source of one's own beside the scraped one": Document(
         rest="dataLayer: {sources: [{pluginRef: canned-metrics-source}]}\n",
@@ -304,16 +268,6 @@ DOCUMENTS = {
             "core-metrics-extractor": {"default_engine": "sglang"},
         },
     ),
-    "a chart's document for predicted latency": Document(
-        plugins="""
-            predicted-latency-producer
-            near=prefix-cache-affinity-filter {affinityThreshold: 0.95}
-            wide=prefix-cache-affinity-filter {affinityThreshold: 0.7}
-            latency-scorer
-            weighted-random-picker
-            latency-slo-admitter""",
-        profiles={"default": "predicted-latency-producer near wide latency-scorer weighted-random-picker"},
-    ),
     "a metric of one's own that steers": Document(
         rest="data: {sources: [{pluginRef: page, extractors: [{pluginRef: swapped}]}]}\n",
         plugins="""
@@ -325,12 +279,6 @@ DOCUMENTS = {
         warnings=(*moved(3, "blockSizeTokens"), DATA),
         sources={"page": "swapped core-metrics-extractor"},
         parameters={"approx-prefix-cache-producer": {"block_size_tokens": 128}},
-    ),
-    "several ranks on one pod": Document(
-        former=False,
-        plugins="prefix-cache-scorer\ndecode-filter\nmax-score-picker\ndata-parallel-profile-handler {primaryPort: 82}",
-        profiles={"ranks": "decode-filter max-score-picker prefix-cache-scorer=3"},
-        handler="data-parallel-profile-handler",
     ),
     "a cache that servers report, with endpoint events": Document(
         former=False,

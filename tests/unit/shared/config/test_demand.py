@@ -8,7 +8,7 @@ from msgspec import Struct
 from shared.attributes import AttributeKey
 from shared.config import Invalid, LoadedConfig, load
 from shared.plugin import Concern, Demand, Need, Plugin, Role, Tier
-from tests.unit.shared.config.plugins import HEADER, registry
+from tests.unit.shared.config.plugins import HEADER, plugin, registry
 
 DEPTH = AttributeKey("Depth", "depth-extractor", float)
 WIDTH = AttributeKey("Width", "depth-extractor", float)
@@ -34,12 +34,6 @@ class DepthExtractor(Plugin):
         return required + [Concern("", f"used by {names}", fatal=False) for names in demand.used.values()]
 
 
-class DepthScorer(Plugin):
-    TYPE = "depth-scorer"
-    ROLES = frozenset({Role.SCORER})
-    REQUIRES = (DEPTH,)
-
-
 class NamingScorer(Plugin):
     TYPE = "naming-scorer"
     ROLES = frozenset({Role.SCORER})
@@ -49,10 +43,8 @@ class NamingScorer(Plugin):
         return (Need("attribute", "Depth"),)
 
 
-class WidthFilter(Plugin):
-    TYPE = "width-filter"
-    ROLES = frozenset({Role.FILTER})
-    USES = (WIDTH,)
+DepthScorer = plugin("depth-scorer", Role.SCORER, REQUIRES=(DEPTH,))
+WidthFilter = plugin("width-filter", Role.FILTER, USES=(WIDTH,))
 
 
 def loaded(*plugins: str, parameters: str = "{withoutDepth: true}") -> LoadedConfig:

@@ -60,14 +60,6 @@ def test_parameters_reach_the_plugin_that_has_them_now(document: Document) -> No
         assert {field: getattr(plugins[name].parameters, field) for field in given} == dict(given)
 
 
-@pytest.mark.parametrize("document", [one for one in DOCUMENTS.values() if one.said], ids=lambda one: one.slip[1])
-def test_what_no_release_knew_is_an_error_that_names_what_is_right(document: Document) -> None:
-    assert document.text.count(document.slip[0]) == 1
-    with pytest.raises(Invalid) as caught:
-        load(document.text.replace(*document.slip), REGISTRY)
-    assert document.said in caught.value.lines()
-
-
 def test_a_scorer_reads_the_metric_that_an_extractor_makes_and_is_told_where_none_does() -> None:
     text = DOCUMENTS["a metric of one's own that steers"].text
     key = AttributeKey("vllm:num_requests_swapped", "swapped", float)

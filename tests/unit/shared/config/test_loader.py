@@ -355,19 +355,6 @@ def test_the_former_name_of_a_type_loads_with_a_warning_and_names_the_plugin() -
     assert warnings(config) == ["plugins[0].type: least-queue-scorer is deprecated; write queue-scorer"]
 
 
-def test_the_former_api_group_loads_with_a_warning() -> None:
-    header = HEADER.replace("llm-d.ai", "inference.networking.x-k8s.io")
-    assert warnings(load(header, registry())) == [
-        "apiVersion: inference.networking.x-k8s.io/v1alpha1 is deprecated; write llm-d.ai/v1alpha1"
-    ]
-
-
-def test_data_is_the_former_name_of_data_layer() -> None:
-    config = loaded("data: {staleMetrics: {after: 5s}}")
-    assert config.stale_metrics.after == 5.0
-    assert warnings(config) == ["data: deprecated; write dataLayer"]
-
-
 def test_thresholds_in_the_section_are_a_detector_that_filters_nothing() -> None:
     """Such documents are older than detectors that are filters too."""
     config = loaded("plugins: [{type: queue-scorer}]\nsaturationDetector: {queueDepthThreshold: 9, INTERVAL: 150ms}")
@@ -406,21 +393,10 @@ def test_the_former_place_of_the_parser_loads_with_a_warning_and_the_new_one_goe
     assert warnings(both) == ["parser: has no effect beside requestHandler.parsers; leave it out"]
 
 
-def test_a_default_parser_at_the_former_place_needs_no_entry() -> None:
-    assert loaded("parser: {pluginRef: openai-parser}").parsers == ("openai-parser",)
-
-
 def test_flow_control_without_its_gate_is_not_judged_and_says_so() -> None:
     config = loaded("flowControl: {maxRequests: 5, priorityBands: [{orderingPolicyRef: none}]}")
     assert config.flow_control is None
     assert warnings(config) == ["flowControl: the feature gate flowControl is off: only its saturationDetector counts"]
-
-
-def test_flow_control_with_its_gate_is_kept_and_says_what_it_doesnt_do() -> None:
-    config = loaded("featureGates: [flowControl]\nflowControl: {maxBytes: 1Ki, noEndpointRequestTTL: 5m}")
-    assert config.flow_control is not None
-    assert (config.flow_control.max_bytes, config.flow_control.no_endpoint_request_ttl) == (1024, 300.0)
-    assert "queueing isn't available" in warnings(config)[0]
 
 
 def test_a_plugin_that_counts_twice_in_a_profile_is_a_warning() -> None:
@@ -445,10 +421,3 @@ def test_negative_and_zero_weights_are_taken_and_a_scorers_negative_one_is_warne
         "schedulingProfiles[0].plugins[0].weight: "
         "-1 is negative: the endpoints that 'plain-scorer' scores best are avoided"
     ]
-
-
-def test_a_profile_can_list_plugins_that_play_no_part_in_it() -> None:
-    config = loaded(
-        "plugins: [{type: openai-parser}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: openai-parser}]}]"
-    )
-    assert [one.plugin.name for one in config.profiles[0].members] == ["openai-parser", "max-score-picker"]

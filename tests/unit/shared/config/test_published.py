@@ -98,12 +98,6 @@ def test_a_file_that_has_to_be_refused_is_refused_at_its_place_and_for_nothing_e
     assert tuple(sorted(one.path for one in caught.value.problems)) == PATHS[published.file]
 
 
-@expecting("ok+alpha")
-def test_a_configuration_of_alpha_types_is_refused_by_default(published: Published) -> None:
-    with pytest.raises(Invalid):
-        load(published.text, REGISTRY)
-
-
 @expecting("ok", "ok+alpha")
 def test_a_configuration_of_today_loads_without_a_warning_of_its_spelling(published: Published) -> None:
     """But for the former group, and sections of which a file is there to show the former place."""

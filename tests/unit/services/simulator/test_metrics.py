@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.simulator.engine import Engine
+from services.simulator.engine import Engine, Overloaded
 from services.simulator.gauges import Pins
 from services.simulator.metrics import MetricsPage
 from services.simulator.settings import EngineType
@@ -218,6 +218,19 @@ def test_the_page_is_the_same_object_until_something_changes() -> None:
     assert render() is first
     server.engine.submit(work("one", text(10), 3), 0)
     assert render() is not first
+
+
+def test_revisions_only_grow_so_that_no_page_is_taken_for_an_earlier_one() -> None:
+    engine = Server(max_requests=1).engine
+    revisions = [engine.revision]
+    engine.submit(work("one", text(10), 3), 0)
+    revisions.append(engine.revision)
+    with pytest.raises(Overloaded):
+        engine.check([work("two", text(10), 3)])
+    revisions.append(engine.revision)
+    run_out(engine)
+    revisions.append(engine.revision)
+    assert revisions == sorted(set(revisions))
 
 
 @pytest.mark.parametrize("engine", EngineType)

@@ -83,3 +83,18 @@ async def test_a_first_watcher_does_not_wait_for_names_for_ever(nats: NatsServer
         await seen.sees("fixed")
         await eventually(lambda: service.readiness.ready, "ready")
         assert service.keepers[0].names.unresolved == ["a.example"]
+
+
+async def test_a_standby_without_dns_gives_envoy_the_address_that_the_leader_finds(
+    nats: NatsServer, tmp_path: Path
+) -> None:
+    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
+    path.write_text(TEXT)
+    dns = Dns()
+    async with watcher(nats.url, dns, endpoints_file=str(path), resolve_interval=0.05) as leader:
+        await eventually(lambda: leader.leadership.publisher.published, "a leader")
+        async with watcher(nats.url, Dns(), endpoints_file=str(path), eds_file=str(eds)) as standby:
+            await eventually(lambda: standby.keepers[0].publishes, "the end of the start")
+            assert addresses(eds) == ["10.9.9.9"]
+            dns.answers["a.example"] = "10.0.0.1"
+            await eventually(lambda: addresses(eds) == ["10.0.0.1", "10.9.9.9"], "the leader's address")

@@ -67,12 +67,16 @@ def run(chosen: list[Mutation], results: Path, workers: int, *, unit: bool) -> d
         for number in range(workers):
             trees.put(Tree(ROOT, Path(scratch, str(number)), unit=unit))
         todo = {pool.submit(check, mutation): mutation for mutation in chosen if mutation.key not in known}
-        for future in as_completed(todo):
-            mutation, caught_by = todo[future], future.result()
-            with results.open("a") as file:
-                file.write(json.dumps({"key": mutation.key, "caught_by": caught_by, **asdict(mutation)}) + "\n")
-            tell(mutation, caught_by)
-            known[mutation.key] = caught_by
+        try:
+            for future in as_completed(todo):
+                mutation, caught_by = todo[future], future.result()
+                with results.open("a") as file:
+                    file.write(json.dumps({"key": mutation.key, "caught_by": caught_by, **asdict(mutation)}) + "\n")
+                tell(mutation, caught_by)
+                known[mutation.key] = caught_by
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
         # A test that fails without a mutation, too, has caught nothing.
         by = {str(known[each.key]) for each in chosen if "::" in str(known[each.key])}
         broken = set(trees.get().failures(sorted(by))) if by else set()

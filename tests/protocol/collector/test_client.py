@@ -130,3 +130,16 @@ async def test_a_name_that_nobody_has_is_a_failure_to_connect() -> None:
         await client.get(URL("http://nobody.invalid:1/metrics"), True)
     assert raised.value.kind is Failure.CONNECT
     await client.close()
+
+
+async def test_a_long_reason_is_cut_to_its_first_line_and_300_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError("x" * 400 + "\nmore")
+
+    client = Client(60.0, 1000)
+    await client.open()
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", refuse, raising=False)
+    with pytest.raises(ScrapeError) as raised:
+        await client.get(URL("http://127.0.0.1:1/metrics"), True)
+    assert str(raised.value) == "can't connect: " + "x" * 300
+    await client.close()

@@ -71,3 +71,8 @@ def test_a_body_with_too_many_values_isnt_begun(most: JsonParameters, body: byte
 def test_a_value_is_shown_short_and_as_text() -> None:
     assert shown(Raw(b'"\xff"')) == '"\ufffd"'
     assert len(shown(Raw(b'"' + b"x" * 10**6 + b'"'))) == 81
+
+
+def test_of_a_body_that_is_broken_after_a_wrong_value_the_value_isnt_shown() -> None:
+    with pytest.raises(Unparsable, match=r"^items: expected array, got int$"):
+        read(DECODE, b'{"items":5,"model":', JsonParameters())

@@ -94,7 +94,7 @@ async def test_facts_go_out_in_windows_each_of_them_once(connect: Connect, windo
     facts = endpoints(*map(str, range(count)))
     async with leading(publisher), reading(await connect("picker")) as (_, view):
         publisher.update(facts, [POOL])
-        await until(lambda: view.facts == facts)
+        await eventually(lambda: view.facts == facts)
         await publisher.wait_published(60.0)
         assert publisher.written == count
 

@@ -234,13 +234,14 @@ class Exchange:
         self._desk.metrics.served(progress.served_by)
 
     def _on_response_body(self, now: float) -> None:
-        """The prompt has been read; what it weighed is done with. A proxy that shows no bodies leaves it to the end."""
+        """The prompt has been read; what it weighed is done with. Where the proxy shows bodies only when it is asked,
+        tokens count until the end: which responses are observed mustn't change where requests go."""
         decision, counted = self._decision, self._counted
         if decision is None:
             return
         if counted is not None and decision.asked.stream and (counted.status or 0) < 400:  # an error has no tokens
             counted.first_token(now - self._started)
-        if self._charge is not None and not decision.tokens_until_end:
+        if self._charge is not None and not (decision.tokens_until_end or self._conversation.asked):
             self._charge.release_tokens()
 
     def _complete(self, event: Completed, now: float) -> None:

@@ -204,6 +204,22 @@ def test_tokens_are_released_when_the_response_begins_where_the_proxy_shows_it()
     assert (world.load, world.tokens) == ({"a1": 1}, 0)
 
 
+@pytest.mark.parametrize("observes", [True, False])
+def test_tokens_count_until_the_end_where_the_proxy_shows_no_bodies_by_itself(observes: bool) -> None:
+    """Whether the picker observes a response doesn't change what later requests find."""
+    world = World()
+    world.desk.observe = lambda: observes
+    exchange = world.routed(LEAN)
+    values = {":status": "200", "content-type": "text/event-stream"}
+    (answer,) = world.say(exchange, headers(values, phase="response_headers"))
+    assert (answer.asked is not None) is observes
+    if observes:
+        world.say(exchange, response_body(b"data: 1\n\n"))
+    assert world.tokens == pytest.approx(1000, abs=10)
+    exchange.end()
+    assert world.tokens == 0
+
+
 def test_tokens_with_an_estimate_of_the_output_count_until_the_end() -> None:
     world = World(ESTIMATE)
     exchange = world.routed(FULL_DUPLEX)

@@ -53,8 +53,8 @@ class Desk:
         most_observed: int = 50,
         log_decisions: bool = False,
     ) -> None:
-        """Where the proxy shows no responses, `observe` says of each whether it is asked for, of `most_observed` at
-        once."""
+        """Where the proxy shows no responses, `observe` says of each whether it is asked for merely to be read, of
+        `most_observed` at once."""
         self.view = view
         self.pipeline = pipeline
         self.ring = ring
@@ -66,16 +66,16 @@ class Desk:
         self.clock = clock
         self.observe = observe
         self.most_observed = most_observed
-        self.asked = 0
-        """Responses under way that the proxy was asked for."""
+        self.observing = 0
+        """Responses under way that the proxy was asked for merely to read them."""
         self.log_decisions = log_decisions
         self.open = 0
         """Exchanges under way."""
 
     def observes(self) -> bool:
-        """Whether to ask for the next response. Each piece of it is a message, which costs as much as one of a request:
-        beyond a number of responses the requests go first."""
-        return self.asked < self.most_observed and self.observe()
+        """Whether to ask for the next response that is only read. Each piece of it is a message, which costs as much as
+        one of a request: beyond a number of responses the requests go first."""
+        return self.observing < self.most_observed and self.observe()
 
     def exchange(self) -> "Exchange":
         return Exchange(self)
@@ -177,7 +177,7 @@ class Exchange:
             if isinstance(event, RequestReady):
                 self._decide(event, now)
             elif isinstance(event, ResponseStarted):
-                self._desk.asked += self._conversation.asked
+                self._desk.observing += self._conversation.asked_to_read
                 self._on_response(event)
             elif isinstance(event, Completed):
                 self._complete(event, now)
@@ -247,7 +247,7 @@ class Exchange:
     def _complete(self, event: Completed, now: float) -> None:
         desk = self._desk
         desk.open -= 1
-        desk.asked -= self._conversation.asked
+        desk.observing -= self._conversation.asked_to_read
         seconds = now - self._started
         if self._charge is not None:
             self._charge.release()

@@ -71,7 +71,11 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     ] = 1.0
     max_observed_responses: Annotated[
         int,
-        Meta(ge=1, description="responses that are asked for at once; each piece of one is a message to the picker"),
+        Meta(
+            ge=1,
+            description="responses that are asked for at once to be observed; each piece of one is a message to the "
+            "picker. Those in which the client's model is put back come on top",
+        ),
     ] = 50
     former_metric_names: Annotated[
         bool,

@@ -141,6 +141,11 @@ class Conversation:
         return self._response is not None and self._response.asked
 
     @property
+    def asked_to_read(self) -> bool:
+        """Whether the response's body was asked for merely to be read."""
+        return self._response is not None and self._response.asked_to_read
+
+    @property
     def observed(self) -> bool:
         """Whether the response's body began to come, to a reader."""
         return self._response is not None and self._response.observed

@@ -41,6 +41,7 @@ class Response:
         "_reader",
         "_shown",
         "asked",
+        "asked_to_read",
         "observed",
         "received",
         "started",
@@ -64,6 +65,8 @@ class Response:
         """Bytes of the body that were shown."""
         self.asked = False
         """Whether the body was asked for."""
+        self.asked_to_read = False
+        """Whether it was asked for merely to be read."""
         self.observed = False
         """Whether the body began to come, to a reader."""
 
@@ -90,7 +93,7 @@ class Response:
         if reader is None:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         self._reader = None
-        if shown.end_of_stream or (self._mode is _NONE and not (reader.changes or self._observe())):
+        if shown.end_of_stream:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         headers = incoming.read_headers(shown)
         interest = reader.begin(headers)
@@ -98,8 +101,11 @@ class Response:
         asked = None
         if self._mode is _NONE and (changes or (interest is Interest.READ and _is_success(shown))):
             asked = _mode_to_ask_for(headers, changes=changes)
+            if asked is not None and not (changes or self._observe()):
+                asked = None
             self._mode = asked or _NONE
             self.asked = asked is not None
+            self.asked_to_read = self.asked and not changes
         if interest is Interest.NOTHING or self._mode not in _READABLE:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         reader.holds = self._mode is not _STREAMED

@@ -147,7 +147,7 @@ def test_in_whatever_order_messages_come_nothing_stays_charged_and_nothing_goes_
         assert sum(world.load.values()) <= 3
     for exchange in exchanges:
         exchange.end()
-    assert (world.load, world.tokens, world.desk.open, world.desk.asked) == ({}, 0, 0, 0)
+    assert (world.load, world.tokens, world.desk.open, world.desk.observing) == ({}, 0, 0, 0)
     assert not world.view.in_flight.requests.any()
 
 
@@ -459,6 +459,20 @@ def test_beyond_a_number_of_responses_at_once_no_further_ones_are_asked_for() ->
     second.end()
     third.end()
     assert [asked(world.routed()) for _ in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+def test_responses_in_which_a_name_is_put_back_are_asked_for_beyond_that_number_and_dont_use_it_up(kind: str) -> None:
+    world = World()
+    world.desk.most_observed = 1
+    rule = RewriteRule(targets=(Target(model="tuned"),))
+    world.view.upsert("pool.rewrite.any", ModelRewrite(name="any", rules=(rule,)))
+    started = headers({":status": "200", "content-type": kind}, phase="response_headers")
+    renamed = [world.routed() for _ in range(3)]
+    world.view.delete("pool.rewrite.any")
+    plain = [world.routed() for _ in range(2)]
+    answers = [world.say(one, started)[0] for one in (*renamed[:2], *plain, renamed[2])]
+    assert [one.asked is not None for one in answers] == [True, True, True, False, True]
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/json"])

@@ -272,6 +272,12 @@ def test_a_proxy_that_keeps_responses_isnt_asked_for_one_that_is_only_read() -> 
     assert begin(proxy, length=5).asked is None
 
 
+def test_a_grpc_response_to_a_rewritten_request_is_only_read_so_it_isnt_asked_for_either() -> None:
+    """The model's name isn't put back in gRPC messages."""
+    reader = ResponseReader("tuned", "m", api="generate")
+    assert begin(routed(LEAN, reader), "application/grpc").asked is None
+
+
 @pytest.mark.parametrize("length", [None, 5, LIMIT])
 def test_a_response_that_is_observed_is_asked_for_as_a_stream_and_keeps_its_length(length: int | None) -> None:
     """So neither its head nor its pieces wait for its end."""

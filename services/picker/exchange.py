@@ -257,7 +257,7 @@ class Exchange:
             desk.ended(self._decision, seconds, aborted=event.aborted)
         if self._counted is not None:
             if self._counted.status is not None:
-                desk.metrics.response(observed=self._conversation.observed)
+                desk.metrics.response(readable=self._conversation.readable, observed=self._conversation.observed)
             usage = None if self._reader is None else self._reader.usage
             self._counted.completed(seconds, usage, self._conversation.received, aborted=event.aborted)
 

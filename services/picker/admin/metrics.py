@@ -21,6 +21,7 @@ from services.picker.state.view import View
 
 SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
 LONG = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1200.0)
+OBSERVED, LEFT_OUT, NOT_APPLICABLE = "observed", "left_out", "not_applicable"
 FOLD_EVERY = 512
 """Decisions whose timings are taken down before they are counted."""
 
@@ -42,8 +43,7 @@ class PickerMetrics:
         self._layout = view.layout
         self.observe_responses = observe_responses
         """The share of responses that is asked for where the proxy shows none."""
-        self.observed = self.unobserved = 0
-        """Responses whose body was read, and others."""
+        self.responses = {OBSERVED: 0, LEFT_OUT: 0, NOT_APPLICABLE: 0}
         self.requests = RequestMetrics(models, named=lambda model: view.rewrites.mentions(model))
         self.statuses: dict[int, int] = {}
         self.served_by: dict[str, int] = {}
@@ -88,12 +88,9 @@ class PickerMetrics:
         """A routed request's response began: from the first choice, a fallback, another endpoint, or one not told."""
         self.served_by[by] = self.served_by.get(by, 0) + 1
 
-    def response(self, *, observed: bool) -> None:
-        """A routed request's response is over; whether its body was read."""
-        if observed:
-            self.observed += 1
-        else:
-            self.unobserved += 1
+    def response(self, *, readable: bool, observed: bool) -> None:
+        """A routed request's response is over; whether its tokens could be read, and whether its body was."""
+        self.responses[OBSERVED if observed else LEFT_OUT if readable else NOT_APPLICABLE] += 1
 
     def completed(self, seconds: float) -> None:
         """A routed request is over, `seconds` after its first message."""
@@ -166,11 +163,12 @@ class _Collector(Collector):
             served.add_metric([by], count)
         responses = CounterMetricFamily(
             "pointsman_picker_responses",
-            "Responses by whether their body was read: only then are first token and tokens known",
-            labels=["observed"],
+            "Responses by whether their body was read, so that first token and tokens are known: observed, left_out "
+            "(it could have been), not_applicable (errors, and what can't be read)",
+            labels=["observation"],
         )
-        responses.add_metric(["true"], metrics.observed)
-        responses.add_metric(["false"], metrics.unobserved)
+        for observation, count in metrics.responses.items():
+            responses.add_metric([observation], count)
         yield GaugeMetricFamily(
             "pointsman_picker_observe_responses_ratio",
             "The share of responses that is asked for where the proxy shows none",

@@ -146,8 +146,13 @@ class Conversation:
         return self._response is not None and self._response.asked_to_read
 
     @property
+    def readable(self) -> bool:
+        """Whether the response is an answer whose tokens can be read, if its body is shown."""
+        return self._response is not None and self._response.readable
+
+    @property
     def observed(self) -> bool:
-        """Whether the response's body began to come, to a reader."""
+        """Whether the body of such a response began to come."""
         return self._response is not None and self._response.observed
 
     def route(

@@ -43,6 +43,7 @@ class Response:
         "asked",
         "asked_to_read",
         "observed",
+        "readable",
         "received",
         "started",
     )
@@ -67,8 +68,10 @@ class Response:
         """Whether the body was asked for."""
         self.asked_to_read = False
         """Whether it was asked for merely to be read."""
+        self.readable = False
+        """Whether it is an answer whose tokens a reader can read, if the body is shown."""
         self.observed = False
-        """Whether the body began to come, to a reader."""
+        """Whether such a body began to come."""
 
     @property
     def seen(self) -> bool:
@@ -98,9 +101,11 @@ class Response:
         headers = incoming.read_headers(shown)
         interest = reader.begin(headers)
         changes = interest is Interest.CHANGE
+        answers = interest is not Interest.NOTHING and _is_success(shown)
         asked = None
-        if self._mode is _NONE and (changes or (interest is Interest.READ and _is_success(shown))):
+        if self._mode is _NONE and (changes or answers):
             asked = _mode_to_ask_for(headers, changes=changes)
+            self.readable = answers and asked is not None
             if asked is not None and not (changes or self._observe()):
                 asked = None
             self._mode = asked or _NONE
@@ -108,6 +113,7 @@ class Response:
             self.asked_to_read = self.asked and not changes
         if interest is Interest.NOTHING or self._mode not in _READABLE:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
+        self.readable = answers
         reader.holds = self._mode is not _STREAMED
         self._reader = reader
         if asked is None and (not changes or self._mode is _BUFFERED):
@@ -129,7 +135,7 @@ class Response:
         if self._body_started or self._over or not chunk.body:
             return []
         self._body_started = True
-        self.observed = self._reader is not None
+        self.observed = self._reader is not None and self.readable
         if self.started and self._mode in _IN_PIECES:
             self._pieces = wire.Pieces()
         return [ResponseBodyStarted()]

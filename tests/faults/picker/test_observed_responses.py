@@ -180,8 +180,9 @@ async def test_tokens_and_times_of_responses_are_known_behind_our_envoy(running:
         "response_size_bytes_sum": len(STREAM) + len(DOCUMENT) + len(LONG),
     }
     assert {name: await _sample(system, f"llm_d_epp_{name}{MODEL}") for name in seen} == seen
-    assert await _sample(system, 'pointsman_picker_responses_total{observed="true"}') == 3
-    assert await _sample(system, 'pointsman_picker_responses_total{observed="false"}') == 1  # the compressed one
+    assert await _sample(system, 'pointsman_picker_responses_total{observation="observed"}') == 3
+    compressed = await _sample(system, 'pointsman_picker_responses_total{observation="not_applicable"}')
+    assert compressed == 1
 
 
 async def test_of_a_share_of_responses_the_picker_says_how_many_it_observed(tmp_path: Path, server: Server) -> None:
@@ -192,8 +193,8 @@ async def test_of_a_share_of_responses_the_picker_says_how_many_it_observed(tmp_
             for _ in range(40):
                 assert (await _get(client, {"answer": "short"})).content == DOCUMENT
         await nothing_in_flight(started.stack.pickers)
-        observed = await _sample(started, 'pointsman_picker_responses_total{observed="true"}')
+        observed = await _sample(started, 'pointsman_picker_responses_total{observation="observed"}')
         assert 0 < observed < 40
-        assert await _sample(started, 'pointsman_picker_responses_total{observed="false"}') == 40 - observed
+        assert await _sample(started, 'pointsman_picker_responses_total{observation="left_out"}') == 40 - observed
         assert await _sample(started, f"llm_d_epp_request_input_tokens_count{MODEL}") == observed
         assert await _sample(started, "pointsman_picker_observe_responses_ratio") == 0.5

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from services.picker.exchange import Exchange
 from services.picker.extproc.messages import BodyMode
 from services.picker.pipeline import build
+from services.picker.responses.reader import LIMIT
 from services.picker.state.health import REPLACED
 from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE
 from shared.config import load
@@ -417,6 +418,63 @@ def test_an_error_has_no_first_token() -> None:
         assert (world.sample(FIRST, **MODEL) or 0) == (status == 200)
 
 
+def responses(world: World) -> dict[str, float | None]:
+    """How many were observed, and how many not."""
+    return {
+        one: world.sample("pointsman_picker_responses_total", observation=one)
+        for one in ("observed", "left_out", "not_applicable")
+    }
+
+
+JSON = {":status": "200", "content-type": "application/json"}
+
+
+@pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX])
+@pytest.mark.parametrize("rewrites", [True, False])
+@pytest.mark.parametrize(
+    ("values", "pieces", "observation"),
+    [
+        (JSON, [b"{}"], "observed"),
+        (JSON, [], "left_out"),
+        ({**JSON, ":status": "500"}, [b"{}"], "not_applicable"),
+        ({**JSON, "content-encoding": "gzip"}, [b"x"], "not_applicable"),
+        ({**JSON, "content-type": "text/plain"}, [b"x"], "not_applicable"),
+    ],
+)
+def test_a_response_that_tells_of_no_tokens_counts_neither_as_observed_nor_as_left_out(
+    modes: tuple[BodyMode, BodyMode], rewrites: bool, values: dict[str, str], pieces: list[bytes], observation: str
+) -> None:
+    """An answer that was asked for and isn't shown is left out: some proxies don't heed the request."""
+    world = World()
+    if rewrites:
+        rule = RewriteRule(targets=(Target(model="tuned"),))
+        world.view.upsert("pool.rewrite.any", ModelRewrite(name="any", rules=(rule,)))
+    exchange = world.routed(modes)
+    (answer,) = world.say(exchange, headers(values, phase="response_headers"))
+    if answer.asked is not None or modes is FULL_DUPLEX:
+        world.say(exchange, *map(response_body, pieces))
+    exchange.end()
+    assert responses(world) == {"observed": 0, "left_out": 0, "not_applicable": 0, observation: 1}
+
+
+@pytest.mark.parametrize(
+    ("sent", "values"),
+    [
+        ([headers(GET, modes=LEAN, end=True)], JSON),
+        ([headers(CHAT, modes=LEAN), body(MESSAGE, end=True)], {**JSON, "content-length": str(LIMIT + 1)}),
+    ],
+    ids=["a list of models", "an answer that is too large to be read"],
+)
+def test_a_response_that_is_never_asked_for_counts_neither_as_observed_nor_as_left_out(
+    sent: list[Any], values: dict[str, str]
+) -> None:
+    world = World()
+    exchange, _ = world.begin(*sent)
+    world.say(exchange, headers(values, phase="response_headers"))
+    exchange.end()
+    assert responses(world) == {"observed": 0, "left_out": 0, "not_applicable": 1}
+
+
 @pytest.mark.parametrize("observes", [True, False])
 def test_where_the_proxy_shows_no_responses_chance_decides_which_are_asked_for(observes: bool) -> None:
     world = World()
@@ -439,9 +497,7 @@ def test_where_the_proxy_shows_no_responses_chance_decides_which_are_asked_for(o
         ("streaming_tpot_seconds", 1),
     ):
         assert world.sample(f"llm_d_epp_request_{series}_sum", **MODEL) == (value if observes else None)
-    for observed in (True, False):
-        count = world.sample("pointsman_picker_responses_total", observed=str(observed).lower())
-        assert count == (observed is observes)
+    assert responses(world) == {"observed": int(observes), "left_out": int(not observes), "not_applicable": 0}
 
 
 def test_beyond_a_number_of_responses_at_once_no_further_ones_are_asked_for() -> None:

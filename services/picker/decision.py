@@ -4,7 +4,6 @@ It keeps the arrays that the plugins worked with and turns them into words only 
 keeps little: decisions outlive their requests, and neither prompts nor whatever else a client may make large may stay.
 """
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from math import inf, isfinite
 from typing import Any
@@ -15,6 +14,7 @@ from msgspec.structs import asdict
 
 from services.picker.requests.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import Reading
+from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.state.layout import Layout, Rows
 
@@ -68,9 +68,9 @@ class Progress(Struct):
     """From the request's headers to its end; None while it is under way."""
     aborted: bool = False
     """Whether it ended before its response was complete."""
-    placements: tuple[Callable[[str], None], ...] = ()
-    """What producers want to be told when another endpoint serves than the first choice: its id. Empty once it is known
-    who serves."""
+    placements: tuple[Placement, ...] = ()
+    """What producers want to be told when another endpoint serves than the first choice, or none. Empty once it is
+    known who serves."""
 
     @property
     def state(self) -> str:

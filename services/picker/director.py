@@ -17,6 +17,7 @@ from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJE
 from services.picker.requests.parsers import ParserFailed
 from services.picker.requests.request import Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, Failed, unheard
+from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.record import ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows
@@ -36,7 +37,7 @@ class _Course(Struct, frozen=True):
     runs: dict[str, ProfileRun] = {}
     primary: str = ""
     tokens: int = 0
-    placements: tuple[Callable[[str], None], ...] = ()
+    placements: tuple[Placement, ...] = ()
 
 
 class Director:

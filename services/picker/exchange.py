@@ -12,7 +12,7 @@ from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.admin.request_metrics import OpenRequest
 from services.picker.chunks import Held
-from services.picker.decision import Decision
+from services.picker.decision import Decision, Progress
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
     Completed,
@@ -138,6 +138,13 @@ def _reader(route: Route, api: str, held: Held) -> ResponseReader | None:
     return ResponseReader(route.model or "", route.client_model, api=api, held=held)
 
 
+def _withdraw(progress: Progress) -> None:
+    """Nobody has served the request: what producers remembered of it is taken back."""
+    placements, progress.placements = progress.placements, ()
+    for placement in placements:
+        placement(None)
+
+
 class Exchange:
     """One ext_proc stream, which is one HTTP request. `end`, and `receive` of a message, never raise."""
 
@@ -201,7 +208,8 @@ class Exchange:
         self._counted = desk.metrics.decided(decision, desk.clock() - now)
 
     def _on_response(self, event: ResponseStarted) -> None:
-        """The charge, and the prompt's prefix, move to the endpoint that really serves."""
+        """The charge, and the prompt's prefix, move to the endpoint that really serves. An error, a client's too, means
+        that no prompt was computed: the prefix is then nowhere."""
         if self._charge is None or self._decision is None:
             return
         if self._counted is not None:
@@ -211,6 +219,8 @@ class Exchange:
         destinations, progress = decision.outcome.destinations, decision.progress
         served, first = event.served, decision.layout.endpoints[decision.picked[0]]
         progress.status = event.status
+        if (event.status or 0) >= 400:
+            _withdraw(progress)
         placements, progress.placements = progress.placements, ()
         if served is None:
             progress.served_by = "unknown"
@@ -254,6 +264,8 @@ class Exchange:
             if not event.aborted:
                 desk.metrics.completed(seconds)
         if self._decision is not None:
+            if event.aborted and not self._conversation.received:  # no response came; its headers empty the placements
+                _withdraw(self._decision.progress)
             desk.ended(self._decision, seconds, aborted=event.aborted)
         if self._counted is not None:
             if self._counted.status is not None:

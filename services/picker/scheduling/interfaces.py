@@ -1,12 +1,16 @@
 """What a scheduling plugin implements. Each is plain synchronous code over arrays; none keeps the cycle."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.record import ProfileRun
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Plugin, Role, Tier
+
+Placement: TypeAlias = Callable[[str | None], None]
+"""Tells a producer what became of a request that it has placed: the id of the endpoint that served it, or None when
+nobody did."""
 
 
 class Filter(Plugin):
@@ -75,9 +79,9 @@ class Producer(Plugin):
     def produce(self, cycle: Cycle) -> None:
         """Put what it produces into `cycle.attributes`."""
 
-    def picked(self, cycle: Cycle, row: int) -> Callable[[str], None] | None:
+    def picked(self, cycle: Cycle, row: int) -> Placement | None:
         """The request goes to this endpoint. What is returned is called when another endpoint turns out to serve it,
-        with the id of that endpoint."""
+        with the id of that endpoint; and with None when nobody served it: the response was an error, or none came."""
         return None
 
     def state(self) -> dict[str, Any]:

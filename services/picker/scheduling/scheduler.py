@@ -3,12 +3,11 @@
 Only producers whose product some plugin reads are run (`LoadedConfig.producers`): what nobody reads is not computed.
 """
 
-from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 from services.picker.scheduling.cycle import Cycle, Failed
-from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
+from services.picker.scheduling.interfaces import Filter, Picker, Placement, Producer, ProfileHandler, Scorer
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.profile import Observe, Profile, nothing
 from services.picker.scheduling.record import ProfileRun
@@ -72,10 +71,10 @@ class Scheduler:
                 runs[primary] = self._profiles[primary].run(cycle, cycle.candidates)
         return runs, primary
 
-    def picked(self, cycle: Cycle, row: int) -> tuple[int, tuple[Callable[[str], None], ...]]:
+    def picked(self, cycle: Cycle, row: int) -> tuple[int, tuple[Placement, ...]]:
         """Tell the producers where the request goes: (the tokens that it weighs there, whom to tell of another endpoint
-        that serves it)."""
-        placements: list[Callable[[str], None]] = []
+        that serves it, or that nobody does)."""
+        placements: list[Placement] = []
         for producer in self.producers:
             try:
                 if (placement := producer.picked(cycle, row)) is not None:
@@ -106,10 +105,10 @@ def _state(producer: Producer) -> dict[str, Any]:
         return {"error": reason_of(error)}
 
 
-def _guarded(placement: Callable[[str], None], producer: str, failed: Failed, request_id: str) -> Callable[[str], None]:
-    """A placement that never raises: a producer that fails hasn't learnt of this endpoint."""
+def _guarded(placement: Placement, producer: str, failed: Failed, request_id: str) -> Placement:
+    """A placement that never raises: a producer that fails hasn't learnt who served."""
 
-    def served(endpoint: str) -> None:
+    def served(endpoint: str | None) -> None:
         try:
             placement(endpoint)
         except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and costs nothing else

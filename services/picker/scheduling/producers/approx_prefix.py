@@ -4,13 +4,12 @@ Prompts are cut into blocks of estimated tokens, four bytes each. With `autoTune
 follow what the model servers report, the largest of the pool, so that every request is cut alike.
 """
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import BYTES_PER_TOKEN, PREFIX_MATCH, Cycle, PrefixMatch
-from services.picker.scheduling.interfaces import Producer
+from services.picker.scheduling.interfaces import Placement, Producer
 from services.picker.state.prefix import block_hashes
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, AttributeKey
@@ -61,7 +60,8 @@ class ApproxPrefixParameters(Struct, frozen=True, rename="camel"):
 
 class ApproxPrefixProducer(Producer):
     """Looks a prompt up before the pick, and adds it to the index afterwards: at once for the first choice, so that the
-    next request sees it, and for the endpoint that served instead when that is known."""
+    next request sees it, and for the endpoint that served instead when that is known. When nobody served, it is taken
+    back."""
 
     TYPE = "approx-prefix-cache-producer"
     Parameters = ApproxPrefixParameters
@@ -91,7 +91,7 @@ class ApproxPrefixProducer(Producer):
         cycle.put(_HASHES, hashes)
         cycle.put(PREFIX_MATCH, PrefixMatch(matched, len(hashes), block))
 
-    def picked(self, cycle: Cycle, row: int) -> Callable[[str], None] | None:
+    def picked(self, cycle: Cycle, row: int) -> Placement | None:
         hashes, match = cycle.get(_HASHES), cycle.get(PREFIX_MATCH)
         if not hashes or match is None:
             return None
@@ -104,10 +104,10 @@ class ApproxPrefixProducer(Producer):
         index.hits.add(self.name, matched, match.total, block * BYTES_PER_TOKEN)
         index.add(first, hashes, self._capacity(view, row, block))
 
-        def served_by(id: str) -> None:
-            row = view.layout.index.get(id)
+        def served_by(id: str | None) -> None:
+            row = None if id is None else view.layout.index.get(id)
             index.withdraw(first, hashes)
-            if row is not None:
+            if id is not None and row is not None:
                 index.add(id, hashes, self._capacity(view, row, block))
 
         return served_by

@@ -668,6 +668,43 @@ def test_a_prompt_is_remembered_where_it_was_served(served: str, moved: bool) ->
     assert held(world) == (placed[::-1] if moved else placed)
 
 
+@pytest.mark.parametrize("status", [400, 429, 503])
+@pytest.mark.parametrize("served", [A1, A3, "10.9.9.9:1", ""])
+def test_a_prompt_that_was_answered_with_an_error_is_remembered_nowhere(status: int, served: str) -> None:
+    """Also one that its client got wrong: nothing was computed for it."""
+    world = World(PREFIXES)
+    exchange = world.routed()
+    world.say(exchange, response_headers(status, served=served, end=True))
+    exchange.end()
+    assert held(world) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("said", "remembered"),
+    [([], False), ([response_headers()], True), ([response_body(b"x")], True), ([response_trailers()], True)],
+    ids=["nothing", "headers", "a body without headers", "trailers alone"],
+)
+def test_a_prompt_whose_stream_ended_without_a_response_is_remembered_nowhere(
+    said: list[Any], remembered: bool
+) -> None:
+    """A proxy needn't show response headers."""
+    world = World(PREFIXES)
+    exchange = world.routed(FULL_DUPLEX)
+    placed = held(world)
+    world.say(exchange, *said)
+    exchange.end()
+    assert held(world) == (placed if remembered else [0, 0, 0])
+
+
+def test_of_a_request_that_failed_only_its_own_part_is_forgotten() -> None:
+    world = World(PREFIXES)
+    world.say(world.routed(), response_headers(served=A1, end=True))
+    placed = held(world)
+    world.say(world.routed(), response_headers(400, served=A1, end=True))
+    world.routed().end()
+    assert held(world) == placed
+
+
 def test_a_kept_decision_holds_nothing_of_the_prompt_once_its_request_is_over() -> None:
     world = World(PREFIXES)
     exchange = world.routed()

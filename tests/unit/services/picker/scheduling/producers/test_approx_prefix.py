@@ -1,9 +1,8 @@
-from collections.abc import Callable
-
 import pytest
 
 from services.picker.requests.request import Request
 from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
+from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixParameters, ApproxPrefixProducer
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS
@@ -35,7 +34,7 @@ def test_a_prompt_is_found_where_it_went() -> None:
     assert made.state() == {"lookups": 1, "blocks": 4, "hits": 0}
 
 
-def place(made: ApproxPrefixProducer, view: View, asked: Request, at: int) -> Callable[[str], None]:
+def place(made: ApproxPrefixProducer, view: View, asked: Request, at: int) -> Placement:
     """Where another endpoint is told that serves the request, which went to the endpoint in row `at`."""
     run = cycle(view, asked)
     made.produce(run)

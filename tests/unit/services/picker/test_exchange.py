@@ -638,6 +638,16 @@ def test_whom_a_fallback_had_to_replace_ranks_last_from_then_on(said: list[Any],
     assert choices(world) == ",".join(then)
 
 
+def test_nothing_follows_for_a_single_destination_when_another_endpoint_of_the_pool_served() -> None:
+    """A proxy that doesn't know the destination yet, or ignores the pick, goes elsewhere as well."""
+    world = World(DOCUMENT.replace("maxNumOfEndpoints: 3", "maxNumOfEndpoints: 1"))
+    exchange, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+    assert destinations(answers) == A1
+    world.say(exchange, response_headers(served=A2, end=True))
+    assert world.metrics.served_by == {"other": 1}
+    assert choices(world) == A1
+
+
 def test_an_endpoint_that_was_replaced_is_the_first_choice_again_after_its_next_good_scrape() -> None:
     world = World()
     world.say(world.routed(), response_headers(served=A2))

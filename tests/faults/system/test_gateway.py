@@ -15,7 +15,10 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest.mark.parametrize(("signal", "names"), [("SIGKILL", (LEADER, "nats")), ("SIGTERM", ("picker-1",))])
+@pytest.mark.parametrize(
+    ("signal", "names"),
+    [("SIGKILL", ("collector-1", LEADER, "nats")), ("SIGTERM", ("picker-1", "collector-1", LEADER, "nats"))],
+)
 async def test_no_request_fails(gateway: LocalStack, signal: Signal, names: Sequence[str]) -> None:
     await no_request_fails(gateway, signal, names)
 

@@ -191,6 +191,29 @@ async def test_endpoints_that_a_rename_brings_are_used_and_envoy_s_own_503_is_th
         await eventually(pool.follows)
 
 
+async def test_a_pick_on_ipv6_is_reached(pool: Pool) -> None:
+    try:
+        six = await pool.bench.model("six", host="::1")
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6 loopback: {error}")
+    pool.picker.script = Script(destinations=[six.authority])
+
+    async def reached() -> bool:
+        return set(await by(pool, 1)) == {"six"}
+
+    async def left_out() -> bool:
+        return not await reached()
+
+    try:
+        pool.endpoints()
+        await eventually(reached)
+        assert pool.picker.last.served == six.authority == f"[::1]:{six.port}"
+    finally:
+        pool.models.remove(six)
+        pool.endpoints()
+        await eventually(left_out)
+
+
 async def test_without_any_picker_requests_go_round_robin_and_a_dead_server_costs_none(bench: Bench) -> None:
     """One of the servers is on IPv6, where the machine has that."""
     models = [await bench.model(name) for name in "ab"]

@@ -89,6 +89,12 @@ async def test_a_bad_configuration_leaves_the_good_one_and_is_told_everywhere(
     assert await told(service) == (None, None, {"taken": 2, "refused": 1})
 
 
+async def test_without_a_published_configuration_the_default_runs_again(service: PickerService, owner: Owner) -> None:
+    await owner.publish([endpoint("a", 8000)])
+    await eventually(lambda: "prefix-cache-scorer" in plugins(service), "the default")
+    assert await told(service) == (None, None, {"taken": 2, "refused": 0})
+
+
 async def test_what_the_watcher_takes_a_picker_may_refuse(nats: NatsServer, tmp_path: Path) -> None:
     """Experimental plugins are allowed to the one and not to the other."""
     files = {name: tmp_path / f"{name}.yaml" for name in ("endpoints", "config")}

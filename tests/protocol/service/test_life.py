@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -181,6 +182,14 @@ async def test_a_start_that_refuses_what_it_was_given_says_so_and_exits_with_1_h
         assert (await child.logged("service.stopped"))["exit_code"] == 1
 
 
+async def test_a_start_that_fails_is_logged_and_exits_with_70() -> None:
+    async with tiny("--start-does", "fail") as child:
+        assert await child.ended() == 70
+        assert "OSError: the disk is gone" in (await child.logged("service.crashed"))["exception"]
+        assert (await child.logged("service.stopped"))["exit_code"] == 70
+        assert child.errors == []
+
+
 async def test_a_task_that_crashes_is_counted_and_an_essential_one_stops_the_process_in_order_with_70() -> None:
     async with tiny() as child:
         await child.logged("service.started")
@@ -204,6 +213,28 @@ async def test_bad_settings_are_all_told_and_nothing_is_started() -> None:
         assert child.steps == []
         assert child.logs == []
         assert [line.split(":")[0] for line in child.errors] == ["--zebra", "POINTSMAN_LOG_LEVEL", "--drain-timeout"]
+
+
+async def test_a_taken_admin_port_is_named_and_nothing_is_started() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with tiny(f"--admin-port={port}") as child:
+            assert await child.ended() == 1
+            assert child.errors == [f"--admin-port: 127.0.0.1:{port} is taken by another process; 0 takes a free port"]
+            assert child.steps == ["made"]
+
+
+async def test_it_starts_with_warnings_of_odd_variables_and_an_id_that_tells_where_it_runs() -> None:
+    service = {"POINTSMAN_ADMIN_PORT": "tcp://10.0.0.1:9090"}  # as Kubernetes sets for a Service "pointsman-admin"
+    async with tiny(POINTSMAN_ADMIN_PROT="9091", **service) as child:
+        started = await child.logged("service.started")
+        unknown = await child.logged("settings.unknown_variable")
+        assert (unknown["variable"], unknown["did_you_mean"]) == ("POINTSMAN_ADMIN_PROT", "POINTSMAN_ADMIN_PORT")
+        ignored = await child.logged("settings.service_variable_ignored")
+        assert {ignored["variable"]: ignored["value"]} == service
+        assert {unknown["level"], ignored["level"]} == {"warning"}
+        assert started["id"].startswith(socket.gethostname().split(".")[0] + "-")
+        assert (await child.get("/debug/state")).json()["id"] == started["id"]
 
 
 async def test_the_state_says_who_it_is_and_keeps_secrets() -> None:

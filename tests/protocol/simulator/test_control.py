@@ -168,6 +168,50 @@ async def test_a_wrong_content_type(client: httpx.AsyncClient, target: str) -> N
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html")
 
 
+@targets
+async def test_a_fault_for_the_next_calls_only(client: httpx.AsyncClient, target: str) -> None:
+    await fault(client, target, "fail", count=2)
+    assert [(await call(client, target)).status_code for _ in range(3)] == [500, 500, 200]
+
+
+async def test_faults_are_set_and_taken_away_by_target(client: httpx.AsyncClient) -> None:
+    await client.put("/control/faults", json={"metrics": {"kind": "fail"}, "inference": {"kind": "fail"}})
+    await client.delete("/control/faults?target=metrics")
+    assert (await client.get("/control/faults")).json() == {"metrics": None, "inference": {"kind": "fail"}}
+    await client.put("/control/faults", json={"inference": None})
+    assert (await client.get("/control/faults")).json() == {"metrics": None, "inference": None}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "message"),
+    [
+        ("PUT", "faults", {"metrics": {"kind": "explode"}}, "Invalid value 'explode' - at `$.metrics.kind`"),
+        ("PUT", "faults", {"metrics": {"kind": "fail", "status": 200}}, "`int` >= 400 - at `$.metrics.status`"),
+        ("PUT", "faults", {"scrapes": {"kind": "hang"}}, "unknown field `scrapes`"),
+        (
+            "PUT",
+            "faults",
+            {"metrics": {"kind": "hang"}, "inference": {"kind": "huge"}},
+            "'huge' is a fault of metrics only",
+        ),
+        ("DELETE", "faults?target=all", None, "target: 'all' is unknown"),
+        ("PUT", "metrics", {"waiting": 3, "kv_usage": 1.5}, "$.kv_usage"),
+        ("PUT", "metrics", {"waiting": 3, "queue": 1}, "`queue`"),
+        ("PUT", "metrics", {"waiting": 3, "series": {"a b": 1}}, "`key` in `$.series`"),
+    ],
+)
+async def test_what_cant_be_used_is_refused_and_changes_nothing(
+    client: httpx.AsyncClient, method: str, path: str, body: dict[str, Any] | None, message: str
+) -> None:
+    await fault(client, "metrics", "slow", latency=0.01)
+    await client.put("/control/metrics", json={"waiting": 7})
+    before = [(await client.get(f"/control/{one}")).json() for one in ("faults", "metrics")]
+    answer = await client.request(method, f"/control/{path}", json=body)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
+    assert [(await client.get(f"/control/{one}")).json() for one in ("faults", "metrics")] == before
+
+
 async def test_pinned_metrics_show_on_the_page(client: httpx.AsyncClient) -> None:
     await client.put("/control/metrics", json={"waiting": 10, "kv_usage": 0.4, "running_adapters": ["tuned"]})
     assert await gauges(client) == {

@@ -183,6 +183,11 @@ async def test_a_body_beyond_the_limit(library: Library) -> None:
     assert "larger than the limit of 102400 bytes" in str(error)
 
 
+async def test_headers_beyond_the_limit(library: Library) -> None:
+    error = await _refused(library, "APIStatusError", 431, library.ask(headers={"x-large": "x" * 6_000}))
+    assert "4096 bytes are taken" in str(error)
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_a_full_pool_sheds_what_may_be_shed(stack: LocalStack, library: Library, stream: bool) -> None:
     async with httpx.AsyncClient(base_url=stack.simulators[0].url, trust_env=False) as control:

@@ -6,12 +6,14 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from services.watcher.app import WatcherService
+from shared.bus import jetstream
+from shared.bus.subjects import Subjects
 from shared.config.defaults import revision
 from shared.model import Configuration, Endpoint, Objective, Pool
 from shared.service.configured import Configured
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import endpoints_text, reader, replace, watcher
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 OBJECTIVE = """
 apiVersion: inference.networking.x-k8s.io/v1alpha2
@@ -54,6 +56,17 @@ async def test_what_the_file_states_is_published(nats: NatsServer, tmp_path: Pat
         assert written == 3.0 or service.leadership.publisher.establishments > 1
         assert metric(service, "pointsman_watcher_leader") == 1.0
         assert metric(service, "pointsman_bus_connected") == 1.0
+
+
+async def test_a_fact_that_cant_be_decoded_is_counted(nats: NatsServer, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a"))
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
+        await seen.sees("a")
+        assert metric(service, "pointsman_bus_malformed_messages_total") == 0.0
+        key = Subjects().fact("default_default.endpoint.ghost")
+        await jetstream.put(seen.bus, key, b"garbage", timeout=TIMEOUT)
+        await eventually(lambda: metric(service, "pointsman_bus_malformed_messages_total") == 1.0, "counted")
 
 
 async def test_a_change_is_noticed_without_waiting_for_the_next_look(nats: NatsServer, tmp_path: Path) -> None:

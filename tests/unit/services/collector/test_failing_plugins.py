@@ -305,6 +305,69 @@ async def connects(endpoint: Endpoint) -> Any:
         await loop.create_connection(asyncio.Protocol, "server", 1)
 
 
+async def leaks(endpoint: Endpoint) -> Any:
+    """Awaits a task that somebody cancels."""
+    inner = asyncio.create_task(asyncio.sleep(3600))
+    asyncio.get_running_loop().call_soon(inner.cancel)
+    await inner
+
+
+class Reads(Called):
+    """Fails to read what it is given, while `does` fails."""
+
+    async def poll(self, endpoint: Endpoint, http: Client) -> Any:
+        return {}
+
+    async def read(self, page: Any, bindings: Sequence[Binding]) -> None:
+        await self.does(Endpoint(id="a", name="a", address="a", port=1))
+
+
+@pytest.mark.parametrize("kind", [Called, Reads])
+async def test_a_cancelled_task_that_a_source_awaits_is_a_failure_of_the_source_and_ends_no_scraping(
+    kind: type[Called],
+) -> None:
+    source = kind(leaks)
+    async with world(Feed(source, (Numbers("numbers"),))) as it:
+        (target,) = it.scraper.watched["a"].targets
+        await eventually(lambda: it.failed("called") > 3)
+        assert target.error == "RuntimeError: a task that it awaits was cancelled"
+        assert target.failures.keys() == {Failure.INTERNAL}
+        source.does = answers
+        await eventually(lambda: target.up)
+
+
+async def answers(endpoint: Endpoint) -> Any:
+    return {"size": 1.0}
+
+
+async def test_a_source_that_never_ends_reading_fails_after_the_time_of_a_scrape_and_is_asked_again() -> None:
+    source = Reads(hangs)
+    async with world(Feed(source, (Numbers("numbers"),))) as it:
+        it.servers.timeout = 0.01
+        (target,) = it.scraper.watched["a"].targets
+        await eventually(lambda: it.failed("called") > 1)
+        assert target.error == "TimeoutError: an answer wasn't read within 10ms"
+        source.does = answers
+        await eventually(lambda: target.up)
+
+
+async def test_a_scrape_that_nobody_wants_any_more_is_no_failure_of_its_source() -> None:
+    began = asyncio.Event()
+
+    async def waits(endpoint: Endpoint) -> Any:
+        began.set()
+        await hangs(endpoint)
+
+    async with world(Feed(Called(waits), (Numbers("numbers"),))) as it:
+        await began.wait()
+        (target,) = it.scraper.watched["a"].targets
+        assert target.task is not None
+        it.scraper.assign({})
+        with pytest.raises(asyncio.CancelledError):
+            await target.task
+        assert it.failures.counts() == {}
+
+
 CANT = "the endpoint can't be asked:"
 
 

@@ -5,6 +5,7 @@ bus and in the picker's columns an attribute goes by its `wire` name, `<name>/<p
 that two producers of one name don't meet.
 """
 
+import copy
 import math
 from collections.abc import ItemsView, Iterable
 from dataclasses import dataclass
@@ -119,6 +120,19 @@ def fault(key: AttributeKey[Any], value: object) -> str:
     return ""
 
 
+def accepted(key: AttributeKey[T], value: T) -> T:
+    """The value as it is now: a copy where the plugin that gave it could change it. Raises ValueError that says what
+    keeps it from being the attribute's."""
+    if reason := fault(key, value):
+        raise ValueError(reason)
+    if key.kind is float or _is_immutable(value):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise ValueError(f"{key} is {_shown(value)}, which can't be copied: {type(error).__name__}: {error}") from error
+
+
 def _is_number(value: object) -> bool:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
@@ -126,6 +140,20 @@ def _is_number(value: object) -> bool:
         return isfinite(value)
     except OverflowError:  # of a whole number beyond every float
         return False
+
+
+_ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
+
+
+def _is_immutable(value: object) -> bool:
+    """Whether nobody can change it; at a guess no."""
+    if type(value) in _ATOMS:
+        return True
+    if type(value) is tuple:
+        return _ATOMS.issuperset(map(type, value)) or all(map(_is_immutable, value))  # nearly always texts
+    if isinstance(value, Struct) and value.__struct_config__.frozen:
+        return all(_is_immutable(getattr(value, name)) for name in value.__struct_fields__)
+    return False
 
 
 def _is_time(at: object) -> bool:
@@ -161,22 +189,26 @@ class AttributeMap:
 
     def put(self, key: AttributeKey[T], value: T, at: float) -> bool:
         """The endpoint has this value, seen at `at` in monotonic seconds or `ALWAYS`; whether it is another one than
-        before. Raises ValueError for a value that isn't of the key's kind, and for a time that is none."""
+        before. Raises ValueError for a value that isn't of the key's kind, and for a time that is none.
+
+        What can be changed is copied, so a plugin may go on using the object that it gave."""
+        changed = False
         if key.kind is float:
             if type(value) is not float or not isfinite(value):  # type: ignore[arg-type]  # a float
-                self._check(key, value)
+                accepted(key, value)
         else:
             before = self._samples.get(key)
-            if before is None or before.value != value:
-                self._check(key, value)
+            if before is None or before.value is None or before.value != value:
+                value = accepted(key, value)
+            elif before.value is not value:
+                value = before.value
+            elif not _is_immutable(value):
+                value = accepted(key, value)
+                self._changed.add(key)  # it is what `get` gave, and may have been changed in place
+                changed = True
         if (type(at) is not float or at != at) and not _is_time(at):
             raise ValueError(f"{key} was seen at {_shown(at)}; monotonic seconds are expected")
-        return self._set(key, value, at)
-
-    @staticmethod
-    def _check(key: AttributeKey[Any], value: object) -> None:
-        if reason := fault(key, value):
-            raise ValueError(reason)
+        return self._set(key, value, at) or changed
 
     def deny(self, key: AttributeKey[Any], at: float) -> bool:
         """It is known that the endpoint doesn't have the attribute; whether that is news. Readers forget what they were

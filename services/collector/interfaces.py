@@ -8,6 +8,9 @@ when the endpoint becomes another server, or what they read of it changes.
 """
 
 import asyncio
+import errno
+import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
@@ -25,6 +28,21 @@ from shared.quantities import format_duration
 PROMETHEUS_TEXT = "Prometheus text"
 """The format of what a metrics source gives: its extractors' bindings are `MetricsBinding`s."""
 
+_NETWORK_ERRNOS = frozenset(
+    {
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETRESET,
+        errno.ENETUNREACH,
+        errno.EPIPE,
+        errno.ETIMEDOUT,
+    }
+)
+"""Of an OSError: the server, or the way to it, is down."""
 
 Poll: TypeAlias = Callable[[], Awaitable[Any]]
 """Asks one endpoint for one answer."""
@@ -121,8 +139,8 @@ class PollingSource(Plugin):
         """One answer of the endpoint, as the extractors' bindings read it; `http` is the collector's client. Never
         called again before it has ended, and cancelled after `--scrape-timeout`.
 
-        Raises `ScrapeError` where the endpoint gives none; OSError and TimeoutError mean that too. Anything else is a
-        defect, and counted as a failure of the plugin.
+        Raises `ScrapeError` where the endpoint gives none; TimeoutError, ssl.SSLError and an OSError of the network
+        mean that too. Anything else is a defect, and counted as a failure of the plugin: a file that isn't there, say.
         """
         raise NotImplementedError
 
@@ -136,7 +154,11 @@ class PollingSource(Plugin):
             except TimeoutError as error:
                 took = format_duration(http.timeout)
                 raise ScrapeError(Failure.TIMEOUT, f"no complete answer within {took}") from error
+            except ssl.SSLError as error:
+                raise ScrapeError(Failure.TLS, f"TLS failed: {reason_of(error)}") from error
             except OSError as error:
+                if not _of_network(error):
+                    raise
                 raise ScrapeError(Failure.CONNECT, f"the endpoint can't be asked: {reason_of(error)}") from error
 
         return poll
@@ -149,6 +171,14 @@ class PollingSource(Plugin):
         """Let the bindings look at an answer by itself. Never raises on account of the answer, and yields to other work
         while it reads a long one."""
         raise NotImplementedError
+
+
+def _of_network(error: OSError) -> bool:
+    """Whether it means that the endpoint can't be reached. asyncio has no errno where a name has several addresses and
+    each of them failed."""
+    if isinstance(error, (ConnectionError, socket.gaierror)) or error.errno in _NETWORK_ERRNOS:
+        return True
+    return error.errno is None and str(error).startswith("Multiple exceptions: ")
 
 
 class _PageByPage(Reader):

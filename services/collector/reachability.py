@@ -1,7 +1,8 @@
 """Whether a model server can be reached, by what its scrapes come to.
 
-Only a server that refuses connections, or doesn't answer in time, seems to be down; one that answers with an error, or
-with a page that can't be used, runs. A server with several sources is reachable as long as one of them brings pages.
+Only a server that refuses connections, or doesn't answer in time, begins to seem down: one that answers with an error,
+or with a page that can't be used, runs. Once it seems down, only a page ends that. A server with several sources is
+reachable as long as one of them brings pages.
 """
 
 from services.collector.http.client import Failure
@@ -28,11 +29,11 @@ class Reachability:
         self.unreachable = False
 
     def failed(self, source: str, kind: Failure, at: float) -> bool:
-        """A scrape that began at `at` brought no page; whether it shows that the server is unreachable. An error shows
-        nothing: it neither makes a server reachable nor confirms that it isn't."""
+        """A scrape that began at `at` brought no page; whether the server is unreachable. An error alone never makes it
+        so, but where it is, an error confirms it: only a page makes it reachable."""
         if kind not in SILENT:
             self._rows.pop(source, None)
-            return False
+            return self.unreachable
         count, since = self._rows.get(source, (0, at))
         self._rows[source] = count + 1, since
         if count + 1 >= self._threshold and since > self._page_at:

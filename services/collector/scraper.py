@@ -221,9 +221,15 @@ class Scraper:
             ok = True
         except ScrapeError as error:
             self._failed(target, watched, error.kind, str(error), started)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # nobody wants the scrape any more
+            leaked = RuntimeError("a task that it awaits was cancelled")
+            leaked.__cause__ = error
+            self._defect(target, watched, leaked, started)
         except Exception as error:  # noqa: BLE001 - a source's defect
-            self._plugin_failures.record(target.source.name, error, endpoint=watched.endpoint.id)
-            self._failed(target, watched, Failure.INTERNAL, reason_of(error), started)
+            self._defect(target, watched, error, started)
         target.task = None
         if ok:
             if target.error:
@@ -234,6 +240,11 @@ class Scraper:
             self._on_scraped(watched, changed)
         self._schedule.finished(target, ok, self._clock())
         self._arm()
+
+    def _defect(self, target: Target, watched: Watched, error: Exception, started: float) -> None:
+        """A source did what no source may."""
+        self._plugin_failures.record(target.source.name, error, endpoint=watched.endpoint.id)
+        self._failed(target, watched, Failure.INTERNAL, reason_of(error), started)
 
     def _failed(self, target: Target, watched: Watched, kind: Failure, message: str, started: float) -> None:
         if message != target.error:

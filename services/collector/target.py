@@ -11,10 +11,12 @@ from typing import Any
 
 from services.collector.http.client import Client, Failure
 from services.collector.interfaces import Binding, Extractor, Finding, Poll, Reader
+from services.collector.page.reading import MetricsReader
 from services.collector.pipeline import Feed
 from shared.attributes import AttributeMap
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures, reason_of
+from shared.quantities import format_duration
 
 APART = 100
 """Answers without a failure after which all extractors share a reader again."""
@@ -43,6 +45,7 @@ class Target:
         self.endpoint = endpoint
         self.source = feed.source
         self.name = f"{endpoint.id}|{feed.source.name}"
+        self._http = http
         self._failures = failures
         self._extractors = [_Bound(one) for one in feed.extractors]
         self._reader: Reader | None = None
@@ -90,7 +93,21 @@ class Target:
 
     async def read(self, page: Any, at: float, attributes: AttributeMap) -> bool:
         """Let the extractors read an answer that was asked for at `at`, and put what they found into the attributes.
-        Whether any value is new. Raises what the source raises."""
+        Whether any value is new. Raises what the source raises, and TimeoutError where it takes longer than a scrape
+        may."""
+        if type(self._reader) is MetricsReader:  # waits for nothing, and a time-out costs as much as a small page
+            return await self._read(page, at, attributes)
+        limit = asyncio.timeout(self._http.timeout)
+        try:
+            async with limit:
+                return await self._read(page, at, attributes)
+        except TimeoutError as error:
+            if limit.expired():
+                took = format_duration(self._http.timeout)
+                raise TimeoutError(f"an answer wasn't read within {took}") from error
+            raise
+
+    async def _read(self, page: Any, at: float, attributes: AttributeMap) -> bool:
         if self._reader is not None:
             try:
                 await self._reader.read(page, at)
@@ -120,6 +137,7 @@ class Target:
         bound = [one for one in self._extractors if one.binding is not None]
         for one in bound:
             assert one.binding is not None
+            one.error = None  # of an answer whose reading was given up
             try:
                 one.reader = one.reader or self.source.reader([one.binding])
                 await one.reader.read(page, at)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from shared.attributes import AttributeKey, AttributeMap
+from shared.attributes import AttributeKey, AttributeMap, fault
 from shared.bus.errors import BusError
 from shared.bus.frame_columns import Row, pack, parts
 
@@ -118,6 +118,8 @@ class FrameSender:
         """Bytes of the columns in the frames that NATS was given."""
         self.oversized = 0
         """Endpoints left out because their attributes alone are more than a message takes."""
+        self._unsendable: set[AttributeKey[Any]] = set()
+        """Attributes of which the log has said that one couldn't be encoded."""
 
     def note(self, id: str, changed: bool) -> None:
         """What is known of an endpoint was confirmed, or has changed."""
@@ -187,12 +189,31 @@ class FrameSender:
             half = len(rows) // 2
             first = await self._send(rows[:half], part, step, keys)
             return first + await self._send(rows[half:], part + first * step, step, keys)
+        except Exception:  # whatever a plugin's object does when it is encoded
+            if not self._deny_unsendable(rows):
+                raise
+            return await self._send(rows, part, step, keys)
         if sent:
             self.frames += 1
             self.bytes += packed.size
         else:
             self.dropped += 1
         return 1
+
+    def _deny_unsendable(self, rows: Sequence[Row]) -> bool:
+        """Take back the values that no message can carry, for they would take all others with them; whether there are
+        any. One that was fit when it was put has been changed since."""
+        found = False
+        for id, attributes in rows:
+            for key, sample in list(attributes.items()):
+                if sample.value is None or not (reason := fault(key, sample.value)):
+                    continue
+                attributes.deny(key, sample.at)
+                found = True
+                if key not in self._unsendable:
+                    self._unsendable.add(key)
+                    log.error("attribute.unsendable", endpoint=id, attribute=key.wire, reason=reason)
+        return found
 
     def __repr__(self) -> str:
         return f"<FrameSender frames={self.frames} dropped={self.dropped} {self._outbox!r}>"

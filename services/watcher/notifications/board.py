@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from shared.attributes import AttributeKey, AttributeMap, fault
+from shared.attributes import AttributeKey, AttributeMap, accepted
 from shared.datalayer.events import Tally
 from shared.datalayer.objects import NotificationExtractor
 from shared.model import Endpoint
@@ -82,10 +82,11 @@ class Board:
                     self._tally.failures.record(extractor.name, why, endpoint=endpoint.id)
             for key in keys:
                 value = said.get(key)
-                if value is not None and (reason := fault(key, value)):
-                    self._tally.failures.record(extractor.name, reason, endpoint=endpoint.id)
-                    value = None
-                values[key] = value
+                try:
+                    values[key] = None if value is None else accepted(key, value)
+                except ValueError as error:
+                    self._tally.failures.record(extractor.name, str(error), endpoint=endpoint.id)
+                    values[key] = None
         return values
 
     def __repr__(self) -> str:

@@ -1,10 +1,14 @@
 """Third-party sources and extractors: what they may do, and that one that fails costs only its own part."""
 
 import asyncio
+import errno
+import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import pytest
 from yarl import URL
@@ -17,7 +21,7 @@ from services.collector.pipeline import Feed, Pipeline
 from services.collector.scraper import Scraper, Watched
 from services.collector.sources.http import HttpSource
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
-from shared.attributes import RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
+from shared.attributes import REACHABLE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
 from shared.bus.frame_columns import pack
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures
@@ -286,15 +290,99 @@ async def hangs(endpoint: Endpoint) -> Any:
     await asyncio.Event().wait()
 
 
-async def refuses(endpoint: Endpoint) -> Any:
-    raise ConnectionRefusedError("refused")
+def fails(error: BaseException) -> Any:
+    async def poll(endpoint: Endpoint) -> Any:
+        raise error
+
+    return poll
+
+
+async def connects(endpoint: Endpoint) -> Any:
+    """To a name with two addresses where nobody listens."""
+    loop = asyncio.get_running_loop()
+    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", 1)) for last in (1, 2)]
+    with patch.object(loop, "getaddrinfo", AsyncMock(return_value=addresses)):
+        await loop.create_connection(asyncio.Protocol, "server", 1)
+
+
+async def leaks(endpoint: Endpoint) -> Any:
+    """Awaits a task that somebody cancels."""
+    inner = asyncio.create_task(asyncio.sleep(3600))
+    asyncio.get_running_loop().call_soon(inner.cancel)
+    await inner
+
+
+class Reads(Called):
+    """Fails to read what it is given, while `does` fails."""
+
+    async def poll(self, endpoint: Endpoint, http: Client) -> Any:
+        return {}
+
+    async def read(self, page: Any, bindings: Sequence[Binding]) -> None:
+        await self.does(Endpoint(id="a", name="a", address="a", port=1))
+
+
+@pytest.mark.parametrize("kind", [Called, Reads])
+async def test_a_cancelled_task_that_a_source_awaits_is_a_failure_of_the_source_and_ends_no_scraping(
+    kind: type[Called],
+) -> None:
+    source = kind(leaks)
+    async with world(Feed(source, (Numbers("numbers"),))) as it:
+        (target,) = it.scraper.watched["a"].targets
+        await eventually(lambda: it.failed("called") > 3)
+        assert target.error == "RuntimeError: a task that it awaits was cancelled"
+        assert target.failures.keys() == {Failure.INTERNAL}
+        source.does = answers
+        await eventually(lambda: target.up)
+
+
+async def answers(endpoint: Endpoint) -> Any:
+    return {"size": 1.0}
+
+
+async def test_a_source_that_never_ends_reading_fails_after_the_time_of_a_scrape_and_is_asked_again() -> None:
+    source = Reads(hangs)
+    async with world(Feed(source, (Numbers("numbers"),))) as it:
+        it.servers.timeout = 0.01
+        (target,) = it.scraper.watched["a"].targets
+        await eventually(lambda: it.failed("called") > 1)
+        assert target.error == "TimeoutError: an answer wasn't read within 10ms"
+        source.does = answers
+        await eventually(lambda: target.up)
+
+
+async def test_a_scrape_that_nobody_wants_any_more_is_no_failure_of_its_source() -> None:
+    began = asyncio.Event()
+
+    async def waits(endpoint: Endpoint) -> Any:
+        began.set()
+        await hangs(endpoint)
+
+    async with world(Feed(Called(waits), (Numbers("numbers"),))) as it:
+        await began.wait()
+        (target,) = it.scraper.watched["a"].targets
+        assert target.task is not None
+        it.scraper.assign({})
+        with pytest.raises(asyncio.CancelledError):
+            await target.task
+        assert it.failures.counts() == {}
+
+
+CANT = "the endpoint can't be asked:"
 
 
 @pytest.mark.parametrize(
     ("does", "kind", "error"),
     [
         (hangs, Failure.TIMEOUT, "no complete answer within 10ms"),
-        (refuses, Failure.CONNECT, "the endpoint can't be asked: ConnectionRefusedError: refused"),
+        (fails(ConnectionRefusedError("no")), Failure.CONNECT, f"{CANT} ConnectionRefusedError: no"),
+        (fails(socket.gaierror(-2, "no name")), Failure.CONNECT, f"{CANT} gaierror: [Errno -2] no name"),
+        (
+            fails(OSError(errno.EHOSTUNREACH, "far")),
+            Failure.CONNECT,
+            f"{CANT} OSError: [Errno {errno.EHOSTUNREACH}] far",
+        ),
+        (fails(ssl.SSLError(1, "no cipher")), Failure.TLS, "TLS failed: SSLError: no cipher"),
     ],
 )
 async def test_an_endpoint_that_gives_no_answer_is_no_failure_of_its_source(
@@ -306,3 +394,22 @@ async def test_an_endpoint_that_gives_no_answer_is_no_failure_of_its_source(
         await eventually(lambda: target.failures[kind] > 1)
         assert target.error == error
         assert it.failures.counts() == {}
+
+
+async def test_a_name_of_whose_addresses_none_answers_is_no_failure_of_its_source() -> None:
+    async with world(Feed(Called(connects), (Numbers("numbers"),))) as it:
+        (target,) = it.scraper.watched["a"].targets
+        await eventually(lambda: target.failures[Failure.CONNECT] > 1)
+        assert it.failures.counts() == {}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [FileNotFoundError(errno.ENOENT, "no token"), PermissionError(errno.EACCES, "secret"), OSError("odd")],
+)
+async def test_an_error_of_the_operating_system_that_isnt_the_networks_is_the_sources_own(error: OSError) -> None:
+    async with world(Feed(Called(fails(error)), (Numbers("numbers"),))) as it:
+        await eventually(lambda: it.failed("called") > 3)
+        (target,) = it.scraper.watched["a"].targets
+        assert target.failures.keys() == {Failure.INTERNAL}
+        assert it.attributes.get(REACHABLE) is None, "nothing is known of the server"

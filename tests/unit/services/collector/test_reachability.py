@@ -58,8 +58,9 @@ def test_a_server_with_several_sources_is_reachable_while_one_brings_pages(
     assert after(*events) is unreachable
 
 
-def test_an_error_after_refusals_doesnt_confirm_that_the_server_is_unreachable() -> None:
-    """Where it answers with errors from then on, what pickers were told gets old."""
+def test_an_error_confirms_that_a_server_is_unreachable_and_never_begins_it() -> None:
     made = Reachability(2)
-    assert [made.failed("m", Failure.CONNECT, at) for at in range(3)] == [False, True, True]
-    assert not made.failed("m", Failure.STATUS, 3)
+    kinds = [Failure.STATUS, Failure.CONNECT, Failure.CONNECT, Failure.STATUS, Failure.STATUS]
+    assert [made.failed("m", kind, at) for at, kind in enumerate(kinds)] == [False, False, True, True, True]
+    made.answered("m", 5)
+    assert not made.failed("m", Failure.STATUS, 6)

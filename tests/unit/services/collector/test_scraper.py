@@ -366,6 +366,11 @@ async def test_a_server_that_refuses_is_reported_as_unreachable_until_it_brings_
         sample = attributes.sample(REACHABLE)
         assert sample is not None
         await eventually(lambda: attributes.sample(REACHABLE) != sample)  # every failed scrape confirms it
+        servers.answers["a"] = broken
+        await eventually(lambda: scraper.watched["a"].targets[0].error == "status 503")
+        sample = attributes.sample(REACHABLE)
+        await eventually(lambda: attributes.sample(REACHABLE) != sample)  # errors too: only a page ends it
+        assert attributes.get(REACHABLE) == 0.0
         servers.answers["a"] = page(1)
         await eventually(lambda: attributes.get(REACHABLE) == 1.0)
         assert scraper.watched["b"].attributes.get(REACHABLE) is None, "a server that answers with errors runs"

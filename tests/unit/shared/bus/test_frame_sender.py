@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec.msgpack import encode
+from structlog.testing import capture_logs
 
-from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeMap
+from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
 from shared.bus import BusError
 from shared.bus.frame_sender import CHANGES_PART, FrameSender, Outbox
 from tests.waiting import eventually
@@ -61,12 +63,24 @@ class Recorder:
         objects: Mapping[str, list[Any]] | None = None,
         absent: Mapping[str, list[int]] | None = None,
     ) -> bool:
-        assert columns.keys() == ages.keys()
+        assert columns.keys() | (objects or {}).keys() == ages.keys()
         if len(ids) > self.most:
             raise BusError("maximum payload exceeded")
         self.frames.append((part, tuple(ids)))
         self.names = set(columns)
         return self.connected
+
+
+class Encoding(Recorder):
+    """Encodes what it is given, as the publisher does."""
+
+    objects: Mapping[str, list[Any]]
+    absent: Mapping[str, list[int]]
+
+    async def publish(self, part: int, ids: Sequence[str], **columns: Any) -> bool:
+        encode(columns)
+        self.objects, self.absent = columns["objects"], columns["absent"]
+        return await super().publish(part, ids, **columns)
 
 
 @dataclass
@@ -165,6 +179,41 @@ async def test_an_endpoint_that_fits_into_no_message_leaves_the_others() -> None
     await sending.send()
     assert sending.oversized == 2
     assert recorder.frames == []
+
+
+@pytest.mark.parametrize("news", [False, True])
+async def test_a_value_that_no_message_can_carry_any_more_is_denied_and_the_others_are_sent(news: bool) -> None:
+    names = AttributeKey("Names", "mine", list)
+    recorder, clock, watched = Encoding(), Clock(), endpoints(2)
+    sending = sender(recorder, watched, clock)
+    if news:
+        await sending.send()
+    for one in watched.values():
+        one.attributes.put(names, ["a"], 99.0)
+    broken = watched["e0001"].attributes.get(names)
+    assert broken is not None
+    broken.append(object())
+    change(sending, watched, "e0000")
+    change(sending, watched, "e0001")
+    with capture_logs() as logged:
+        await sending.send()
+        clock.now += 1
+        await sending.send()
+    assert len(recorder.frames) == 2 + news
+    assert recorder.names == {WAITING_QUEUE_SIZE.wire}
+    assert recorder.objects == {"Names/mine": [["a"], None]}
+    assert recorder.absent == {"Names/mine": [1]}
+    (line,) = logged
+    assert (line["event"], line["endpoint"], line["attribute"]) == ("attribute.unsendable", "e0001", "Names/mine")
+
+
+async def test_a_frame_that_cant_be_encoded_for_another_reason_is_a_defect_that_shows() -> None:
+    class Defect(Recorder):
+        async def publish(self, *args: Any, **more: Any) -> bool:
+            raise TypeError("a defect")
+
+    with pytest.raises(TypeError, match="a defect"):
+        await sender(Defect(), endpoints(1), Clock()).send()
 
 
 async def test_endpoints_of_which_nothing_is_known_are_in_no_frame() -> None:

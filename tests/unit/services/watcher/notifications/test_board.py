@@ -67,6 +67,22 @@ def test_only_what_is_new_is_told_as_changed() -> None:
     assert board.update([B, at("c", "n1")]) == ["c"]
 
 
+def test_what_an_extractor_changes_in_place_is_told_as_changed_and_cant_break_a_frame() -> None:
+    names: list[object] = ["x"]
+    nested: AttributeKey[Any] = NAMES
+    failures = PluginFailures(time.monotonic)
+    board = Board([Sizes({"n1": {NAMES: (names,)}})], Tally(failures))
+    board.update([A])
+    names.append("y")
+    assert board.described(1.0)["a"].attributes.get(nested) == (["x"],), "it hasn't been asked again"
+    assert board.update([A]) == ["a"]
+    names.append(object())
+    assert board.described(2.0)["a"].attributes.get(nested) == (["x", "y"],)
+    board.update([A])
+    assert board.described(3.0)["a"].attributes.sample(NAMES) == Sample(None, 3.0)
+    assert failures.counts() == {"sizes": 1}
+
+
 def test_what_an_endpoint_doesnt_have_is_denied_as_of_the_last_confirmation() -> None:
     board = Board([Sizes({"n1": {SIZE: 2.0}})], Tally(PluginFailures(time.monotonic)))
     board.update([A, B])

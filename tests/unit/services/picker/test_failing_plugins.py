@@ -17,6 +17,7 @@ from services.picker.requests.request import Content, Headers, Refusal, Request,
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
 from services.picker.scheduling.record import PluginFailure, ProfileRun
+from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
 from services.picker.state.layout import Floats, Rows
 from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
@@ -40,6 +41,15 @@ class BadScorer(Scorer):
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         return type(self).does(rows)  # type: ignore[no-any-return]
+
+
+class BadHeir(PrefixCacheScorer):
+    """Of a scorer whose scores needn't be looked at."""
+
+    TYPE = "bad-heir"
+
+    def score(self, cycle: Cycle, rows: Rows) -> Floats:
+        return np.array([np.nan, 0.2, 1.0])
 
 
 class BadFilter(Filter):
@@ -105,6 +115,7 @@ class BadParser(Parser):
 
 BAD: tuple[type[Plugin], ...] = (
     BadScorer,
+    BadHeir,
     BadFilter,
     BadPicker,
     BadHandler,
@@ -198,6 +209,11 @@ def test_a_score_that_is_nan_costs_its_endpoint_and_every_decision_says_so() -> 
         assert decision.failures == (
             PluginFailure("bad-scorer", "scorer", "ValueError: the scores of 1 of 3 endpoints are NaN"),
         )
+
+
+def test_a_scorer_made_of_one_that_keeps_to_0_to_1_is_checked() -> None:
+    decision = World("bad-heir", "max-score-picker").decide()
+    assert (endpoint(decision), failed(decision)) == ("a3", [("bad-heir", "scorer")])
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.bool_])
@@ -329,10 +345,22 @@ def half_done(cycle: Cycle) -> None:
     fails()
 
 
+def matches(cycle: Cycle, matched: Any, total: Any = 4, block: Any = 16) -> None:
+    cycle.put(PREFIX_MATCH, PrefixMatch(np.asarray(matched, dtype=np.float64), total, block))
+
+
 PRODUCERS: dict[str, Does] = {
     "raises": fails,
     "raises when half done": half_done,
-    "of other endpoints": lambda cycle: cycle.put(PREFIX_MATCH, PrefixMatch(np.ones(7), 4, 16)),
+    "of other endpoints": lambda cycle: matches(cycle, np.ones(7)),
+    "NaN": lambda cycle: matches(cycle, [np.nan, 1.0, 0.0]),
+    "less than none": lambda cycle: matches(cycle, [-1.0, 0.0, 1.0]),
+    "more than there are": lambda cycle: matches(cycle, [0.0, 1.0, 5.0]),
+    "infinitely many": lambda cycle: matches(cycle, [0.0, 1.0, np.inf], total=np.inf),
+    "a table": lambda cycle: matches(cycle, np.ones((3, 1))),
+    "texts": lambda cycle: cycle.put(PREFIX_MATCH, PrefixMatch(np.array(["1"] * 3), 4, 16)),
+    "a list": lambda cycle: cycle.put(PREFIX_MATCH, PrefixMatch([1.0, 1.0, 1.0], 4, 16)),  # type: ignore[arg-type]
+    "blocks of no size": lambda cycle: matches(cycle, np.ones(3), block=np.nan),
 }
 PRODUCER = """\
 - type: prefix-cache-scorer

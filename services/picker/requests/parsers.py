@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from services.picker.requests.request import Content, Headers, Unparsable
 from shared.plugin import Plugin, Role
+from shared.plugin_failures import Withheld
 
 T = TypeVar("T")
 
@@ -52,7 +53,8 @@ class Parser(Plugin):
 
 
 class ParserFailed(Exception):
-    """A parser has a defect: it raised something else than `Unparsable`, or returned no sound `Content`."""
+    """A parser has a defect: it raised something else than `Unparsable`, or returned no sound `Content`. Of what it
+    raised only the type is told: the text may be the prompt."""
 
     def __init__(self, parser: Parser, error: Exception) -> None:
         super().__init__(f"{parser!r}: {error!r}")
@@ -90,10 +92,14 @@ class ParserChain:
         if headers.get(":method", "POST") != "POST":
             return _UNREAD
         try:
-            return _sound(parser.parse(path, headers, body))
+            content = parser.parse(path, headers, body)
         except Unparsable:
             raise
         except Exception as error:  # a plugin's: the request isn't to suffer for it
+            raise ParserFailed(parser, Withheld(error)) from error
+        try:
+            return _sound(content)
+        except TypeError as error:
             raise ParserFailed(parser, error) from error
 
     def find(self, path: str, headers: Headers) -> Parser | None:
@@ -106,7 +112,7 @@ class ParserChain:
                 if parser.takes(headers):
                     return parser
             except Exception as error:
-                raise ParserFailed(parser, error) from error
+                raise ParserFailed(parser, Withheld(error)) from error
         return None
 
     def _find(self, asked: str, headers: Headers) -> tuple[str, Parser]:

@@ -435,6 +435,17 @@ def test_the_request_of_a_failing_parser_passes_unread(does: Does) -> None:
     assert (failed(decision), decision.asked.model) == ([("bad-parser", "parser")], "")
 
 
+def test_a_parser_that_raises_the_body_has_it_kept_nowhere() -> None:
+    def quotes(body: bytes) -> None:
+        raise ValueError(body)
+
+    BadParser.does = quotes
+    world = Desk(pool("a1"))
+    world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
+    (decision,) = world.ring.of_request("mine", 10)
+    assert decision.failures == (PluginFailure("bad-parser", "parser", "ValueError"),)
+
+
 def test_a_parser_that_fails_to_say_whether_it_takes_a_request_fails_on_it() -> None:
     BadParser.does, BadParser.accepts = lambda body: Content(), fails
     try:

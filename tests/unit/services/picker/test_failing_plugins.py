@@ -113,6 +113,13 @@ class BadParser(Parser):
         return type(self).does(body)  # type: ignore[no-any-return]
 
 
+class GoodParser(Parser):
+    TYPE = "good-parser"
+
+    def parse(self, path: str, headers: Headers, body: bytes) -> Content:
+        return Content(api="good")
+
+
 BAD: tuple[type[Plugin], ...] = (
     BadScorer,
     BadHeir,
@@ -123,7 +130,7 @@ BAD: tuple[type[Plugin], ...] = (
     BadDetector,
     BadParser,
 )
-REGISTRY = Registry([*Registry.installed(), *BAD])
+REGISTRY = Registry([*Registry.installed(), *BAD, GoodParser])
 HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
 
 
@@ -413,13 +420,13 @@ BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
 
 
 class Desk(PickerDesk):
-    """A picker whose only parser is the bad one."""
+    """A picker whose first parser is the bad one."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, *others: str) -> None:
         super().__init__(view)
-        document = (
-            HEADER + "- type: bad-parser\n- type: queue-scorer\nrequestHandler:\n  parsers: [{pluginRef: bad-parser}]\n"
-        )
+        parsers = ("bad-parser", *others)
+        document = HEADER + "".join(f"- type: {one}\n" for one in ("queue-scorer", *parsers))
+        document += "requestHandler:\n  parsers:\n" + "".join(f"  - pluginRef: {one}\n" for one in parsers)
         self.desk.pipeline = build(load(document, REGISTRY), np.random.default_rng(1), lambda: 0.0)
 
 
@@ -446,15 +453,19 @@ def test_a_parser_that_raises_the_body_has_it_kept_nowhere() -> None:
     assert decision.failures == (PluginFailure("bad-parser", "parser", "ValueError"),)
 
 
-def test_a_parser_that_fails_to_say_whether_it_takes_a_request_fails_on_it() -> None:
+@pytest.mark.parametrize(("others", "api"), [((), ""), (("good-parser",), "good")])
+def test_where_a_parser_fails_to_say_whether_it_takes_a_request_the_next_one_may_take_it(
+    others: tuple[str, ...], api: str
+) -> None:
     BadParser.does, BadParser.accepts = lambda body: Content(), fails
     try:
-        world = Desk(pool("a1"))
+        world = Desk(pool("a1"), *others)
         _, answers = world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
     finally:
         BadParser.accepts = lambda _: True
     assert destinations(answers) == "10.0.0.1:8000"
-    assert failed(world.ring.newest(1)[0]) == [("bad-parser", "parser")]
+    (decision,) = world.ring.newest(1)
+    assert (failed(decision), decision.asked.api) == ([("bad-parser", "parser")], api)
 
 
 def test_no_request_gets_around_a_closed_pool_by_what_its_parser_fails_on() -> None:

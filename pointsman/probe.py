@@ -191,7 +191,7 @@ class Probe:
             why = f"its format is {_format(page)}, which no source of the configuration gives"
             return [Page(source=asker.name, url=url, ok=False, bytes=len(page), error=why)]
         # a page that the sources share need not have what another one's page has
-        concerned = [one for one in readings if one.found or len(readings) == 1]
+        concerned = [one for one in readings if one.found] or readings
         return [self._read(one, url, page, seconds, timed, asked=one in concerned) for one in readings]
 
     def _read(self, reading: Reading, url: str, page: Any, seconds: float, timed: bool, *, asked: bool = False) -> Page:

@@ -6,6 +6,7 @@ same metric, the same note and the same line in the log.
 """
 
 from collections.abc import Callable, Iterator
+from traceback import format_tb
 
 import structlog
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -18,7 +19,17 @@ WELL_AFTER = 60.0
 LOG_EVERY = 60.0
 """Seconds between two lines in the log about one plugin."""
 SHOWN = 256
-"""Characters of an error that are kept and shown."""
+"""Characters of an error that are kept, shown and logged."""
+FRAMES = 20
+"""Innermost frames of a traceback that are logged."""
+
+
+class Withheld(Exception):
+    """Stands for an exception whose text may quote a request: tells its type alone, and where it was raised."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(type(error).__name__)
+        self.__traceback__ = error.__traceback__
 
 
 def reason_of(error: Exception | str) -> str:
@@ -30,7 +41,14 @@ def reason_of(error: Exception | str) -> str:
         text = str(error)
     except Exception:  # noqa: BLE001 - a plugin's exception
         return kind
+    if isinstance(error, Withheld):
+        return text[:SHOWN]
     return (f"{kind}: {text}" if text else kind)[:SHOWN]
+
+
+def _frames(error: Exception) -> str:
+    """Where it was raised, as a traceback without the exception."""
+    return "Traceback (most recent call last):\n" + "".join(format_tb(error.__traceback__, -FRAMES)).rstrip()
 
 
 class _Plugin:
@@ -63,7 +81,8 @@ class PluginFailures(Collector):
     def record(self, plugin: str, error: Exception | str, **about: str) -> None:
         """The plugin failed, with an exception or in words. `about` says what on: a request's id, an endpoint's.
 
-        Logged once a minute for each plugin, an exception with its traceback.
+        Logged once a minute for each plugin, an exception with the frames of its traceback. The exception's text is in
+        the reason alone: it may be of any length.
         """
         one = self._plugins.setdefault(plugin, _Plugin())
         now = self._clock()
@@ -72,9 +91,9 @@ class PluginFailures(Collector):
         one.reason = reason_of(error)
         one.unlogged += 1
         if now >= one.log_at:
-            trace = error if isinstance(error, Exception) else None
+            raised = {"exception": _frames(error)} if isinstance(error, Exception) and error.__traceback__ else {}
             log.error(
-                "plugin.failed", plugin=plugin, **about, reason=one.reason, since_last_line=one.unlogged, exc_info=trace
+                "plugin.failed", plugin=plugin, **about, reason=one.reason, since_last_line=one.unlogged, **raised
             )
             one.log_at, one.unlogged = now + LOG_EVERY, 0
 

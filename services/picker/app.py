@@ -333,9 +333,10 @@ class PickerService(Service):
             self.metrics.forget_endpoints()
 
     def _look_for_vanished(self) -> None:
-        _ = self.view.layout  # changed endpoints first
+        layout = self.view.layout  # changed endpoints first
         pipeline = self.desk.pipeline
-        self._vanished.look(self.view.columns, pipeline.reads, time.monotonic(), pipeline.config.stale_metrics.after)
+        stale_after = pipeline.config.stale_metrics.after
+        self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
 
 
 def _certificate(settings: PickerSettings) -> certificate.Certificate:

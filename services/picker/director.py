@@ -5,7 +5,7 @@ are closed: the candidates are looked at before admission, so an empty pool is a
 honoured with its ports, also for requests without a body.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -67,9 +67,9 @@ class Director:
         self._named_models_only = named_models_only
         self._failed = failed
 
-    def decide(self, request: Request, view: View, now: float, unparsed: ParserFailed | None = None) -> Decision:
+    def decide(self, request: Request, view: View, now: float, unparsed: Sequence[ParserFailed] = ()) -> Decision:
         """Where the request goes at the monotonic time `now`. Producers have learned of it; nothing is charged yet.
-        `unparsed` is why its body couldn't be read, where its parser failed."""
+        `unparsed` has the parsers that failed on it."""
         started = perf_counter()
         model, rewrite = self._model(request, view)
         objective = request.headers.first_of(*OBJECTIVE_HEADERS)
@@ -87,8 +87,8 @@ class Director:
             candidates=candidates,
             failed=self._failed,
         )
-        if unparsed is not None:
-            cycle.plugin_failed(unparsed.parser, Role.PARSER, unparsed.error)
+        for one in unparsed:
+            cycle.plugin_failed(one.parser, Role.PARSER, one.error)
         course = self._course(cycle, rewrite)
         return Decision(
             asked=Asked.of(request),

@@ -83,14 +83,15 @@ class Desk:
     def decide(self, ready: RequestReady, now: float) -> Decision:
         """The decision on a request; a refusal too when its body can't be read."""
         head, pipeline = ready.head, self.pipeline
-        content, unreadable, unparsed = Content(), None, None
+        content, unreadable = Content(), None
+        failures: list[ParserFailed] = []
         if _is_to_be_read(head):
             try:
-                content = pipeline.parsers.parse(head.path, head.headers, ready.body)
+                content = pipeline.parsers.parse(head.path, head.headers, ready.body, failures)
             except Unparsable as error:
                 unreadable = Refusal(status=400, message=str(error))
             except ParserFailed as error:
-                unparsed = error
+                failures.append(error)
         request = Request(
             id=head.request_id,
             headers=head.headers,
@@ -102,7 +103,7 @@ class Desk:
             received_at=head.received_at,
         )
         if unreadable is None:
-            decision = pipeline.director.decide(request, self.view, now, unparsed)
+            decision = pipeline.director.decide(request, self.view, now, failures)
         else:
             decision = pipeline.director.refuse(request, unreadable, self.view, now)
         self.ring.add(decision)

@@ -103,10 +103,10 @@ class WatcherService(Service):
 
         Raises `Invalid` with every problem of every file, or when Envoy's file can't be written.
         """
-        await self._origin.open()
         for keeper in self.keepers:
             if keeper.eds is not None:
                 await keeper.eds.create()
+        await self._origin.open()
         if not self._origin.patient:
             for keeper in self.keepers:
                 await self._load(keeper)

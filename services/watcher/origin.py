@@ -29,7 +29,7 @@ class Origin(Protocol):
         """Called once for each pool."""
 
     async def open(self) -> None:
-        """Before everything else. Raises `Invalid` for settings that can't be used."""
+        """Before anything is loaded. Raises `Invalid` for settings that can't be used."""
 
     async def load(self, keeper: PoolKeeper) -> None:
         """Have the keeper accept the first complete reading of its sources. Raises `Invalid` for what is wrong with

@@ -162,9 +162,10 @@ def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
 
 
 def read_text(path: str, flag: str) -> str:
-    """The text of the file that a flag names. Raises `Invalid` that names the flag and the file."""
+    """The text of the file that a flag names, with its own ends of lines: its revision is that of its bytes. Raises
+    `Invalid` that names the flag and the file."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_bytes().decode("utf-8")
     except OSError as error:
         raise Invalid([Problem(flag, f"{path!r} can't be read: {error.strerror or error}")]) from error
     except UnicodeDecodeError as error:

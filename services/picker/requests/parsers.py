@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from services.picker.requests.request import Content, Headers, Unparsable
 from shared.plugin import Plugin, Role
+from shared.plugin_failures import Withheld
 
 T = TypeVar("T")
 
@@ -52,7 +53,8 @@ class Parser(Plugin):
 
 
 class ParserFailed(Exception):
-    """A parser has a defect: it raised something else than `Unparsable`, or returned no sound `Content`."""
+    """A parser has a defect: it raised something else than `Unparsable`, or returned no sound `Content`. Of what it
+    raised only the type is told: the text may be the prompt."""
 
     def __init__(self, parser: Parser, error: Exception) -> None:
         super().__init__(f"{parser!r}: {error!r}")
@@ -76,9 +78,9 @@ class ParserChain:
         self._known: dict[str, tuple[str, Parser]] = {}
         """Of paths that were claimed: bare, and by whom."""
 
-    def parse(self, path: str, headers: Headers, body: bytes) -> Content:
+    def parse(self, path: str, headers: Headers, body: bytes, failures: list[ParserFailed] | None = None) -> Content:
         """What the body says, as its parser reads it. Raises `Unparsable`, also when no parser reads this path, and
-        `ParserFailed`.
+        `ParserFailed`. Failures of other parsers on the way are added to `failures`, which is empty.
 
         Only what is posted is read: none of the APIs has another method with a body, so the server says what is wrong.
         """
@@ -86,33 +88,44 @@ class ParserChain:
         if known is not None:
             path, parser = known
         else:
-            path, parser = self._find(path, headers)
+            path, parser = self._find(path, headers, failures)
         if headers.get(":method", "POST") != "POST":
             return _UNREAD
         try:
-            return _sound(parser.parse(path, headers, body))
+            content = parser.parse(path, headers, body)
         except Unparsable:
             raise
         except Exception as error:  # a plugin's: the request isn't to suffer for it
+            raise ParserFailed(parser, Withheld(error)) from error
+        try:
+            return _sound(content)
+        except TypeError as error:
             raise ParserFailed(parser, error) from error
 
-    def find(self, path: str, headers: Headers) -> Parser | None:
-        """The parser for a path without query and trailing slash; None when there is none. Raises `ParserFailed`."""
+    def find(self, path: str, headers: Headers, failures: list[ParserFailed] | None = None) -> Parser | None:
+        """The parser for a path without query and trailing slash; None when there is none. One that fails to say
+        whether it takes the request doesn't: its failure is added to `failures`. Where no other takes it either, the
+        last failure is raised instead."""
         for suffix, parser in self._longest_first:
             if path.endswith(suffix):
                 return parser
+        failed = [] if failures is None else failures
         for parser in self._parsers:
             try:
-                if parser.takes(headers):
-                    return parser
-            except Exception as error:
-                raise ParserFailed(parser, error) from error
+                takes = parser.takes(headers)
+            except Exception as error:  # noqa: BLE001 - a plugin's: the next one may take the request
+                failed.append(ParserFailed(parser, Withheld(error)))
+                continue
+            if takes:
+                return parser
+        if failed:
+            raise failed.pop()
         return None
 
-    def _find(self, asked: str, headers: Headers) -> tuple[str, Parser]:
+    def _find(self, asked: str, headers: Headers, failures: list[ParserFailed] | None) -> tuple[str, Parser]:
         """(bare path, parser), remembered where the path alone decides."""
         path = bare_path(asked)
-        parser = self.find(path, headers)
+        parser = self.find(path, headers, failures)
         if parser is None:
             raise Unparsable(
                 f"no parser registered matching path suffix for: {_shown(path)} "

@@ -5,6 +5,7 @@ numbers that it was made with.
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from shared.plugin_failures import reason_of
 
 T = TypeVar("T")
 
+FLOAT = np.dtype(np.float64)
 BYTES_PER_TOKEN = 4
 """The reference's estimate where nobody tokenizes: four bytes of text are a token."""
 EVER = np.finfo(np.float64).min
@@ -43,6 +45,20 @@ class PrefixMatch(Struct, frozen=True):
     total: int
     """Blocks of the prompt."""
     block_tokens: int
+
+
+def _check(key: AttributeKey[Any], match: PrefixMatch, size: int) -> None:
+    """Raises ValueError for a match of other endpoints than there are, or with numbers that none can be."""
+    matched, total = match.matched, match.total
+    if type(matched) is not np.ndarray or matched.dtype is not FLOAT or matched.ndim != 1:
+        raise ValueError(f"{key}: matched isn't an array of one dimension of float64")
+    if len(matched) != size:
+        raise ValueError(f"{key} tells of {len(matched)} endpoints; there are {size}")
+    # a NaN is the least and the most
+    if size and not (matched.item(matched.argmin()) >= 0.0 and matched.item(matched.argmax()) <= total < inf):
+        raise ValueError(f"{key}: matched isn't from 0 to the total of {total} blocks for every endpoint")
+    if not 0 <= match.block_tokens < inf:
+        raise ValueError(f"{key}: block_tokens is {match.block_tokens}; it must be 0 or more")
 
 
 PREFIX_MATCH = AttributeKey("PrefixCacheMatchInfo", "approx-prefix-cache-producer", PrefixMatch)
@@ -140,10 +156,9 @@ class Cycle:
         self.failed(plugin.name, error, self.request.id)
 
     def put(self, key: AttributeKey[T], value: T) -> None:
-        """What a producer found out about this request. Raises ValueError for a match of other endpoints than there
-        are."""
-        if isinstance(value, PrefixMatch) and len(value.matched) != len(self.layout.endpoints):
-            raise ValueError(f"{key} tells of {len(value.matched)} endpoints; there are {len(self.layout)}")
+        """What a producer found out about this request. Raises ValueError for a match that scores can't be made of."""
+        if isinstance(value, PrefixMatch):
+            _check(key, value, len(self.layout.endpoints))
         self._products[key.wire] = value
 
     def drop(self, key: AttributeKey[Any]) -> None:

@@ -31,7 +31,8 @@ class Scorer(Plugin):
     ROLES = frozenset({Role.SCORER})
     TIER = Tier.PICKER
     BOUNDED: ClassVar[bool] = False
-    """Whether its scores are numbers from 0 to 1 by construction, so that the profile needn't see to it."""
+    """Whether its scores are numbers from 0 to 1 by construction, so that the profile needn't see to it. A subclass
+    states it anew."""
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         """Scores, an array of numbers with one a row, which nobody changes; the profile holds them to 0..1.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.cycle import FLOAT, Cycle
 from services.picker.scheduling.interfaces import Filter, Picker, Scorer
 from services.picker.scheduling.pickers.parameters import PickerParameters
 from services.picker.scheduling.ranking import pick_healthy_first
@@ -16,7 +16,6 @@ from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Role
 
-FLOAT = np.dtype(np.float64)
 ROW = np.dtype(np.intp)
 
 Observe = Callable[[str, str, str], Callable[[float], None]]
@@ -44,12 +43,14 @@ class _Scoring:
     and so is the sum up to it, until another array comes.
     """
 
-    __slots__ = ("_before", "_kept", "_sum", "observe", "scorer", "weight")
+    __slots__ = ("_before", "_bounded", "_kept", "_sum", "observe", "scorer", "weight")
 
     def __init__(self, scorer: Scorer, weight: float, observe: Callable[[float], None]) -> None:
         self.scorer = scorer
         self.weight = weight
         self.observe = observe
+        # a subclass may score otherwise than the scorer that states this
+        self._bounded: bool = vars(type(scorer)).get("BOUNDED", False)
         self._kept: _Weighed | None = None
         self._before: Floats | None = None
         self._sum: Floats | None = None
@@ -73,7 +74,7 @@ class _Scoring:
         if type(given) is not np.ndarray or given.dtype is not FLOAT or given.shape != (size,):
             scores = _numbers(given, size)
         # a NaN is the least and the most
-        if not self.scorer.BOUNDED and not (scores[scores.argmin()] >= 0.0 and scores[scores.argmax()] <= 1.0):
+        if not self._bounded and not (scores[scores.argmin()] >= 0.0 and scores[scores.argmax()] <= 1.0):
             if unknown := int(np.isnan(scores).sum()):
                 error = ValueError(f"the scores of {unknown} of {size} endpoints are NaN")
                 cycle.plugin_failed(self.scorer, Role.SCORER, error)

@@ -23,9 +23,11 @@ OWN = "- {type: core-metrics-extractor, parameters: {defaultEngine: mine, engine
 METRIC = "- {type: prometheus-metric, parameters: {%s}}\n"
 
 
-def missing(tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str, plugins: str = "") -> dict[str, Any]:
+def missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str, plugins: str = "", page: str = PAGE
+) -> dict[str, Any]:
     """What is missing by its specification, each with its outcome and similar names."""
-    (tmp_path / "page.txt").write_text(PAGE)
+    (tmp_path / "page.txt").write_text(page)
     (tmp_path / "config.yaml").write_text(HEAD + plugins)
     config = ["--config", str(tmp_path / "config.yaml")] if plugins else []
     code = main(["--format=json", f"file:{tmp_path}/page.txt", *config, *arguments])
@@ -76,6 +78,25 @@ def test_an_engine_that_the_endpoint_is_said_not_to_run_lacks_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not missing(tmp_path, capsys, "--engine", "vllm", plugins=OWN % "queuedRequestsSpec: jobs")
+
+
+TWO_SOURCES = """\
+- {name: one, type: metrics-data-source}
+- {name: two, type: metrics-data-source, parameters: {path: /other}}
+- {name: depths, type: prometheus-metric, parameters: {metricName: depth}}
+- {name: jobs, type: prometheus-metric, parameters: {metricName: jobs}}
+dataLayer:
+  sources:
+  - {pluginRef: one, extractors: [{pluginRef: depths}]}
+  - {pluginRef: two, extractors: [{pluginRef: jobs}]}
+"""
+
+
+@pytest.mark.parametrize(("page", "expected"), [("depth 1\n", set()), ("else 1\n", {"depth", "jobs"})])
+def test_a_source_that_finds_nothing_on_a_shared_page_lacks_it_only_if_no_other_finds_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], page: str, expected: set[str]
+) -> None:
+    assert missing(tmp_path, capsys, plugins=TWO_SOURCES, page=page).keys() == expected
 
 
 def test_as_text_it_is_told_beside_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from shared.plugin_failures import LOG_EVERY, SHOWN, WELL_AFTER, PluginFailures, reason_of
+from shared.plugin_failures import LOG_EVERY, SHOWN, WELL_AFTER, PluginFailures, Withheld, reason_of
 
 
 class Clock:
@@ -27,7 +27,35 @@ def test_a_plugin_is_logged_once_a_minute_with_what_it_failed_on_and_how_often()
         ("other", "r9", "its scores are NaN", 1),
         ("bad", "r5", "ValueError: no", 5),
     ]
-    assert isinstance(logs[0]["exc_info"], KeyError), "its traceback is logged too"
+
+
+def test_the_log_says_where_a_plugin_raised_and_of_the_text_no_more_than_the_reason_has() -> None:
+    def broken(depth: int) -> None:
+        if depth:
+            broken(depth - 1)
+        raise ValueError("x" * 10_000)
+
+    with capture_logs() as logs:
+        try:
+            broken(50)
+        except ValueError as error:
+            PluginFailures(Clock()).record("bad", error)
+    (line,) = logs
+    assert len(line.pop("reason")) == SHOWN
+    assert "in broken" in line["exception"]
+    assert "xxx" not in str(line)
+    assert len(line["exception"]) < 5_000
+
+
+def test_of_an_exception_that_is_withheld_only_the_type_and_the_place_are_told() -> None:
+    with capture_logs() as logs:
+        try:
+            int("my secret")
+        except ValueError as error:
+            PluginFailures(Clock()).record("bad", Withheld(error))
+    (line,) = logs
+    assert line["reason"] == "ValueError"
+    assert __file__ in line["exception"]
 
 
 def test_readyz_mentions_a_plugin_until_it_has_been_well_for_a_minute() -> None:

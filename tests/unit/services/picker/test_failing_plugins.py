@@ -17,6 +17,7 @@ from services.picker.requests.request import Content, Headers, Refusal, Request,
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
 from services.picker.scheduling.record import PluginFailure, ProfileRun
+from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
 from services.picker.state.layout import Floats, Rows
 from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
@@ -40,6 +41,15 @@ class BadScorer(Scorer):
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         return type(self).does(rows)  # type: ignore[no-any-return]
+
+
+class BadHeir(PrefixCacheScorer):
+    """Of a scorer whose scores needn't be looked at."""
+
+    TYPE = "bad-heir"
+
+    def score(self, cycle: Cycle, rows: Rows) -> Floats:
+        return np.array([np.nan, 0.2, 1.0])
 
 
 class BadFilter(Filter):
@@ -103,8 +113,16 @@ class BadParser(Parser):
         return type(self).does(body)  # type: ignore[no-any-return]
 
 
+class GoodParser(Parser):
+    TYPE = "good-parser"
+
+    def parse(self, path: str, headers: Headers, body: bytes) -> Content:
+        return Content(api="good")
+
+
 BAD: tuple[type[Plugin], ...] = (
     BadScorer,
+    BadHeir,
     BadFilter,
     BadPicker,
     BadHandler,
@@ -112,7 +130,7 @@ BAD: tuple[type[Plugin], ...] = (
     BadDetector,
     BadParser,
 )
-REGISTRY = Registry([*Registry.installed(), *BAD])
+REGISTRY = Registry([*Registry.installed(), *BAD, GoodParser])
 HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
 
 
@@ -198,6 +216,11 @@ def test_a_score_that_is_nan_costs_its_endpoint_and_every_decision_says_so() -> 
         assert decision.failures == (
             PluginFailure("bad-scorer", "scorer", "ValueError: the scores of 1 of 3 endpoints are NaN"),
         )
+
+
+def test_a_scorer_made_of_one_that_keeps_to_0_to_1_is_checked() -> None:
+    decision = World("bad-heir", "max-score-picker").decide()
+    assert (endpoint(decision), failed(decision)) == ("a3", [("bad-heir", "scorer")])
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.bool_])
@@ -329,10 +352,22 @@ def half_done(cycle: Cycle) -> None:
     fails()
 
 
+def matches(cycle: Cycle, matched: Any, total: Any = 4, block: Any = 16) -> None:
+    cycle.put(PREFIX_MATCH, PrefixMatch(np.asarray(matched, dtype=np.float64), total, block))
+
+
 PRODUCERS: dict[str, Does] = {
     "raises": fails,
     "raises when half done": half_done,
-    "of other endpoints": lambda cycle: cycle.put(PREFIX_MATCH, PrefixMatch(np.ones(7), 4, 16)),
+    "of other endpoints": lambda cycle: matches(cycle, np.ones(7)),
+    "NaN": lambda cycle: matches(cycle, [np.nan, 1.0, 0.0]),
+    "less than none": lambda cycle: matches(cycle, [-1.0, 0.0, 1.0]),
+    "more than there are": lambda cycle: matches(cycle, [0.0, 1.0, 5.0]),
+    "infinitely many": lambda cycle: matches(cycle, [0.0, 1.0, np.inf], total=np.inf),
+    "a table": lambda cycle: matches(cycle, np.ones((3, 1))),
+    "texts": lambda cycle: cycle.put(PREFIX_MATCH, PrefixMatch(np.array(["1"] * 3), 4, 16)),
+    "a list": lambda cycle: cycle.put(PREFIX_MATCH, PrefixMatch([1.0, 1.0, 1.0], 4, 16)),  # type: ignore[arg-type]
+    "blocks of no size": lambda cycle: matches(cycle, np.ones(3), block=np.nan),
 }
 PRODUCER = """\
 - type: prefix-cache-scorer
@@ -385,13 +420,13 @@ BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
 
 
 class Desk(PickerDesk):
-    """A picker whose only parser is the bad one."""
+    """A picker whose first parser is the bad one."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, *others: str) -> None:
         super().__init__(view)
-        document = (
-            HEADER + "- type: bad-parser\n- type: queue-scorer\nrequestHandler:\n  parsers: [{pluginRef: bad-parser}]\n"
-        )
+        parsers = ("bad-parser", *others)
+        document = HEADER + "".join(f"- type: {one}\n" for one in ("queue-scorer", *parsers))
+        document += "requestHandler:\n  parsers:\n" + "".join(f"  - pluginRef: {one}\n" for one in parsers)
         self.desk.pipeline = build(load(document, REGISTRY), np.random.default_rng(1), lambda: 0.0)
 
 
@@ -407,15 +442,30 @@ def test_the_request_of_a_failing_parser_passes_unread(does: Does) -> None:
     assert (failed(decision), decision.asked.model) == ([("bad-parser", "parser")], "")
 
 
-def test_a_parser_that_fails_to_say_whether_it_takes_a_request_fails_on_it() -> None:
+def test_a_parser_that_raises_the_body_has_it_kept_nowhere() -> None:
+    def quotes(body: bytes) -> None:
+        raise ValueError(body)
+
+    BadParser.does = quotes
+    world = Desk(pool("a1"))
+    world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
+    (decision,) = world.ring.of_request("mine", 10)
+    assert decision.failures == (PluginFailure("bad-parser", "parser", "ValueError"),)
+
+
+@pytest.mark.parametrize(("others", "api"), [((), ""), (("good-parser",), "good")])
+def test_where_a_parser_fails_to_say_whether_it_takes_a_request_the_next_one_may_take_it(
+    others: tuple[str, ...], api: str
+) -> None:
     BadParser.does, BadParser.accepts = lambda body: Content(), fails
     try:
-        world = Desk(pool("a1"))
+        world = Desk(pool("a1"), *others)
         _, answers = world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
     finally:
         BadParser.accepts = lambda _: True
     assert destinations(answers) == "10.0.0.1:8000"
-    assert failed(world.ring.newest(1)[0]) == [("bad-parser", "parser")]
+    (decision,) = world.ring.newest(1)
+    assert (failed(decision), decision.asked.api) == ([("bad-parser", "parser")], api)
 
 
 def test_no_request_gets_around_a_closed_pool_by_what_its_parser_fails_on() -> None:

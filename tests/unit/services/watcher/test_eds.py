@@ -10,7 +10,10 @@ from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf import json_format
 
+from services.watcher.app import WatcherService
 from services.watcher.eds import EdsFile, render
+from services.watcher.settings import WatcherSettings
+from shared.config.problems import Invalid
 from shared.model import Endpoint
 
 _discovery: Any = discovery_pb2
@@ -112,3 +115,14 @@ def test_what_can_not_be_written_leaves_the_old_file_and_nothing_else(
     assert [one.name for one in tmp_path.iterdir()] == ["eds.json"]
     monkeypatch.undo()
     assert file.write(b"second") is True
+
+
+async def test_a_watcher_writes_a_file_before_it_looks_for_the_cluster(tmp_path: Path) -> None:
+    """Envoy doesn't start without one, whatever is wrong with the credentials."""
+    eds, kubeconfig = tmp_path / "eds.json", tmp_path / "nowhere"
+    service = WatcherService(
+        WatcherSettings(kubernetes=True, kubeconfig=str(kubeconfig), pools=("default/pool",), eds_file=str(eds))
+    )
+    with pytest.raises(Invalid, match="--kubeconfig"):
+        await service.start()
+    assert hosts(eds.read_bytes()) == []

@@ -256,6 +256,12 @@ def test_the_text_of_a_file_that_a_flag_names_is_read(tmp_path: Path) -> None:
     assert read_text(str(path), "--config-file") == "größer"
 
 
+def test_the_text_of_a_file_keeps_its_ends_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"a: 1\r\nb: 2\r")
+    assert read_text(str(path), "--config-file") == "a: 1\r\nb: 2\r"
+
+
 def test_a_file_that_cant_be_read_is_named_with_its_flag(tmp_path: Path) -> None:
     path = tmp_path / "missing.yaml"
     with pytest.raises(Invalid, match=f"--config-file: '{path}' can't be read: No such file or directory"):

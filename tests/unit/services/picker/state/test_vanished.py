@@ -11,8 +11,7 @@ AFTER = 2.0
 
 
 def look(vanished: Vanished, view: View, now: float) -> str | None:
-    _ = view.layout
-    vanished.look(view.columns, READ, now, AFTER)
+    vanished.look(view.layout, view.columns, READ, now, AFTER)
     return vanished.problem()
 
 
@@ -60,11 +59,35 @@ def test_servers_that_replace_others_are_to_report_what_those_did() -> None:
     assert "WaitingQueueSize" in str(look(vanished, view, NOW + 1))
 
 
+def test_a_metric_is_forgotten_when_the_last_server_that_is_to_report_it_leaves() -> None:
+    view, vanished = pool("a1", "b1"), Vanished()
+    report(view, {QUEUE: [1, None], USAGE: [0.5, 0.5]})
+    look(vanished, view, NOW)
+    report(view, {USAGE: [0.5, 0.5]}, now=NOW + 10)
+    assert "WaitingQueueSize" in str(look(vanished, view, NOW + 10))
+    view.reset(facts(endpoint("b1")))
+    assert look(vanished, view, NOW + 10) is None, "b1 never had it"
+    view.reset(facts(endpoint("b1"), endpoint("b2")))
+    report(view, {USAGE: [0.5, 0.5]}, now=NOW + 11)
+    assert look(vanished, view, NOW + 11) is None, "nobody had it when b2 joined"
+
+
+def test_a_server_that_joined_beside_one_that_reports_it_is_to_report_it_too() -> None:
+    view, vanished = pool("a1"), Vanished()
+    report(view, {QUEUE: [1], USAGE: [0.5]})
+    look(vanished, view, NOW)
+    view.reset(facts(endpoint("a1"), endpoint("b1")))
+    report(view, {QUEUE: [1, None], USAGE: [0.5, 0.5]}, now=NOW + 1)
+    look(vanished, view, NOW + 1)
+    view.reset(facts(endpoint("b1")))
+    assert "WaitingQueueSize" in str(look(vanished, view, NOW + 2)), "as in a rolling upgrade that renamed it"
+
+
 def test_names_vanish_as_numbers_do() -> None:
     view, vanished = pool("a1"), Vanished()
     view.apply_frame(frame(["a1"], {ACTIVE_MODELS: [("tuned",)], QUEUE: [1]}), NOW, 0.0)
     read = {ACTIVE_MODELS: ("lora-affinity-scorer",)}
-    vanished.look(view.columns, read, NOW, AFTER)
+    vanished.look(view.layout, view.columns, read, NOW, AFTER)
     view.apply_frame(frame(["a1"], {QUEUE: [1]}), NOW + 5, 0.0)
-    vanished.look(view.columns, read, NOW + 5, AFTER)
+    vanished.look(view.layout, view.columns, read, NOW + 5, AFTER)
     assert "ActiveModels/core-metrics-extractor, read by lora-affinity-scorer, for 5 s" in str(vanished.problem())

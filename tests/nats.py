@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-START_TIMEOUT = 10.0
+from tests.waiting import TIMEOUT
 
 
 def nats_server_binary() -> str | None:
@@ -74,7 +74,7 @@ class NatsServer:
     async def start(self) -> None:
         """Start it and wait until it answers; raises RuntimeError with the end of its log when it doesn't."""
         self._spawn()
-        deadline = asyncio.get_running_loop().time() + START_TIMEOUT
+        deadline = asyncio.get_running_loop().time() + TIMEOUT
         while not await self._answers():
             if not self.running or asyncio.get_running_loop().time() > deadline:
                 self.kill()
@@ -121,7 +121,7 @@ class NatsServer:
             if self._process.poll() is None:
                 self._process.send_signal(how)
                 self._process.send_signal(signal.SIGCONT)
-            self._process.wait(10)
+            self._process.wait(TIMEOUT)
             self._process = None
 
     def wipe(self) -> None:

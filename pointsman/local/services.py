@@ -66,7 +66,7 @@ class ServiceProcess(Process):
     async def get(self, path: str) -> httpx.Response:
         """GET a path of its HTTP interface. Raises httpx.HTTPError, also for a status that isn't 2xx."""
         if self._client is None or self._client.is_closed:
-            self._client = httpx.AsyncClient(base_url=self.url, timeout=5, trust_env=False, verify=False)
+            self._client = httpx.AsyncClient(base_url=self.url, timeout=60, trust_env=False, verify=False)
         response = await self._client.get(path)
         return response.raise_for_status()
 

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 ENGINE_LABEL = "llm-d.ai/engine-type"
 """The label by which collectors choose how to read an endpoint's metrics."""
-_EDS_TIMEOUT = 10.0
+_EDS_TIMEOUT = 60.0
 
 
 class SimulatorPlan(Struct, frozen=True, kw_only=True):

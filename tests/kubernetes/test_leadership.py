@@ -14,7 +14,7 @@ from shared.bus.subjects import EPOCH, Subjects, fact_key, pool_token
 from shared.model import Endpoint
 from tests.kubernetes.pods import Pods
 from tests.kubernetes.watching import LABELS, POOL, PoolReader, Site, came_back, published, serving_pods
-from tests.protocol.watcher.harness import WatcherProcess
+from tests.protocol.watcher.harness import WatcherProcess, by_role
 from tests.soak.promises import WATCHER_TAKEN_OVER, measured, soaking
 from tests.waiting import eventually
 
@@ -36,16 +36,10 @@ async def pair(site: Site) -> AsyncIterator[tuple[WatcherProcess, WatcherProcess
     started: list[WatcherProcess] = []
     try:
         for name in ("first", "second"):
-            started.append(WatcherProcess(site.nats.url, site.directory / f"{name}.log", f"--id={name}", *flags))
+            started.append(WatcherProcess(site.nats.url, name, site.directory / f"{name}.log", *flags))
         for one in started:
             await one.ready()
-
-        async def leads() -> tuple[WatcherProcess, ...]:
-            leading = [await one.leads() for one in started]
-            return tuple(sorted(started, key=lambda one: not leading[started.index(one)])) if sum(leading) == 1 else ()
-
-        leader, standby = await eventually(leads, "one of them leads")
-        yield leader, standby
+        yield await by_role(*started)
     finally:
         for one in started:
             one.close()

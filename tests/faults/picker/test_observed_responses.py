@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from pointsman.local.envoy import STANDALONE, Envoy, load
+from tests.protocol.envoy.conftest import unhurried
 from tests.protocol.modes.conftest import System, system
 from tests.protocol.modes.test_body_modes import CONFIGURATION
 from tests.protocol.system.conftest import nothing_in_flight
@@ -96,9 +97,17 @@ async def server() -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-async def running(tmp_path: Path, server: Server) -> AsyncIterator[tuple[System, Envoy]]:
+def fault() -> str:
+    """What happens to the picker: nothing, unless the test has a parameter of this name."""
+    return ""
+
+
+@pytest.fixture
+async def running(tmp_path: Path, server: Server, fault: str) -> AsyncIterator[tuple[System, Envoy]]:
+    """Envoy gives up a picker that stands still only where that is the fault."""
     async with system(tmp_path, {"model": server.authority}, CONFIGURATION, drain_timeout="500ms") as started:
-        yield started, await started.envoy("ours", load(STANDALONE))
+        configuration = STANDALONE if fault == "hangs" else unhurried(STANDALONE, tmp_path)
+        yield started, await started.envoy("ours", load(configuration))
 
 
 ANSWERS: dict[str, tuple[dict[str, object], bytes]] = {
@@ -188,7 +197,7 @@ async def test_tokens_and_times_of_responses_are_known_behind_our_envoy(running:
 async def test_of_a_share_of_responses_the_picker_says_how_many_it_observed(tmp_path: Path, server: Server) -> None:
     options = {"observe_responses": "0.5", "seed": "7"}
     async with system(tmp_path, {"model": server.authority}, CONFIGURATION, **options) as started:
-        envoy = await started.envoy("ours", load(STANDALONE))
+        envoy = await started.envoy("ours", load(unhurried(STANDALONE, tmp_path)))
         async with _client(envoy) as client:
             for _ in range(40):
                 assert (await _get(client, {"answer": "short"})).content == DOCUMENT

@@ -29,9 +29,11 @@ async def test_a_killed_picker_costs_only_its_open_streams(gateway: LocalStack) 
         await load.goes_on()
         await victim.kill()
         killed = time.monotonic()
-        await missed(gateway, victim)
-        await load.goes_on()
-        await victim.start()
+        try:
+            await missed(gateway, victim)
+            await load.goes_on()
+        finally:
+            await victim.start()
         await load.goes_on()
     assert all(one.started <= killed for one in load.failures), load.failures[:5]
     await _only_of_the_other(survivor, load)
@@ -43,10 +45,12 @@ async def test_a_hanging_picker_costs_requests_only_until_the_gateway_notices(ga
     async with Load(gateway.url) as load:
         await load.goes_on()
         victim.pause()
-        await eventually(lambda: _unhealthy(gateway), "Envoy's health checks fail")
-        noticed = time.monotonic()
-        await load.goes_on(3 * load.workers)
-        victim.resume()
+        try:
+            await eventually(lambda: _unhealthy(gateway), "Envoy's health checks fail")
+            noticed = time.monotonic()
+            await load.goes_on(3 * load.workers)
+        finally:
+            victim.resume()
         await load.goes_on()
     assert all(one.started <= noticed for one in load.failures), load.failures[:5]
     await _only_of_the_other(survivor, load)
@@ -63,12 +67,15 @@ async def test_a_model_server_is_taken_out_before_it_stops(gateway: LocalStack) 
     async with Load(gateway.url) as load:
         await load.goes_on()
         gateway.write_endpoints(staying)
-        await eventually(known, "the pickers know")
-        await load.goes_on()  # what was picked before has ended
-        await leaving.stop()
-        await load.goes_on()
-        await leaving.start()
-        gateway.write_endpoints()
+        try:
+            await eventually(known, "the pickers know")
+            await load.goes_on()  # what was picked before has ended
+            await leaving.stop()
+            await load.goes_on()
+        finally:
+            if not leaving.running:
+                await leaving.start()
+            gateway.write_endpoints()
         await load.goes_on()
     assert not load.failures, load.failures[:5]
     await settled(gateway)

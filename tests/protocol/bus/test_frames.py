@@ -27,6 +27,8 @@ from tests.waiting import eventually
 
 WIRE = "WaitingQueueSize/core-metrics-extractor"
 ADAPTERS = "ActiveModels/core-metrics-extractor"
+LONG = 600.0
+"""A time to live, in seconds, that doesn't end during a test."""
 
 
 class Received:
@@ -54,9 +56,9 @@ async def publishing(bus: Bus, sender: str = "c1", **options: float) -> AsyncIte
 
 
 @asynccontextmanager
-async def reading_frames(bus: Bus) -> AsyncIterator[tuple[FrameReader, Received]]:
+async def reading_frames(bus: Bus, **options: float) -> AsyncIterator[tuple[FrameReader, Received]]:
     received = Received()
-    reader = FrameReader(bus, SUBJECTS, POOL, received)
+    reader = FrameReader(bus, SUBJECTS, POOL, received, **options)  # type: ignore[arg-type]
     await reader.start()
     await bus.request("$JS.API.INFO")  # a round trip: the subscription is known to the server
     try:
@@ -85,11 +87,16 @@ async def bucket_is_there(bus: Bus) -> None:
 async def stored_subjects(bus: Bus, count: int) -> list[str]:
     """The subjects in the bucket, once there are that many: frames are stored a little after they were sent."""
 
-    async def stored() -> list[str]:
-        found = await js.snapshot(bus, "attributes", "$KV.attributes.>")
-        return [message.subject for message in found] if len(found) >= count else []
+    async def enough() -> list[str]:
+        found = await stored(bus)
+        return found if len(found) >= count else []
 
-    return await eventually(stored, f"{count} subjects")
+    return await eventually(enough, f"{count} subjects")
+
+
+async def stored(bus: Bus) -> list[str]:
+    """The subjects in the bucket."""
+    return [message.subject for message in await js.snapshot(bus, "attributes", "$KV.attributes.>")]
 
 
 async def test_a_frame_arrives_as_it_was_sent(connect: Connect) -> None:
@@ -115,33 +122,35 @@ async def test_the_bucket_is_as_designed_and_holds_each_part_under_its_key(conne
     bus = await connect()
     async with publishing(bus) as publisher:
         await bucket_is_there(bus)
-        await send(publisher, 1.0, part=0)
-        await send(publisher, 2.0, part=1)
         config = (await js.api(bus, "STREAM.INFO.KV_attributes", {})).config
         assert config["storage"] == "memory"
         assert config["max_msgs_per_subject"] == 1
         assert config["max_age"] == 5_000_000_000
         assert config["num_replicas"] == 1
-        assert await stored_subjects(bus, 2) == [
-            f"$KV.attributes.{POOL}.c1.0",
-            f"$KV.attributes.{POOL}.c1.1",
-        ]
+
+        async def both() -> bool:
+            """Sent each time, as they are forgotten soon."""
+            await send(publisher, 1.0, part=0)
+            await send(publisher, 2.0, part=1)
+            return await stored(bus) == [f"$KV.attributes.{POOL}.c1.{part}" for part in (0, 1)]
+
+        await eventually(both, "a key for each part")
 
 
 async def test_a_frame_of_a_snapshot_counts_as_one_time_to_live_old_until_a_live_one_comes(connect: Connect) -> None:
     bus = await connect()
-    async with publishing(bus) as publisher:
+    async with publishing(bus, ttl=LONG) as publisher:
         await bucket_is_there(bus)
         await send(publisher, 1.0)
         await stored_subjects(bus, 1)
-        async with reading_frames(await connect()) as (reader, received):
+        async with reading_frames(await connect(), ttl=LONG) as (reader, received):
             await eventually(lambda: received.frames)
-            assert (received.values, received.frames[0][1]) == ([1.0], 5.0)
+            assert (received.values, received.frames[0][1]) == ([1.0], LONG)
             assert reader.age() == float("inf")
             await send(publisher, 2.0)
             await eventually(lambda: len(received.frames) == 2)
             assert received.values[1] == 2.0
-            assert received.frames[1][1] < 5.0
+            assert received.frames[1][1] < LONG
             assert (reader.snapshot_frames, reader.frames) == (1, 1)
 
 
@@ -153,7 +162,7 @@ async def test_columns_that_do_not_fit_are_refused_before_they_are_sent(connect:
 
 async def test_a_frame_that_cannot_be_decoded_is_skipped_counted_and_logged_once(connect: Connect) -> None:
     bus = await connect()
-    async with publishing(bus) as publisher, reading_frames(await connect()) as (reader, received):
+    async with publishing(bus, ttl=LONG) as publisher, reading_frames(await connect()) as (reader, received):
         await bucket_is_there(bus)
         with capture_logs() as lines:
             for _ in range(5):

@@ -100,10 +100,9 @@ async def test_a_purge_replaces_the_key_and_keeps_its_headers(facts: Bus, connec
 
 async def test_a_keys_own_time_to_live_is_lost_at_its_first_update(facts: Bus) -> None:
     await put(facts, "renewed", b"1", {"Nats-TTL": "1"})
-    await put(facts, "left", b"1", {"Nats-TTL": "1"})
     await put(facts, "renewed", b"2")
+    await put(facts, "left", b"1", {"Nats-TTL": "2"})  # the other one's would be over before
     await until_keys_are(facts, ["renewed"])
-    assert await keys(facts) == ["renewed"]
 
 
 async def test_expiry_is_never_announced(bus: Bus, connect: Connect) -> None:

@@ -7,12 +7,15 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 
+from services.collector import app
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from shared.attributes import AttributeKey
@@ -21,6 +24,7 @@ from shared.bus import (
     FactPublisher,
     Frame,
     FrameReader,
+    Membership,
     Subjects,
     fact_key,
     pool_token,
@@ -119,6 +123,11 @@ class Frames:
         return None if found is None else found[2]
 
 
+def never_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectors of this process take each other for gone only when they say so: it may stand still."""
+    monkeypatch.setattr(app, "Membership", partial(Membership, expiry=10 * TIMEOUT))
+
+
 @asynccontextmanager
 async def collector(url: str, **settings: Any) -> AsyncIterator[CollectorService]:
     """A collector in this process, started; stopped cleanly at the end."""
@@ -155,7 +164,7 @@ class CollectorProcess:
         )
 
     async def get(self, path: str) -> httpx.Response:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=TIMEOUT) as client:
             return await client.get(f"http://127.0.0.1:{self.port}{path}")
 
     async def state(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 
+import pytest
+
 from services.picker.app import PickerService
 from services.simulator.app import simulator
 from services.simulator.gauges import Pins
@@ -12,7 +14,7 @@ from shared.attributes import RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from shared.model import Endpoint
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
-from tests.protocol.collector.harness import Frames, OddServer, Owner, collector, endpoint, vllm
+from tests.protocol.collector.harness import Frames, OddServer, Owner, collector, endpoint, never_expire, vllm
 from tests.soak.promises import soaking
 from tests.waiting import eventually
 
@@ -22,9 +24,10 @@ COUNTED = 10.0 if soaking() else 1.5
 
 
 async def test_a_model_server_is_asked_once_an_interval_however_many_pickers_there_are(
-    nats: NatsServer, owner: Owner
+    nats: NatsServer, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted at the model servers; every picker has their values all the same, and fresh ones."""
+    never_expire(monkeypatch)
     async with AsyncExitStack() as stack:
         servers = [
             await stack.enter_async_context(simulator(SimulatorSettings(port=0, drain_timeout=1))) for _ in range(3)

@@ -16,6 +16,7 @@ from tests.protocol.collector.harness import (
     Owner,
     collector,
     endpoint,
+    never_expire,
     vllm,
 )
 from tests.soak.promises import COLLECTOR_TAKEN_OVER, VIEW_RIGHT_AGAIN, measured
@@ -52,8 +53,10 @@ async def test_the_share_of_a_killed_collector_is_taken_over(
 
 
 async def test_the_share_of_a_stopped_collector_is_taken_over(
-    nats: NatsServer, owner: Owner, servers: dict[str, OddServer]
+    nats: NatsServer, owner: Owner, servers: dict[str, OddServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It says that it leaves: nobody waits until it is missed."""
+    never_expire(monkeypatch)
     async with collector(nats.url, id="stays") as stays:
         await owner.publish([endpoint(name, server.port) for name, server in servers.items()])
         async with collector(nats.url, id="leaving") as leaving:

@@ -139,8 +139,9 @@ async def bench(tmp_path: Path, ports: Ports) -> AsyncIterator[Bench]:
         yield Bench(tmp_path, ports, stack)
 
 
-def unhurried(configuration: Path, directory: Path, message_timeout: str = LONG) -> Path:
-    """The configuration with time for every picker that stands still for a while: nothing but time-outs is changed."""
+def unhurried(configuration: Path, directory: Path, message_timeout: str = LONG, patience: str = LONG) -> Path:
+    """The configuration with time for every picker that stands still for a while: nothing but time-outs is changed.
+    `patience` is how long Envoy waits for answers to PINGs and to health checks."""
 
     def visit(node: Any) -> None:
         if isinstance(node, list):
@@ -153,10 +154,10 @@ def unhurried(configuration: Path, directory: Path, message_timeout: str = LONG)
                 elif key == "message_timeout":
                     node[key] = message_timeout
                 elif key == "connection_keepalive":
-                    value["timeout"] = LONG
+                    value["timeout"] = patience
                 elif key == "health_checks":
                     for check in value:
-                        check["timeout"] = LONG
+                        check["timeout"] = patience
                 else:
                     visit(value)
 

@@ -153,7 +153,7 @@ class _Servicer:
                 for answer in _answers(script, request, bodies):
                     yield answer
             seen.end = "half-close"
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):  # the latter where an answer was on its way
             seen.end = "cancelled"
             raise
         finally:

@@ -16,6 +16,8 @@ Document: TypeAlias = dict[str, Any]
 DESTINATION = "x-gateway-destination-endpoint"
 HINT_HEADER = "x-test-subset"
 """Of a client of `hinted`: the subset hint to forward."""
+HURRIED = 1.0
+"""Seconds, of `hurried`."""
 _HERE = Path(__file__).parent
 _EXT_PROC = "ext_proc.v3.ExternalProcessor"
 _PER_ROUTE = "ext_proc.v3.ExtProcPerRoute"
@@ -83,14 +85,26 @@ def hinted(document: Document) -> Document:
 
 
 def hurried(document: Document) -> Document:
-    """With every time-out of the conversation at 0.3 s: what outlasts these outlasts the real ones."""
-    _filter(document)["message_timeout"] = "0.3s"
+    """What outlasts these time-outs outlasts the real ones."""
+    return _timed(document, HURRIED)
+
+
+def unhurried(document: Document) -> Document:
+    """With time for a picker that stands still for a while, and for a client that Envoy has answered before it has
+    sent its body. Envoy also closes the connection of a response that is cut off only after that time."""
+    _manager(document)["delayed_close_timeout"] = "10s"
+    return _timed(document, 100.0)
+
+
+def _timed(document: Document, seconds: float) -> Document:
+    """With these time-outs in place of all that the conversation has."""
+    _filter(document)["message_timeout"] = f"{seconds}s"
     services = [_filter(document)["grpc_service"]]
     if _has_per_route(document):
         services.append(_per_route(document)["grpc_service"])
     for service in services:
         if "timeout" in service:
-            service["timeout"] = "0.3s"
+            service["timeout"] = f"{seconds}s"
     return document
 
 

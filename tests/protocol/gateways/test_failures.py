@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import httpx
 import pytest
@@ -10,13 +11,16 @@ import pytest_asyncio
 
 from pointsman.local.envoy import Envoy
 from tests.protocol.gateways.conftest import CHAT, PATH, Pool, client_of, pool
-from tests.protocol.gateways.forms import DESTINATION, FORMS, fail_open
+from tests.protocol.gateways.forms import DESTINATION, FORMS, fail_open, unhurried
 from tests.waiting import TIMEOUT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 OPEN = ["istio", "kgateway"]
 """The forms that follow the pool's failureMode."""
+SIZE = 10_000
+LONG = CHAT | {"messages": [{"role": "user", "content": "x" * SIZE}]}
+"""When Envoy has received `SIZE` bytes of this request, it has got of the body."""
 STREAM = CHAT | {"stream": True, "max_tokens": 40_000, "ignore_eos": True}
 
 
@@ -28,8 +32,9 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def envoys(shared: Pool) -> dict[str, Envoy]:
-    closed = {name: await shared.gateway(name, form()) for name, form in FORMS.items()}
-    return closed | {f"{name}-open": await shared.gateway(f"{name}-open", fail_open(FORMS[name]())) for name in OPEN}
+    documents = {name: form() for name, form in FORMS.items()}
+    documents |= {f"{name}-open": fail_open(FORMS[name]()) for name in OPEN}
+    return {name: await shared.gateway(name, unhurried(document)) for name, document in documents.items()}
 
 
 async def test_a_killed_picker_takes_its_open_requests_with_it(shared: Pool, envoys: dict[str, Envoy]) -> None:
@@ -42,22 +47,22 @@ async def test_a_killed_picker_takes_its_open_requests_with_it(shared: Pool, env
     async with asyncio.timeout(TIMEOUT):
         for _ in streams:
             await begun.acquire()
-    before = {name: await _streams_to_pickers(envoys[name]) for name in names}
+    before = {name: await _received(envoys[name]) for name in names}
     picker.pause()
-    waiting = [asyncio.create_task(_status(envoys[name])) for name in names]
-    for name in names:  # a request that comes to a picker that is gone isn't held there
-
-        async def sent(name: str = name) -> bool:
-            return await _streams_to_pickers(envoys[name]) == before[name] + 1
-
-        await eventually(sent)
-    await asyncio.sleep(0.5)  # for the bodies, too
-    assert not any(task.done() for task in waiting)
-    await picker.kill()
     try:
+        waiting = [asyncio.create_task(_status(envoys[name], LONG)) for name in names]
+        for name in names:  # Envoy opens the stream to the picker before it gets of the body
+
+            async def sent(name: str = name) -> bool:
+                return await _received(envoys[name]) >= before[name] + SIZE
+
+            await eventually(sent)
+        assert not any(task.done() for task in waiting)
+        await picker.kill()
         assert await asyncio.gather(*streams) == [True] * len(names)
         assert dict(zip(names, await asyncio.gather(*waiting), strict=True)) == dict.fromkeys(names, 500)
     finally:
+        await picker.kill()
         await _back(shared, envoys)
 
 
@@ -76,16 +81,26 @@ async def _cut_off(envoy: Envoy, begun: asyncio.Semaphore) -> bool:
     return False
 
 
-async def _streams_to_pickers(envoy: Envoy) -> int:
-    """ext_proc streams that an Envoy has opened since it started."""
-    async with httpx.AsyncClient(trust_env=False) as client:
-        answer = await client.get(f"{envoy.admin_url}/stats?filter=ext_proc.streams_started$")
-    return sum(int(line.rsplit(":", 1)[1]) for line in answer.text.splitlines())
+async def _received(envoy: Envoy) -> int:
+    """Bytes that clients have sent to an Envoy since it started."""
+    return await _statistic(envoy, "downstream_cx_rx_bytes_total")
 
 
-async def _status(envoy: Envoy) -> int:
+async def _streams_failed(envoy: Envoy) -> int:
+    """ext_proc streams that have failed since an Envoy started."""
+    return await _statistic(envoy, "ext_proc.streams_failed")
+
+
+async def _statistic(envoy: Envoy, name: str) -> int:
+    async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT) as client:
+        answer = await client.get(f"{envoy.admin_url}/stats?filter=^http.*{name}$")
+    lines = [line.rsplit(":", 1) for line in answer.text.splitlines()]
+    return sum(int(value) for of, value in lines if not of.startswith(("http.admin.", "http.stats.")))
+
+
+async def _status(envoy: Envoy, body: Mapping[str, Any] = CHAT) -> int:
     async with client_of(envoy) as client:
-        return (await client.post(PATH, json=CHAT)).status_code
+        return (await client.post(PATH, json=body)).status_code
 
 
 async def _back(of: Pool, envoys: dict[str, Envoy]) -> None:
@@ -109,7 +124,7 @@ async def test_without_a_picker(shared: Pool, envoys: dict[str, Envoy]) -> None:
             async with client_of(envoy) as client:
                 answers = []
                 for _ in range(3):
-                    answers.append(await client.post(PATH, content=_late_body(), headers=wish))
+                    answers.append(await client.post(PATH, content=await _late_body(envoy), headers=wish))
                     answers.append(await client.get("/v1/models", headers=wish))
             if not name.endswith("-open"):
                 assert {answer.status_code for answer in answers} == {500}, name
@@ -121,8 +136,15 @@ async def test_without_a_picker(shared: Pool, envoys: dict[str, Envoy]) -> None:
         await _back(shared, envoys)
 
 
-async def _late_body() -> AsyncIterator[bytes]:
-    """That comes after the connection to the picker was refused, and before Envoy closes a connection that it has
-    answered on already (1 s). One that comes with the headers may be a 500."""
-    await asyncio.sleep(0.5)
-    yield json.dumps(CHAT).encode()
+async def _late_body(envoy: Envoy) -> AsyncIterator[bytes]:
+    """That comes after the connection to the picker was refused. One that comes with the headers may be a 500."""
+    before = await _streams_failed(envoy)
+
+    async def body() -> AsyncIterator[bytes]:
+        async def failed() -> bool:
+            return await _streams_failed(envoy) > before
+
+        await eventually(failed, "a failed stream")
+        yield json.dumps(CHAT).encode()
+
+    return body()

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from pointsman.local.envoy import Envoy
 from tests.protocol.gateways.conftest import CHAT, ECHO, PATH, Pool, client_of, pool, received, settled
-from tests.protocol.gateways.forms import DESTINATION, FORMS, HINT_HEADER, hinted, hurried
+from tests.protocol.gateways.forms import DESTINATION, FORMS, HINT_HEADER, HURRIED, hinted, hurried
 from tests.waiting import TIMEOUT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -238,18 +238,24 @@ async def _served(of: Pool) -> dict[str, float]:
 @pytest.mark.parametrize("form", STREAMING)
 async def test_a_response_outlasts_every_timeout_of_the_conversation(shared: Pool, form: str) -> None:
     """Neither the gRPC service's time-out nor the message's ends a response that takes long, or that pauses: there is
-    no message that waits for an answer."""
+    no message that waits for an answer. Asked again where the picker's answer to the request came too late, for that
+    does end it."""
     envoy = await shared.gateway(f"{form}-hurried", hurried(FORMS[form]()))
     async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
         for simulator in shared.stack.simulators:
-            slow = {"inference": {"kind": "slow", "latency": 0.7}}
+            slow = {"inference": {"kind": "slow", "latency": 1.5 * HURRIED}}
             (await http.put(f"{simulator.url}/control/faults", json=slow)).raise_for_status()
         try:
             async with client_of(envoy) as client:
                 body = CHAT | {"stream": True, "max_tokens": 900, "ignore_eos": True}
-                response = await client.post(PATH, json=body)
+                answers: list[httpx.Response] = []
+
+                async def answered() -> bool:
+                    answers.append(await client.post(PATH, json=body))
+                    return answers[-1].status_code == 200
+
+                await eventually(answered, lambda: [answer.status_code for answer in answers])
         finally:
             for simulator in shared.stack.simulators:
                 (await http.delete(f"{simulator.url}/control/faults")).raise_for_status()
-    assert response.status_code == 200
-    assert len(_events(response)) > 100
+    assert len(_events(answers[-1])) > 100

@@ -25,7 +25,7 @@ async def test_a_stream_that_does_not_end_is_cut_off_before_the_drain_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream's own end, which releases what it holds, is part of the drain; the time-out isn't reached."""
-    monkeypatch.setattr(app, "ENDING", TIMEOUT)  # at the most half of the time
+    graces: list[float] = []
     async with nats_server(tmp_path) as nats:
         bus = Bus(nats.url, name="owner")
         await bus.start(wait=TIMEOUT)
@@ -34,17 +34,25 @@ async def test_a_stream_that_does_not_end_is_cut_off_before_the_drain_is(
         with capture_logs() as lines:
             async with (
                 leading(publisher),
-                serving(picker(nats.url, drain_delay=0.2, drain_timeout=6.0)) as service,
+                serving(picker(nats.url, drain_delay=0.2, drain_timeout=TIMEOUT)) as service,
                 grpc.aio.insecure_channel(f"127.0.0.1:{service.grpc.port}") as channel,
             ):
                 await eventually(lambda: service.readiness.ready, service.readiness.reasons)
                 calls: Any = channel  # the stubs want more than the library does
                 stream = calls.stream_stream(f"/{SERVICE}/Process")()
                 await eventually(lambda: service.grpc.open == 1)
+                cut_off = service.grpc.stop
+
+                async def at_once(grace: float) -> None:
+                    graces.append(grace)
+                    await cut_off(min(grace, 0.2))
+
+                monkeypatch.setattr(service.grpc, "stop", at_once)
                 service.stop()
                 async with asyncio.timeout(TIMEOUT):
                     code = await stream.code()
                 assert code is not grpc.StatusCode.OK
         await bus.close()
+    assert 0 < graces[0] <= TIMEOUT - app.ENDING
     assert service.desk.open == 0
     assert not [line for line in lines if line["event"] == "service.timeout"]

@@ -103,19 +103,20 @@ async def watcher(url: str, lookup: Lookup | None = None, **settings: Any) -> As
 class WatcherProcess:
     """A watcher as a process of its own: to be killed."""
 
-    def __init__(self, url: str, log: Path, *flags: str) -> None:
+    def __init__(self, url: str, id: str, log: Path, *flags: str) -> None:
+        self.id = id
         self.port = free_port()
         self._log = log.open("wb")
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "pointsman", "watcher", f"--nats-url={url}"),
+                *(sys.executable, "-m", "pointsman", "watcher", f"--nats-url={url}", f"--id={id}"),
                 *("--admin-host=127.0.0.1", f"--admin-port={self.port}", "--rescan-interval=200ms", *flags),
             ],
             stderr=self._log,
         )
 
     async def state(self) -> dict[str, Any]:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=TIMEOUT) as client:
             answer = await client.get(f"http://127.0.0.1:{self.port}/debug/state")
             state: dict[str, Any] = answer.json()
             return state
@@ -123,7 +124,7 @@ class WatcherProcess:
     async def reasons(self) -> dict[str, str] | None:
         """Why it isn't ready; empty when it is, None while it doesn't answer."""
         try:
-            async with httpx.AsyncClient() as client:
+            async with httpx.AsyncClient(timeout=TIMEOUT) as client:
                 answer = await client.get(f"http://127.0.0.1:{self.port}/readyz")
         except httpx.TransportError:
             return None
@@ -175,17 +176,26 @@ class WatcherProcess:
 
 @asynccontextmanager
 async def pair(nats: NatsServer, directory: Path, files: Path) -> AsyncIterator[tuple[WatcherProcess, WatcherProcess]]:
-    """Two processes on the same files: the active one, `first`, and the one on standby, `second`."""
+    """Two processes on the same files: the active one, and the one on standby."""
     with ExitStack() as stack:
         started: list[WatcherProcess] = []
         for id in ("first", "second"):
-            one = WatcherProcess(nats.url, directory / f"{id}.log", f"--endpoints-file={files}", f"--id={id}")
-            stack.callback(one.close)
+            started.append(WatcherProcess(nats.url, id, directory / f"{id}.log", f"--endpoints-file={files}"))
+            stack.callback(started[-1].close)
+        for one in started:
             await one.ready()
-            started.append(one)
-        leader, standby = started
-        assert (await leader.leads(), await standby.leads()) == (True, False)
-        yield leader, standby
+        yield await by_role(*started)
+
+
+async def by_role(one: WatcherProcess, other: WatcherProcess) -> tuple[WatcherProcess, WatcherProcess]:
+    """The active one of two, and the one on standby, once one leads: one that stood still has lost the lease."""
+
+    async def sorted_out() -> tuple[WatcherProcess, ...]:
+        leading = (await one.leads(), await other.leads())
+        return {(True, False): (one, other), (False, True): (other, one)}.get(leading, ())
+
+    leader, standby = await eventually(sorted_out, "one of them leads")
+    return leader, standby
 
 
 def endpoints_text(*names: str) -> str:
@@ -206,7 +216,7 @@ def replace(path: Path, text: str) -> None:
 
 async def model_servers(admin_port: int) -> set[str]:
     """The endpoints of Envoy's cluster, as `address:port`."""
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=TIMEOUT) as client:
         answer = await client.get(f"http://127.0.0.1:{admin_port}/clusters")
     assert answer.status_code == 200
     lead, tail = "model-servers::", "::cx_active::"  # one line an endpoint: model-servers::[::1]:8002::cx_active::0

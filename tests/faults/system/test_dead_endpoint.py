@@ -29,6 +29,8 @@ async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         configuration=CONFIGURATION.format(endpoints=3 if ours else 1),
         envoy=STANDALONE if ours else GATEWAY,
         secure_serving=not ours,
+        # a server that stands still for a while isn't taken for a dead one, which refuses its scrapes
+        flags={"collector": {"scrape-timeout": "60s"}},
     )
     async with LocalStack(plan, tmp_path_factory.mktemp(request.param)) as started:
         yield started

@@ -62,7 +62,7 @@ def kubernetes_peers(pytestconfig: pytest.Config) -> Peers:
 @pytest.fixture(autouse=True)
 def _patient_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """Watchers of this process keep the lease when the process stands still for a while: they hand it over only."""
-    monkeypatch.setattr(leadership, "Lease", partial(Lease, ttl=20.0, hold=15.0))
+    monkeypatch.setattr(leadership, "Lease", partial(Lease, ttl=600.0, hold=500.0))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -25,7 +25,6 @@ class TinySettings(CommonSettings, frozen=True, kw_only=True):
     drain_fails: bool = False
     close_takes: float = 0.0
     close_fails: bool = False
-    condition: str = ""
 
 
 def say(step: str) -> None:
@@ -40,7 +39,6 @@ class Tiny(Service):
     def __init__(self, settings: TinySettings) -> None:
         super().__init__(settings)
         self._settings = settings
-        self.readiness.require("condition", lambda: settings.condition or None)
         say("made")
 
     async def start(self) -> None:

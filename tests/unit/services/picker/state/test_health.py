@@ -1,5 +1,7 @@
 """Which endpoints the view takes for down, by what collectors report and by what fallbacks had to do."""
 
+from collections.abc import Callable
+
 import pytest
 
 from services.picker.state.health import REPLACED, SHOWN, UNREACHABLE
@@ -24,6 +26,13 @@ def replaced(view: View, id: str, now: float) -> None:
 def unhealthy(view: View) -> dict[str, str]:
     endpoints = view.layout.endpoints
     return {endpoints[row].id: why for row, why in view.health.unhealthy.items()}
+
+
+SIGNS: dict[str, Callable[[View], None]] = {
+    "fallback": lambda view: replaced(view, "a1", NOW),
+    "scrapes": lambda view: reported(view, "a1", False, at=NOW),
+}
+"""Of a1 being down, now."""
 
 
 def test_an_unreachable_endpoint_is_unhealthy_until_its_next_good_scrape() -> None:
@@ -53,14 +62,11 @@ def test_a_mark_that_scrapes_confirm_lasts_as_long_as_they_do() -> None:
     assert unhealthy(view) == {"a1": UNREACHABLE}
 
 
-@pytest.mark.parametrize("sign", ["fallback", "scrapes"])
+@pytest.mark.parametrize("sign", SIGNS)
 def test_without_news_a_sign_holds_until_it_expires(sign: str) -> None:
     """Nobody scrapes, or NATS is away."""
     view = pool("a1", "a2")
-    if sign == "fallback":
-        replaced(view, "a1", NOW)
-    else:
-        reported(view, "a1", False, at=NOW)
+    SIGNS[sign](view)
     view.health.refresh(NOW + EXPIRY - 0.5)
     assert list(unhealthy(view)) == ["a1"]
     view.health.refresh(NOW + EXPIRY + 0.5)
@@ -74,13 +80,10 @@ def test_a_report_that_was_long_on_its_way_counts_by_its_age() -> None:
     assert unhealthy(view) == {}
 
 
-@pytest.mark.parametrize("sign", ["fallback", "scrapes"])
+@pytest.mark.parametrize("sign", SIGNS)
 def test_another_server_under_the_same_id_has_none_of_the_former_ones_signs(sign: str) -> None:
     view = pool("a1", "a2")
-    if sign == "fallback":
-        replaced(view, "a1", NOW)
-    else:
-        reported(view, "a1", False, at=NOW)
+    SIGNS[sign](view)
     view.upsert("pool.endpoint.a0", endpoint("a0"))
     assert list(unhealthy(view)) == ["a1"], "other endpoints come"
     view.upsert("pool.endpoint.a1", endpoint("a1", "10.0.9.9"))

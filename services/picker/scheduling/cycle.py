@@ -156,10 +156,14 @@ class Cycle:
         self.failed(plugin.name, error, self.request.id)
 
     def put(self, key: AttributeKey[T], value: T) -> None:
-        """What a producer found out about this request. Raises ValueError for a match that scores can't be made of."""
+        """What a producer found out about this request."""
+        self._products[key.wire] = value
+
+    def check(self, key: AttributeKey[Any]) -> None:
+        """Raises ValueError for a prefix match that scores can't be made of."""
+        value = self._products.get(key.wire)
         if isinstance(value, PrefixMatch):
             _check(key, value, len(self.layout.endpoints))
-        self._products[key.wire] = value
 
     def drop(self, key: AttributeKey[Any]) -> None:
         """What a producer that failed may have found out before."""

@@ -13,6 +13,11 @@ Placement: TypeAlias = Callable[[str | None], None]
 nobody did."""
 
 
+def is_bounded(plugin: "Scorer | Producer") -> bool:
+    """Whether the plugin's own class states that its results are within their bounds by construction."""
+    return bool(vars(type(plugin)).get("BOUNDED", False))
+
+
 class Filter(Plugin):
     """Narrows the candidates. One that fails lets all of them through."""
 
@@ -76,6 +81,9 @@ class Producer(Plugin):
 
     ROLES = frozenset({Role.DATA_PRODUCER})
     TIER = Tier.PICKER
+    BOUNDED: ClassVar[bool] = False
+    """Whether its prefix matches are ones that scores can be made of by construction, so that the scheduler needn't see
+    to it. A subclass states it anew."""
 
     def produce(self, cycle: Cycle) -> None:
         """Put what it produces into `cycle.attributes`."""

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.scheduling.cycle import FLOAT, Cycle
-from services.picker.scheduling.interfaces import Filter, Picker, Scorer
+from services.picker.scheduling.interfaces import Filter, Picker, Scorer, is_bounded
 from services.picker.scheduling.pickers.parameters import PickerParameters
-from services.picker.scheduling.ranking import pick_healthy_first
+from services.picker.scheduling.ranking import NONE, pick_healthy_first
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Role
@@ -49,8 +49,7 @@ class _Scoring:
         self.scorer = scorer
         self.weight = weight
         self.observe = observe
-        # a subclass may score otherwise than the scorer that states this
-        self._bounded: bool = vars(type(scorer)).get("BOUNDED", False)
+        self._bounded = is_bounded(scorer)
         self._kept: _Weighed | None = None
         self._before: Floats | None = None
         self._sum: Floats | None = None
@@ -146,7 +145,10 @@ class Profile:
         if totals is None:
             totals = np.zeros(len(rows))
         totals.setflags(write=False)  # some are kept for the next request
-        picked, unhealthy = pick_healthy_first(self._pick, cycle, rows, totals)
+        if cycle.view.health.unhealthy:
+            picked, unhealthy = pick_healthy_first(self._pick, cycle, rows, totals)
+        else:
+            picked, unhealthy = self._pick(cycle, rows, totals), NONE
         self._observe_picker(perf_counter() - started)
         return ProfileRun(
             self.name, candidates, tuple(filters), rows, tuple(steps), totals, self.picker.name, picked, unhealthy

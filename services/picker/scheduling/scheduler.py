@@ -7,7 +7,15 @@ from time import perf_counter
 from typing import Any
 
 from services.picker.scheduling.cycle import Cycle, Failed
-from services.picker.scheduling.interfaces import Filter, Picker, Placement, Producer, ProfileHandler, Scorer
+from services.picker.scheduling.interfaces import (
+    Filter,
+    Picker,
+    Placement,
+    Producer,
+    ProfileHandler,
+    Scorer,
+    is_bounded,
+)
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.profile import Observe, Profile, nothing
 from services.picker.scheduling.record import ProfileRun
@@ -30,8 +38,9 @@ class Scheduler:
         self._handler = handler
         self.producers = tuple(one for name in config.producers if isinstance(one := plugins[name], Producer))
         self._producing = [
-            (one, one.produces(one.name, one.parameters), observe("DataProducer", one.TYPE, one.name))
+            (one, products, () if is_bounded(one) else products, observe("DataProducer", one.TYPE, one.name))
             for one in self.producers
+            for products in [one.produces(one.name, one.parameters)]
         ]
         self._weigher = next(
             (one for one in plugins.values() if isinstance(one, InFlightLoadProducer)),
@@ -43,9 +52,11 @@ class Scheduler:
     def schedule(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], str]:
         """(each profile's run, the name of the one whose pick is the destination)."""
         started = perf_counter()
-        for producer, products, observe in self._producing:
+        for producer, products, unchecked, observe in self._producing:
             try:
                 producer.produce(cycle)
+                for key in unchecked:
+                    cycle.check(key)
             except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
                 cycle.plugin_failed(producer, Role.DATA_PRODUCER, error)
                 for key in products:

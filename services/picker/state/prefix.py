@@ -96,13 +96,12 @@ class PrefixIndex:
         bit = 1 << slot
         blocks = self._blocks[slot]
         holders = self._holders
-        counts: list[int] = []
-        for block in hashes:
-            count = blocks.pop(block, 0)
-            if not count:
+        for block in reversed(hashes):
+            if block in blocks:
+                blocks[block] = blocks.pop(block) + 1
+            else:
+                blocks[block] = 1
                 holders[block] = holders.get(block, 0) | bit
-            counts.append(count + 1)
-        blocks.update(zip(reversed(hashes), reversed(counts), strict=True))
         if len(blocks) > capacity:
             # found in one go: looking for a dict's first key again and again costs more each time
             oldest = list(islice(blocks, len(blocks) - capacity))

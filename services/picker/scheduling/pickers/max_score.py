@@ -29,7 +29,7 @@ class MaxScorePicker(Picker):
             while len(picked) < wanted:
                 totals[picked[-1]] = -np.inf
                 picked.append(self._best(cycle, totals))
-        return [int(rows[at]) for at in picked]
+        return [rows.item(at) for at in picked]
 
     def _best(self, cycle: Cycle, totals: Floats) -> int:
         """The place of the highest total; of several alike, one by chance."""

@@ -66,6 +66,7 @@ class ApproxPrefixProducer(Producer):
     TYPE = "approx-prefix-cache-producer"
     Parameters = ApproxPrefixParameters
     PRODUCES = (PREFIX_MATCH,)
+    BOUNDED = True
     parameters: ApproxPrefixParameters
 
     def __init__(self, name: str, parameters: ApproxPrefixParameters | None = None) -> None:
@@ -95,7 +96,7 @@ class ApproxPrefixProducer(Producer):
         hashes, match = cycle.get(_HASHES), cycle.get(PREFIX_MATCH)
         if not hashes or match is None:
             return None
-        matched, block = int(match.matched[row]), match.block_tokens
+        matched, block = int(match.matched.item(row)), match.block_tokens
         self.lookups += 1
         self.blocks += match.total
         self.hits += matched
@@ -129,8 +130,8 @@ class ApproxPrefixProducer(Producer):
         """Blocks that the endpoint's cache holds: as many of ours as its own tokens make."""
         if self.parameters.auto_tune:
             columns = view.columns
-            blocks = columns.numbers(CACHE_NUM_BLOCKS.wire).values[row]
-            size = columns.numbers(CACHE_BLOCK_SIZE.wire).values[row]
+            blocks = columns.numbers(CACHE_NUM_BLOCKS.wire).values.item(row)
+            size = columns.numbers(CACHE_BLOCK_SIZE.wire).values.item(row)
             if blocks > 0 and size > 0:
                 return max(int(blocks * size) // block, 1)
         return self.parameters.lru_capacity_per_server

@@ -1,4 +1,6 @@
-"""`python -m pointsman.docs`: writes the pages of docs/ that come from the code. A test holds them to it."""
+"""`python -m pointsman.docs`: writes the pages, and the configuration of Envoy, that are made from other files.
+
+A test holds them to it."""
 
 import os
 import sys
@@ -9,6 +11,8 @@ from msgspec import Struct
 
 from pointsman.chart_page import chart_page
 from pointsman.compatibility_page import PUBLISHED, compatibility_page
+from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED
+from pointsman.local.envoy_closed import closed
 from pointsman.metrics_page import metrics_page
 from services.collector.settings import CollectorSettings
 from services.picker.settings import PickerSettings
@@ -19,7 +23,8 @@ from shared.service import CommonSettings, describe
 
 FIXTURES = "POINTSMAN_FIXTURES"
 """The variable that names the folder with published documents."""
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
 TIERS: tuple[tuple[str, type[Struct]], ...] = (
     ("watcher", WatcherSettings),
@@ -59,17 +64,18 @@ def _compatibility() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "settings.md": settings_page,
-    "metrics.md": metrics_page,
-    "chart-values.md": chart_page,
-    "compatibility.md": _compatibility,
+    "docs/settings.md": settings_page,
+    "docs/metrics.md": metrics_page,
+    "docs/chart-values.md": chart_page,
+    "docs/compatibility.md": _compatibility,
+    str(STANDALONE_CLOSED.relative_to(ROOT)): lambda: closed(STANDALONE.read_text(encoding="utf-8")),
 }
-"""File in docs/ → what it says."""
+"""File → what it says."""
 
 
 def main() -> None:
     for name, render in PAGES.items():
-        (DOCS / name).write_text(render(), encoding="utf-8")
+        (ROOT / name).write_text(render(), encoding="utf-8")
     if not os.environ.get(FIXTURES):
         print(f"compatibility.md: the {PUBLISHED} stay as they are: {FIXTURES} names no folder", file=sys.stderr)
 

@@ -20,6 +20,7 @@ from shared.model import join_host_port
 
 CONFIGURATIONS = Path(__file__).resolve().parents[2] / "deploy" / "envoy"
 STANDALONE = CONFIGURATIONS / "standalone.yaml"
+STANDALONE_CLOSED = CONFIGURATIONS / "standalone-closed.yaml"
 GATEWAY = CONFIGURATIONS / "gateway.yaml"
 
 
@@ -100,7 +101,7 @@ def _fit_pickers(cluster: dict[str, Any], places: EnvoyPlaces) -> None:
 
 
 class Envoy(Process):
-    """Envoy with a configuration of deploy/envoy (`STANDALONE`, `GATEWAY`, or a file with the same names in it)."""
+    """Envoy with a configuration of deploy/envoy, or one with the same names in it."""
 
     def __init__(
         self,

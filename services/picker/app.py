@@ -22,6 +22,7 @@ from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import Pipeline, build
 from services.picker.settings import PickerSettings
+from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import Vanished
 from services.picker.state.view import View
 from services.picker.transport import certificate
@@ -138,6 +139,8 @@ class PickerService(Service):
         self.readiness.mention("configuration", lambda: self.config.problem or None)
         self._vanished = Vanished()
         self.readiness.mention("metrics", self._vanished.problem)
+        self._proxy = ProxyFailureMode(self.view, time.monotonic, named_models_only=settings.require_named_models)
+        self.readiness.mention("proxy", self._proxy.problem)
         self.readiness.mention("id", lambda: self.namesake.problem(time.monotonic()))
         self.grpc = ExtProcServer(
             self.desk.exchange,
@@ -150,6 +153,7 @@ class PickerService(Service):
             ),
             registry=self.registry,
             unable=self.replica.readiness,
+            told=self._proxy.told,
         )
         self.health = HealthServer(
             lambda: self.readiness.ready, host=settings.grpc_host, port=settings.grpc_health_port

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from pointsman.docs import TIERS
+from services.picker.extproc.names import DESTINATION, HOSTS, SERVED, SUBSET
+from services.picker.state.proxy_failure_mode import HEADER
 from shared.config import load
 from shared.plugin import Registry
 from shared.service import describe
@@ -82,6 +84,16 @@ def test_the_image_runs_without_rights_and_has_a_health_check() -> None:
     last = text[text.rindex("FROM ") :]
     assert re.search(r"^USER 65532", last, re.MULTILINE)
     assert re.search(r"^HEALTHCHECK ", last, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("name", "mode"), [("standalone", "open"), ("standalone-closed", "closed")])
+def test_envoy_takes_from_clients_what_only_a_picker_may_set_and_tells_pickers_how_it_fails(
+    name: str, mode: str
+) -> None:
+    text = (ROOT / f"deploy/envoy/{name}.yaml").read_text()
+    assert set(re.findall(r"- remove: (\S+)", text)) == {DESTINATION, SERVED, SUBSET, *HOSTS}
+    assert re.findall(r"failure_mode_allow: (\S+)", text) == [{"open": "true", "closed": "false"}[mode]]
+    assert f"initial_metadata: [{{key: {HEADER}, value: {mode}}}]" in text
 
 
 @pytest.mark.skipif(

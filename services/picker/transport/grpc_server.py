@@ -5,8 +5,8 @@ A failure in an exchange ends that stream only.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any, Literal
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Annotated, Any, Literal, TypeAlias
 
 import grpc
 import grpc.aio
@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs is older
+
+Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 Outcome = Literal["finished", "refused", "malformed", "failed", "turned away"]
 _OUTCOMES: tuple[Outcome, ...] = ("finished", "refused", "malformed", "failed", "turned away")
@@ -59,11 +61,13 @@ class ExtProcServer:
         options: ServerOptions = DEFAULTS,
         registry: CollectorRegistry | None = None,
         unable: Callable[[], str | None] = lambda: None,
+        told: Callable[[Metadata], None] = lambda _: None,
     ) -> None:
         """`unable` gives the reason why nothing can be decided yet: then streams end as UNAVAILABLE at once, which lets
-        a proxy ask another picker."""
+        a proxy ask another picker. `told` takes every stream's initial metadata."""
         self._exchanges = exchanges
         self._unable = unable
+        self._told = told
         self._host = host
         self._wanted_port = port
         self._certificate = certificate
@@ -113,6 +117,7 @@ class ExtProcServer:
         if (reason := self._unable() or self._too_many()) is not None:
             self._ended["turned away"].inc()
             await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
+        self._told(context.invocation_metadata())
         outcome: Outcome = "finished"
         failure: tuple[grpc.StatusCode, str] | None = None
         self.open += 1

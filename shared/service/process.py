@@ -31,6 +31,7 @@ from shared.service.admin import AdminServer, build_app
 from shared.service.configured import Configured, ConfiguredMetrics
 from shared.service.readiness import Phase, Readiness
 from shared.service.settings import CommonSettings, misspelled, parse, service_variables
+from shared.service.watchdog import Watchdog
 from shared.version import VERSION
 
 log = structlog.get_logger(__name__)
@@ -64,6 +65,7 @@ class Service:
         self.plugin_failures = PluginFailures(time.monotonic)
         self.registry.register(self.plugin_failures)
         self.readiness.mention("plugins", self.plugin_failures.note)
+        self._watchdog = Watchdog(self.registry)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._exit_code = 0
@@ -133,6 +135,7 @@ class Service:
         self.admin_port = admin.port
         answering = asyncio.create_task(self._guard(admin.serve(), "admin", essential=True), name="admin")
         log.info("service.starting", version=VERSION, admin_port=admin.port)
+        self.spawn(self._watchdog.run(), "watchdog", essential=False)
         try:
             if await self._begin():
                 self.readiness.phase = Phase.SERVING

@@ -79,7 +79,7 @@ class PickerService(Service):
         self._plugins = Registry.installed() if plugins is None else plugins
         self._random = np.random.default_rng(settings.seed)
         self.view = View(settings.unhealthy_expiry)
-        self.ring = DecisionRing(settings.decisions_kept)
+        self.ring = DecisionRing(settings.decisions_kept, settings.decision_layouts_kept)
         self.metrics = PickerMetrics(
             self.registry,
             self.view,

@@ -56,6 +56,14 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     ] = False
     allow_experimental_plugins: Annotated[bool, Meta(description="load plugin types of alpha stability")] = False
     decisions_kept: Annotated[int, Meta(ge=0, description="decisions that /debug/decisions can explain")] = 1000
+    decision_layouts_kept: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="sets of endpoints that kept decisions were made on; where endpoints come and go faster, fewer "
+            "decisions are kept",
+        ),
+    ] = 16
     log_decisions: Annotated[bool, Meta(description="log one line for each decision")] = False
     metrics_models: Annotated[
         int, Meta(ge=1, description="model names that metrics tell apart; further ones are counted as `other`")

@@ -6,23 +6,26 @@ name.
 
 import contextlib
 import errno
+import math
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from shared.config.problems import Invalid, Problem
 from shared.model import join_host_port
+from shared.service.admin_connections import AdminProtocol, bounded
 from shared.service.configured import Configured
 from shared.service.index import with_index
+from shared.service.pages import exposition, json_list
 from shared.service.readiness import Readiness
 
 GRACE = 2
@@ -60,7 +63,7 @@ def build_app(
 
     async def metrics(_: Request) -> Response:
         """Prometheus metrics."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        return StreamingResponse(exposition(registry), media_type=CONTENT_TYPE_LATEST)
 
     async def debug_state(_: Request) -> Response:
         """What the process knows and does, as JSON."""
@@ -85,8 +88,16 @@ def build_app(
 
 def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Anything as JSON. A number that isn't one (a value that nobody reported) is null."""
-    body = msgspec.json.encode(content, enc_hook=_plain)
-    return Response(body, status, headers, media_type="application/json")
+    return Response(_encoded(content), status, headers, media_type="application/json")
+
+
+def as_json_list(name: str, items: Iterable[object], **head: object) -> Response:
+    """An object with a list, which is made and sent item by item: other work goes on meanwhile."""
+    return StreamingResponse(json_list(head, name, items, _encoded), media_type="application/json")
+
+
+def _encoded(content: object) -> bytes:
+    return msgspec.json.encode(content, enc_hook=_plain)
 
 
 def _plain(value: object) -> object:
@@ -100,13 +111,30 @@ def _plain(value: object) -> object:
 class AdminServer:
     """Listens on `host:port`, and serves an app there; port 0 takes a free one, to be read from `port`."""
 
-    def __init__(self, app: Starlette, host: str, port: int) -> None:
-        """Raises `Invalid` when the address can't be had."""
+    def __init__(
+        self,
+        app: Starlette,
+        host: str,
+        port: int,
+        *,
+        timeout: float = AdminProtocol.TIMEOUT,
+        connections: int = AdminProtocol.MOST,
+    ) -> None:
+        """`timeout`: seconds for a request and its answer. Raises `Invalid` when the address can't be had."""
         self.host = host
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._server = _Server(
-            uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE)
+            uvicorn.Config(
+                app,
+                http=bounded(timeout, connections),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_keep_alive=math.ceil(timeout),
+                timeout_graceful_shutdown=GRACE,
+                headers=[("x-content-type-options", "nosniff")],
+            )
         )
 
     async def serve(self) -> None:

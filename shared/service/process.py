@@ -131,7 +131,14 @@ class Service:
             self.configurations,
             title=f"pointsman {self.tier} {self.id}, version {VERSION}",
         )
-        admin = AdminServer(app, self.common.admin_host, self.common.admin_port)
+        common = self.common
+        admin = AdminServer(
+            app,
+            common.admin_host,
+            common.admin_port,
+            timeout=common.admin_timeout,
+            connections=common.admin_connections,
+        )
         self.admin_port = admin.port
         answering = asyncio.create_task(self._guard(admin.serve(), "admin", essential=True), name="admin")
         log.info("service.starting", version=VERSION, admin_port=admin.port)

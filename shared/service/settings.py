@@ -15,7 +15,7 @@ from msgspec import NODEFAULT, Meta, Struct, inspect
 
 from shared.config.decode import MISSING, decode, expected
 from shared.config.problems import Invalid, Problem, Problems, closest, show
-from shared.quantities import Duration, format_duration, format_size
+from shared.quantities import Duration, PositiveDuration, format_duration, format_size
 from shared.service.flags import flag_of, read_flags, wants_help
 from shared.service.usage import Entry, Section, also, usage
 
@@ -52,6 +52,12 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     admin_port: Annotated[
         int, Meta(ge=0, le=65535, description="port of the admin HTTP server; 0 takes a free one")
     ] = 9090
+    admin_timeout: Annotated[
+        PositiveDuration, Meta(description="how long a request to the admin HTTP server takes at most, with its answer")
+    ] = 30.0
+    admin_connections: Annotated[
+        int, Meta(ge=1, description="open connections to the admin HTTP server; a further one ends the idlest")
+    ] = 128
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="the least severe line that is logged")
     ] = "info"

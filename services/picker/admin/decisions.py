@@ -9,19 +9,39 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from services.picker.decision import SHOWN, Decision
-from shared.service.admin import as_json
+from services.picker.state.layout import Layout
+from shared.service.admin import as_json_list
+
+LAYOUTS = 16
 
 
 class DecisionRing:
-    """The newest decisions. Request ids come from clients: several decisions can have the same."""
+    """The newest decisions. Request ids come from clients: several decisions can have the same.
 
-    def __init__(self, size: int) -> None:
-        self._ring: deque[Decision] = deque(maxlen=size)
+    A decision keeps its layout, which has every endpoint: of more than `layouts` different ones, those go that have the
+    oldest, whatever room there is.
+    """
+
+    def __init__(self, size: int, layouts: int = LAYOUTS) -> None:
+        self._ring: deque[Decision] = deque()
+        self._size = size
+        self._most_layouts = layouts
+        self._layouts: deque[Layout] = deque()
+        """Those of the decisions, in their order."""
         self.total = 0
 
     def add(self, decision: Decision) -> None:
-        self._ring.append(decision)
         self.total += 1
+        if not self._size:
+            return
+        ring, layouts = self._ring, self._layouts
+        ring.append(decision)
+        if not layouts or layouts[-1] is not decision.layout:
+            layouts.append(decision.layout)
+        while len(ring) > self._size or len(layouts) > self._most_layouts:
+            ring.popleft()
+            while layouts[0] is not ring[0].layout:
+                layouts.popleft()
 
     def newest(self, limit: int) -> list[Decision]:
         """Up to `limit` decisions, the newest first."""
@@ -45,7 +65,7 @@ def decision_routes(ring: DecisionRing) -> list[Route]:
     async def decisions(request: Request) -> Response:
         """The last decisions, the newest first, a summary each; `?limit=` says how many."""
         newest = ring.newest(_limit(request, default=100, most=1000))
-        return as_json({"total": ring.total, "decisions": [one.summary() for one in newest]})
+        return as_json_list("decisions", (one.summary() for one in newest), total=ring.total)
 
     async def decision(request: Request) -> Response:
         """Decisions on a request id in full: what each filter removed, and every score with its weight."""
@@ -53,7 +73,7 @@ def decision_routes(ring: DecisionRing) -> list[Route]:
         found = ring.of_request(request_id, _limit(request, default=10, most=100))
         if not found:
             raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(ring)}")
-        return as_json({"decisions": [one.explain() for one in found]})
+        return as_json_list("decisions", (one.explain() for one in found))
 
     return [Route("/debug/decisions", decisions), Route("/debug/decisions/{request_id:path}", decision)]
 

@@ -1,6 +1,7 @@
 """What scheduling does and takes, under the Go original's names."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -9,6 +10,7 @@ from services.picker.admin.histogram import Timings, show
 from services.picker.admin.request_metrics import RequestMetrics
 from services.picker.state.prefix_hits import RATIOS, SIZES
 from services.picker.state.view import View
+from shared.service.pages import SLICE
 
 PLUGIN_LABELS = ("extension_point", "plugin_type", "plugin_name")
 INDEXER = "approx-prefix-cache-producer"
@@ -50,27 +52,36 @@ class SchedulerCollector(Collector):
             )
             for labels, histogram in self._plugins.items():
                 histogram.add_to(plugins, labels)
-            yield from (scheduling, plugins, self._attempts(prefix, scheduled))
+            yield from (scheduling, plugins)
+            yield from self._attempts(prefix, scheduled)
             yield from self._prefix_index(prefix, blocks)
 
-    def _attempts(self, prefix: str, scheduled: Mapping[tuple[str, str], int]) -> Metric:
-        """The plain name of a server, without its rank, and the port: as the Go original calls it."""
+    def _attempts(self, prefix: str, scheduled: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
+        """The plain name of a server, without its rank, and the port: as the Go original calls it.
+
+        In slices: there may be as many series as models times endpoints.
+        """
         former = prefix != "llm_d_epp_"
-        family = CounterMetricFamily(
+        empty = partial(
+            CounterMetricFamily,
             f"{prefix}scheduler_attempts",
             "Requests that were scheduled, by the endpoint that got them, or that no endpoint was left for",
             labels=["status", "target_model_name", "pod_name" if former else "endpoint_name", "namespace", "port"],
         )
         layout = self._view.layout
+        family = empty()
         for (target, id), count in scheduled.items():
             row = layout.index.get(id)
             if row is not None:
                 one = layout.endpoints[row]
                 name = one.name.removesuffix(f"-rank-{one.rank}")
                 family.add_metric(["success", target, name, one.namespace, str(one.port)], count)
+            if len(family.samples) >= SLICE:
+                yield family
+                family = empty()
         for target, count in self._requests.unscheduled.items():
             family.add_metric(["failure", target, "", "", ""], count)
-        return family
+        yield family
 
     def _prefix_index(self, prefix: str, blocks: int) -> Iterator[Metric]:
         hits = self._view.prefixes.hits

@@ -1,7 +1,9 @@
 """The admin routes, asked without a network, and the socket that they are served on."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -153,3 +155,45 @@ def test_a_name_that_cant_be_resolved_is_named(readiness: Readiness, monkeypatch
         Invalid, match="--admin-host: 'nowhere' is no address of this machine: Name or service not known"
     ):
         AdminServer(app, "nowhere", 0)
+
+
+@asynccontextmanager
+async def served(readiness: Readiness, **limits: float) -> AsyncIterator[int]:
+    """The port of a server with these limits."""
+    server = AdminServer(build_app(readiness, CollectorRegistry(), _state), "127.0.0.1", 0, **limits)  # type: ignore[arg-type]
+    serving = asyncio.create_task(server.serve())
+    try:
+        yield server.port
+    finally:
+        server.stop()
+        await serving
+
+
+async def ended(reader: asyncio.StreamReader) -> None:
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
+
+
+async def test_a_request_that_never_ends_is_given_up(readiness: Readiness) -> None:
+    async with served(readiness, timeout=0.1) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: ")
+        await ended(reader)
+        writer.close()
+
+
+async def test_of_too_many_connections_the_idlest_ends(readiness: Readiness) -> None:
+    async with served(readiness, timeout=600.0, connections=2) as port:
+        (first, one), (second, two) = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        for writer, reader in ((two, second), (one, first), (one, first)):
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b"x-content-type-options: nosniff\r\n" in head
+            await reader.readuntil(b"}")
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            assert (await client.get("/healthz")).status_code == 200
+            await ended(second)
+            assert not first.at_eof()
+        one.close()
+        two.close()

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
@@ -41,6 +42,26 @@ def test_the_newest_are_kept() -> None:
 def test_a_ring_of_size_0_keeps_none() -> None:
     made = ring("a", size=0)
     assert (made.newest(9), made.total) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "size", "kept"),
+    [
+        ("aabbc", 9, [2, 3, 4]),
+        ("aaaaa", 9, [0, 1, 2, 3, 4]),
+        ("abcde", 9, [3, 4]),
+        ("abcde", 1, [4]),
+        ("aabbb", 2, [3, 4]),
+        ("abbbc", 3, [2, 3, 4]),
+    ],
+)
+def test_decisions_on_the_oldest_layouts_go_first(layouts: str, size: int, kept: list[int]) -> None:
+    """Two layouts are kept."""
+    named = {name: Layout() for name in layouts}
+    made = DecisionRing(size, layouts=2)
+    for at, name in enumerate(layouts):
+        made.add(structs.replace(decision("x", at), layout=named[name]))
+    assert [one.at for one in reversed(made.newest(9))] == kept
 
 
 def test_several_decisions_on_one_request_id_are_all_found_the_newest_first() -> None:

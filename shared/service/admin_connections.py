@@ -1,0 +1,52 @@
+"""The admin port's connections: how many there are at most, and how long one may take for a request.
+
+The port is for probes, Prometheus and operators. Whoever reaches it and sends half a request, or reads half a page,
+holds a file descriptor that the process needs for its work.
+"""
+
+from asyncio import Transport
+from typing import cast
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class AdminProtocol(H11Protocol):
+    """A connection. Of too many the one ends that has done nothing for longest; each ends that takes too long."""
+
+    TIMEOUT = 30.0
+    """Seconds for a request and its answer, and between two."""
+    MOST = 128
+    """Connections at once."""
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn's is
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        self._watched = self.cycle
+        self._timer = self.loop.call_later(self.TIMEOUT, self._check)
+        if len(self.connections) > self.MOST:
+            others = (cast("AdminProtocol", one) for one in self.connections if one is not self)
+            min(others, key=lambda one: one.since).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self.since = self.loop.time()
+        super().on_response_complete()
+
+    def _check(self) -> None:
+        """End the connection unless a request has begun since the last look."""
+        if self.cycle is self._watched:
+            self.transport.abort()
+            return
+        self._watched = self.cycle
+        self._timer = self.loop.call_later(self.TIMEOUT, self._check)
+
+    def __repr__(self) -> str:
+        return f"<AdminProtocol with {self.client}>"
+
+
+def bounded(timeout: float, most: int) -> type[AdminProtocol]:
+    """The protocol with these limits: uvicorn takes a class."""
+    return type("BoundedAdminProtocol", (AdminProtocol,), {"TIMEOUT": timeout, "MOST": most})

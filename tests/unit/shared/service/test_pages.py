@@ -1,0 +1,69 @@
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from shared.service.pages import SLICE, exposition, json_list
+
+
+class Families(Collector):
+    """One name in several families, as a collector gives what is large."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes = sizes
+        self.made = 0
+
+    def collect(self) -> Iterator[Metric]:
+        for size in self.sizes:
+            family = CounterMetricFamily("picks", "Picks", labels=["endpoint"])
+            for number in range(size):
+                family.add_metric([f"{self.made}-{number}"], number)
+            self.made += 1
+            yield family
+
+    def describe(self) -> list[Metric]:
+        return []
+
+
+@pytest.mark.parametrize("sizes", [(0,), (SLICE,), (2 * SLICE + 1,), (SLICE, SLICE, 1)])
+async def test_a_family_is_one_however_many_slices_it_comes_in(sizes: tuple[int, ...]) -> None:
+    registry = CollectorRegistry()
+    Counter("other", "Other", ["name"], registry=registry).labels("one").inc()
+    registry.register(Families(*sizes))
+    text = b"".join([piece async for piece in exposition(registry)]).decode()
+    lines = text.splitlines()
+    assert [line for line in lines if line.startswith("# ") and " picks" in line] == [
+        "# HELP picks_total Picks",
+        "# TYPE picks_total counter",
+    ]
+    samples = [line for line in lines if line.startswith("picks_total{")]
+    assert len(set(samples)) == len(samples) == sum(sizes)
+    whole = generate_latest(registry).decode().splitlines()
+    created = "other_created"
+    assert [one for one in lines if created in one] == [one for one in whole if created in one]
+
+
+async def test_other_work_goes_on_between_the_slices_of_a_page() -> None:
+    registry = CollectorRegistry()
+    registry.register(Families(10 * SLICE))
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(other())
+    _ = [piece async for piece in exposition(registry)]
+    assert turns >= 10
+    turns = 0
+    items = [{"id": number} for number in range(10)]
+    text = b"".join([piece async for piece in json_list({"total": 12}, "decisions", items, msgspec.json.encode)])
+    assert turns >= 10
+    assert msgspec.json.decode(text) == {"total": 12, "decisions": items}
+    working.cancel()

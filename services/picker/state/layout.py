@@ -19,8 +19,10 @@ Floats = npt.NDArray[np.float64]
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
-REMEMBERED_SUBSETS = 64
-"""Subset hints whose endpoints a layout remembers: a gateway sends the same few with every request."""
+REMEMBERED_ENTRIES = 65_536
+"""Entries of all subset hints whose endpoints a layout remembers: a gateway sends the same few with every request."""
+REMEMBERED_TEXT = 128
+"""Characters of an entry beyond which its hint isn't remembered: an address and a port have fewer."""
 
 
 class Layout:
@@ -29,6 +31,7 @@ class Layout:
     __slots__ = (
         "_by_address",
         "_order",
+        "_remembered",
         "_subsets",
         "all_rows",
         "authorities",
@@ -52,6 +55,7 @@ class Layout:
             for name in {one.address, one.host, one.authority} - {""}:
                 self._by_address.setdefault(name, []).append(row)
         self._subsets: dict[tuple[str, ...], Rows] = {}
+        self._remembered = 0
 
     def __len__(self) -> int:
         return len(self.endpoints)
@@ -78,12 +82,20 @@ class Layout:
         """
         rows = self._subsets.get(hint)
         if rows is None:
-            if len(self._subsets) >= REMEMBERED_SUBSETS:
-                self._subsets.clear()
             named = {row for entry in hint for row in self._named(entry)}
-            rows = self._subsets[hint] = np.array(sorted(named), dtype=np.intp)
+            rows = np.array(sorted(named), dtype=np.intp)
             rows.flags.writeable = False
+            self._remember(hint, rows)
         return rows
+
+    def _remember(self, hint: tuple[str, ...], rows: Rows) -> None:
+        if len(hint) > REMEMBERED_ENTRIES or max(map(len, hint), default=0) > REMEMBERED_TEXT:
+            return
+        self._remembered += max(len(hint), 1)
+        if self._remembered > REMEMBERED_ENTRIES:
+            self._subsets.clear()
+            self._remembered = max(len(hint), 1)
+        self._subsets[hint] = rows
 
     def _named(self, entry: str) -> list[int]:
         try:

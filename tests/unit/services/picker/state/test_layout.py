@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from services.picker.state.layout import REMEMBERED_SUBSETS, Layout
+from services.picker.state.layout import REMEMBERED_ENTRIES, Layout
 from shared.bus.columns import endpoint_hash
 from shared.model import Endpoint
 from tests.unit.services.picker.world import endpoint
@@ -61,11 +61,15 @@ def test_subsets_are_remembered_within_a_bound_and_cant_be_changed() -> None:
     first = layout.subset(("10.0.0.1",))
     assert layout.subset(("10.0.0.1",)) is first
     with pytest.raises(ValueError, match="read-only"):
-        first[0] = 3
-    for number in range(3 * REMEMBERED_SUBSETS):
-        layout.subset((f"10.0.1.{number}",))
-        assert len(layout._subsets) <= REMEMBERED_SUBSETS
-    assert ids(layout, layout.subset(("10.0.0.1",))) == ["a"]
+        first[0] = 0
+    for number in range(3):
+        layout.subset(tuple(f"10.0.{number}.{entry}" for entry in range(REMEMBERED_ENTRIES // 2)))
+    again = layout.subset(("10.0.0.1",))
+    assert again is not first
+    assert again.tolist() == first.tolist()
+    for large in (("10.0.0.1",) * (REMEMBERED_ENTRIES + 1), ("10.0.0.1", "x" * 1000)):
+        assert layout.subset(large) is not layout.subset(large)
+    assert layout.subset(("10.0.0.1",)) is again
 
 
 def test_an_endpoint_is_found_by_its_authority() -> None:

@@ -89,7 +89,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     configuration: str = ""
     """The revision of the configuration that decided."""
     model: str = ""
-    """The model after rewriting."""
+    """The model after rewriting, cut to `SHOWN`, as the objective is."""
     rewrite: str = ""
     """The InferenceModelRewrite, or InferenceModel, that applied."""
     objective: str = ""
@@ -128,7 +128,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             "at": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "state": progress.state if isinstance(self.outcome, Route) else "refused",
             "model": self.asked.model,
-            "target_model": self.model[:SHOWN],
+            "target_model": self.model,
             "priority": self.priority,
             "microseconds": round(self.seconds * 1e6, 1),
         }
@@ -163,7 +163,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             "stream": asked.stream,
             "body_bytes": asked.body_bytes,
             "prompt_bytes": asked.prompt_bytes,
-            "objective": self.objective[:SHOWN],
+            "objective": self.objective,
             "rewrite": self.rewrite,
             "subset": None if asked.subset is None else {"entries": asked.subset_entries, "first": list(asked.subset)},
             "candidates": self._ids(self.candidates),

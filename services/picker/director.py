@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.admission.detector import SaturationDetector
-from services.picker.decision import Asked, Decision, Progress
+from services.picker.decision import SHOWN, Asked, Decision, Progress
 from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.requests.parsers import ParserFailed
 from services.picker.requests.request import Headers, Refusal, Request, Route, unknown_model
@@ -95,9 +95,9 @@ class Director:
             configuration=self._revision,
             outcome=course.outcome,
             layout=cycle.layout,
-            model=model,
+            model=model[:SHOWN],
             rewrite=rewrite,
-            objective=objective,
+            objective=objective[:SHOWN],
             priority=priority,
             saturation=course.saturation,
             candidates=candidates,

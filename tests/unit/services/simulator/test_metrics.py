@@ -250,7 +250,8 @@ def test_api_requests_are_counted_as_vllm_counts_them() -> None:
     server.page.http.observe("/v1/completions", "POST", 404, 50, 60, 0.002)
     assert server.value("http_requests_total", handler="/v1/completions", status="2xx") == 1
     assert server.value("http_requests_total", handler="/v1/completions", status="4xx") == 1
-    assert server.value("http_response_size_bytes_sum") == 360
+    assert [server.value(f"http_{kind}_size_bytes_sum") for kind in ("request", "response")] == [150, 360]
+    assert [server.value(f"http_{kind}_size_bytes_count") for kind in ("request", "response")] == [2, 2]
     assert server.value("http_request_duration_seconds_bucket", handler="/v1/completions", le="0.1") == 1
     assert server.value("http_request_duration_highr_seconds_count") == 2
 

@@ -313,3 +313,5 @@ def test_a_report_has_a_row_for_each_attribute_and_says_what_is_missing() -> Non
         "  Gone       –         absent   gone",
         "  3 of 4 found; not: gone (absent)",
     ]
+    once = Page(source="s", url="http://x:1/metrics", ok=True, scrapes=1, bytes=51234, seconds=0.00412)
+    assert lines(once) == ["http://x:1/metrics: read, 51 234 bytes in 4.1ms"]

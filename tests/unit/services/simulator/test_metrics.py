@@ -151,7 +151,8 @@ def test_pinned_series_of_any_name_come_first_on_the_page() -> None:
 def test_pinned_sizes_show_where_the_engines_have_them() -> None:
     server = Server()
     server.page.pin(Pins(block_tokens=64, kv_blocks=150, max_adapters=3, running_adapters=()))
-    server.value("vllm:cache_config_info", block_size="64", num_gpu_blocks="150")
+    sizes = {"block_size": "64", "num_gpu_blocks": "150", "kv_cache_max_concurrency": "2.4"}
+    server.value("vllm:cache_config_info", **sizes)
     server.value("vllm:lora_requests_info", max_lora="3", running_lora_adapters="", waiting_lora_adapters="")
 
 

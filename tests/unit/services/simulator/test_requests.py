@@ -80,7 +80,7 @@ def test_choices_differ_and_the_first_carries_n() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "tokens"),
-    [("four", [1]), (["four", "fives"], [1, 2]), ([1, 2, 3], [3]), ([[1], [2, 3]], [1, 2]), ("", [1])],
+    [("four", [1]), (["four", "fives"], [1, 2]), ([0, 2, 2**32 - 1], [3]), ([[1], [2, 3]], [1, 2]), ("", [1])],
 )
 def test_prompts_come_in_four_shapes(prompt: Any, tokens: list[int]) -> None:
     assert [choice.work.prompt.tokens for choice in completion(prompt=prompt).choices] == tokens
@@ -117,6 +117,7 @@ def test_an_adapter_is_asked_for_by_its_name() -> None:
         (completion, {"prompt": [[]]}, 400, "prompt", "an empty list has no prompt"),
         (completion, {"prompt": [1, "a"]}, 400, "prompt", "mixed"),
         (completion, {"prompt": [-1]}, 400, "prompt", "prompt: -1 is not a token id"),
+        (completion, {"prompt": [2**32]}, 400, "prompt", "prompt: 4294967296 is not a token id"),
         (completion, {"prompt": "x" * 4000}, 400, None, "maximum context length"),
         (embedding, {"dimensions": 0}, 400, "dimensions", "dimensions: 0 is out of range; 1 to 256"),
         (embedding, {"encoding_format": "hex"}, 400, "encoding_format", "hex"),

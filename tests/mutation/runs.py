@@ -56,7 +56,7 @@ def tier_of(path: str) -> str:
 def steps(path: str, tree: Path, tests: list[str] | None) -> list[list[str]]:
     """What pytest runs for a mutation, one after the other: the unit tests that execute it, the nearest first.
 
-    Where any may (`tests` is None): those that mirror its file, its folder's, its tier's, those of pages made from code.
+    Where any may (`tests` is None): those that mirror its file, its folder's, its tier's, then of documented pages.
     """
     mirror = Path("tests/unit", path.replace("/__init__.py", ".py")).with_suffix("")
     files = [str(file.relative_to(tree)) for file in sorted((tree / mirror.parent).glob(f"test_{mirror.name}*.py"))]

@@ -56,7 +56,7 @@ def tier_of(path: str) -> str:
 def steps(path: str, tree: Path, tests: list[str] | None) -> list[list[str]]:
     """What pytest runs for a mutation, one after the other: the unit tests that execute it, the nearest first.
 
-    Where any may (`tests` is None): those that mirror its file, its folder's, its tier's, then of documented pages.
+    Where any may (`tests` is None): those that mirror its file, its folder's, its tier's, the documentation's.
     """
     mirror = Path("tests/unit", path.replace("/__init__.py", ".py")).with_suffix("")
     files = [str(file.relative_to(tree)) for file in sorted((tree / mirror.parent).glob(f"test_{mirror.name}*.py"))]
@@ -66,8 +66,8 @@ def steps(path: str, tree: Path, tests: list[str] | None) -> list[list[str]]:
         return file not in files, -len(os.path.commonpath([file, mirror]))
 
     if tests is None:
-        tier, pages = Path("tests/unit", tier_of(path)), Path("tests/unit/pointsman")
-        folders = dict.fromkeys((mirror, mirror.parent, tier, pages))
+        tier, docs = Path("tests/unit", tier_of(path)), Path("tests/unit/docs")
+        folders = dict.fromkeys((mirror, mirror.parent, tier, docs))
         found = [files, *([str(folder)] for folder in folders if (tree / folder).exists())]
     else:
         nearest = sorted(tests, key=distance)

@@ -29,6 +29,8 @@ PROTOCOL = {
 
 FLAGS = ("-q", "-p", "no:cacheprovider", "-p", "tests.mutation.runs", "--tb=no", "--timeout=100")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py(?:::.+?)?)(?: - .*)?$", re.MULTILINE)
+ENDS = "--timeout-method=thread"
+"""Ends pytest itself at a time-out: a unit test may hang in a thread, or in a loop that catches all exceptions."""
 FIRST = 40
 """How many tests a mutant meets before pytest collects the others."""
 STEP_SECONDS = 1200
@@ -102,7 +104,8 @@ class Tree:
         source = file.read_bytes()
         self._write(file, mutation.apply(source))
         try:
-            found = steps(mutation.path, self._path, executed.tests(mutation, source))
+            tests = executed.tests(mutation, source)
+            found = [[ENDS, *step] for step in steps(mutation.path, self._path, tests)]
             protocol = [f"tests/protocol/{name}" for name in PROTOCOL[tier_of(mutation.path)]]
             for step in found if unit else [*found, protocol]:
                 for failed in self.failures(["-x", *step]):

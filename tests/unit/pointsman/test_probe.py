@@ -155,6 +155,10 @@ def test_a_page_with_nothing_on_it_is_a_page(probe: Probe) -> None:
     assert "\n  0 of 5 found; not: vllm:num_requests_waiting (absent), " in told
 
 
+def test_durations_and_sizes_are_above_0_and_as_small_as_one_likes(probe: Probe) -> None:
+    assert probe("", "--interval", "100ms", "--timeout", "500ms", "--page-limit", "1") == 0
+
+
 def test_a_page_comes_from_standard_input_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -255,8 +255,6 @@ def test_the_port_is_that_of_every_endpoint_of_a_pool_with_one_port() -> None:
     one, other = endpoint("a", "10.0.0.1"), endpoint("b", "fd00::1")
     for pool in (None, Pool(name="p"), Pool(name="p", target_ports=(8000,))):
         assert hosts(pool, one, other) == ["10.0.0.1:8002", "[fd00::1]:8002"]
-    pool = Pool(name="p", target_ports=(8000,))
-    assert hosts(pool, one, endpoint("b", one.address)) == ["10.0.0.1:8002"] * 2, "two of one port: no doubt"
 
 
 def test_the_port_is_nobodys_in_a_pool_with_several() -> None:

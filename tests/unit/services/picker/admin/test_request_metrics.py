@@ -89,6 +89,16 @@ def test_a_response_tells_durations_and_tokens() -> None:
             assert found[f"{name}_sum{labels}"] == pytest.approx(total)
 
 
+@pytest.mark.parametrize(("status", "errors"), [(200, None), (399, None), (400, 1), (500, 1)])
+def test_from_400_on_a_response_is_the_model_servers_error(status: int, errors: float | None) -> None:
+    metrics = RequestMetrics()
+    opened = routed(metrics)
+    opened.status = status
+    opened.completed(0.1, None, 0)
+    name = f"{PRESENT}request_error_total{{error_code=ModelServerError,model_name=m,target_model_name=m}}"
+    assert scrape(metrics).get(name) == errors
+
+
 @pytest.mark.parametrize(("tokens", "count"), [(1, None), (2, 1)])
 def test_the_time_per_token_is_that_between_tokens(tokens: int, count: float | None) -> None:
     metrics = RequestMetrics()
@@ -133,14 +143,13 @@ def test_refusals_are_errors_by_code(status: int, code: str) -> None:
     assert found[f"llm_d_epp_request_error_total{{error_code={code},model_name=,target_model_name=}}"] == 1
 
 
-@pytest.mark.parametrize(("status", "errors"), [(200, None), (399, None), (400, 1), (500, 1)])
-def test_a_model_servers_error_is_one_of_the_model(status: int, errors: float | None) -> None:
+def test_a_model_servers_error_is_one_of_the_model() -> None:
     metrics = RequestMetrics()
     opened = routed(metrics)
-    opened.status = status
+    opened.status = 500
     opened.completed(0.1, None, 0)
     name = "inference_objective_request_error_total{error_code=ModelServerError,model_name=m,target_model_name=m}"
-    assert scrape(metrics).get(name) == errors
+    assert scrape(metrics)[name] == 1
 
 
 def test_models_beyond_the_limit_are_counted_together() -> None:

@@ -35,7 +35,7 @@ GATHER = 0.005
 CONFIRM = 0.5
 """Seconds between two frames that say every attribute again."""
 NAMED = 10
-"""Endpoints that a log line names at most."""
+"""Endpoints that a log line names at most, or problems that a pool does."""
 
 
 class PoolKeeper:
@@ -113,9 +113,9 @@ class PoolKeeper:
             "facts.changed",
             pool=str(self.pool),
             endpoints=len(new),
-            added=_some(new.keys() - old.keys()),
-            removed=_some(old.keys() - new.keys()),
-            changed=_some(id for id in new.keys() & old.keys() if new[id] != old[id]),
+            added=few(sorted(new.keys() - old.keys())),
+            removed=few(sorted(old.keys() - new.keys())),
+            changed=few(sorted(id for id in new.keys() & old.keys() if new[id] != old[id])),
             resources=len(merged.resources),
             objects=len(merged.objects),
             configuration=self.configured().origin,
@@ -239,16 +239,13 @@ class PoolKeeper:
 
     def amiss(self) -> str | None:
         """What is wrong with the origins, whose last good content holds."""
-        lines = [str(problem) for problem in collect(self.holding.problems()).errors]
-        more = len(lines) - NAMED
-        return "; ".join([*lines[:NAMED], *([f"… and {more} more"] if more > 0 else [])]) or None
+        return "; ".join(few([str(problem) for problem in collect(self.holding.problems()).errors])) or None
 
     def __repr__(self) -> str:
         return f"<PoolKeeper {self.pool}: {self.holding!r}>"
 
 
-def _some(ids: Iterable[str]) -> list[str]:
-    """A few of them, and how many more there are."""
-    ordered = sorted(ids)
-    more = len(ordered) - NAMED
-    return ordered if more <= 0 else [*ordered[:NAMED], f"… and {more} more"]
+def few(texts: Sequence[str]) -> list[str]:
+    """The first of them, and how many more there are."""
+    more = len(texts) - NAMED
+    return [*texts[:NAMED], *([f"… and {more} more"] if more > 0 else [])]

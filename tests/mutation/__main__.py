@@ -3,8 +3,9 @@
     python -m tests.mutation [--seed N] [--count N] [--only PATH]... [--unit] [--workers N]
         [--results FILE [--resume]]
 
-The sample is shared out among the tiers by their lines. A mutant meets its unit tests, and if these pass, the protocol
-tests of its tier. equivalent.txt lists mutants that nobody could tell from the original. Exit status 1: too few caught.
+The sample is shared out among the tiers by their lines. A mutant meets the unit tests that execute it, and if these
+pass, the protocol tests of its tier. equivalent.txt lists mutants that nobody could tell from the original. Exit status
+1: too few caught.
 """
 
 import argparse
@@ -59,13 +60,15 @@ def run(chosen: list[Mutation], results: Path, workers: int, *, unit: bool) -> d
     def check(mutation: Mutation) -> str | None:
         tree = trees.get()
         try:
-            return tree.caught_by(mutation)
+            return tree.caught_by(mutation, executed, unit=unit)
         finally:
             trees.put(tree)
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, ThreadPoolExecutor(workers) as pool:
-        for number in range(workers):
-            trees.put(Tree(ROOT, Path(scratch, str(number)), unit=unit))
+        copies = [Tree(ROOT, Path(scratch, str(number))) for number in range(workers)]
+        executed = copies[0].execute(workers)
+        for tree in copies:
+            trees.put(tree)
         todo = {pool.submit(check, mutation): mutation for mutation in chosen if mutation.key not in known}
         try:
             for future in as_completed(todo):

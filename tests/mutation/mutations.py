@@ -20,9 +20,9 @@ FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 OPERATOR = re.compile(rb"is\s+not|not\s+in|is|in|and|or|[<>=!]=|<<|>>|//|\*\*|[-<>+*/%&|^]")
 COMMENT = re.compile(rb"#[^\n]*")
 
-UNTESTED = re.compile(
-    r"(self\.)?_?(log|logger|warnings)\.\w+$|print$|cast$|TypeVar$|super\(\).__init__$", re.IGNORECASE
-)
+LOGS = re.compile(r"(self\.)?_?(log|logger|warnings)\.\w+$", re.IGNORECASE)
+"""Calls that are left alone, and so is whether they are made."""
+UNTESTED = re.compile(rf"{LOGS.pattern}|print$|cast$|TypeVar$|super\(\).__init__$", re.IGNORECASE)
 """Calls that are left alone."""
 UNTESTED_KEYWORDS = {"help", "description", "strict", "stacklevel", "daemon"}
 
@@ -95,7 +95,7 @@ class _Module:
                     yield (*self._span(body[0]), "return")
             case ast.Expr(value=ast.Call() | ast.Await()) | ast.Raise():
                 yield (*self._span(node), "pass")
-            case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
+            case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "''"):  # both are false
                 yield (*self._span(node), "return None")
             case ast.Break() | ast.Continue():
                 yield (*self._span(node), "continue" if isinstance(node, ast.Break) else "break")
@@ -155,6 +155,8 @@ def _untested(node: ast.AST, top: bool) -> bool:
             return bool(UNTESTED.match(ast.unparse(function)))
         case ast.keyword(arg=name):
             return name in UNTESTED_KEYWORDS
+        case ast.If(test=test, body=[ast.Expr(value=ast.Call(func=function))], orelse=[]):
+            return "TYPE_CHECKING" in ast.unparse(test) or bool(LOGS.match(ast.unparse(function)))
         case ast.If(test=test):
             return "TYPE_CHECKING" in ast.unparse(test)
         case ast.Assign(value=ast.BinOp(op=ast.BitOr())):  # a type

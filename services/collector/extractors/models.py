@@ -69,7 +69,7 @@ def read_models(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
     try:
         entries = _LIST.decode(page).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Listing(Outcome.INVALID, problem=f"no list of models: {_first_line(error)}")
+        return Listing(Outcome.INVALID, problem=f"no list of models: {error}")
     if len(entries) > parameters.max_models:
         return Listing(
             Outcome.INVALID, problem=f"{len(entries)} models are more than maxModels, {parameters.max_models}"
@@ -80,7 +80,7 @@ def read_models(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
         try:
             model = _MODEL.decode(entry)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            problem = problem or f"entry {position} was passed over: {_first_line(error)}"
+            problem = problem or f"entry {position} was passed over: {error}"
             continue
         if len(model.id) > parameters.max_name_length:
             length, limit = len(model.id), parameters.max_name_length
@@ -152,7 +152,3 @@ class ModelListBinding(ModelsBinding):
 
 _LIST = msgspec.json.Decoder(ModelList)
 _MODEL = msgspec.json.Decoder(Model)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:200]

@@ -155,6 +155,10 @@ def test_a_page_with_nothing_on_it_is_a_page(probe: Probe) -> None:
     assert "\n  0 of 5 found; not: vllm:num_requests_waiting (absent), " in told
 
 
+def test_durations_and_sizes_are_above_0_and_as_small_as_one_likes(probe: Probe) -> None:
+    assert probe("", "--interval", "100ms", "--timeout", "500ms", "--page-limit", "1") == 0
+
+
 def test_a_page_comes_from_standard_input_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,3 +317,5 @@ def test_a_report_has_a_row_for_each_attribute_and_says_what_is_missing() -> Non
         "  Gone       –         absent   gone",
         "  3 of 4 found; not: gone (absent)",
     ]
+    once = Page(source="s", url="http://x:1/metrics", ok=True, scrapes=1, bytes=51234, seconds=0.00412)
+    assert lines(once) == ["http://x:1/metrics: read, 51 234 bytes in 4.1ms"]

@@ -1,7 +1,9 @@
 """What the command does before and after the demo itself: flags, directory, versions."""
 
+import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -61,6 +63,33 @@ def test_without_any_place_to_write_it_says_so(
     monkeypatch.setattr(tempfile, "mkdtemp", full)
     assert main([]) == 1
     assert capsys.readouterr().err == "pointsman demo: there is no place for files and logs: no room\n"
+
+
+class Without(ModuleType):
+    """The module of the demo where its import fails, as `missing` isn't installed."""
+
+    def __init__(self, missing: str) -> None:
+        super().__init__("pointsman.demo.demo")
+        self.missing = missing
+
+    def __getattr__(self, name: str) -> None:
+        raise ModuleNotFoundError(name=self.missing)
+
+
+@pytest.mark.parametrize("missing", ["rich", "httpx"])
+def test_what_must_be_installed_for_the_demo_is_named(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pointsman.demo.demo", Without(missing))
+    assert main([]) == 1
+    said = capsys.readouterr().err
+    assert said == f"pointsman demo: {missing} is missing; `pip install 'pointsman[local]'` installs it\n"
+
+
+def test_an_import_of_anything_else_that_fails_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pointsman.demo.demo", Without("numpy"))
+    with pytest.raises(ModuleNotFoundError):
+        main([])
 
 
 @pytest.mark.parametrize(

@@ -56,10 +56,19 @@ async def test_it_runs_when_it_is_ready_and_ends_with_the_context(tmp_path: Path
     assert one.exit_code == -signal.SIGTERM
 
 
-async def test_a_process_that_ends_early_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import sys; print('no such file'); sys.exit(3)"]
-    with pytest.raises(ProcessError, match=r"child ended with exit code 3 before it was ready(.|\n)*no such file"):
+@pytest.mark.parametrize(
+    ("end", "reported"),
+    [("exit(3)", "exit code 3"), ("exit(0)", "exit code 0"), ("os.kill(os.getpid(), 9)", "SIGKILL")],
+)
+async def test_a_process_that_ends_early_is_reported_with_the_end_of_its_log(
+    tmp_path: Path, end: str, reported: str
+) -> None:
+    command = [sys.executable, "-c", f"import os; print('no such file', flush=True); {end}"]
+    with pytest.raises(ProcessError, match=rf"child ended with {reported} before it was ready(.|\n)*no such file"):
         await process(tmp_path, command).start()
+
+
+async def test_a_program_that_isn_t_there_can_t_be_started(tmp_path: Path) -> None:
     with pytest.raises(ProcessError, match="child can't be started"):
         await process(tmp_path, ["/nowhere/program"]).start()
 

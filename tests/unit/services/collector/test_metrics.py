@@ -24,7 +24,12 @@ class Watching:
         self.servers, self.watcher = Servers(), Watcher()
         self.servers.answers = {"a": page(1), "b": refuse}
         self.scraper = Scraper(
-            self.servers, self.watcher, interval=0.002, backoff=0.01, failures=PluginFailures(time.monotonic)
+            self.servers,
+            self.watcher,
+            interval=0.002,
+            backoff=0.01,
+            failures=PluginFailures(time.monotonic),
+            failure_threshold=10**6,  # however often it refuses, it isn't unreachable yet
         )
         self.scraper.use(pipeline())
         self.registry = CollectorRegistry()

@@ -58,7 +58,7 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
         "content_block_delta",
     ]
     start = told[0]["message"]
-    assert (start["model"], start["content"], start["stop_reason"]) == ("m", [], None)
+    assert (start["model"], start["content"], start["stop_reason"], start["stop_sequence"]) == ("m", [], None, None)
     assert start["usage"] == {
         "input_tokens": call.choices[0].work.prompt.tokens - 2,
         "cache_creation_input_tokens": 0,

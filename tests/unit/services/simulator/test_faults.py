@@ -21,6 +21,13 @@ def test_taking_a_fault_away_lets_go_of_what_it_holds_even_after_its_count() -> 
     assert lifted.is_set()
 
 
+def test_a_fault_that_is_taken_away_before_its_count_leaves_nothing_behind() -> None:
+    faults = Faults()
+    faults.set("metrics", Fail(count=1))
+    faults.clear("metrics")
+    assert faults.take("metrics") == (None, None)
+
+
 def test_a_new_fault_lets_go_of_what_the_old_one_holds() -> None:
     faults = Faults()
     faults.set("inference", Hang())

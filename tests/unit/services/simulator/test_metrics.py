@@ -151,7 +151,8 @@ def test_pinned_series_of_any_name_come_first_on_the_page() -> None:
 def test_pinned_sizes_show_where_the_engines_have_them() -> None:
     server = Server()
     server.page.pin(Pins(block_tokens=64, kv_blocks=150, max_adapters=3, running_adapters=()))
-    server.value("vllm:cache_config_info", block_size="64", num_gpu_blocks="150")
+    sizes = {"block_size": "64", "num_gpu_blocks": "150", "kv_cache_max_concurrency": "2.4"}
+    server.value("vllm:cache_config_info", **sizes)
     server.value("vllm:lora_requests_info", max_lora="3", running_lora_adapters="", waiting_lora_adapters="")
 
 
@@ -250,7 +251,8 @@ def test_api_requests_are_counted_as_vllm_counts_them() -> None:
     server.page.http.observe("/v1/completions", "POST", 404, 50, 60, 0.002)
     assert server.value("http_requests_total", handler="/v1/completions", status="2xx") == 1
     assert server.value("http_requests_total", handler="/v1/completions", status="4xx") == 1
-    assert server.value("http_response_size_bytes_sum") == 360
+    assert [server.value(f"http_{kind}_size_bytes_sum") for kind in ("request", "response")] == [150, 360]
+    assert [server.value(f"http_{kind}_size_bytes_count") for kind in ("request", "response")] == [2, 2]
     assert server.value("http_request_duration_seconds_bucket", handler="/v1/completions", le="0.1") == 1
     assert server.value("http_request_duration_highr_seconds_count") == 2
 

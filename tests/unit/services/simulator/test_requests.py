@@ -36,11 +36,13 @@ def test_an_answer_ends_by_itself_within_its_limits() -> None:
     assert choice.work.finish is FinishReason.STOP
 
 
-def test_an_answer_is_cut_at_max_tokens() -> None:
-    for call in (chat(max_tokens=3), chat(max_completion_tokens=3, max_tokens=9), completion(max_tokens=3)):
-        assert call.choices[0].work.output_tokens == 3
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_an_answer_is_cut_at_max_tokens(tokens: int) -> None:
+    calls = (chat(max_tokens=tokens), chat(max_completion_tokens=tokens, max_tokens=9), completion(max_tokens=tokens))
+    for call in calls:
+        assert call.choices[0].work.output_tokens == tokens
         assert call.choices[0].work.finish is FinishReason.LENGTH
-        assert len(call.choices[0].text) == 12
+        assert len(call.choices[0].text) == 4 * tokens
 
 
 def test_ignore_eos_goes_to_the_end() -> None:
@@ -73,11 +75,12 @@ def test_choices_differ_and_the_first_carries_n() -> None:
     assert [choice.index for choice in call.choices] == [0, 1, 2]
     assert [choice.work.choices for choice in call.choices] == [3, 0, 0]
     assert len({choice.work.id for choice in call.choices}) == 3
+    assert [choice.work.choices for choice in embedding(input=["one", "two", "three"]).choices] == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
     ("prompt", "tokens"),
-    [("four", [1]), (["four", "fives"], [1, 2]), ([1, 2, 3], [3]), ([[1], [2, 3]], [1, 2]), ("", [1])],
+    [("four", [1]), (["four", "fives"], [1, 2]), ([0, 2, 2**32 - 1], [3]), ([[1], [2, 3]], [1, 2]), ("", [1])],
 )
 def test_prompts_come_in_four_shapes(prompt: Any, tokens: list[int]) -> None:
     assert [choice.work.prompt.tokens for choice in completion(prompt=prompt).choices] == tokens
@@ -114,6 +117,7 @@ def test_an_adapter_is_asked_for_by_its_name() -> None:
         (completion, {"prompt": [[]]}, 400, "prompt", "an empty list has no prompt"),
         (completion, {"prompt": [1, "a"]}, 400, "prompt", "mixed"),
         (completion, {"prompt": [-1]}, 400, "prompt", "prompt: -1 is not a token id"),
+        (completion, {"prompt": [2**32]}, 400, "prompt", "prompt: 4294967296 is not a token id"),
         (completion, {"prompt": "x" * 4000}, 400, None, "maximum context length"),
         (embedding, {"dimensions": 0}, 400, "dimensions", "dimensions: 0 is out of range; 1 to 256"),
         (embedding, {"encoding_format": "hex"}, 400, "encoding_format", "hex"),

@@ -1,5 +1,6 @@
 """Envoy's EDS file."""
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,17 @@ def test_what_can_not_be_written_leaves_the_old_file_and_nothing_else(
     assert [one.name for one in tmp_path.iterdir()] == ["eds.json"]
     monkeypatch.undo()
     assert file.write(b"second") is True
+
+
+@pytest.mark.parametrize("lacking", [os.W_OK, os.X_OK])
+def test_a_directory_that_nothing_can_be_written_to_is_told_of(
+    lacking: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = EdsFile(str(tmp_path / "eds.json"))
+    file.check()
+    monkeypatch.setattr("os.access", lambda path, mode: not mode & lacking)
+    with pytest.raises(PermissionError):
+        file.check()
 
 
 async def test_a_watcher_writes_a_file_before_it_looks_for_the_cluster(tmp_path: Path) -> None:

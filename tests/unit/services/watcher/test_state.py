@@ -129,6 +129,18 @@ def test_the_facts_have_a_pool_whether_or_not_a_document_describes_it() -> None:
     assert state.merged.facts([], pool) == (described,)
 
 
+def test_a_fact_of_which_nothing_good_is_known_is_unknown_until_its_origin_is_good_or_gone() -> None:
+    state = State()
+    state.apply([Rejected("a", BAD, ("objective", "x")), Rejected("b", BAD)], now=1.0)
+    assert state.unknown() == {("objective", "x")}
+    state.apply([endpoints("a", "x")], now=2.0)
+    assert state.unknown() == set()
+    state.apply([Rejected("a", BAD, ("objective", "x")), Rejected("c", BAD, ("objective", "z"))], now=3.0)
+    assert state.unknown() == {("objective", "z")}, "of the other, what was good holds"
+    state.apply([Removed("c")], now=4.0)
+    assert state.unknown() == set()
+
+
 def test_problems_of_all_origins_come_in_one_list() -> None:
     collected = collect({"a.yaml": list(BAD), "b.yaml": [Problem("", "is empty")]})
     assert [str(one) for one in collected.errors] == [

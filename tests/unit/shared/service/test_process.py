@@ -3,7 +3,15 @@
 import asyncio
 import inspect
 
+import pytest
+from prometheus_client import generate_latest
+
 from shared.service import CommonSettings, Service
+
+
+@pytest.mark.parametrize("name", ["process_cpu_seconds_total", "python_info", "python_gc_collections_total"])
+def test_the_metrics_tell_of_the_process_too(name: str) -> None:
+    assert f"\n{name}" in generate_latest(Service(CommonSettings()).registry).decode()
 
 
 async def test_work_that_is_cancelled_before_it_begins_is_closed() -> None:

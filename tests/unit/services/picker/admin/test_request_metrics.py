@@ -89,6 +89,27 @@ def test_a_response_tells_durations_and_tokens() -> None:
             assert found[f"{name}_sum{labels}"] == pytest.approx(total)
 
 
+@pytest.mark.parametrize(("status", "errors"), [(200, None), (399, None), (400, 1), (500, 1)])
+def test_from_400_on_a_response_is_the_model_servers_error(status: int, errors: float | None) -> None:
+    metrics = RequestMetrics()
+    opened = routed(metrics)
+    opened.status = status
+    opened.completed(0.1, None, 0)
+    name = f"{PRESENT}request_error_total{{error_code=ModelServerError,model_name=m,target_model_name=m}}"
+    assert scrape(metrics).get(name) == errors
+
+
+@pytest.mark.parametrize(("tokens", "count"), [(1, None), (2, 1)])
+def test_the_time_per_token_is_that_between_tokens(tokens: int, count: float | None) -> None:
+    metrics = RequestMetrics()
+    opened = routed(metrics)
+    opened.status = 200
+    opened.first_token(0.5)
+    opened.completed(2.5, Usage(prompt=100, completion=tokens, cached=0), 5000)
+    name = f"{PRESENT}request_streaming_tpot_seconds_count{{model_name=m,target_model_name=m}}"
+    assert scrape(metrics).get(name) == count
+
+
 def test_a_response_that_broke_off_has_no_times_and_no_size() -> None:
     metrics = RequestMetrics()
     opened = routed(metrics)

@@ -116,6 +116,7 @@ def test_a_message_beyond_the_limit_is_passed_over_and_the_next_one_is_read() ->
             one.feed(text[at : at + size], False)
             assert held.size <= 105
         assert one.usage == Usage(7, 1, 4)
+    assert told([large, complete(1)], reader(limit=100)) == Usage(7, 1, 4)
 
 
 def test_nothing_is_held_where_there_is_no_room() -> None:

@@ -148,13 +148,7 @@ def test_of_a_request_little_is_kept_however_large_it_is() -> None:
     assert (len(asked.id), len(asked.model)) == (SHOWN, SHOWN)
     assert asked.subset is not None
     assert [len(entry) for entry in asked.subset] == [SHOWN] * SHOWN_SUBSET
-    explained = Decision(
-        asked=asked,
-        outcome=Refusal(status=503, message=""),
-        layout=pool().layout,
-        model=large,
-        objective=large,
-    ).explain()
+    explained = Decision(asked=asked, outcome=Refusal(status=503, message=""), layout=pool().layout).explain()
     assert len(json.dumps(explained)) < 8 * 1024 + SHOWN_SUBSET * SHOWN
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.picker.decision import Decision
+from services.picker.decision import SHOWN, Decision
 from services.picker.director import Director
 from services.picker.names import OBJECTIVE_HEADERS, REWRITE_HEADERS
 from services.picker.pipeline import build
@@ -52,6 +52,12 @@ def busy() -> View:
 
 def objective(name: str) -> list[tuple[str, str]]:
     return [(OBJECTIVE_HEADERS[0], name)]
+
+
+def test_a_decision_keeps_only_the_beginning_of_what_headers_say() -> None:
+    large = "x" * 100_000
+    made = decide(pool("a1"), request(headers=[(OBJECTIVE_HEADERS[0], large), (REWRITE_HEADERS[0], large)]))
+    assert (made.objective, made.model) == (large[:SHOWN], large[:SHOWN])
 
 
 def test_a_default_decision_is_reproduced_by_hand_from_its_explanation() -> None:

@@ -85,7 +85,6 @@ async def fragile(kubernetes_peers: Peers, tmp_path_factory: pytest.TempPathFact
 @pytest_asyncio.fixture(loop_scope="session")
 async def victim(fragile: ApiServer) -> ApiServer:
     """That server, running, with every definition. Tests of it are in the session's loop (`on_victim`)."""
-    fragile.resume()
     await fragile.start()
     async with fragile.client() as admin:
         await admin.install(CRDS)

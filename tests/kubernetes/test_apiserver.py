@@ -1,105 +1,77 @@
-"""The definitions of `crds` have what the watcher reads, and the watcher reads what the server makes of it."""
+"""The watcher reads what the server makes of a resource, with the defaults of its definition."""
+
+from typing import Any
 
 import pytest
-import yaml
 
-from services.watcher.resources import KINDS, read_resource
+from services.watcher.resources import read_resource
 from shared.config.problems import Problems
 from shared.model import FailureMode, Pool
-from tests.kubernetes.api import Api
-from tests.kubernetes.apiserver import CRDS
+from tests.kubernetes.api import Api, Object
+from tests.kubernetes.definitions import EXPERIMENTAL, LLMD
+from tests.kubernetes.said import MODEL, OBJECTIVE, REWRITE, referring
+from tests.kubernetes.watching import pool_document
 
-POOLS = "inference.networking.k8s.io/v1"
-EXPERIMENTAL = "inference.networking.x-k8s.io/v1alpha2"
-LLM_D = "llm-d.ai/v1alpha2"
-
-POOL = f"""
-apiVersion: {POOLS}
-kind: InferencePool
-metadata: {{name: one}}
-spec:
-  selector: {{matchLabels: {{app: vllm}}}}
-  targetPorts: [{{number: 8000}}, {{number: 8001}}]
-  appProtocol: kubernetes.io/h2c
-  endpointPickerRef: {{name: picker, port: {{number: 9002}}, failureMode: FailOpen}}
-"""
-OLD_POOL = f"""
-apiVersion: {EXPERIMENTAL}
-kind: InferencePool
-metadata: {{name: one}}
-spec:
-  selector: {{app: vllm}}
-  targetPortNumber: 8000
-  extensionRef: {{name: picker, portNumber: 9002, failureMode: FailOpen}}
-"""
-OBJECTIVE = """
-apiVersion: {version}
-kind: InferenceObjective
-metadata: {{name: one}}
-spec:
-  poolRef: {{name: one}}
-  priority: -10
-"""
-REWRITE = """
-apiVersion: {version}
-kind: InferenceModelRewrite
-metadata: {{name: one}}
-spec:
-  poolRef: {{name: one}}
-  rules:
-    - matches: [{{model: {{value: small}}}}]
-      targets: [{{modelRewrite: small-1, weight: 9}}, {{modelRewrite: small-2, weight: 1}}]
-    - targets: [{{modelRewrite: large}}]
-"""
-MODEL = f"""
-apiVersion: {EXPERIMENTAL}
-kind: InferenceModel
-metadata: {{name: one}}
-spec:
-  poolRef: {{name: one, group: inference.networking.k8s.io}}
-  modelName: food
-  criticality: Critical
-  targetModels: [{{name: food-1, weight: 100}}]
-"""
-RESOURCES = {
-    "pool": POOL,
-    "old pool": OLD_POOL,
-    "objective": OBJECTIVE.format(version=EXPERIMENTAL),
-    "llm-d's objective": OBJECTIVE.format(version=LLM_D),
-    "rewrite": REWRITE.format(version=EXPERIMENTAL),
-    "llm-d's rewrite": REWRITE.format(version=LLM_D),
-    "model": MODEL,
+RULES: list[Any] = [
+    {
+        "matches": [{"model": {"value": "small"}}],
+        "targets": [{"modelRewrite": "small-1", "weight": 9}, {"modelRewrite": "small-2", "weight": 1}],
+    },
+    {"targets": [{"modelRewrite": "large"}]},
+]
+PICKER = {"name": "picker", "port": {"number": 9002}}
+FORMER_POOL: Object = {
+    "apiVersion": f"{EXPERIMENTAL}/v1alpha2",
+    "kind": "InferencePool",
+    "metadata": {"name": "one"},
+    "spec": {
+        "selector": {"app": "vllm"},
+        "targetPortNumber": 8000,
+        "extensionRef": {"name": "picker", "portNumber": 9002, "failureMode": "FailOpen"},
+    },
 }
+RESOURCES: list[Object] = [
+    pool_document(
+        "one",
+        ports=(8000, 8001),
+        appProtocol="kubernetes.io/h2c",
+        endpointPickerRef={**PICKER, "failureMode": "FailOpen"},
+    ),
+    FORMER_POOL,
+    *(
+        one
+        for version in (f"{EXPERIMENTAL}/v1alpha2", f"{LLMD}/v1alpha2")
+        for one in (
+            referring((version, OBJECTIVE[1]), "one", "one", priority=-10),
+            referring((version, REWRITE[1]), "one", "one", rules=RULES),
+        )
+    ),
+    referring(
+        MODEL,
+        "one",
+        "one",
+        modelName="food",
+        criticality="Critical",
+        targetModels=[{"name": "food-1", "weight": 100}],
+    ),
+]
 
 
-def test_every_kind_that_the_watcher_reads_has_a_definition() -> None:
-    assert {yaml.safe_load(path.read_text())["spec"]["names"]["kind"] for path in CRDS} == set(KINDS)
-
-
-@pytest.mark.parametrize("what", RESOURCES)
-async def test_the_watcher_reads_what_the_server_made_of_a_resource(what: str, admin: Api, namespace: str) -> None:
-    sent = yaml.safe_load(RESOURCES[what])
-    made = await admin.create(RESOURCES[what], namespace)
+@pytest.mark.parametrize("sent", RESOURCES, ids=lambda sent: f"{sent['kind']} {sent['apiVersion']}")
+async def test_the_watcher_reads_what_the_server_made_of_a_resource(sent: Object, admin: Api, namespace: str) -> None:
     problems = Problems()
-
-    found = read_resource(made, sent["kind"], "", problems, None)
-
+    found = read_resource(await admin.create(sent, namespace), sent["kind"], "", problems, None).resource
     assert not problems.errors
     expected = read_resource(sent, sent["kind"], "", Problems(), None).resource
-    assert found.resource is not None
+    assert found is not None
     assert expected is not None
-    written = {field: getattr(expected, field) for field in expected.__struct_fields__}
-    from_server = {"created": getattr(found.resource, "created", 0.0), "namespace": namespace}
-    for field, value in written.items():
-        assert getattr(found.resource, field) == from_server.get(field, value), field
+    from_server = {"created": getattr(found, "created", 0.0), "namespace": namespace}
+    for field in expected.__struct_fields__:
+        assert getattr(found, field) == from_server.get(field, getattr(expected, field)), field
 
 
 async def test_the_server_fills_in_a_pools_defaults(admin: Api, namespace: str) -> None:
-    document = yaml.safe_load(POOL)
-    del document["spec"]["appProtocol"]
-    document["spec"]["endpointPickerRef"] = {"name": "picker", "port": {"number": 9002}}
-    made = await admin.create(document, namespace)
-
+    made = await admin.create(pool_document("one", endpointPickerRef=PICKER), namespace)
     assert made["spec"]["appProtocol"] == "http"
     assert made["spec"]["endpointPickerRef"]["kind"] == "Service"
     found = read_resource(made, "InferencePool", "", Problems(), None).resource

@@ -110,7 +110,7 @@ async def views_are_the_list(stack: LocalStack, cluster: Cluster, *expected: str
     async def same() -> bool:
         listed = await serving_pods(cluster.admin, cluster.pods.namespace, selector, cluster.port)
         assert sorted(listed) == [f"{one}-rank-0" for one in sorted(expected)]
-        wanted = {f"{cluster.pods.namespace}/{name}": address for name, (address, _, _) in listed.items()}
+        wanted = {f"{cluster.pods.namespace}/{name}": address for name, address in listed.items()}
         views = [
             {one["id"]: one["authority"] for one in (await picker.state())["endpoints"]} for picker in stack.pickers
         ]

@@ -27,6 +27,10 @@ def arguments(objects: Objects, tier: str) -> list[str]:
     return found
 
 
+def told(objects: Objects) -> PickerSettings:
+    return parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker")
+
+
 WRONG: tuple[tuple[str, Any], ...] = (
     ("picer", {}),
     ("picker.replica", 3),
@@ -134,23 +138,19 @@ def test_a_nats_elsewhere_takes_the_place_of_ours(renderer: Renderer) -> None:
     assert volume["secret"]["secretName"] == "authority"
 
 
-def test_pickers_can_have_a_certificate_of_a_secret(renderer: Renderer) -> None:
+def test_pickers_can_have_a_certificate_of_a_secret_or_speak_plain_text(renderer: Renderer) -> None:
     objects = renderer.chart({"picker": {"certificateSecret": "certificate"}})
-    settings = parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker")
+    settings = told(objects)
     (mount,) = container(objects["Deployment", "pointsman-picker"])["volumeMounts"]
     assert settings.cert_path == mount["mountPath"]
     assert settings.secure_serving
+    assert not told(renderer.chart({"picker": {"secureServing": False}})).secure_serving
     assert "volumeMounts" not in container(objects["Deployment", "pointsman-collector"])
-
-
-def test_pickers_can_speak_plain_text(renderer: Renderer) -> None:
-    objects = renderer.chart({"picker": {"secureServing": False}})
-    assert not parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker").secure_serving
 
 
 def test_a_longer_drain_is_a_longer_grace(renderer: Renderer) -> None:
     objects = renderer.chart({"picker": {"drainTimeout": 1000, "preStopSleep": 0}})
-    assert parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker").drain_timeout == 1000
+    assert told(objects).drain_timeout == 1000
     picker = objects["Deployment", "pointsman-picker"]
     assert picker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 1000
     assert "lifecycle" not in container(picker)
@@ -194,14 +194,7 @@ def test_the_image_can_be_elsewhere(renderer: Renderer) -> None:
 def test_a_pool_of_ones_own_stays_ones_own(renderer: Renderer, chart: Objects) -> None:
     objects = renderer.chart({"pool": {"create": False, "name": "mine"}})
     assert chart.keys() - objects.keys() == {("InferencePool", "model-servers")}
-    assert parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker").pool_name == "mine"
-
-
-def test_the_pools_ports_and_labels_reach_a_watcher_without_a_pool(renderer: Renderer) -> None:
-    pool = {"standalone": True, "selector": {"app": None, "model": "llama", "tier": "gpu"}, "targetPorts": [8000, 8001]}
-    flags = arguments(renderer.chart({"pool": pool}), "watcher")
-    assert "--endpoint-selector=model=llama,tier=gpu" in flags
-    assert "--endpoint-target-ports=8000,8001" in flags
+    assert told(objects).pool_name == "mine"
 
 
 def test_nats_can_ask_for_a_password(renderer: Renderer) -> None:
@@ -218,11 +211,6 @@ def test_another_configuration_of_nats_makes_new_pods(renderer: Renderer) -> Non
         renderer.chart({"nats": {"memoryStore": size}})["StatefulSet", "pointsman-nats"] for size in ("256MB", "1GB")
     )
     assert first["spec"]["template"] != second["spec"]["template"]
-
-
-def test_a_watcher_can_serve_other_releases_pools(renderer: Renderer) -> None:
-    flags = arguments(renderer.chart({"watcher": {"pools": ["models/llama", "models/qwen"]}}), "watcher")
-    assert "--pools=$(POINTSMAN_POOL_NAMESPACE)/model-servers,models/llama,models/qwen" in flags
 
 
 @pytest.mark.parametrize("other", [{"pool": {"standalone": True}}, {"watcher": {"endpointSlices": "servers"}}])

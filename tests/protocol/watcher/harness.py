@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ POOL = pool_token("default", "default")
 class Reader:
     """A picker's view of the facts: what there is now, and every event that led to it."""
 
-    def __init__(self, url: str, pool: str = POOL) -> None:
+    def __init__(self, url: str | Sequence[str], pool: str = POOL) -> None:
         self.bus = Bus(url, name="reader")
         self.events: list[Event] = []
         self.replica = Replica(self.bus, Subjects(), pool, self.events.append)
@@ -77,7 +77,7 @@ class Reader:
 R = TypeVar("R", bound=Reader)
 
 
-def reader(url: str) -> AbstractAsyncContextManager[Reader]:
+def reader(url: str | Sequence[str]) -> AbstractAsyncContextManager[Reader]:
     """A reader of the default pool."""
     return started(Reader(url))
 

@@ -105,14 +105,7 @@ class Api:
         return await self._send("PATCH", path, document, params=params, content=_APPLY)
 
     async def patch(
-        self,
-        version: str,
-        kind: str,
-        name: str,
-        patch: Any,
-        namespace: str = "default",
-        *,
-        subresource: str = "",
+        self, version: str, kind: str, name: str, patch: Any, namespace: str = "default", *, subresource: str = ""
     ) -> Object:
         """Merge into it."""
         path = (await self.kind(version, kind)).path(namespace, name, subresource)
@@ -122,11 +115,10 @@ class Api:
         place = await self.kind(version, kind)
         return await self._send("GET", place.path(namespace, name))
 
-    async def list(self, version: str, kind: str, namespace: str = "default", *, selector: str = "") -> Object:
+    async def list(self, version: str, kind: str, namespace: str = "default") -> Object:
         """The whole list; of all namespaces where `namespace` is empty."""
         place = await self.kind(version, kind)
-        params = {"labelSelector": selector} if selector else None
-        return await self._send("GET", place.path(namespace), params=params)
+        return await self._send("GET", place.path(namespace))
 
     async def delete(
         self, version: str, kind: str, name: str, namespace: str = "default", *, grace_period: int | None = None
@@ -149,9 +141,9 @@ class Api:
             raise ApiError(f"{version} {kind}", 404, "NotFound", "the server has no such kind")
         return self._kinds[version, kind]
 
-    async def create_namespace(self, prefix: str = "test") -> str:
+    async def create_namespace(self) -> str:
         """A new one with a name of its own."""
-        made = await self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": f"{prefix}-"}})
+        made = await self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "test-"}})
         name: str = made["metadata"]["name"]
         return name
 

@@ -60,13 +60,7 @@ class ApiServer:
     `flags` are added to kube-apiserver's own. What both log is in `kube-apiserver.log` and `etcd.log` of the directory.
     """
 
-    def __init__(
-        self,
-        peers: Peers,
-        directory: Path,
-        *,
-        flags: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, peers: Peers, directory: Path, *, flags: Sequence[str] = ()) -> None:
         self.directory = directory
         self._ports = Ports()
         self.port = self._ports.take("kube-apiserver")

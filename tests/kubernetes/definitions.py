@@ -190,101 +190,43 @@ def kinds(found: tuple[Definition, ...]) -> Mapping[str, Definition]:
 
 
 # Of kinds that deploy/kubernetes uses, its fields alone.
-_POLICY = fields("group kind name", group=text(shortest=0), kind=text(63), name=text())
-_UNIT = "(([0-9]+){})?"
-GATEWAYS = (
-    definition(
-        "networking.istio.io",
-        "v1",
-        "DestinationRule",
-        fields(
-            "host",
-            host=STRING,
-            trafficPolicy=fields(
-                tls=fields(
-                    mode=word("DISABLE", "SIMPLE", "MUTUAL", "ISTIO_MUTUAL"),
-                    insecureSkipVerify={"type": "boolean", "nullable": True},
-                )
-            ),
-        ),
-    ),
-    definition(
-        GATEWAY,
-        "v1",
-        "Gateway",
-        fields(
-            "gatewayClassName listeners",
-            gatewayClassName=text(),
-            listeners=several(fields("name port protocol", name=text(), port=PORT, protocol=text(255)), 64, 1),
-        ),
-    ),
-    definition(
-        "networking.gke.io",
-        "v1",
-        "GCPBackendPolicy",
-        fields(
-            "targetRef",
-            targetRef=_POLICY,
-            default=fields(timeoutSec={"type": "integer", "minimum": 1, "maximum": 2147483647}),
-        ),
-    ),
-    definition(
-        "networking.gke.io",
-        "v1",
-        "HealthCheckPolicy",
-        fields(
-            "targetRef",
-            targetRef=_POLICY,
-            default=fields(
-                config=fields(
-                    "type",
-                    type=word("TCP", "HTTP", "HTTPS", "HTTP2", "GRPC"),
-                    httpHealthCheck=fields(port=PORT, requestPath=text(2048, 0)),
-                )
-            ),
-        ),
-    ),
-    definition(
-        GATEWAY,
-        "v1",
-        "HTTPRoute",
-        fields(
-            parentRefs=several(reference(GATEWAY, "Gateway"), 32),
-            rules=several(
-                fields(
-                    matches=several(
-                        fields(
-                            path=fields(
-                                type=word("Exact", "PathPrefix", "RegularExpression", default="PathPrefix"),
-                                value={**text(1024, 0), "default": "/"},
-                            )
-                        )
-                    ),
-                    backendRefs=several(reference("", "Service"), 16),
-                    timeouts=fields(request={**STRING, "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}),
-                ),
-                16,
-            ),
-        ),
-    ),
-    definition(
-        "monitoring.coreos.com",
-        "v1",
-        "ServiceMonitor",
-        fields(
-            "endpoints selector",
-            selector=fields(matchLabels=mapping()),
-            podTargetLabels=several(STRING),
-            endpoints=several(
-                fields(
-                    port=STRING,
-                    path=STRING,
-                    interval={
-                        **STRING,
-                        "pattern": f"^(0|{''.join(map(_UNIT.format, ('y', 'w', 'd', 'h', 'm', 's', 'ms')))})$",
-                    },
-                )
-            ),
-        ),
-    ),
+_TLS = fields(
+    mode=word("DISABLE", "SIMPLE", "MUTUAL", "ISTIO_MUTUAL"), insecureSkipVerify={"type": "boolean", "nullable": True}
 )
+_LISTENER = fields("name port protocol", name=text(), port=PORT, protocol=text(255))
+_TARGET = fields("group kind name", group=text(shortest=0), kind=text(63), name=text())
+_SECONDS: Schema = {"type": "integer", "minimum": 1, "maximum": 2147483647}
+_CHECK = fields(
+    "type",
+    type=word("TCP", "HTTP", "HTTPS", "HTTP2", "GRPC"),
+    httpHealthCheck=fields(port=PORT, requestPath=text(2048, 0)),
+)
+_PATH = fields(
+    type=word("Exact", "PathPrefix", "RegularExpression", default="PathPrefix"),
+    value={**text(1024, 0), "default": "/"},
+)
+_RULE = fields(
+    matches=several(fields(path=_PATH)),
+    backendRefs=several(reference("", "Service"), 16),
+    timeouts=fields(request={**STRING, "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}),
+)
+_INTERVAL = "".join(f"(([0-9]+){unit})?" for unit in ("y", "w", "d", "h", "m", "s", "ms"))
+_ENDPOINT = fields(port=STRING, path=STRING, interval={**STRING, "pattern": f"^(0|{_INTERVAL})$"})
+_SPECS: dict[tuple[str, str], Schema] = {
+    ("networking.istio.io", "DestinationRule"): fields("host", host=STRING, trafficPolicy=fields(tls=_TLS)),
+    (GATEWAY, "Gateway"): fields(
+        "gatewayClassName listeners", gatewayClassName=text(), listeners=several(_LISTENER, 64, 1)
+    ),
+    (GATEWAY, "HTTPRoute"): fields(parentRefs=several(reference(GATEWAY, "Gateway"), 32), rules=several(_RULE, 16)),
+    ("networking.gke.io", "GCPBackendPolicy"): fields(
+        "targetRef", targetRef=_TARGET, default=fields(timeoutSec=_SECONDS)
+    ),
+    ("networking.gke.io", "HealthCheckPolicy"): fields("targetRef", targetRef=_TARGET, default=fields(config=_CHECK)),
+    ("monitoring.coreos.com", "ServiceMonitor"): fields(
+        "endpoints selector",
+        selector=fields(matchLabels=mapping()),
+        podTargetLabels=several(STRING),
+        endpoints=several(_ENDPOINT),
+    ),
+}
+GATEWAYS = tuple(definition(group, "v1", kind, spec) for (group, kind), spec in _SPECS.items())

@@ -19,12 +19,7 @@ class Pods:
         self.namespace = namespace
         self._api = api
 
-    async def create(
-        self,
-        name: str,
-        *ips: str,
-        labels: Mapping[str, str] | None = None,
-    ) -> Object:
+    async def create(self, name: str, *ips: str, labels: Mapping[str, str] | None = None) -> Object:
         """A pod, and its status where addresses are given; without, it is as just scheduled: pending, no address."""
         made = await self._api.create(
             {

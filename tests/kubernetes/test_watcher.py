@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from shared.config.problems import Invalid
-from shared.model import Endpoint, Model, ModelRewrite, Objective
-from tests.kubernetes.said import MODEL, OBJECTIVE, referring
-from tests.kubernetes.watching import LABELS, Site, pool_document
+from shared.model import Endpoint, Pool
+from tests.kubernetes.watching import LABELS, POOL, Site, pool_document
 from tests.protocol.watcher.harness import replace
 from tests.waiting import eventually
 
@@ -42,34 +41,6 @@ async def test_a_ready_pod_that_is_selected_is_an_endpoint_until_it_ends(site: S
         await seen.sees()
 
 
-async def test_objectives_rewrites_and_models_of_the_pool_are_told_and_others_are_not(site: Site) -> None:
-    llmd = ("llm-d.ai/v1alpha2", "InferenceModelRewrite")
-    await site.create(
-        pool_document(),
-        referring(OBJECTIVE, "premium", priority=10),
-        referring(OBJECTIVE, "elsewhere", "another", priority=1),
-        referring(llmd, "rollout", rules=[{"targets": [{"modelRewrite": "base-v2", "weight": 1}]}]),
-        referring(MODEL, "chat", modelName="chat", criticality="Critical"),
-    )
-    async with site.watching() as service, site.reading() as seen:
-        await eventually(lambda: seen.replica.synced and len(seen.replica.facts()) == 4, "four facts")
-        [objective], [rewrite], [model] = (
-            list(seen.facts(kind).values()) for kind in ("objective", "rewrite", "model")
-        )
-        assert objective == Objective(name="premium", priority=10)
-        assert isinstance(rewrite, ModelRewrite)
-        assert (rewrite.name, rewrite.rules[0].targets[0].model) == ("rollout", "base-v2")
-        assert rewrite.created > 1.7e9
-        assert isinstance(model, Model)
-        assert model.model_name == "chat"
-        ours = service.state()["kubernetes"]["not_for_the_pools"]
-        assert "another" in ours[f"InferenceObjective {site.namespace}/elsewhere"]
-        await site.patch(OBJECTIVE, "premium", {"priority": -1})
-        await eventually(lambda: seen.facts("objective") == {"premium": Objective(name="premium", priority=-1)}, "-1")
-        await site.delete(llmd, "rollout")
-        await eventually(lambda: not seen.facts("rewrite"), "no rewrite")
-
-
 async def test_the_configuration_of_a_file_is_followed_beside_the_cluster(site: Site) -> None:
     await site.serve("a")
     file = site.directory / "config.yaml"
@@ -90,3 +61,13 @@ async def test_a_configuration_file_that_is_bad_at_the_start_ends_the_process(si
     with pytest.raises(Invalid, match=r"config\.yaml"):
         async with site.watching(config_file=str(file)):
             pass
+
+
+async def test_the_defaults_that_the_server_fills_in_are_read(site: Site) -> None:
+    reference = {"name": "picker", "port": {"number": 9002}}
+    made = await site.create(pool_document(endpointPickerRef=reference))
+    assert (made["spec"]["appProtocol"], made["spec"]["endpointPickerRef"]["kind"]) == ("http", "Service")
+    async with site.watching(), site.reading() as seen:
+        await seen.sees()
+        pool = Pool(name=POOL, namespace=site.namespace, selector=LABELS, target_ports=(8000,), app_protocol="http")
+        assert seen.facts("pool") == {"": pool}

@@ -109,14 +109,3 @@ class Site:
     def reading(self, pool: str = POOL, namespace: str = "") -> AbstractAsyncContextManager[PoolReader]:
         """A reader of a pool."""
         return started(PoolReader(self.nats.url, namespace or self.namespace, pool))
-
-
-async def serving_pods(admin: Api, namespace: str, selector: str, port: int) -> dict[str, str]:
-    """By endpoint: addresses of the pods that serve, as the API lists them."""
-    found = {}
-    for pod in (await admin.list("v1", "Pod", namespace, selector=selector))["items"]:
-        metadata, status = pod["metadata"], pod["status"]
-        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
-        if ready and "deletionTimestamp" not in metadata:
-            found[f"{metadata['name']}-rank-0"] = f"{status['podIP']}:{port}"
-    return found

@@ -156,54 +156,35 @@ def test_a_longer_drain_is_a_longer_grace(renderer: Renderer) -> None:
     assert "lifecycle" not in container(picker)
 
 
-def test_without_an_autoscaler_the_replicas_are_said(renderer: Renderer) -> None:
-    values = {"autoscaling": {"enabled": False}, "replicas": 5}
-    objects = renderer.chart({"picker": values, "collector": values})
-    assert not [key for key in objects if key[0] == "HorizontalPodAutoscaler"]
-    for tier in ("picker", "collector"):
-        assert objects["Deployment", f"pointsman-{tier}"]["spec"]["replicas"] == 5
-
-
-def test_flags_and_variables_of_ones_own_come_last(renderer: Renderer) -> None:
-    own = {"extraArgs": ["--log-level=debug"], "extraEnv": [{"name": "A", "value": "b"}]}
-    objects = renderer.chart({"watcher": own, "collector": own, "picker": own})
-    for tier in ("watcher", "collector", "picker"):
-        assert arguments(objects, tier)[-1] == "--log-level=debug"
-        assert container(objects["Deployment", f"pointsman-{tier}"])["env"][-1] == {"name": "A", "value": "b"}
-
-
-def test_every_pod_goes_where_it_is_told(renderer: Renderer) -> None:
+def test_every_pod_is_made_as_it_is_told(renderer: Renderer) -> None:
     where = {
         "priorityClassName": "high",
         "nodeSelector": {"pool": "cpu"},
         "tolerations": [{"key": "cpu", "operator": "Exists"}],
         "imagePullSecrets": [{"name": "registry"}],
     }
-    for one in workloads(renderer.chart({**where, "podAnnotations": {"a": "b"}})):
+    own: dict[str, Any] = {"extraArgs": ["--log-level=debug"], "extraEnv": [{"name": "A", "value": "b"}]}
+    scaled = {**own, "autoscaling": {"enabled": False}, "replicas": 5}
+    image = {"repository": "registry.example/pointsman", "tag": "1.2.3"}
+    tiers = {"watcher": own, "collector": scaled, "picker": scaled}
+    objects = renderer.chart({**where, **tiers, "image": image, "podAnnotations": {"a": "b"}})
+    for one in workloads(objects):
         pod = one["spec"]["template"]
         assert {key: pod["spec"].get(key) for key in where} == where
         assert pod["metadata"]["annotations"]["a"] == "b"
-
-
-def test_the_image_can_be_elsewhere(renderer: Renderer) -> None:
-    objects = renderer.chart({"image": {"repository": "registry.example/pointsman", "tag": "1.2.3"}})
-    images = {container(one)["image"] for one in workloads(objects) if one["kind"] == "Deployment"}
-    assert images == {"registry.example/pointsman:1.2.3"}
+    for tier in tiers:
+        deployment = objects["Deployment", f"pointsman-{tier}"]
+        command = container(deployment)
+        assert command["image"] == "registry.example/pointsman:1.2.3"
+        assert (command["args"][-1], command["env"][-1]) == ("--log-level=debug", {"name": "A", "value": "b"}), "last"
+        assert deployment["spec"]["replicas"] == (2 if tier == "watcher" else 5)
+    assert not [key for key in objects if key[0] == "HorizontalPodAutoscaler"]
 
 
 def test_a_pool_of_ones_own_stays_ones_own(renderer: Renderer, chart: Objects) -> None:
     objects = renderer.chart({"pool": {"create": False, "name": "mine"}})
     assert chart.keys() - objects.keys() == {("InferencePool", "model-servers")}
     assert told(objects).pool_name == "mine"
-
-
-def test_nats_can_ask_for_a_password(renderer: Renderer) -> None:
-    objects = renderer.chart({"nats": {"authSecret": "login"}})
-    names = {one["name"] for one in container(objects["StatefulSet", "pointsman-nats"])["env"]}
-    text = objects["ConfigMap", "pointsman-nats"]["data"]["nats.conf"]
-    for variable in ("NATS_USER", "NATS_PASSWORD"):
-        assert variable in names
-        assert f"${variable}" in text
 
 
 def test_another_configuration_of_nats_makes_new_pods(renderer: Renderer) -> None:

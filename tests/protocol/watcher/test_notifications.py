@@ -156,25 +156,12 @@ async def test_a_configuration_that_comes_later_has_the_objects_read(nats: NatsS
         replace(files / "config.yaml", CONFIG)
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
         await eventually(lambda: attributes(seen, "b").get("Topology") == Topology(zone="zone-n2"), "the topology")
+        assert seen.view.columns.objects(TOPOLOGY).at.tolist() == [ALWAYS, ALWAYS], "it is never old"
+        replace(files / "endpoints.yaml", endpoints(a="n1", b="n1"))
+        await eventually(lambda: attributes(seen, "b").get("Topology") == Topology(zone="zone-n1"), "the change")
         replace(files / "config.yaml", PLAIN)
         await eventually(lambda: "Topology" not in attributes(seen, "b"), "the topology goes with its extractor")
         await eventually(lambda: len(service.state()["ignored"]) == 1, "nobody wants the nodes")
-
-
-async def test_a_pickers_topology_follows_labels_and_is_never_old(nats: NatsServer, files: Path) -> None:
-    async with watcher(nats.url, endpoints_file=str(files)), serving(picker(nats.url)) as seen:
-        await eventually(lambda: attributes(seen, "a").get("Topology") == Topology(zone="zone-n1"), "the topology")
-        assert seen.view.columns.objects(TOPOLOGY).at.tolist() == [ALWAYS, ALWAYS]
-        replace(files / "endpoints.yaml", endpoints(a="n2", b="n2", c="n1"))
-        await eventually(lambda: attributes(seen, "a").get("Topology") == Topology(zone="zone-n2"), "the change")
-        await eventually(lambda: attributes(seen, "c").get("Topology") == Topology(zone="zone-n1"), "the new one")
-        replace(files / "endpoints.yaml", endpoints(c="n1"))
-        await eventually(lambda: len(seen.view.layout) == 1, "one endpoint")
-        assert attributes(seen, "c")["Topology"] == Topology(zone="zone-n1")
-        value = seen.registry.get_sample_value
-        labels = {"source": "endpoint-notification-source", "event": "deleted"}
-        assert value("pointsman_datalayer_events_total", labels) == 2
-        assert value("pointsman_plugin_failures_total", {"plugin": "topology-extractor"}) == 0
 
 
 async def test_a_standby_sends_nothing_and_takes_over_from_a_leader_that_stands_still_for_good(

@@ -240,6 +240,7 @@ async def test_files_are_read_again_for_objects_that_somebody_wants_to_hear_of(t
     (tmp_path / "a.yaml").write_text("endpoints: []\n")
     (tmp_path / "b.yaml").write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")
     files = source(tmp_path)
+    assert files.confirmed(7.0) == 7.0
     assert [one.documents.objects for one in await files.load() if isinstance(one, Reset)] == [(), ()]
     assert files.want({NODE: None})
     events = [one for one in await files.load() if isinstance(one, Reset)]
@@ -258,9 +259,3 @@ async def test_a_file_that_has_gone_before_it_is_read_again_is_removed_all_the_s
     files.want({NODE: None})
     (tmp_path / "b.yaml").unlink()
     assert said(await files.load()) == [("a.yaml", ""), ("b.yaml", "removed")]
-
-
-async def test_before_anything_was_read_nothing_is_to_be_read_again(path: Path) -> None:
-    files = source(path)
-    assert not files.want({NODE: None})
-    assert files.confirmed(7.0) == 7.0

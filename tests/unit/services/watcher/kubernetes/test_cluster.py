@@ -54,15 +54,8 @@ class Api(FakeApi):
         found = [one for one in self.served if path.endswith(f"/{one.group}/{one.version}" if one.group else "/v1")]
         if not found:
             raise NotFound(f"get {path}", 404, "NotFound")
-        told = [
-            {
-                "name": resource_of(one).plural,
-                "kind": one.kind,
-                "namespaced": self.namespaced,
-                "verbs": ["list", "watch"],
-            }
-            for one in found
-        ]
+        common = {"namespaced": self.namespaced, "verbs": ["list", "watch"]}
+        told = [{"name": resource_of(one).plural, "kind": one.kind, **common} for one in found]
         return Document({"resources": told}, "application/json", "")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -309,16 +310,9 @@ async def test_an_optional_kind_that_cannot_be_read_is_not_waited_for() -> None:
     assert await peer.waits()
     peer.feeds.say(peer.pods(), pod("a"))
     assert await peer.waits(), "it may come"
-    models.watch = cast(Any, _Refused())
-    assert len(endpoints((await peer.loaded())[PODS])) == 1
-
-
-class _Refused:
-    """A watch that is refused."""
-
-    listed = False
-
     problem = Problem(Kind.FORBIDDEN, "not allowed to list inferencemodels", 0.0)
+    models.watch = cast(Any, SimpleNamespace(listed=False, problem=problem))
+    assert len(endpoints((await peer.loaded())[PODS])) == 1
 
 
 async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -> None:
@@ -431,14 +425,8 @@ async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted(
 async def test_what_holds_was_confirmed_when_the_oldest_of_what_is_required_was() -> None:
     peer = await served()
     assert peer.source.confirmed(1000.0) == 1000.0
-
-    class Away:
-        listed = True
-        in_touch = False
-        confirmed_at = 400.0
-        problem = None
-
-    peer.pods().watch = cast(Any, Away())
+    away = SimpleNamespace(listed=True, in_touch=False, confirmed_at=400.0, problem=None)
+    peer.pods().watch = cast(Any, away)
     assert peer.source.confirmed(1000.0) == 400.0
     assert Peer().source.confirmed(1000.0) == float("-inf")
 

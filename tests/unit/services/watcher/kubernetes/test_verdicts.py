@@ -36,39 +36,38 @@ IN_FORCE = Condition(True, "Accepted", "in force for InferencePool default/llama
 NOT_THERE = "spec.poolRef.name: there is no InferencePool 'nowhere' in namespace default"
 
 
-@pytest.mark.parametrize(
-    ("seen", "condition", "finding"),
-    [
-        (view(objective("it")), IN_FORCE, None),
-        (view(objective("it"), pools=set()), "PoolNotFound", "PoolNotFound"),
-        (view(objective("it", pool="other"), pools={"llama", "other"}), None, None),
-        (view(objective("it", pool="nowhere")), None, f"PoolNotFound {NOT_THERE}"),
-        (view(objective("it", pool="nowhere", **GONE)), None, None),
-        (view(objective("it", priority="high", **GONE)), None, None),
-        (view(pool("it", port=0), name="it"), None, "ResourceRefused spec.targetPorts[0].number: 0 is below 1"),
-        (view(pool("it", x="1"), name="it", selected={}), None, "NoEndpoints spec.selector: no pod of namespace"),
-        (
-            view(pool("it", x="1"), name="it", selected={}, slices_of="s"),
-            None,
-            "NoEndpoints there is no EndpointSlice of Service",
-        ),
-        (view(pool("it", x="1"), name="it", selected=None), None, None),
-        (view(pool("it", created=LATER, x="1"), pool("b", x="1"), name="it", slices_of="s"), None, None),
-    ],
-    ids=[
-        "in force",
-        "its pool isn't there",
-        "for another pool that is there",
-        "for one that isn't",
-        "being deleted, for one that isn't",
-        "being deleted, and bad",
-        "a refused pool",
-        "a selector without pods",
-        "a selector without slices",
-        "it isn't known what is selected",
-        "slices are no pods that could be claimed",
-    ],
-)
+VERDICTS: dict[str, tuple[PoolView, Condition | str | None, str | None]] = {
+    "in force": (view(objective("it")), IN_FORCE, None),
+    "its pool isn't there": (view(objective("it"), pools=set()), "PoolNotFound", "PoolNotFound"),
+    "for another pool that is there": (view(objective("it", pool="other"), pools={"llama", "other"}), None, None),
+    "for one that isn't": (view(objective("it", pool="nowhere")), None, f"PoolNotFound {NOT_THERE}"),
+    "being deleted, for one that isn't": (view(objective("it", pool="nowhere", **GONE)), None, None),
+    "being deleted, and bad": (view(objective("it", priority="high", **GONE)), None, None),
+    "a refused pool": (
+        view(pool("it", port=0), name="it"),
+        None,
+        "ResourceRefused spec.targetPorts[0].number: 0 is below 1",
+    ),
+    "a selector without pods": (
+        view(pool("it", x="1"), name="it", selected={}),
+        None,
+        "NoEndpoints spec.selector: no pod of namespace",
+    ),
+    "a selector without slices": (
+        view(pool("it", x="1"), name="it", selected={}, slices_of="s"),
+        None,
+        "NoEndpoints there is no EndpointSlice of Service",
+    ),
+    "it isn't known what is selected": (view(pool("it", x="1"), name="it", selected=None), None, None),
+    "slices are no pods that could be claimed": (
+        view(pool("it", created=LATER, x="1"), pool("b", x="1"), name="it", slices_of="s"),
+        None,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "condition", "finding"), VERDICTS.values(), ids=VERDICTS)
 def test_a_resource_has_a_condition_and_what_is_wrong_with_it_is_found(
     seen: PoolView, condition: Condition | str | None, finding: str | None
 ) -> None:

@@ -256,17 +256,6 @@ async def test_a_watch_that_went_wrong_once_it_had_begun_is_trusted_again_when_i
         assert (peer.watch.problem, peer.watch.consecutive_failures) == (None, 0)
 
 
-async def test_one_short_watch_is_nothing() -> None:
-    """An API server that is restarted just after a watch has begun."""
-    peer = Peer()
-    async with peer.followed() as reader:
-        peer.api.end()
-        await peer.api.idle()
-        peer.cluster.put("c")
-    assert reader.reports == ["listed a b", "changed c"]
-    assert peer.time.sleeps == []
-
-
 async def test_a_watch_of_full_length_without_an_event_is_a_success() -> None:
     peer = Peer()
     peer.api.list_failures.extend(ConnectionFailed("refused") for _ in range(3))

@@ -62,21 +62,15 @@ spec: {selector: {app: vllm}, extensionRef: {name: picker, targetPortNumber: 800
 """
 
 
+OUR_POOL = Pool(
+    name="llama",
+    selector={"app": "vllm"},
+    target_ports=(8000, 8001),
+    app_protocol="kubernetes.io/h2c",
+    failure_mode=FailureMode.FAIL_OPEN,
+)
 FORMER_POOLS = (POOL_V1ALPHA2, POOL_V1ALPHA1)
 EXPERIMENTAL = "inference.networking.x-k8s.io"
-
-
-def test_a_pool_of_version_v1() -> None:
-    assert read(POOL_V1).resources == (
-        Pool(
-            name="llama",
-            namespace="default",
-            selector={"app": "vllm"},
-            target_ports=(8000, 8001),
-            app_protocol="kubernetes.io/h2c",
-            failure_mode=FailureMode.FAIL_OPEN,
-        ),
-    )
 
 
 def objective(spec: str, metadata: str = "{name: batch}") -> str:
@@ -180,6 +174,7 @@ def test_what_is_for_somebody_else_is_left_out_with_a_reason(text: str, reason: 
     [
         (objective("{poolRef: {name: mistral}}"), None, Objective(name="batch")),
         (objective("{poolRef: {name: llama}}"), PoolId("models", "llama"), Objective(name="batch", priority=0)),
+        (POOL_V1, OURS, OUR_POOL),
         *((one, OURS, Pool(name="llama", selector={"app": "vllm"}, target_ports=(8000,))) for one in FORMER_POOLS),
         *(
             (
@@ -190,7 +185,7 @@ def test_what_is_for_somebody_else_is_left_out_with_a_reason(text: str, reason: 
             for group in (EXPERIMENTAL, "inference.networking.k8s.io", "llm-d.ai")
         ),
     ],
-    ids=["of every pool", "of the pool's namespace", "alpha 2", "alpha 1", "experimental", "stable", "llm-d"],
+    ids=["of every pool", "of the pool's namespace", "v1", "alpha 2", "alpha 1", "experimental", "stable", "llm-d"],
 )
 def test_a_resource_is_read(text: str, pool: PoolId | None, expected: Objective | Pool) -> None:
     assert read(text, pool).resources == (expected,)

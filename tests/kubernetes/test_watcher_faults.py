@@ -27,11 +27,6 @@ def trouble(service: WatcherService) -> str:
     return str(service.readiness.notes().get("kubernetes", ""))
 
 
-def problems(service: WatcherService) -> str:
-    """What is wrong with any of the watches."""
-    return "\n".join(one["problem"] or "" for one in service.state()["kubernetes"]["feeds"])
-
-
 @on_victim
 async def test_a_killed_api_server_takes_nothing_away_and_changes_after_its_restart_are_seen(
     victims_site: Site,
@@ -119,8 +114,10 @@ async def test_rights_that_are_taken_away_leave_the_last_set_and_the_reason_name
         await seen.sees("a-rank-0")
         await site.delete(binding, "watcher")
         await eventually(lambda: "forbidden" in trouble(service), "the refusal")
+        words = re.compile(r'cannot (watch|list) resource "pods"')
         await eventually(
-            lambda: bool(re.search(r'cannot (watch|list) resource "pods"', problems(service))), "the words"
+            lambda: any(words.search(one["problem"] or "") for one in service.state()["kubernetes"]["feeds"]),
+            "the words",
         )
         await site.pods.report("a", ready=False)
         await asyncio.sleep(A_WHILE)

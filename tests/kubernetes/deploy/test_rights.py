@@ -159,12 +159,9 @@ async def test_of_a_watcher_with_pools_in_another_namespace(renderer: Renderer, 
 async def bind(admin: Api, objects: Objects, namespace: str, account_of: str) -> None:
     """The chart's Role and RoleBinding for another namespace, in that one, for the account of this one."""
     name = f"{NAMESPACE}-{ACCOUNT}"
-    for kind in ("Role", "RoleBinding"):
-        document = {**objects[kind, name], "metadata": {"name": name}}
-        if kind == "RoleBinding":
-            (subject,) = document["subjects"]
-            document["subjects"] = [{**subject, "namespace": account_of}]
-        await admin.create(document, namespace)
+    (subject,) = objects["RoleBinding", name]["subjects"]
+    for kind, more in (("Role", {}), ("RoleBinding", {"subjects": [{**subject, "namespace": account_of}]})):
+        await admin.create({**objects[kind, name], "metadata": {"name": name}, **more}, namespace)
 
 
 @pytest.mark.parametrize("group_and_resource", REQUIRED, ids=" ".join)

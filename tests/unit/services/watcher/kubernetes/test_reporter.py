@@ -46,24 +46,16 @@ class FakeApi:
         self.version = 1000
 
     async def apply(
-        self,
-        resource: Resource,
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        namespace: str = "",
-        field_manager: str,
-        force: bool = False,
-        subresource: str = "",
+        self, resource: Resource, name: str, body: Mapping[str, Any], *, namespace: str = "", **how: Any
     ) -> JsonObject:
-        assert (field_manager, force, subresource) == ("pointsman-watcher", False, "status")
+        assert how == {"field_manager": "pointsman-watcher", "subresource": "status"}
         if namespace in self.refused or name in self.denied:
             raise FORBIDDEN
         self._try()
         self.conditions.append(dict(body))
         self.version += 1
         metadata = {**body["metadata"], "generation": 1, "resourceVersion": str(self.version)}
-        fields = {"manager": field_manager, "subresource": "status"}
+        fields = {"manager": how["field_manager"], "subresource": "status"}
         return {**body, "metadata": {**metadata, "managedFields": [fields]}}
 
     async def create(self, resource: Resource, body: Mapping[str, Any], namespace: str = "") -> JsonObject:

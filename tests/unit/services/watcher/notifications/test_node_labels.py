@@ -31,16 +31,9 @@ def extractor(*attributes: dict[str, Any], name: str = "node-labels-extractor") 
 
 def node(name: str, labels: dict[str, str] | None = None) -> KubernetesObject:
     """A node as `kubectl get node -o yaml` prints one, shortened."""
-    content = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "uid": "5d1f", "resourceVersion": "41", "labels": labels},
-        "spec": {"providerID": "aws:///eu-1a/i-0a"},
-        "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "8"}},
-    }
-    if labels is None:
-        del content["metadata"]["labels"]  # type: ignore[attr-defined]
-    return KubernetesObject(NODE, name, content)
+    metadata = {"name": name, "uid": "5d1f", "resourceVersion": "41", **({} if labels is None else {"labels": labels})}
+    status = {"allocatable": {"cpu": "8", "nvidia.com/gpu": "8"}}
+    return KubernetesObject(NODE, name, {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status})
 
 
 def on(one: NodeLabelsExtractor, name: str, labels: dict[str, str] | None, change: Change = Change.UPDATED) -> bool:

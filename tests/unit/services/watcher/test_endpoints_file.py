@@ -197,21 +197,3 @@ def test_no_data_whatever_ends_in_an_exception(data: object) -> None:
     problems = Problems()
     documents = read_documents(json.dumps(data), "any", problems)
     assert problems.errors or documents.endpoints is not None or documents.ignored
-
-
-names = st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True)
-
-
-@settings(max_examples=40)
-@given(
-    st.lists(st.tuples(names, st.ip_addresses(), st.integers(1, 65535)), max_size=8, unique_by=lambda entry: entry[0])
-)
-def test_what_is_written_is_what_is_read(entries: list[tuple[str, object, int]]) -> None:
-    written = [{"name": name, "address": str(ip), "port": port} for name, ip, port in entries]
-    problems = Problems()
-    documents = read_documents(json.dumps({"endpoints": written}), "", problems)
-    refused = len(problems.errors)  # unspecified and multicast addresses
-    assert documents.endpoints is not None
-    assert len(documents.endpoints) + refused == len(entries)
-    for endpoint in documents.endpoints:
-        assert {"name": endpoint.name, "address": endpoint.address, "port": endpoint.port} in written

@@ -100,11 +100,11 @@ def test_only_our_own_condition_of_an_earlier_generation_is_taken_back(
 
 
 def test_of_managed_fields_only_whether_some_are_ours_is_kept() -> None:
-    other = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {}}}
+    other = {"manager": "kubectl", "subresource": "status", "operation": "Update", "fieldsV1": {"f:status": {}}}
     resource = resource_of("InferenceObjective")
     mine = arrive(copy.deepcopy(objective(managedFields=[other, *OURS])), resource)
     assert mine["metadata"]["managedFields"] == [{"manager": FIELD_MANAGER, "subresource": "status"}]
-    theirs = arrive(copy.deepcopy(objective(managedFields=[other])), resource)
+    theirs = arrive(copy.deepcopy(objective(managedFields=[other, {"manager": FIELD_MANAGER}])), resource)
     assert "managedFields" not in theirs["metadata"]
 
 

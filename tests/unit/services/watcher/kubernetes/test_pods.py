@@ -101,7 +101,7 @@ LLMD, STABLE = "llm-d.ai/active-ports", "inference.networking.k8s.io/active-port
         ({STABLE: "8002"}, [(8002, 2)]),
         ({STABLE: "8001", LLMD: "8002"}, [(8002, 2)]),
         ({LLMD: ""}, []),
-        ({LLMD: " 8000 ,http,-1,80.5,٣,100000," + "9" * 5000}, [(8000, 0)]),
+        ({LLMD: " 8000 ,http,-1,80.5,٨٠٠١,100000," + "9" * 5000}, [(8000, 0)]),
     ],
 )
 def test_each_target_port_that_the_annotation_names_is_a_rank(

@@ -239,7 +239,7 @@ async def test_a_refused_resource_is_an_event_at_once_and_once(refused: bool) ->
     world = World(view(objective(priority="high")), kubernetes_conditions_per_minute=0)
     world.api.failure = INVALID if refused else None
     for _ in range(5):
-        await world.look(after=1.0)
+        await world.look(after=60.0)
     assert world.api.tries == 1
     if refused:
         return

@@ -60,7 +60,7 @@ VERDICTS: dict[str, tuple[PoolView, Condition | str | None, str | None]] = {
     ),
     "it isn't known what is selected": (view(pool("it", x="1"), name="it", selected=None), None, None),
     "slices are no pods that could be claimed": (
-        view(pool("it", created=LATER, x="1"), pool("b", x="1"), name="it", slices_of="s"),
+        view(pool("it", created=LATER, x="1"), pool("b", x="1"), name="it", selected=pods("a", x="1"), slices_of="s"),
         None,
         None,
     ),

@@ -440,11 +440,12 @@ async def test_a_list_confirms_the_moment_of_asking() -> None:
 async def test_watches_are_asked_for_times_that_differ() -> None:
     """So that watches that began together don't all end together."""
     peer = Peer()
-    async with peer.followed():
+    async with peer.followed() as reader:
         for _ in range(20):
             peer.time.now += 300
             peer.api.end()
             await peer.api.idle()
+    assert reader.reports == ["listed a b"]
     assert all(240 <= timeout <= 360 for timeout in peer.api.timeouts)
     assert len(set(peer.api.timeouts)) == len(peer.api.timeouts)
 

@@ -88,12 +88,6 @@ class Cluster:
         self.compacted = self.version
         self._pages_valid_from = self.version + 1
 
-    def restore(self, version: int) -> None:
-        """Everything is as it was at that version, and what came later never was: a backup was restored."""
-        self._changes = [change for change in self._changes if change[0] <= version]
-        self.states = {at: state for at, state in self.states.items() if at <= version}
-        self.version = version
-
     def skip(self, versions: int = 1) -> None:
         """Other resources change."""
         for _ in range(versions):

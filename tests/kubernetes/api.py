@@ -1,7 +1,7 @@
 """A client of the Kubernetes API for tests: whatever a test wants to do to a cluster, by documents.
 
-Where a kind is found is asked of the server, so a document's `apiVersion` and `kind` are enough. Documents are judged
-strictly: a field that a kind doesn't have is an error of the test, unless it says that this is what it wants.
+Where a kind is found is asked of the server. Documents are judged strictly: a field that a kind doesn't have is an
+error of the test.
 """
 
 import json
@@ -10,27 +10,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import httpx
-import yaml
 from msgspec import Struct
 
 from tests.waiting import eventually
 
 Object = dict[str, Any]
-Document = str | Mapping[str, Any]
-"""YAML of one document, or what it says."""
-Patch = Literal["merge", "strategic-merge", "json", "apply"]
+Document = Mapping[str, Any]
 
 MANAGER = "tests"
 """Whose fields those are that tests apply."""
-_CONTENT = {
-    "merge": "application/merge-patch+json",
-    "strategic-merge": "application/strategic-merge-patch+json",
-    "json": "application/json-patch+json",
-    "apply": "application/apply-patch+yaml",
-}
+_MERGE, _APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
+_STRICT = {"fieldValidation": "Strict"}
 _TIMEOUT = 60.0
 
 
@@ -90,10 +83,9 @@ class Api:
 
     # ---- objects
 
-    async def create(self, document: Document, namespace: str = "", *, strict: bool = True) -> Object:
-        value = read(document)
-        kind, namespace, _ = await self._place(value, namespace)
-        return await self._send("POST", kind.path(namespace), value, params=_validation(strict))
+    async def create(self, document: Document, namespace: str = "") -> Object:
+        kind, namespace, _ = await self._place(document, namespace)
+        return await self._send("POST", kind.path(namespace), document, params=_STRICT)
 
     async def apply(
         self,
@@ -101,54 +93,32 @@ class Api:
         namespace: str = "",
         *,
         manager: str = MANAGER,
-        force: bool = True,
         dry_run: bool = False,
-        strict: bool = True,
         subresource: str = "",
     ) -> Object:
         """Server-side apply: make it if it isn't there, and own the fields that the document names."""
-        value = read(document)
-        kind, namespace, name = await self._place(value, namespace)
-        params = {**_validation(strict), "fieldManager": manager, "force": str(force).lower()}
+        kind, namespace, name = await self._place(document, namespace)
+        params = {**_STRICT, "fieldManager": manager, "force": "true"}
         if dry_run:
             params["dryRun"] = "All"
         path = kind.path(namespace, name, subresource)
-        return await self._send("PATCH", path, value, params=params, content=_CONTENT["apply"])
+        return await self._send("PATCH", path, document, params=params, content=_APPLY)
 
     async def patch(
-        self,
-        version: str,
-        kind: str,
-        name: str,
-        patch: Any,
-        namespace: str = "default",
-        *,
-        form: Patch = "merge",
-        subresource: str = "",
-        strict: bool = True,
+        self, version: str, kind: str, name: str, patch: Any, namespace: str = "default", *, subresource: str = ""
     ) -> Object:
-        place = await self.kind(version, kind)
-        path = place.path(namespace, name, subresource)
-        return await self._send("PATCH", path, patch, params=_validation(strict), content=_CONTENT[form])
-
-    async def patch_status(
-        self, version: str, kind: str, name: str, status: Mapping[str, Any], namespace: str = "default"
-    ) -> Object:
-        """Merge into its status."""
-        return await self.patch(version, kind, name, {"status": status}, namespace, subresource="status")
+        """Merge into it."""
+        path = (await self.kind(version, kind)).path(namespace, name, subresource)
+        return await self._send("PATCH", path, patch, params=_STRICT, content=_MERGE)
 
     async def get(self, version: str, kind: str, name: str, namespace: str = "default") -> Object:
         place = await self.kind(version, kind)
         return await self._send("GET", place.path(namespace, name))
 
-    async def list(
-        self, version: str, kind: str, namespace: str = "default", *, selector: str = "", **params: str
-    ) -> Object:
-        """The whole list, with `metadata.resourceVersion` and `items`; of all namespaces where `namespace` is empty."""
+    async def list(self, version: str, kind: str, namespace: str = "default") -> Object:
+        """The whole list; of all namespaces where `namespace` is empty."""
         place = await self.kind(version, kind)
-        if selector:
-            params["labelSelector"] = selector
-        return await self._send("GET", place.path(namespace), params=params)
+        return await self._send("GET", place.path(namespace))
 
     async def delete(
         self, version: str, kind: str, name: str, namespace: str = "default", *, grace_period: int | None = None
@@ -171,41 +141,38 @@ class Api:
             raise ApiError(f"{version} {kind}", 404, "NotFound", "the server has no such kind")
         return self._kinds[version, kind]
 
-    async def create_namespace(self, prefix: str = "test") -> str:
+    async def create_namespace(self) -> str:
         """A new one with a name of its own."""
-        made = await self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": f"{prefix}-"}})
+        made = await self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "test-"}})
         name: str = made["metadata"]["name"]
         return name
 
-    async def install(self, definitions: Sequence[Path]) -> None:
+    async def install(self, definitions: Sequence[Mapping[str, Any]]) -> None:
         """Install CustomResourceDefinitions and wait until the server serves their kinds."""
-        documents = [read(path.read_text()) for path in definitions]
-        for document in documents:
-            await self.apply(document)
-        for document in documents:
-            for version in (one["name"] for one in document["spec"]["versions"] if one["served"]):
-                await eventually(partial(self._served, document, version), "its kind is served", step=0.05)
+        for one in definitions:
+            await self.apply(one)
+        for one in definitions:
+            await eventually(partial(self._served, one), "its kind is served", step=0.05)
 
-    async def uninstall(self, definitions: Sequence[Path]) -> None:
+    async def uninstall(self, definitions: Sequence[Mapping[str, Any]]) -> None:
         """Remove CustomResourceDefinitions, and wait until they are gone with all that they define."""
-        for path in definitions:
-            await eventually(partial(self._removed, read(path.read_text())), f"{path.name} is gone", step=0.05)
+        for one in definitions:
+            await eventually(partial(self._removed, one), f"{one['metadata']['name']} is gone", step=0.05)
 
-    async def _removed(self, document: Mapping[str, Any]) -> bool:
-        kind, _, name = await self._place(document, "")
+    async def _removed(self, definition: Mapping[str, Any]) -> bool:
         try:
-            await self._send("DELETE", kind.path("", name), {})
+            await self.delete(definition["apiVersion"], definition["kind"], definition["metadata"]["name"])
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
             return error.status == 404
         return False
 
-    async def _served(self, definition: Mapping[str, Any], version: str) -> bool:
+    async def _served(self, definition: Mapping[str, Any]) -> bool:
         """Established is said a little before it is true: only a list that is answered shows it."""
         spec = definition["spec"]
         try:
-            await self.list(f"{spec['group']}/{version}", spec["names"]["kind"], "")
+            await self.list(f"{spec['group']}/{spec['versions'][0]['name']}", spec["names"]["kind"], "")
         except ApiError as error:
             if error.status not in (404, 503):
                 raise
@@ -230,61 +197,27 @@ class Api:
             await self._bind("ClusterRole", name, f"{namespace}:{name}", namespace, cluster_rules)
         return await self.token(name, namespace)
 
-    async def token(self, service_account: str, namespace: str, seconds: int = 3600) -> str:
-        """A token of a ServiceAccount, as the kubelet would mount it. Ten minutes are the least that is given."""
+    async def token(self, service_account: str, namespace: str) -> str:
+        """A token of a ServiceAccount, as the kubelet would mount it."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token"
         request = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": {"expirationSeconds": seconds},
+            "spec": {"expirationSeconds": 3600},
         }
         token: str = (await self._send("POST", path, request))["status"]["token"]
         return token
 
-    async def allowed(
-        self,
-        service_account: str,
-        namespace: str,
-        rule: Mapping[str, Any],
-        *,
-        cluster: bool = False,
-        of: str | None = None,
-    ) -> bool:
-        """Whether the account, of this namespace or `of` another one, may do the first thing that a rule allows, by the
-        server's own word."""
-        home = of or namespace
+    async def allowed(self, account: str, namespace: str, rule: Mapping[str, Any], *, cluster: bool = False) -> bool:
+        """Whether the account may do the first thing that a rule allows, by the server's own word."""
         resource, _, subresource = rule["resources"][0].partition("/")
         attributes = {"group": rule["apiGroups"][0], "verb": rule["verbs"][0], "resource": resource}
-        for field, values in (("subresource", [subresource]), ("name", rule.get("resourceNames", []))):
-            if values and values[0]:
-                attributes[field] = values[0]
-        if not cluster:
-            attributes["namespace"] = namespace
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {
-                "user": f"system:serviceaccount:{home}:{service_account}",
-                "groups": ["system:serviceaccounts", f"system:serviceaccounts:{home}"],
-                "resourceAttributes": attributes,
-            },
-        }
+        attributes |= {"subresource": subresource, "name": (rule.get("resourceNames") or [""])[0]}
+        user = f"system:serviceaccount:{namespace}:{account}"
+        spec = {"user": user, "resourceAttributes": {**attributes, "namespace": "" if cluster else namespace}}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
         answer = await self._send("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
         return bool(answer["status"]["allowed"])
-
-    async def until_allowed(
-        self,
-        service_account: str,
-        namespace: str,
-        rule: Mapping[str, Any],
-        *,
-        cluster: bool = False,
-        of: str | None = None,
-    ) -> None:
-        """Wait until a role has come into force: the server's own view of the roles follows by a watch."""
-        await eventually(
-            lambda: self.allowed(service_account, namespace, rule, cluster=cluster, of=of), "it is allowed"
-        )
 
     async def _bind(
         self, kind: str, account: str, role: str, namespace: str, rules: Sequence[Mapping[str, Any]]
@@ -299,7 +232,9 @@ class Api:
             "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
         }
         await self.create(binding, namespace)
-        await self.until_allowed(account, namespace, rules[0], cluster=kind == "ClusterRole")
+        # a role comes into force when the server's own watch of them has brought it
+        in_force = partial(self.allowed, account, namespace, rules[0], cluster=kind == "ClusterRole")
+        await eventually(in_force, "it is allowed")
 
     # ---- HTTP
 
@@ -325,16 +260,6 @@ class Api:
             raise _error(f"{method} {path}", answer)
         value: Object = answer.json()
         return value
-
-
-def read(document: Document) -> dict[str, Any]:
-    """A document as a value."""
-    value = yaml.safe_load(document) if isinstance(document, str) else document
-    return dict(value)
-
-
-def _validation(strict: bool) -> dict[str, str]:
-    return {"fieldValidation": "Strict" if strict else "Ignore"}
 
 
 def _error(what: str, answer: httpx.Response) -> ApiError:

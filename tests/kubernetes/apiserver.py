@@ -22,13 +22,14 @@ from pointsman.local import probes
 from pointsman.local.ports import LOOPBACK, Ports
 from pointsman.local.process import Process
 from tests.kubernetes.api import Api
+from tests.kubernetes.definitions import CRDS
 from tests.kubernetes.peers import Peers
 from tests.protocol.collector.certificates import Authority
 
+__all__ = ["ADMIN", "CRDS", "ApiServer", "Request"]
+
 ADMIN = "admin"
 """User and token of him who may do everything."""
-CRDS = tuple(sorted(Path(__file__).with_name("crds").glob("*.yaml")))
-"""Own minimal definitions of every resource that Pointsman reads."""
 
 _START_TIMEOUT = 60.0
 """Seconds. It takes three on an idle machine."""
@@ -59,13 +60,7 @@ class ApiServer:
     `flags` are added to kube-apiserver's own. What both log is in `kube-apiserver.log` and `etcd.log` of the directory.
     """
 
-    def __init__(
-        self,
-        peers: Peers,
-        directory: Path,
-        *,
-        flags: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, peers: Peers, directory: Path, *, flags: Sequence[str] = ()) -> None:
         self.directory = directory
         self._ports = Ports()
         self.port = self._ports.take("kube-apiserver")
@@ -137,18 +132,8 @@ class ApiServer:
         return self._authority.ca
 
     @property
-    def certificates(self) -> Authority:
-        """Signs certificates that the server's clients believe, for a proxy in front of it."""
-        return self._authority
-
-    @property
     def audit_log(self) -> Path:
         return self.directory / "audit.log"
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of kube-apiserver while it runs."""
-        return self._server.pid
 
     # ---- life
 
@@ -160,21 +145,9 @@ class ApiServer:
             await self._server.start()
         return self
 
-    async def stop(self) -> None:
-        """SIGTERM to kube-apiserver: it ends what it is doing. Clients that watch make it wait; SIGKILL after 10 s."""
-        await self._server.stop()
-
     async def kill(self) -> None:
         """SIGKILL to kube-apiserver. etcd stays, with everything; `start` brings it back on the same port."""
         await self._server.kill()
-
-    def pause(self) -> None:
-        """SIGSTOP to kube-apiserver: connections stay open, are even accepted, and nothing is answered."""
-        self._server.pause()
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        self._server.resume()
 
     async def close(self) -> None:
         """End both, at once. It can't be started again."""

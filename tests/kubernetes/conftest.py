@@ -1,14 +1,10 @@
-"""The real kube-apiserver for the tests of this directory.
-
-kube-apiserver is built, where it has to be, between collection and the first test: that takes minutes, and no test's
-time-out allows for it.
-"""
+"""The real kube-apiserver for the tests of this directory."""
 
 import os
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -17,46 +13,51 @@ from services.watcher import leadership
 from shared.bus.lease import Lease
 from tests.kubernetes.api import Api
 from tests.kubernetes.apiserver import CRDS, ApiServer
-from tests.kubernetes.peers import Peers, PeersMissing, find_or_build
+from tests.kubernetes.peers import Peers, PeersMissing
 from tests.kubernetes.pods import Pods
+from tests.kubernetes.prepare import NEEDS
 from tests.kubernetes.watching import Site
 from tests.nats import NatsServer, nats_server
 
 REQUIRE = "POINTSMAN_REQUIRE_KUBERNETES"
 """Set to 1: tests that can't have a kube-apiserver fail, instead of being skipped."""
 
-_PEERS = pytest.StashKey[Peers | str]()
-"""The binaries, or why there are none."""
+_HAD = pytest.StashKey[dict[str, object]]()
+"""By fixture: what it gives, or why there is none."""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
-    if any("kubernetes_peers" in getattr(item, "fixturenames", ()) for item in session.items):
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        report = reporter.write_line if reporter else lambda _: None
-        try:
-            peers: Peers | str = find_or_build(report)
-        except PeersMissing as error:
-            report(str(error))
-            peers = str(error).partition("\n")[0]
-        session.config.stash[_PEERS] = peers
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    report = reporter.write_line if reporter else lambda _: None
+    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    had = session.config.stash.setdefault(_HAD, {})
+    for name, need in NEEDS.items():
+        if name in wanted:
+            try:
+                had[name] = need(report)
+            except PeersMissing as error:
+                report(str(error))
+                had[name] = error
 
 
-def lack(what: str) -> NoReturn:
-    """Skip the test, and tell why; or have it fail, where none may be missed."""
-    if os.environ.get(REQUIRE) == "1":
-        pytest.fail(f"{REQUIRE} is set, and there is {what}", pytrace=False)
-    pytest.skip(what)
+def had(config: pytest.Config, name: str) -> Any:
+    """What a fixture gives; without it the test is skipped, and told why; or it fails, where none may be missed."""
+    found = config.stash[_HAD][name]
+    if isinstance(found, PeersMissing):
+        what = f"no {name.replace('_', ' ')}: {str(found).partition(chr(10))[0]}"
+        if os.environ.get(REQUIRE) == "1":
+            pytest.fail(f"{REQUIRE} is set, and there is {what}", pytrace=False)
+        pytest.skip(what)
+    return found
 
 
 @pytest.fixture(scope="session")
 def kubernetes_peers(pytestconfig: pytest.Config) -> Peers:
-    """The binaries; without them the test is skipped, and told why."""
-    peers = pytestconfig.stash[_PEERS]
-    if not isinstance(peers, Peers):
-        lack(f"no kube-apiserver: {peers}")
-    return peers
+    """The binaries."""
+    found: Peers = had(pytestconfig, "kubernetes_peers")
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +86,6 @@ async def fragile(kubernetes_peers: Peers, tmp_path_factory: pytest.TempPathFact
 @pytest_asyncio.fixture(loop_scope="session")
 async def victim(fragile: ApiServer) -> ApiServer:
     """That server, running, with every definition. Tests of it are in the session's loop (`on_victim`)."""
-    fragile.resume()
     await fragile.start()
     async with fragile.client() as admin:
         await admin.install(CRDS)

@@ -19,44 +19,30 @@ class Pods:
         self.namespace = namespace
         self._api = api
 
-    async def create(
-        self,
-        name: str,
-        *ips: str,
-        labels: Mapping[str, str] | None = None,
-        annotations: Mapping[str, str] | None = None,
-        ready: bool = True,
-        phase: str = "Running",
-    ) -> Object:
+    async def create(self, name: str, *ips: str, labels: Mapping[str, str] | None = None) -> Object:
         """A pod, and its status where addresses are given; without, it is as just scheduled: pending, no address."""
         made = await self._api.create(
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "metadata": {"name": name, "labels": dict(labels or {}), "annotations": dict(annotations or {})},
+                "metadata": {"name": name, "labels": dict(labels or {})},
                 "spec": {"nodeName": NODE, "containers": [{"name": "model-server", "image": "model-server"}]},
             },
             self.namespace,
         )
-        return await self.report(name, *ips, ready=ready, phase=phase) if ips else made
+        return await self.report(name, *ips) if ips else made
 
-    async def report(self, name: str, *ips: str, ready: bool = True, phase: str = "Running") -> Object:
-        """Report its addresses (the first one is `podIP`; none: they stay), its phase and whether it is ready."""
+    async def report(self, name: str, *ips: str, ready: bool = True) -> Object:
+        """Report its addresses (the first one is `podIP`; none: they stay), and whether it is ready."""
         condition = {"type": "Ready", "status": "True" if ready else "False", "reason": "Reported"}
-        status: dict[str, Any] = {"phase": phase, "conditions": [condition]}
+        status: dict[str, Any] = {"phase": "Running", "conditions": [condition]}
         if ips:
             status |= {"podIP": ips[0], "podIPs": [{"ip": ip} for ip in ips]}
-        return await self._api.patch_status("v1", "Pod", name, status, self.namespace)
+        return await self._api.patch("v1", "Pod", name, {"status": status}, self.namespace, subresource="status")
 
     async def label(self, name: str, labels: Mapping[str, str | None]) -> Object:
         """Set labels; None removes one."""
         return await self._api.patch("v1", "Pod", name, {"metadata": {"labels": dict(labels)}}, self.namespace)
-
-    async def annotate(self, name: str, annotations: Mapping[str, str | None]) -> Object:
-        """Set annotations; None removes one."""
-        return await self._api.patch(
-            "v1", "Pod", name, {"metadata": {"annotations": dict(annotations)}}, self.namespace
-        )
 
     async def terminate(self, name: str) -> Object:
         """Delete it as a user does: it is terminating from now on, and stays until `delete`."""

@@ -1,30 +1,33 @@
-"""Have ready what the tests against Kubernetes need, before several processes of pytest would each wait for it.
+"""What the tests against Kubernetes need besides Python: had between collection and the first test, because it may take
+minutes, and no test's time-out allows for that.
 
-Command: `python -m tests.kubernetes.prepare`. Always ends with 0: the tests say what they lack, and what that means.
+Command: `python -m tests.kubernetes.prepare`, before several processes of pytest would each wait for it. Always ends
+with 0: the tests say what they lack, and what that means.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tests.kubernetes.deploy.tools import HELM, KUSTOMIZE, find_or_build_kubectl, find_or_install
-from tests.kubernetes.peers import PeersMissing, find_or_build
+from tests.kubernetes.peers import PeersMissing, Report, find_or_build
+
+NEEDS: Mapping[str, Callable[[Report], object]] = {
+    "kubernetes_peers": find_or_build,
+    "kubectl": find_or_build_kubectl,
+    "renderer": lambda report: (find_or_install(KUSTOMIZE, report), find_or_install(HELM, report)),
+}
+"""By the fixture that gives it. Raises PeersMissing."""
+
+
+def main() -> None:
+    for need in NEEDS.values():
+        try:
+            need(_report)
+        except PeersMissing as error:
+            _report(str(error))
 
 
 def _report(line: str) -> None:
     print(line, flush=True)
-
-
-def main() -> None:
-    needs: tuple[Callable[[], object], ...] = (
-        lambda: find_or_build(_report),
-        lambda: find_or_build_kubectl(_report),
-        lambda: find_or_install(KUSTOMIZE, _report),
-        lambda: find_or_install(HELM, _report),
-    )
-    for need in needs:
-        try:
-            need()
-        except PeersMissing as error:
-            _report(str(error))
 
 
 if __name__ == "__main__":

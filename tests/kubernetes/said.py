@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.kubernetes.api import Api, Object
+from tests.kubernetes.definitions import EXPERIMENTAL, LLMD, STABLE
 from tests.kubernetes.watching import POOL
 from tests.waiting import eventually
 
-GROUP = "inference.networking.x-k8s.io"
-EXPERIMENTAL = f"{GROUP}/v1alpha2"
-OBJECTIVE = (EXPERIMENTAL, "InferenceObjective")
-REWRITE = (EXPERIMENTAL, "InferenceModelRewrite")
-MODEL = (EXPERIMENTAL, "InferenceModel")
-POOLS = ("inference.networking.k8s.io/v1", "InferencePool")
+_VERSION = f"{EXPERIMENTAL}/v1alpha2"
+OBJECTIVE = (_VERSION, "InferenceObjective")
+REWRITE = (_VERSION, "InferenceModelRewrite")
+MODEL = (_VERSION, "InferenceModel")
+POOLS = (f"{STABLE}/v1", "InferencePool")
 GRACE: dict[str, Any] = {"kubernetes_event_grace": 0.5}
 READS = (
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     {
-        "apiGroups": ["inference.networking.k8s.io", GROUP, "llm-d.ai"],
+        "apiGroups": [STABLE, EXPERIMENTAL, LLMD],
         "resources": ["inferencepools", "inferenceobjectives", "inferencemodelrewrites", "inferencemodels"],
         "verbs": ["list", "watch"],
     },
@@ -27,13 +27,8 @@ READS = (
 
 def referring(kind: tuple[str, str], name: str, pool: str = POOL, **spec: Any) -> Object:
     """A resource that refers to a pool."""
-    reference = {"name": pool, "group": "inference.networking.k8s.io"}
-    return {
-        "apiVersion": kind[0],
-        "kind": kind[1],
-        "metadata": {"name": name},
-        "spec": {"poolRef": reference, **spec},
-    }
+    reference = {"poolRef": {"name": pool, "group": STABLE}}
+    return {"apiVersion": kind[0], "kind": kind[1], "metadata": {"name": name}, "spec": {**reference, **spec}}
 
 
 async def accepted(admin: Api, kind: tuple[str, str], name: str, namespace: str) -> Mapping[str, Any]:

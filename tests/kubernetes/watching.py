@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from services.watcher.app import WatcherService
-from shared.bus.replica_state import Delete, Event, Reset, Upsert
 from shared.bus.subjects import pool_token
-from shared.model import Endpoint
 from tests.kubernetes.api import Api, Document, Object
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import Pods
@@ -77,10 +75,10 @@ class Site:
         self.directory = directory
         self.pods = Pods(admin, namespace)
 
-    async def create(self, *documents: Document, strict: bool = True) -> Object:
+    async def create(self, *documents: Document) -> Object:
         """Create resources in the namespace; the last one as the server has it."""
         for document in documents:
-            made = await self.admin.create(document, self.namespace, strict=strict)
+            made = await self.admin.create(document, self.namespace)
         return made
 
     async def serve(self, *names: str) -> None:
@@ -111,41 +109,3 @@ class Site:
     def reading(self, pool: str = POOL, namespace: str = "") -> AbstractAsyncContextManager[PoolReader]:
         """A reader of a pool."""
         return started(PoolReader(self.nats.url, namespace or self.namespace, pool))
-
-
-async def serving_pods(
-    admin: Api, namespace: str, selector: str = "app=vllm", port: int = 8000
-) -> dict[str, tuple[str, str, dict[str, str]]]:
-    """By endpoint: address, uid and labels of the pods that serve, as the API lists them."""
-    found = {}
-    for pod in (await admin.list("v1", "Pod", namespace, selector=selector))["items"]:
-        metadata, status = pod["metadata"], pod["status"]
-        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
-        if ready and "deletionTimestamp" not in metadata:
-            found[f"{metadata['name']}-rank-0"] = f"{status['podIP']}:{port}", metadata["uid"], metadata["labels"]
-    return found
-
-
-def published(seen: PoolReader) -> dict[str, tuple[str, str, dict[str, str]]]:
-    """The same of what the reader sees."""
-    endpoints = [one for one in seen.facts("endpoint").values() if isinstance(one, Endpoint)]
-    return {one.name: (one.authority, one.uid, dict(one.labels)) for one in endpoints}
-
-
-def came_back(events: list[Event]) -> list[str]:
-    """The uids of servers that were there again after they had gone."""
-    by_key: dict[str, str] = {}
-    gone: set[str] = set()
-    ghosts = []
-    for event in events:
-        before = dict(by_key)
-        match event:
-            case Reset(facts=facts):
-                by_key = {key: fact.uid for key, fact in facts.items() if isinstance(fact, Endpoint)}
-            case Upsert(key=key, fact=Endpoint() as endpoint):
-                by_key[key] = endpoint.uid
-            case Delete(key=key):
-                by_key.pop(key, None)
-        gone |= set(before.values()) - set(by_key.values())
-        ghosts += sorted(gone & set(by_key.values()))
-    return ghosts

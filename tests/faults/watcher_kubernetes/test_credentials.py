@@ -6,7 +6,9 @@ import os
 import shlex
 import stat
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -34,6 +36,7 @@ class ServiceAccount:
         self.directory = directory / "serviceaccount"
         self.directory.mkdir()
         self.authority = Authority(directory, "authority")
+        self.clients: list[Client] = []
         self.write("first", self.authority)
 
     def write(self, token: str, authority: Authority) -> None:
@@ -42,37 +45,32 @@ class ServiceAccount:
 
     async def connect(self, server: ApiServer) -> Client:
         environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.port)}
-        return await connect(KubernetesSettings(), environ, self.directory)
+        self.clients.append(await connect(KubernetesSettings(), environ, self.directory))
+        return self.clients[-1]
 
 
 @pytest.fixture
-async def account(server: ApiServer, tmp_path: Path) -> ServiceAccount:
+async def account(server: ApiServer, tmp_path: Path) -> AsyncIterator[ServiceAccount]:
     made = ServiceAccount(tmp_path)
     await server.stop()
     await server.start(tls=made.authority.server())
     server.tokens = {"first"}
-    return made
-
-
-async def test_a_pod_uses_its_service_account(server: ApiServer, account: ServiceAccount) -> None:
-    client = await account.connect(server)
-    assert await works(client)
-    assert client.host == server.url
-    assert server.seen[0].headers["Authorization"] == "Bearer first"
-    await client.close()
+    yield made
+    for client in made.clients:
+        await client.close()
 
 
 async def test_401_with_a_rotated_token_is_healed_without_anybody_noticing(
     server: ApiServer, account: ServiceAccount
 ) -> None:
     client = await account.connect(server)
+    assert client.host == server.url
     assert await works(client)
     account.write("second\n", account.authority)
     server.tokens = {"second"}
     assert await works(client)
     assert [seen.headers["Authorization"] for seen in server.seen] == ["Bearer first", "Bearer first", "Bearer second"]
     assert client.renewals == 1
-    await client.close()
 
 
 async def test_401_of_many_requests_at_once_loads_the_credentials_once(
@@ -83,7 +81,6 @@ async def test_401_of_many_requests_at_once_loads_the_credentials_once(
     server.tokens = {"second"}
     assert await asyncio.gather(*(works(client) for _ in range(10))) == [True] * 10
     assert client.renewals == 1
-    await client.close()
 
 
 async def test_401_with_the_newest_token_is_told(server: ApiServer, account: ServiceAccount) -> None:
@@ -92,7 +89,6 @@ async def test_401_with_the_newest_token_is_told(server: ApiServer, account: Ser
     with pytest.raises(Unauthorized, match="can't list pods in namespace default: 401 Unauthorized"):
         await client.page(ALL_PODS, 500)
     assert len(server.seen) == 2
-    await client.close()
 
 
 async def test_a_watch_goes_on_while_credentials_are_loaded_anew(server: ApiServer, account: ServiceAccount) -> None:
@@ -105,7 +101,6 @@ async def test_a_watch_goes_on_while_credentials_are_loaded_anew(server: ApiServ
         server.cluster.put("c")
         assert b'"ADDED"' in await anext(chunks)
     assert server.watches == 1
-    await client.close()
 
 
 async def test_a_watch_that_is_left_waits_for_no_farewell_of_a_server(
@@ -118,7 +113,6 @@ async def test_a_watch_that_is_left_waits_for_no_farewell_of_a_server(
         assert connected.fileno() >= 0
     await asyncio.sleep(0)  # no turn for the server, which is in this loop, to answer in
     assert connected.fileno() == -1
-    await client.close()
 
 
 async def test_a_replaced_authority_is_trusted_when_its_file_is_there(
@@ -133,31 +127,21 @@ async def test_a_replaced_authority_is_trusted_when_its_file_is_there(
         await client.page(ALL_PODS, 500)
     account.write("first", other)
     assert await works(client)
-    await client.close()
-
-
-async def test_an_expired_certificate_is_told(server: ApiServer, account: ServiceAccount) -> None:
     await server.stop()
-    await server.start(tls=account.authority.server(expired=True))
-    client = await account.connect(server)
+    await server.start(tls=other.server(expired=True))
     with pytest.raises(TlsFailed, match="expired"):
         await client.page(ALL_PODS, 500)
-    await client.close()
 
 
-async def test_a_service_account_without_its_files_is_told(server: ApiServer, account: ServiceAccount) -> None:
-    (account.directory / "token").unlink()
-    with pytest.raises(ConfigurationError, match=r"service account in .*serviceaccount can't be used"):
-        await account.connect(server)
-
-
-async def test_a_token_file_that_vanishes_while_running_is_told(server: ApiServer, account: ServiceAccount) -> None:
+async def test_a_service_account_without_its_files_is_told_at_the_start_and_later(
+    server: ApiServer, account: ServiceAccount
+) -> None:
     client = await account.connect(server)
     (account.directory / "token").unlink()
     server.tokens = set()
-    with pytest.raises(ConfigurationError, match="service account in"):
-        await client.page(ALL_PODS, 500)
-    await client.close()
+    for attempt in (lambda: client.page(ALL_PODS, 500), lambda: account.connect(server)):
+        with pytest.raises(ConfigurationError, match=r"service account in .*serviceaccount can't be used"):
+            await attempt()
 
 
 def plugin(directory: Path, server: ApiServer) -> dict[str, object]:
@@ -278,6 +262,12 @@ async def test_no_kubeconfig_and_no_pod_is_told(tmp_path: Path) -> None:
         await connect(KubernetesSettings(), {"HOME": str(tmp_path)})
 
 
+def kubeconfig(cluster: Any, name: str = "b", **more: Any) -> str:
+    context = {"name": "a", "context": {"cluster": name, "user": "c"}}
+    clusters = [{"name": "b", "cluster": {"server": "https://x", **cluster}}]
+    return json.dumps({"current-context": "a", "contexts": [context], "clusters": clusters, "users": [], **more})
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -286,24 +276,10 @@ async def test_no_kubeconfig_and_no_pod_is_told(tmp_path: Path) -> None:
         "a: [",
         "just text",
         "apiVersion: v1\nkind: Config\n",
-        json.dumps({"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "b"}}], "clusters": []}),
-        json.dumps({"current-context": "a", "contexts": {}, "clusters": {}, "users": {}}),
-        json.dumps(
-            {
-                "current-context": "a",
-                "contexts": [{"name": "a", "context": {"cluster": "b", "user": "c"}}],
-                "clusters": [{"name": "b", "cluster": {"server": "https://x", "certificate-authority": "/no/file"}}],
-                "users": [],
-            }
-        ),
-        json.dumps(
-            {
-                "current-context": "a",
-                "contexts": [{"name": "a", "context": {"cluster": "b", "user": "c"}}],
-                "clusters": [{"name": "b", "cluster": {"server": "https://x", "certificate-authority-data": "bm8="}}],
-                "users": [],
-            }
-        ),
+        kubeconfig({}, "nowhere"),
+        kubeconfig({}, contexts={}, clusters={}, users={}),
+        kubeconfig({"certificate-authority": "/no/file"}),
+        kubeconfig({"certificate-authority-data": "bm8="}),
     ],
     ids=["empty", "a list", "no YAML", "text", "no context", "no cluster", "mappings", "no authority", "bad authority"],
 )

@@ -21,7 +21,7 @@ from services.watcher.kubernetes.listing import list_all
 from services.watcher.kubernetes.resource import Resource, Selection, tidy
 from shared.datalayer.objects import ObjectKind
 from tests.fake_kubernetes.cluster import PODS
-from tests.fake_kubernetes.server import ApiServer, answer, refusal
+from tests.fake_kubernetes.server import ApiServer, Handler, answer, refusal
 from tests.faults.watcher_kubernetes.conftest import Connect
 
 ALL_PODS = Selection(PODS, "default")
@@ -87,13 +87,6 @@ async def test_server_side_apply_names_the_field_manager(server: ApiServer, conn
     assert server.seen[1].query["force"] == "true"
 
 
-async def test_a_conflict_with_another_field_manager_is_told_as_such(server: ApiServer, connected: Connect) -> None:
-    server.next.append(refusal(409, "Conflict", 'conflict with "gateway": .status.parents'))
-    client = await connected()
-    with pytest.raises(Conflict, match=r'can\'t patch inferencepools.*/status x/p: .*conflict with "gateway"'):
-        await client.apply(POOLS, "p", {}, namespace="x", field_manager="pointsman", subresource="status")
-
-
 async def test_an_object_is_created(server: ApiServer, connected: Connect) -> None:
     server.next.append(answer(201, {"kind": "Event", "metadata": {"name": "e"}}))
     made = await (await connected()).create(EVENTS, {"metadata": {"generateName": "p."}}, namespace="x")
@@ -116,29 +109,6 @@ async def test_a_document_is_not_sent_again_while_its_tag_is_the_same(server: Ap
     assert (await client.document("/apis", etag='"1"')).content is None
 
 
-async def test_a_missing_resource_is_not_found(connected: Connect) -> None:
-    with pytest.raises(
-        NotFound, match=r"can't list inferencepools\.inference\.networking\.k8s\.io in namespace x: 404"
-    ):
-        await (await connected()).page(Selection(POOLS, "x"), 500)
-
-
-async def test_what_rbac_lacks_is_named(server: ApiServer, connected: Connect) -> None:
-    said = 'pods is forbidden: User "x" cannot watch resource "pods" in API group "" in the namespace "default"'
-    server.next.append(refusal(403, "Forbidden", said))
-    client = await connected()
-    with pytest.raises(Forbidden, match=r"not allowed to watch pods in namespace default.*cannot watch resource"):
-        async with client.stream(ALL_PODS, "102", 30.0):
-            pass
-
-
-async def test_retry_after_comes_with_the_error(server: ApiServer, connected: Connect) -> None:
-    server.next.append(refusal(429, "TooManyRequests", Retry_After="3"))
-    with pytest.raises(Unavailable) as caught:
-        await (await connected()).page(ALL_PODS, 500)
-    assert caught.value.retry_after == 3.0
-
-
 async def test_an_apiserver_that_is_down_refuses_connections(server: ApiServer, connected: Connect) -> None:
     client = await connected()
     await server.stop()
@@ -147,38 +117,104 @@ async def test_an_apiserver_that_is_down_refuses_connections(server: ApiServer, 
     assert caught.value.__cause__ is not None
 
 
-async def test_a_name_that_nobody_knows(connected: Connect, server: ApiServer, tmp_path: Path) -> None:
-    client = await connected(kubeconfig=server.kubeconfig(tmp_path / "other", server="http://apiserver.invalid:6443"))
-    with pytest.raises(ConnectionFailed, match=r"the name in http://apiserver\.invalid:6443 can't be looked up"):
-        await client.page(ALL_PODS, 500)
-
-
-async def test_a_server_that_is_no_tls_server(connected: Connect, server: ApiServer, tmp_path: Path) -> None:
-    url = server.url.replace("http:", "https:")
+@pytest.mark.parametrize(
+    ("scheme", "host", "expected", "said"),
+    [
+        ("http", "apiserver.invalid:6443", ConnectionFailed, "the name in {} can't be looked up"),
+        ("https", "", TlsFailed, "no TLS with {}"),
+    ],
+)
+async def test_what_is_no_api_server_is_named(
+    server: ApiServer, connected: Connect, tmp_path: Path, scheme: str, host: str, expected: type[Exception], said: str
+) -> None:
+    url = f"{scheme}://{host or server.url.removeprefix('http://')}"
     client = await connected(kubeconfig=server.kubeconfig(tmp_path / "other", server=url))
-    with pytest.raises(TlsFailed, match=f"no TLS with {url}"):
+    with pytest.raises(expected, match=said.format(url)):
         await client.page(ALL_PODS, 500)
 
 
-async def test_an_answer_that_does_not_come(server: ApiServer, connected: Connect) -> None:
-    server.pause(held := asyncio.Event())
-    with pytest.raises(TimedOut, match="didn't answer completely within 200ms"):
-        await (await connected(kubernetes_request_timeout=0.2)).page(ALL_PODS, 500)
-    held.set()
+def sends(data: bytes, kind: str = "application/json", length: str = "", more: bytes = b"") -> Handler:
+    """These bytes, then others again and again for seconds, or the connection's end where there are less than said."""
 
-
-async def test_an_answer_that_trickles(server: ApiServer, connected: Connect) -> None:
-    async def trickle(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": kind, **({"Content-Length": length} if length else {})})
         await response.prepare(request)
-        for _ in range(100):
-            await response.write(b" ")
+        await response.write(data)
+        for _ in range(100 if more else 0):
+            await response.write(more)
             await asyncio.sleep(0.02)
+        if length:
+            assert request.transport is not None
+            request.transport.close()
         return response
 
-    server.next.append(trickle)
-    with pytest.raises(TimedOut):
-        await (await connected(kubernetes_request_timeout=0.2)).page(ALL_PODS, 500)
+    return handle
+
+
+NO_LISTS = (
+    *(b"", b"[]", b"{", b"\xff", b'{"items":[]}'),
+    b'{"metadata":{"resourceVersion":"1"},"items":{"a":1}}',
+    b'{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{}}]}',
+    b'{"metadata":{"resourceVersion":"1"},"items":' + b"[" * 100_000,
+)
+WHAT = {
+    "list": "list pods in namespace default",
+    "watch": "watch pods in namespace default",
+    "patch": "patch pods/status default/a",
+}
+CONFLICT = 'conflict with "gateway": .status.parents'
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected", "said"),
+    [
+        (refusal(403, "Forbidden", "cannot"), Forbidden, "not allowed to {what}.*cannot"),
+        (refusal(404, "NotFound"), NotFound, "can't {what}: 404"),
+        (refusal(409, "Conflict", CONFLICT), Conflict, f"can't {{what}}: .*{CONFLICT}"),
+        (refusal(429, "TooManyRequests", Retry_After="3"), Unavailable, "can't {what}"),
+        (
+            sends(b"<html>Please log in", "text/html"),
+            BadAnswer,
+            "can't {what}: 200 with text/html",
+        ),
+    ],
+    ids=["forbidden", "not found", "conflict", "too many requests", "somebody's login page"],
+)
+@pytest.mark.parametrize("verb", ["list", "watch", "patch"])
+async def test_an_answer_that_is_a_refusal_is_told_as_such(
+    server: ApiServer, connected: Connect, verb: str, handler: Handler, expected: type[Exception], said: str
+) -> None:
+    server.next.append(handler)
+    client = await connected()
+
+    async def ask() -> None:
+        if verb == "list":
+            await client.page(ALL_PODS, 500)
+        elif verb == "watch":
+            await client.stream(ALL_PODS, "102", 30.0).__aenter__()
+        else:
+            await client.apply(PODS, "a", {}, namespace="default", field_manager="pointsman", subresource="status")
+
+    with pytest.raises(expected, match=said.format(what=WHAT[verb])) as caught:
+        await ask()
+    assert getattr(caught.value, "retry_after", None) == (3.0 if expected is Unavailable else None)
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected", "said"),
+    [
+        (sends(b'{"items":[', length="1000"), ConnectionFailed, "broke off"),
+        (sends(b" ", more=b" "), TimedOut, "didn't answer completely within 200ms"),
+        *((sends(body), BadAnswer, "") for body in NO_LISTS),
+    ],
+)
+async def test_an_answer_that_is_no_list_is_told(
+    server: ApiServer, connected: Connect, handler: Handler, expected: type[Exception], said: str
+) -> None:
+    server.next.append(handler)
+    timeout = 0.2 if expected is TimedOut else 30.0
+    with pytest.raises(expected, match=said or None):
+        await (await connected(kubernetes_request_timeout=timeout)).page(ALL_PODS, 500)
 
 
 async def test_an_answer_that_is_too_large(server: ApiServer, connected: Connect) -> None:
@@ -186,59 +222,9 @@ async def test_an_answer_that_is_too_large(server: ApiServer, connected: Connect
         await (await connected(kubernetes_answer_limit=100)).page(ALL_PODS, 500)
 
 
-async def test_an_answer_that_breaks_off(server: ApiServer, connected: Connect) -> None:
-    async def broken(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "1000"})
-        await response.prepare(request)
-        await response.write(b'{"items":[')
-        assert request.transport is not None
-        request.transport.close()
-        return response
-
-    server.next.append(broken)
-    with pytest.raises(ConnectionFailed, match="broke off"):
-        await (await connected()).page(ALL_PODS, 500)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"[]",
-        b"{",
-        b"\xff",
-        b'{"items":[]}',
-        b'{"metadata":{"resourceVersion":"1"},"items":{"a":1}}',
-        b'{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{}}]}',
-        b'{"metadata":{"resourceVersion":"1"},"items":' + b"[" * 100_000,
-    ],
-    ids=lambda body: body[:30].decode(errors="replace"),
-)
-async def test_an_answer_that_is_no_list(server: ApiServer, connected: Connect, body: bytes) -> None:
-    async def wrong(_: web.Request) -> web.StreamResponse:
-        return web.Response(body=body, content_type="application/json")
-
-    server.next.append(wrong)
-    with pytest.raises(BadAnswer):
-        await (await connected()).page(ALL_PODS, 500)
-
-
 async def test_a_list_of_nothing_may_have_null_for_items(server: ApiServer, connected: Connect) -> None:
     server.next.append(answer(200, {"metadata": {"resourceVersion": "1"}, "items": None}))
     assert (await (await connected()).page(ALL_PODS, 500)).items == []
-
-
-async def test_somebodys_login_page(server: ApiServer, connected: Connect) -> None:
-    async def page(_: web.Request) -> web.StreamResponse:
-        return web.Response(text="<html>Please log in", content_type="text/html")
-
-    server.next.extend([page, page])
-    client = await connected()
-    with pytest.raises(BadAnswer, match="can't list pods in namespace default: 200 with text/html"):
-        await client.page(ALL_PODS, 500)
-    with pytest.raises(BadAnswer, match="can't watch pods in namespace default: 200 with text/html"):
-        async with client.stream(ALL_PODS, "1", 30.0):
-            pass
 
 
 async def test_a_server_that_does_not_speak_http(connected: Connect, server: ApiServer, tmp_path: Path) -> None:

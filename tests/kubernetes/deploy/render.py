@@ -73,23 +73,8 @@ class Renderer:
         text = values.read_text() if isinstance(values, Path) else yaml.safe_dump(dict(values or {}))
         file = self._directory / "values.yaml"
         file.write_text(text)
-        command = self._template(["--values", str(file)], release, namespace)
-        return self._once(command, release, namespace, text)
-
-    def chart_with(
-        self,
-        flags: Sequence[str],
-        *,
-        release: str = RELEASE,
-        namespace: str = NAMESPACE,
-        cwd: Path | None = None,
-    ) -> Objects:
-        """The chart with flags of helm's, such as `--set`, and the folder that they name files from."""
-        return by_name(_run(self._template(flags, release, namespace), cwd))
-
-    def _template(self, flags: Sequence[str], release: str, namespace: str) -> list[str]:
-        command = [*self._helm, release, str(DEPLOY / "chart"), *flags]
-        return [*command, "--namespace", namespace, "--kube-version", KUBERNETES]
+        command = [*self._helm, release, str(DEPLOY / "chart"), "--values", str(file), "--namespace", namespace]
+        return self._once([*command, "--kube-version", KUBERNETES], release, namespace, text)
 
     def _once(self, command: Sequence[str], *key: str) -> Objects:
         """The same is rendered once."""
@@ -122,8 +107,8 @@ def container(workload: Object) -> Object:
     return value
 
 
-def _run(command: Sequence[str], cwd: Path | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RenderError(f"{' '.join(command)} said:\n{done.stderr}")
     return done.stdout

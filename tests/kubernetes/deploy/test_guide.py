@@ -17,9 +17,9 @@ from services.watcher.kubernetes.events import event_of
 from services.watcher.kubernetes.verdicts import Finding
 from tests.kubernetes.api import Api
 from tests.kubernetes.apiserver import ApiServer
-from tests.kubernetes.deploy.render import COMPONENTS, DEPLOY, NAMESPACE, OVERLAYS, Objects, Renderer, by_name
-from tests.kubernetes.deploy.test_apiserver import CRDS as GATEWAYS
-from tests.kubernetes.deploy.test_apiserver import cluster, refusals
+from tests.kubernetes.definitions import GATEWAYS
+from tests.kubernetes.deploy.render import COMPONENTS, DEPLOY, NAMESPACE, OVERLAYS, Objects, Renderer
+from tests.kubernetes.deploy.test_apiserver import cluster
 from tests.kubernetes.deploy.test_rbac import ALWAYS, NODES, PODS, POOL, SLICES, Permission
 from tests.waiting import eventually
 
@@ -35,40 +35,6 @@ def commands() -> list[list[str]]:
     blocks = re.findall(r"^ *```(\w*)\n(.*?)^ *```$", PAGE, re.DOTALL | re.MULTILINE)
     lines = [line for language, block in blocks if not language for line in block.replace("\\\n", " ").splitlines()]
     return [shlex.split(line.rstrip("& ")) for line in lines if line.strip()]
-
-
-def options(words: list[str], name: str) -> list[str]:
-    return [words[index + 1] for index, word in enumerate(words) if word == name]
-
-
-def of_the_chart() -> list[list[str]]:
-    return [words for words in commands() if "deploy/kubernetes/chart" in words]
-
-
-def render(renderer: Renderer, words: list[str]) -> Objects:
-    flags = [part for name in ("--set", "--values") for one in options(words, name) for part in (name, one)]
-    return renderer.chart_with(flags, cwd=ROOT)
-
-
-def test_every_file_that_a_command_names_is_there() -> None:
-    named = {word for words in commands() for word in words if word.startswith("deploy/")}
-    assert len(named) >= 4
-    assert not [one for one in named if not (ROOT / one).exists()]
-
-
-def test_every_helm_command_renders_for_the_pages_namespace(renderer: Renderer) -> None:
-    found = of_the_chart()
-    assert [words[1] for words in found] == ["install", "upgrade", "upgrade"]
-    for words in found:
-        assert words[2] == "pointsman"
-        assert options(words, "--namespace") == [NAMESPACE]
-        assert render(renderer, words)
-
-
-def test_the_first_command_installs_for_the_pods_that_it_names(renderer: Renderer) -> None:
-    pool = render(renderer, of_the_chart()[0])["InferencePool", "llama"]
-    assert pool["spec"]["selector"] == {"matchLabels": {"model": "llama"}}
-    assert pool["spec"]["targetPorts"] == [{"number": 8000}]
 
 
 async def test_helm_installs_upgrades_and_goes_back(
@@ -89,6 +55,7 @@ async def test_helm_installs_upgrades_and_goes_back(
         said.append(container["image"].rpartition(":")[2])
         pool = await cluster.get("inference.networking.k8s.io/v1", "InferencePool", "llama", namespace)
         assert pool["spec"]["selector"] == {"matchLabels": {"model": "llama"}}
+        assert pool["spec"]["targetPorts"] == [{"number": 8000}]
     assert said[1::2] == ["0.1.0", "0.1.0", "0.1.1", "0.1.0"]
     assert f"picks for the InferencePool {namespace}/llama" in said[0]
     config = await cluster.get("v1", "ConfigMap", "pointsman-config", namespace)
@@ -135,6 +102,10 @@ async def test_kubectl_takes_the_pages_commands_as_they_stand(kubectl: Path, vic
             )
             assert done.returncode == 0, f"{command}: {done.stderr}"
             said[command] = done.stdout
+        picker = await admin.get("apps/v1", "Deployment", "pointsman-picker", NAMESPACE)
+        pool = await admin.get("inference.networking.k8s.io/v1", "InferencePool", "model-servers", NAMESPACE)
+    assert picker["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example.com/pointsman:0.1.0"
+    assert pool["spec"]["selector"] == {"matchLabels": {"model": "llama"}}
     assert len(said) + len(NOT_RUN) == len([words for words in commands() if words[0] == "kubectl"])
     assert "deployment.apps/pointsman-picker created" in said["apply -k ."]
     assert said["--namespace inference get inferencepool"].splitlines()[1].startswith("model-servers ")
@@ -196,30 +167,11 @@ async def something_to_see(admin: Api) -> None:
     await admin.create(event_of(objective, finding, "watcher-1", "2026-08-01T12:00:00.000000Z"), NAMESPACE)
 
 
-async def test_the_example_of_a_kustomization_is_taken(renderer: Renderer, cluster: Api, tmp_path: Path) -> None:
-    (text,) = [one for one in EXAMPLES if "kind: Kustomization" in one]
-    (tmp_path / "pointsman").symlink_to(ROOT)
-    folder = tmp_path / "inference"
-    folder.mkdir()
-    (folder / "kustomization.yaml").write_text(text)
-    objects = renderer.kustomization(folder)
-    assert await refusals(cluster, objects.values()) == {}
-    assert objects["InferencePool", "model-servers"]["spec"]["selector"] == {"matchLabels": {"model": "llama"}}
-    (image,) = {
-        container["image"]
-        for (kind, _), one in objects.items()
-        if kind == "Deployment"
-        for container in one["spec"]["template"]["spec"]["containers"]
-    }
-    assert image == "registry.example.com/pointsman:0.1.0"
-
-
 async def test_the_pool_of_the_page_is_the_bases(cluster: Api, base: Objects) -> None:
     (text,) = [one for one in EXAMPLES if "kind: InferencePool\nmetadata" in one]
     pool = await cluster.apply(yaml.safe_load(text), NAMESPACE, dry_run=True)
     ours = await cluster.apply(base["InferencePool", "model-servers"], NAMESPACE, dry_run=True)
     assert pool["spec"] == ours["spec"]
-    assert by_name(text)
 
 
 def test_the_tables_have_every_overlay_and_component() -> None:

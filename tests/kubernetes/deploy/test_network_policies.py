@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from msgspec import Struct
 
 from tests.kubernetes.deploy.render import NAMESPACE, Objects, Renderer, workloads
@@ -121,38 +122,39 @@ def test_everyone_of_ours_can_look_up_names(base: Objects) -> None:
     assert all(may(base, everyone[one], API, 53, protocol) for one in OURS for protocol in ("UDP", "TCP"))
 
 
-def test_gateways_can_be_named(renderer: Renderer) -> None:
-    named = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateways"}}}]
-    objects = renderer.chart({"networkPolicy": {"gateways": named}})
-    everyone = pods(objects)
-    assert may(objects, GATEWAY, everyone["picker"], 9002)
-    assert not may(objects, STRANGER, everyone["picker"], 9002)
+def namespace(name: str) -> dict[str, Any]:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
 
 
-def test_without_any_gateway_nobody_asks_pickers(renderer: Renderer) -> None:
-    """A rule whose list of peers is empty would let everybody in."""
-    objects = renderer.chart({"networkPolicy": {"gateways": []}})
-    assert not may(objects, GATEWAY, pods(objects)["picker"], 9002)
+ELSEWHERE = Pod("nats", {})
+TWO_URLS = {"enabled": False, "url": "nats://one.example:4333,tls://two.example"}
 
 
-def test_a_nats_elsewhere_is_reached_on_its_port(renderer: Renderer) -> None:
-    nats = {"enabled": False, "url": "nats://one.example:4333,tls://two.example"}
-    objects = renderer.chart({"nats": nats})
-    elsewhere = Pod("nats", {})
-    assert {port for port in (4222, 4333, 4444) if may(objects, pods(objects)["picker"], elsewhere, port)} == {
-        4222,
-        4333,
-    }
+@pytest.mark.parametrize(
+    ("values", "port", "opened", "closed"),
+    [
+        ({"networkPolicy": {"gateways": [namespace("gateways")]}}, 9002, [(GATEWAY, "picker")], [(STRANGER, "picker")]),
+        ({"networkPolicy": {"gateways": []}}, 9002, [], [(GATEWAY, "picker")]),
+        (
+            {"networkPolicy": {"natsClients": [namespace("models")]}},
+            4222,
+            [(Pod("models", {}), "nats"), ("picker", "nats")],
+            [(STRANGER, "nats")],
+        ),
+        ({"nats": TWO_URLS}, 4222, [("picker", ELSEWHERE)], []),
+        ({"nats": TWO_URLS}, 4333, [("picker", ELSEWHERE)], []),
+        ({"nats": TWO_URLS}, 4444, [], [("picker", ELSEWHERE)]),
+    ],
+)
+def test_values_open_ways_and_close_them(
+    renderer: Renderer, values: dict[str, Any], port: int, opened: list[Any], closed: list[Any]
+) -> None:
+    objects = renderer.chart(values)
+    for ways, expected in ((opened, True), (closed, False)):
+        for way in ways:
+            sender, receiver = (pods(objects)[one] if isinstance(one, str) else one for one in way)
+            assert may(objects, sender, receiver, port) is expected, way
 
 
 def test_policies_can_be_left_out(renderer: Renderer) -> None:
     assert not [key for key in renderer.chart({"networkPolicy": {"enabled": False}}) if key[0] == "NetworkPolicy"]
-
-
-def test_pods_of_other_releases_can_be_let_into_nats(renderer: Renderer) -> None:
-    theirs = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "models"}}}]
-    objects = renderer.chart({"networkPolicy": {"natsClients": theirs}})
-    everyone = pods(objects)
-    assert may(objects, Pod("models", {}), everyone["nats"], 4222)
-    assert may(objects, everyone["picker"], everyone["nats"], 4222)
-    assert not may(objects, STRANGER, everyone["nats"], 4222)

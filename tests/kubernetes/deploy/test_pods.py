@@ -41,11 +41,10 @@ def tier(workload: Object) -> str:
     return name.removeprefix("pointsman-")
 
 
-def test_these_are_all(objects: Objects) -> None:
-    assert sorted(one["metadata"]["name"] for one in workloads(objects)) == list(NAMES)
-
-
-def test_a_pod_has_no_rights_on_its_node(workload: Object) -> None:
+def test_a_pod_has_no_rights_on_its_node_and_only_the_watchers_has_a_token(workload: Object) -> None:
+    assert pod(workload)["automountServiceAccountToken"] is (tier(workload) == "watcher")
+    assert pod(workload)["serviceAccountName"] == workload["metadata"]["name"]
+    assert pod(workload)["enableServiceLinks"] is False, "services would leave variables that look like settings"
     security = pod(workload)["securityContext"]
     assert security["runAsNonRoot"] is True
     assert security["runAsUser"] == 65532
@@ -58,22 +57,10 @@ def test_a_pod_has_no_rights_on_its_node(workload: Object) -> None:
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod(workload).keys()
 
 
-def test_only_the_watcher_has_a_token(workload: Object) -> None:
-    assert pod(workload)["automountServiceAccountToken"] is (tier(workload) == "watcher")
-
-
 def test_no_service_account_hands_out_its_token_by_itself(objects: Objects) -> None:
     accounts = [one for (kind, _), one in objects.items() if kind == "ServiceAccount"]
     assert sorted(one["metadata"]["name"] for one in accounts) == list(NAMES)
     assert all(one["automountServiceAccountToken"] is False for one in accounts)
-
-
-def test_its_account_is_its_own(workload: Object) -> None:
-    assert pod(workload)["serviceAccountName"] == workload["metadata"]["name"]
-
-
-def test_services_of_the_namespace_leave_no_variables_that_look_like_settings(workload: Object) -> None:
-    assert pod(workload)["enableServiceLinks"] is False
 
 
 def test_memory_has_a_limit_and_the_cpu_none(workload: Object) -> None:
@@ -201,14 +188,6 @@ def test_the_pool_asks_the_pickers_by_a_service_that_shows_each_of_them(objects:
     ports = {one["name"]: one["containerPort"] for one in container(objects["Deployment", "pointsman-picker"])["ports"]}
     defaults = {row[0]: row[2] for row in describe(PickerSettings)}
     assert ports[port["targetPort"]] == int(defaults["--grpc-port"])
-
-
-def test_the_watcher_follows_the_config_map_that_is_there(objects: Objects) -> None:
-    command = container(objects["Deployment", "pointsman-watcher"])
-    (flag,) = [one for one in command["args"] if one.startswith("--config-map=")]
-    assert flag == "--config-map=$(POINTSMAN_POOL_NAMESPACE)/pointsman-config"
-    assert [one["name"] for one in command["env"]] == ["POINTSMAN_POOL_NAMESPACE"]
-    assert len(objects["ConfigMap", "pointsman-config"]["data"]) == 1
 
 
 @pytest.mark.parametrize(("overlay", "endpoints"), [("envoy-ai-gateway", 1), ("istio", 3), ("kgateway", 1), ("gke", 1)])

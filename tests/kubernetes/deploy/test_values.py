@@ -27,6 +27,10 @@ def arguments(objects: Objects, tier: str) -> list[str]:
     return found
 
 
+def told(objects: Objects) -> PickerSettings:
+    return parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker")
+
+
 WRONG: tuple[tuple[str, Any], ...] = (
     ("picer", {}),
     ("picker.replica", 3),
@@ -134,83 +138,53 @@ def test_a_nats_elsewhere_takes_the_place_of_ours(renderer: Renderer) -> None:
     assert volume["secret"]["secretName"] == "authority"
 
 
-def test_pickers_can_have_a_certificate_of_a_secret(renderer: Renderer) -> None:
+def test_pickers_can_have_a_certificate_of_a_secret_or_speak_plain_text(renderer: Renderer) -> None:
     objects = renderer.chart({"picker": {"certificateSecret": "certificate"}})
-    settings = parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker")
+    settings = told(objects)
     (mount,) = container(objects["Deployment", "pointsman-picker"])["volumeMounts"]
     assert settings.cert_path == mount["mountPath"]
     assert settings.secure_serving
+    assert not told(renderer.chart({"picker": {"secureServing": False}})).secure_serving
     assert "volumeMounts" not in container(objects["Deployment", "pointsman-collector"])
-
-
-def test_pickers_can_speak_plain_text(renderer: Renderer) -> None:
-    objects = renderer.chart({"picker": {"secureServing": False}})
-    assert not parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker").secure_serving
 
 
 def test_a_longer_drain_is_a_longer_grace(renderer: Renderer) -> None:
     objects = renderer.chart({"picker": {"drainTimeout": 1000, "preStopSleep": 0}})
-    assert parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker").drain_timeout == 1000
+    assert told(objects).drain_timeout == 1000
     picker = objects["Deployment", "pointsman-picker"]
     assert picker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 1000
     assert "lifecycle" not in container(picker)
 
 
-def test_without_an_autoscaler_the_replicas_are_said(renderer: Renderer) -> None:
-    values = {"autoscaling": {"enabled": False}, "replicas": 5}
-    objects = renderer.chart({"picker": values, "collector": values})
-    assert not [key for key in objects if key[0] == "HorizontalPodAutoscaler"]
-    for tier in ("picker", "collector"):
-        assert objects["Deployment", f"pointsman-{tier}"]["spec"]["replicas"] == 5
-
-
-def test_flags_and_variables_of_ones_own_come_last(renderer: Renderer) -> None:
-    own = {"extraArgs": ["--log-level=debug"], "extraEnv": [{"name": "A", "value": "b"}]}
-    objects = renderer.chart({"watcher": own, "collector": own, "picker": own})
-    for tier in ("watcher", "collector", "picker"):
-        assert arguments(objects, tier)[-1] == "--log-level=debug"
-        assert container(objects["Deployment", f"pointsman-{tier}"])["env"][-1] == {"name": "A", "value": "b"}
-
-
-def test_every_pod_goes_where_it_is_told(renderer: Renderer) -> None:
+def test_every_pod_is_made_as_it_is_told(renderer: Renderer) -> None:
     where = {
         "priorityClassName": "high",
         "nodeSelector": {"pool": "cpu"},
         "tolerations": [{"key": "cpu", "operator": "Exists"}],
         "imagePullSecrets": [{"name": "registry"}],
     }
-    for one in workloads(renderer.chart({**where, "podAnnotations": {"a": "b"}})):
+    own: dict[str, Any] = {"extraArgs": ["--log-level=debug"], "extraEnv": [{"name": "A", "value": "b"}]}
+    scaled = {**own, "autoscaling": {"enabled": False}, "replicas": 5}
+    image = {"repository": "registry.example/pointsman", "tag": "1.2.3"}
+    tiers = {"watcher": own, "collector": scaled, "picker": scaled}
+    objects = renderer.chart({**where, **tiers, "image": image, "podAnnotations": {"a": "b"}})
+    for one in workloads(objects):
         pod = one["spec"]["template"]
         assert {key: pod["spec"].get(key) for key in where} == where
         assert pod["metadata"]["annotations"]["a"] == "b"
-
-
-def test_the_image_can_be_elsewhere(renderer: Renderer) -> None:
-    objects = renderer.chart({"image": {"repository": "registry.example/pointsman", "tag": "1.2.3"}})
-    images = {container(one)["image"] for one in workloads(objects) if one["kind"] == "Deployment"}
-    assert images == {"registry.example/pointsman:1.2.3"}
+    for tier in tiers:
+        deployment = objects["Deployment", f"pointsman-{tier}"]
+        command = container(deployment)
+        assert command["image"] == "registry.example/pointsman:1.2.3"
+        assert (command["args"][-1], command["env"][-1]) == ("--log-level=debug", {"name": "A", "value": "b"}), "last"
+        assert deployment["spec"]["replicas"] == (2 if tier == "watcher" else 5)
+    assert not [key for key in objects if key[0] == "HorizontalPodAutoscaler"]
 
 
 def test_a_pool_of_ones_own_stays_ones_own(renderer: Renderer, chart: Objects) -> None:
     objects = renderer.chart({"pool": {"create": False, "name": "mine"}})
     assert chart.keys() - objects.keys() == {("InferencePool", "model-servers")}
-    assert parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker").pool_name == "mine"
-
-
-def test_the_pools_ports_and_labels_reach_a_watcher_without_a_pool(renderer: Renderer) -> None:
-    pool = {"standalone": True, "selector": {"app": None, "model": "llama", "tier": "gpu"}, "targetPorts": [8000, 8001]}
-    flags = arguments(renderer.chart({"pool": pool}), "watcher")
-    assert "--endpoint-selector=model=llama,tier=gpu" in flags
-    assert "--endpoint-target-ports=8000,8001" in flags
-
-
-def test_nats_can_ask_for_a_password(renderer: Renderer) -> None:
-    objects = renderer.chart({"nats": {"authSecret": "login"}})
-    names = {one["name"] for one in container(objects["StatefulSet", "pointsman-nats"])["env"]}
-    text = objects["ConfigMap", "pointsman-nats"]["data"]["nats.conf"]
-    for variable in ("NATS_USER", "NATS_PASSWORD"):
-        assert variable in names
-        assert f"${variable}" in text
+    assert told(objects).pool_name == "mine"
 
 
 def test_another_configuration_of_nats_makes_new_pods(renderer: Renderer) -> None:
@@ -218,11 +192,6 @@ def test_another_configuration_of_nats_makes_new_pods(renderer: Renderer) -> Non
         renderer.chart({"nats": {"memoryStore": size}})["StatefulSet", "pointsman-nats"] for size in ("256MB", "1GB")
     )
     assert first["spec"]["template"] != second["spec"]["template"]
-
-
-def test_a_watcher_can_serve_other_releases_pools(renderer: Renderer) -> None:
-    flags = arguments(renderer.chart({"watcher": {"pools": ["models/llama", "models/qwen"]}}), "watcher")
-    assert "--pools=$(POINTSMAN_POOL_NAMESPACE)/model-servers,models/llama,models/qwen" in flags
 
 
 @pytest.mark.parametrize("other", [{"pool": {"standalone": True}}, {"watcher": {"endpointSlices": "servers"}}])

@@ -1,12 +1,10 @@
 """What the watcher's tests share: a reader of what it publishes, watchers in this process and as processes."""
 
-import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +29,7 @@ POOL = pool_token("default", "default")
 class Reader:
     """A picker's view of the facts: what there is now, and every event that led to it."""
 
-    def __init__(self, url: str, pool: str = POOL) -> None:
+    def __init__(self, url: str | Sequence[str], pool: str = POOL) -> None:
         self.bus = Bus(url, name="reader")
         self.events: list[Event] = []
         self.replica = Replica(self.bus, Subjects(), pool, self.events.append)
@@ -77,7 +75,7 @@ class Reader:
 R = TypeVar("R", bound=Reader)
 
 
-def reader(url: str) -> AbstractAsyncContextManager[Reader]:
+def reader(url: str | Sequence[str]) -> AbstractAsyncContextManager[Reader]:
     """A reader of the default pool."""
     return started(Reader(url))
 
@@ -115,46 +113,33 @@ class WatcherProcess:
             stderr=self._log,
         )
 
-    async def state(self) -> dict[str, Any]:
+    async def _get(self, path: str) -> dict[str, Any]:
         async with httpx.AsyncClient(timeout=TIMEOUT) as client:
-            answer = await client.get(f"http://127.0.0.1:{self.port}/debug/state")
-            state: dict[str, Any] = answer.json()
-            return state
-
-    async def reasons(self) -> dict[str, str] | None:
-        """Why it isn't ready; empty when it is, None while it doesn't answer."""
-        try:
-            async with httpx.AsyncClient(timeout=TIMEOUT) as client:
-                answer = await client.get(f"http://127.0.0.1:{self.port}/readyz")
-        except httpx.TransportError:
-            return None
-        reasons: dict[str, str] = json.loads(answer.content)["reasons"]
-        return reasons
+            answer: dict[str, Any] = (await client.get(f"http://127.0.0.1:{self.port}{path}")).json()
+            return answer
 
     async def ready(self) -> None:
-        reasons: dict[str, str] | None = None
+        reasons: object = None
 
         async def so() -> bool:
             nonlocal reasons
             if self._process.poll() is not None:
                 raise RuntimeError("the watcher has ended")
-            reasons = await self.reasons()
+            try:
+                reasons = (await self._get("/readyz"))["reasons"]
+            except httpx.TransportError as error:
+                reasons = error
             return reasons == {}
 
         await eventually(so, lambda: f"ready: {reasons}", step=0.05)
 
     async def leads(self) -> bool:
-        leads: bool = (await self.state())["leadership"]["leads"]
+        leads: bool = (await self._get("/debug/state"))["leadership"]["leads"]
         return leads
 
     def kill(self) -> None:
         """SIGKILL."""
         self._end(signal.SIGKILL)
-
-    async def stop(self) -> int:
-        """SIGTERM; the exit code."""
-        self._process.send_signal(signal.SIGTERM)
-        return await asyncio.to_thread(self._process.wait, TIMEOUT)
 
     def pause(self) -> None:
         """SIGSTOP: it stands still, and its connection stays open."""

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.nats import NatsServer, free_port
+from tests.nats import NatsServer
 from tests.protocol.watcher.harness import endpoints_text, reader, replace, watcher
 from tests.waiting import eventually
 
@@ -21,16 +21,18 @@ def addresses(path: Path) -> list[str]:
 A, B, C = "10.0.0.98", "10.0.0.99", "10.0.0.100"
 
 
-async def test_the_file_is_written_without_nats(tmp_path: Path) -> None:
+async def test_the_file_is_written_without_nats(nats: NatsServer, tmp_path: Path) -> None:
     """Envoy routes round robin when pickers and NATS are gone; a restart of everything must not end that."""
     path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
     path.write_text(endpoints_text("a"))
-    nowhere = f"nats://127.0.0.1:{free_port()}"
-    async with watcher(nowhere, endpoints_file=str(path), eds_file=str(eds)) as service:
+    nats.stop()
+    async with watcher(nats.url, endpoints_file=str(path), eds_file=str(eds)) as service:
         assert addresses(eds) == [A]
         replace(path, endpoints_text("b", "c"))
         await eventually(lambda: addresses(eds) == [B, C], "the new endpoints")
-        assert nowhere in service.readiness.reasons()["published"]
+        assert nats.url in service.readiness.reasons()["published"]
+        await nats.start()
+        await eventually(lambda: service.readiness.ready, "ready")
 
 
 async def test_a_watcher_on_standby_writes_its_own_file(nats: NatsServer, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,26 +48,6 @@ async def test_envoy_has_the_endpoints_of_the_file_and_follows_it(nats: NatsServ
         await sees({"127.0.0.1:8001", "[::1]:8002"})
 
 
-KUBECONFIG = """\
-apiVersion: v1
-kind: Config
-clusters: [{{name: away, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
-contexts: [{{name: away, context: {{cluster: away, user: ""}}}}]
-current-context: away
-"""
-
-
-async def test_envoy_starts_right_after_a_watcher_that_has_neither_nats_nor_a_cluster(tmp_path: Path) -> None:
-    config, eds = tmp_path / "kubeconfig", tmp_path / "eds.json"
-    config.write_text(KUBECONFIG.format(port=free_port()))
-    nowhere, places = f"nats://127.0.0.1:{free_port()}", _places(eds)
-    async with (
-        watcher(nowhere, kubernetes=True, kubeconfig=str(config), eds_file=str(eds)),
-        Envoy(tmp_path, STANDALONE, places),
-    ):
-        assert await model_servers(places.admin_port) == set()
-
-
 @pytest.mark.parametrize("before", [b"", b"what an earlier watcher has written"], ids=["no file", "a file"])
 async def test_while_names_are_looked_up_there_is_a_file_and_one_that_was_there_stays(
     tmp_path: Path, before: bytes
@@ -81,15 +62,9 @@ async def test_while_names_are_looked_up_there_is_a_file_and_one_that_was_there_
         await answered.wait()
         return ["127.0.0.1"]
 
-    settings = WatcherSettings(
-        nats_url=(f"nats://127.0.0.1:{free_port()}",),
-        admin_host="127.0.0.1",
-        admin_port=0,
-        endpoints_file=str(path),
-        eds_file=str(eds),
-    )
-    places = _places(eds)
-    service = WatcherService(settings, lookup)
+    nowhere = (f"nats://127.0.0.1:{free_port()}",)
+    files: dict[str, Any] = {"endpoints_file": str(path), "eds_file": str(eds)}
+    service = WatcherService(WatcherSettings(nats_url=nowhere, admin_host="127.0.0.1", admin_port=0, **files), lookup)
     life = asyncio.create_task(service.serve())
     try:
         if before:
@@ -97,7 +72,7 @@ async def test_while_names_are_looked_up_there_is_a_file_and_one_that_was_there_
             assert eds.read_bytes() == before
         else:
             await eventually(eds.exists, "the file")
-            async with Envoy(tmp_path, STANDALONE, places):
+            async with Envoy(tmp_path, STANDALONE, places := _places(eds)):
                 assert await model_servers(places.admin_port) == set()
         answered.set()
         await eventually(lambda: b"127.0.0.1" in eds.read_bytes(), "the address")

@@ -2,6 +2,9 @@
 
 import socket
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from shared.model import Endpoint
 from tests.nats import NatsServer
@@ -28,18 +31,24 @@ class Dns:
         return [self.answers[host]]
 
 
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Any]:
+    """Those that a watcher reads and writes."""
+    (tmp_path / "endpoints.yaml").write_text(TEXT)
+    return {"endpoints_file": str(tmp_path / "endpoints.yaml"), "eds_file": str(tmp_path / "eds.json")}
+
+
 def address(seen: Reader) -> str:
     endpoint = seen.facts("endpoint").get("default/a")
     return endpoint.address if isinstance(endpoint, Endpoint) else ""
 
 
-async def test_a_changed_address_reaches_readers_and_envoy(nats: NatsServer, tmp_path: Path) -> None:
-    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
-    path.write_text(TEXT)
+async def test_a_changed_address_reaches_readers_and_envoy(nats: NatsServer, files: dict[str, Any]) -> None:
+    eds = Path(files["eds_file"])
     dns = Dns(a="10.0.0.1")
     async with (
         reader(nats.url) as seen,
-        watcher(nats.url, dns, endpoints_file=str(path), eds_file=str(eds), resolve_interval=0.05),
+        watcher(nats.url, dns, **files, resolve_interval=0.05),
     ):
         await seen.sees("a", "fixed")
         assert seen.facts("endpoint")["default/a"] == Endpoint(
@@ -52,18 +61,15 @@ async def test_a_changed_address_reaches_readers_and_envoy(nats: NatsServer, tmp
 
 
 async def test_a_watcher_that_starts_while_dns_is_out_adopts_the_addresses_of_the_last_one(
-    nats: NatsServer, tmp_path: Path
+    nats: NatsServer, files: dict[str, Any]
 ) -> None:
-    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
-    path.write_text(TEXT)
+    eds = Path(files["eds_file"])
     async with reader(nats.url) as seen:
-        async with watcher(nats.url, Dns(a="10.0.0.1"), endpoints_file=str(path), eds_file=str(eds)):
+        async with watcher(nats.url, Dns(a="10.0.0.1"), **files):
             await seen.sees("a", "fixed")
         events = len(seen.events)
         dns = Dns()
-        async with watcher(
-            nats.url, dns, endpoints_file=str(path), eds_file=str(eds), resolve_interval=0.05
-        ) as service:
+        async with watcher(nats.url, dns, **files, resolve_interval=0.05) as service:
             await eventually(lambda: service.leadership.publisher.published, "a take-over")
             assert address(seen) == "10.0.0.1"
             assert addresses(eds) == ["10.0.0.1", "10.9.9.9"]
@@ -72,12 +78,11 @@ async def test_a_watcher_that_starts_while_dns_is_out_adopts_the_addresses_of_th
         assert seen.deleted(events) == set()
 
 
-async def test_a_first_watcher_does_not_wait_for_names_for_ever(nats: NatsServer, tmp_path: Path) -> None:
-    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
-    path.write_text(TEXT)
+async def test_a_first_watcher_does_not_wait_for_names_for_ever(nats: NatsServer, files: dict[str, Any]) -> None:
+    eds = Path(files["eds_file"])
     async with (
         reader(nats.url) as seen,
-        watcher(nats.url, Dns(), endpoints_file=str(path), eds_file=str(eds)) as service,
+        watcher(nats.url, Dns(), **files) as service,
     ):
         assert addresses(eds) == ["10.9.9.9"]
         await seen.sees("fixed")
@@ -86,14 +91,13 @@ async def test_a_first_watcher_does_not_wait_for_names_for_ever(nats: NatsServer
 
 
 async def test_a_standby_without_dns_gives_envoy_the_address_that_the_leader_finds(
-    nats: NatsServer, tmp_path: Path
+    nats: NatsServer, files: dict[str, Any]
 ) -> None:
-    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
-    path.write_text(TEXT)
+    eds = Path(files["eds_file"])
     dns = Dns()
-    async with watcher(nats.url, dns, endpoints_file=str(path), resolve_interval=0.05) as leader:
+    async with watcher(nats.url, dns, endpoints_file=files["endpoints_file"], resolve_interval=0.05) as leader:
         await eventually(lambda: leader.leadership.publisher.published, "a leader")
-        async with watcher(nats.url, Dns(), endpoints_file=str(path), eds_file=str(eds)) as standby:
+        async with watcher(nats.url, Dns(), **files) as standby:
             await eventually(lambda: standby.keepers[0].publishes, "the end of the start")
             assert addresses(eds) == ["10.9.9.9"]
             dns.answers["a.example"] = "10.0.0.1"

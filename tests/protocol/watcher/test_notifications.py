@@ -1,7 +1,6 @@
 """From Node objects in files to numbers in a picker's columns, over the real nats-server."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -130,11 +129,6 @@ async def test_labels_of_nodes_are_numbers_of_the_endpoints_that_run_there(nats:
         labels = {"source": "k8s-notification-source", "event": "added"}
         assert value("pointsman_datalayer_events_total", labels) == 2
         assert value("pointsman_watcher_objects") == 2
-
-
-async def test_values_follow_labels_nodes_and_endpoints(nats: NatsServer, files: Path) -> None:
-    async with watcher(nats.url, endpoints_file=str(files)), serving(picker(nats.url)) as seen:
-        await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
         replace(files / "nodes.yaml", f"{node('n1')}---\n{node('n2', memory='40960')}")
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 3.0, "GPUMemory": 40960.0}, "the label's change")
         await eventually(lambda: numbers(seen, "a") == {"GPUClass": 3.0}, "a label that is gone is forgotten")
@@ -142,18 +136,6 @@ async def test_values_follow_labels_nodes_and_endpoints(nats: NatsServer, files:
         await eventually(lambda: "GPUMemory" in numbers(seen, "a"), "the move to the other node")
         replace(files / "nodes.yaml", node("n1"))
         await eventually(lambda: numbers(seen, "a") == numbers(seen, "b") == {}, "the node is gone")
-
-
-async def test_a_bad_object_keeps_what_its_file_said_last(nats: NatsServer, files: Path) -> None:
-    async with watcher(nats.url, endpoints_file=str(files)) as service, serving(picker(nats.url)) as seen:
-        await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
-        replace(files / "nodes.yaml", "apiVersion: v1\nkind: Node\nmetadata: {name: n2, labels: {gpus: 8}}\n")
-        await eventually(lambda: bool(service.state()["problems"]), "the problem")
-        [problems] = service.state()["problems"].values()
-        assert "metadata.labels.gpus: 8 isn't a string" in problems[0]
-        told = time.monotonic()
-        await eventually(lambda: seen.view.columns.numbers(GPU.wire).at[1] > told, "that it holds")
-        assert numbers(seen, "b") == {"GPUClass": 2.0}
 
 
 async def test_without_an_extractor_that_makes_attributes_nothing_is_sent(nats: NatsServer, files: Path) -> None:
@@ -174,25 +156,12 @@ async def test_a_configuration_that_comes_later_has_the_objects_read(nats: NatsS
         replace(files / "config.yaml", CONFIG)
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
         await eventually(lambda: attributes(seen, "b").get("Topology") == Topology(zone="zone-n2"), "the topology")
+        assert seen.view.columns.objects(TOPOLOGY).at.tolist() == [ALWAYS, ALWAYS], "it is never old"
+        replace(files / "endpoints.yaml", endpoints(a="n1", b="n1"))
+        await eventually(lambda: attributes(seen, "b").get("Topology") == Topology(zone="zone-n1"), "the change")
         replace(files / "config.yaml", PLAIN)
         await eventually(lambda: "Topology" not in attributes(seen, "b"), "the topology goes with its extractor")
         await eventually(lambda: len(service.state()["ignored"]) == 1, "nobody wants the nodes")
-
-
-async def test_a_pickers_topology_follows_labels_and_is_never_old(nats: NatsServer, files: Path) -> None:
-    async with watcher(nats.url, endpoints_file=str(files)), serving(picker(nats.url)) as seen:
-        await eventually(lambda: attributes(seen, "a").get("Topology") == Topology(zone="zone-n1"), "the topology")
-        assert seen.view.columns.objects(TOPOLOGY).at.tolist() == [ALWAYS, ALWAYS]
-        replace(files / "endpoints.yaml", endpoints(a="n2", b="n2", c="n1"))
-        await eventually(lambda: attributes(seen, "a").get("Topology") == Topology(zone="zone-n2"), "the change")
-        await eventually(lambda: attributes(seen, "c").get("Topology") == Topology(zone="zone-n1"), "the new one")
-        replace(files / "endpoints.yaml", endpoints(c="n1"))
-        await eventually(lambda: len(seen.view.layout) == 1, "one endpoint")
-        assert attributes(seen, "c")["Topology"] == Topology(zone="zone-n1")
-        value = seen.registry.get_sample_value
-        labels = {"source": "endpoint-notification-source", "event": "deleted"}
-        assert value("pointsman_datalayer_events_total", labels) == 2
-        assert value("pointsman_plugin_failures_total", {"plugin": "topology-extractor"}) == 0
 
 
 async def test_a_standby_sends_nothing_and_takes_over_from_a_leader_that_stands_still_for_good(

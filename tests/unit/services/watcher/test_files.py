@@ -3,7 +3,9 @@
 # ruff: noqa: ASYNC240 - the files are the test's own, and nothing else runs in its event loop
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,15 +94,6 @@ async def test_a_file_that_leaves_the_directory_is_removed(tmp_path: Path) -> No
     assert said(await reading.load()) == [("b.yaml", "removed")]
 
 
-async def test_only_the_files_that_changed_are_read_again(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(GOOD)
-    (tmp_path / "b.yaml").write_text(OTHER)
-    reading = source(tmp_path)
-    await reading.load()
-    (tmp_path / "b.yaml").write_text("endpoints: []")
-    assert said(await reading.load()) == [("b.yaml", "")]
-
-
 async def test_a_directory_that_empties_is_rejected_and_keeps_its_files(tmp_path: Path) -> None:
     """All files gone at once is a volume that was unmounted rather than a pool without endpoints."""
     (tmp_path / "a.yaml").write_text(GOOD)
@@ -119,20 +112,6 @@ async def test_a_directory_that_empties_is_rejected_and_keeps_its_files(tmp_path
     assert said(await reading.load()) == [(tmp_path.name, "removed"), ("a.yaml", "b")]
 
 
-async def test_a_missing_directory_is_rejected_and_keeps_its_files(tmp_path: Path) -> None:
-    directory = tmp_path / "conf"
-    directory.mkdir()
-    (directory / "a.yaml").write_text(GOOD)
-    reading = source(directory)
-    await reading.load()
-    directory.rename(tmp_path / "away")
-    assert said(await reading.load()) == [
-        ("conf", "document: can't be read: No such file or directory (--endpoints-file)")
-    ]
-    (tmp_path / "away").rename(directory)
-    assert said(await reading.load()) == [("conf", "removed")]
-
-
 async def test_a_configmap_is_read_through_its_links_and_again_when_they_are_swapped(tmp_path: Path) -> None:
     for version, text in (("..1", GOOD), ("..2", OTHER)):
         (tmp_path / version).mkdir()
@@ -146,15 +125,6 @@ async def test_a_configmap_is_read_through_its_links_and_again_when_they_are_swa
     assert said(await reading.load()) == [("a.yaml", "b")]
 
 
-async def test_a_link_that_leads_nowhere_is_rejected_once(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").symlink_to("nowhere")
-    reading = source(tmp_path)
-    assert said(await reading.load()) == [
-        ("a.yaml", "document: can't be read: No such file or directory (--endpoints-file)")
-    ]
-    assert await reading.load() == []
-
-
 async def test_a_bad_file_is_rejected_as_a_whole_and_once(path: Path) -> None:
     path.write_text(GOOD + "- {name: c, address: 10.0.0.3, port: 0}\n- {name: d}\n")
     reading = source(path)
@@ -164,17 +134,32 @@ async def test_a_bad_file_is_rejected_as_a_whole_and_once(path: Path) -> None:
     assert await reading.load() == []
 
 
-async def test_bytes_that_are_no_utf8_are_named_with_their_line(path: Path) -> None:
-    path.write_bytes(b"endpoints:\n- {name: \xff}\n")
-    assert said(await source(path).load()) == [
-        ("endpoints.yaml", "document: byte 20 isn't UTF-8: invalid start byte (line 2)")
-    ]
-
-
-async def test_a_file_above_the_limit_is_rejected(path: Path) -> None:
-    assert said(await source(path, limits=Limits(file_size=10)).load()) == [
-        ("endpoints.yaml", "document: is larger than 10 bytes (--endpoints-file)")
-    ]
+@pytest.mark.parametrize(
+    ("make", "more", "problem"),
+    [
+        (
+            lambda path: path.write_bytes(b"endpoints:\n- {name: \xff}\n"),
+            {},
+            "byte 20 isn't UTF-8: invalid start byte (line 2)",
+        ),
+        (
+            lambda path: path.write_text(GOOD),
+            {"limits": Limits(file_size=10)},
+            "is larger than 10 bytes (--endpoints-file)",
+        ),
+        (lambda path: path.write_text(GOOD), {"configures": True}, "no EndpointPickerConfig in it"),
+        (lambda path: path.symlink_to("nowhere"), {}, "can't be read: No such file or directory (--endpoints-file)"),
+        (os.mkfifo, {}, "is no regular file (--endpoints-file)"),
+    ],
+    ids=["no UTF-8", "large", "no configuration", "a link to nowhere", "a pipe"],
+)
+async def test_what_cannot_be_read_is_rejected_once(
+    tmp_path: Path, make: Callable[[Path], None], more: dict[str, Any], problem: str
+) -> None:
+    make(tmp_path / "a.yaml")
+    reading = source(tmp_path / "a.yaml", **more)
+    assert said(await reading.load()) == [("a.yaml", f"document: {problem}")]
+    assert await reading.load() == []
 
 
 async def test_a_directory_with_too_many_files_is_rejected(tmp_path: Path) -> None:
@@ -182,13 +167,6 @@ async def test_a_directory_with_too_many_files_is_rejected(tmp_path: Path) -> No
         (tmp_path / f"{name}.yaml").write_text(GOOD)
     assert said(await source(tmp_path, limits=Limits(files=1)).load()) == [
         (tmp_path.name, "document: 2 files; at most 1 are read (--endpoints-file)")
-    ]
-
-
-async def test_a_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.yaml")
-    assert said(await source(tmp_path / "a.yaml").load()) == [
-        ("a.yaml", "document: is no regular file (--endpoints-file)")
     ]
 
 
@@ -233,6 +211,10 @@ async def test_a_file_that_is_not_watched_is_read_once(path: Path) -> None:
     assert await reading.load() == []
     path.unlink()
     assert await reading.load() == []
+    path.write_text(OTHER)
+    reading.want({NODE: None})
+    assert said(await reading.load()) == [("endpoints.yaml", "b")], "for other objects"
+    assert await reading.load() == []
 
 
 async def test_a_root_that_is_no_longer_followed_takes_its_origins_along(tmp_path: Path) -> None:
@@ -242,12 +224,6 @@ async def test_a_root_that_is_no_longer_followed_takes_its_origins_along(tmp_pat
     await reading.load()
     reading.follow([Root(str(tmp_path / "b.yaml"), "--endpoints-file")])
     assert said(await reading.load()) == [("b.yaml", "b"), ("a.yaml", "removed")]
-
-
-async def test_a_file_for_the_configuration_has_to_have_one(path: Path) -> None:
-    assert said(await source(path, configures=True).load()) == [
-        ("endpoints.yaml", "document: no EndpointPickerConfig in it")
-    ]
 
 
 async def test_a_bad_configuration_is_rejected_with_the_lines_of_its_file(path: Path) -> None:
@@ -264,6 +240,7 @@ async def test_files_are_read_again_for_objects_that_somebody_wants_to_hear_of(t
     (tmp_path / "a.yaml").write_text("endpoints: []\n")
     (tmp_path / "b.yaml").write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")
     files = source(tmp_path)
+    assert files.confirmed(7.0) == 7.0
     assert [one.documents.objects for one in await files.load() if isinstance(one, Reset)] == [(), ()]
     assert files.want({NODE: None})
     events = [one for one in await files.load() if isinstance(one, Reset)]
@@ -282,18 +259,3 @@ async def test_a_file_that_has_gone_before_it_is_read_again_is_removed_all_the_s
     files.want({NODE: None})
     (tmp_path / "b.yaml").unlink()
     assert said(await files.load()) == [("a.yaml", ""), ("b.yaml", "removed")]
-
-
-async def test_a_file_that_is_not_watched_is_read_again_for_other_objects_only(path: Path) -> None:
-    files = source(path, watched=False)
-    await files.load()
-    assert await files.load() == []
-    files.want({NODE: None})
-    assert [type(one) for one in await files.load()] == [Reset]
-    assert await files.load() == []
-
-
-async def test_before_anything_was_read_nothing_is_to_be_read_again(path: Path) -> None:
-    files = source(path)
-    assert not files.want({NODE: None})
-    assert files.confirmed(7.0) == 7.0

@@ -62,33 +62,15 @@ spec: {selector: {app: vllm}, extensionRef: {name: picker, targetPortNumber: 800
 """
 
 
-def test_a_pool_of_version_v1() -> None:
-    assert read(POOL_V1).resources == (
-        Pool(
-            name="llama",
-            namespace="default",
-            selector={"app": "vllm"},
-            target_ports=(8000, 8001),
-            app_protocol="kubernetes.io/h2c",
-            failure_mode=FailureMode.FAIL_OPEN,
-        ),
-    )
-
-
-@pytest.mark.parametrize("text", [POOL_V1ALPHA2, POOL_V1ALPHA1])
-def test_a_pool_of_an_alpha_version(text: str) -> None:
-    assert read(text).resources == (Pool(name="llama", selector={"app": "vllm"}, target_ports=(8000,)),)
-
-
-@pytest.mark.parametrize("group", ["inference.networking.x-k8s.io", "inference.networking.k8s.io", "llm-d.ai"])
-def test_an_objective_of_each_group(group: str) -> None:
-    text = f"""
-apiVersion: {group}/v1alpha2
-kind: InferenceObjective
-metadata: {{name: batch}}
-spec: {{priority: -5, poolRef: {{name: llama, group: {group}, kind: InferencePool}}}}
-"""
-    assert read(text).resources == (Objective(name="batch", priority=-5),)
+OUR_POOL = Pool(
+    name="llama",
+    selector={"app": "vllm"},
+    target_ports=(8000, 8001),
+    app_protocol="kubernetes.io/h2c",
+    failure_mode=FailureMode.FAIL_OPEN,
+)
+FORMER_POOLS = (POOL_V1ALPHA2, POOL_V1ALPHA1)
+EXPERIMENTAL = "inference.networking.x-k8s.io"
 
 
 def objective(spec: str, metadata: str = "{name: batch}") -> str:
@@ -96,10 +78,6 @@ def objective(spec: str, metadata: str = "{name: batch}") -> str:
         "apiVersion: inference.networking.x-k8s.io/v1alpha2\nkind: InferenceObjective\n"
         f"metadata: {metadata}\nspec: {spec}\n"
     )
-
-
-def test_an_objective_without_a_priority_has_zero() -> None:
-    assert read(objective("{poolRef: {name: llama}}")).resources == (Objective(name="batch", priority=0),)
 
 
 REWRITE = """
@@ -164,11 +142,6 @@ spec:
     )
 
 
-def test_a_resource_without_a_namespace_is_in_the_pools() -> None:
-    pool = PoolId("models", "llama")
-    assert read(objective("{poolRef: {name: llama}}"), pool).resources == (Objective(name="batch"),)
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -196,8 +169,26 @@ def test_what_is_for_somebody_else_is_left_out_with_a_reason(text: str, reason: 
     assert (documents.resources, documents.ignored) == ((), (reason,))
 
 
-def test_without_a_pool_the_resources_of_every_pool_are_read() -> None:
-    assert read(objective("{poolRef: {name: mistral}}"), None).resources == (Objective(name="batch"),)
+@pytest.mark.parametrize(
+    ("text", "pool", "expected"),
+    [
+        (objective("{poolRef: {name: mistral}}"), None, Objective(name="batch")),
+        (objective("{poolRef: {name: llama}}"), PoolId("models", "llama"), Objective(name="batch", priority=0)),
+        (POOL_V1, OURS, OUR_POOL),
+        *((one, OURS, Pool(name="llama", selector={"app": "vllm"}, target_ports=(8000,))) for one in FORMER_POOLS),
+        *(
+            (
+                objective(f"{{priority: -5, poolRef: {{name: llama, group: {group}}}}}").replace(EXPERIMENTAL, group),
+                OURS,
+                Objective(name="batch", priority=-5),
+            )
+            for group in (EXPERIMENTAL, "inference.networking.k8s.io", "llm-d.ai")
+        ),
+    ],
+    ids=["of every pool", "of the pool's namespace", "v1", "alpha 2", "alpha 1", "experimental", "stable", "llm-d"],
+)
+def test_a_resource_is_read(text: str, pool: PoolId | None, expected: Objective | Pool) -> None:
+    assert read(text, pool).resources == (expected,)
 
 
 def rewrite(rule: str) -> str:

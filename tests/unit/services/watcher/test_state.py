@@ -37,33 +37,26 @@ def test_nothing_holds_before_the_first_good_set() -> None:
 NO_LIST = "endpoints: in no document; `endpoints: []` says that there are none"
 
 
-@pytest.mark.parametrize(
-    ("events", "changes", "expected", "problems"),
-    [
-        ([endpoints("b", "y")], False, "x y", {}),
-        ([endpoints("a", "m"), endpoints("b", "c", "z")], True, "c m z", {}),
-        ([endpoints("a")], True, "y", {}),
-        ([Rejected("a", BAD)], False, "x y", {"a": str(BAD[0])}),
-        ([Rejected("a", BAD), endpoints("b", "z")], True, "x z", {"a": str(BAD[0])}),
-        ([Removed("b")], True, "x", {}),
-        ([endpoints("b", "x", "y")], False, "x y", {"b": "document: endpoint 'default/x' is in a too"}),
-        ([endpoints("a"), endpoints("b", "x", "y")], False, "x y", {}),
-        ([Removed("a"), Reset("b", Documents())], False, "x y", {"b": NO_LIST}),
-        ([Removed("a"), Removed("b")], False, "x y", None),
-    ],
-    ids=[
-        "the same",
-        "all origins are merged by id",
-        "an empty list",
-        "a rejected origin keeps its last good documents",
-        "others go on",
-        "a removed origin takes its documents along",
-        "an endpoint of two origins keeps the set that fitted",
-        "an endpoint may move at once",
-        "without any list the last set holds",
-        "when every origin is gone the last set holds",
-    ],
-)
+CASES: dict[str, tuple[list[Event], bool, str, dict[str, str] | None]] = {
+    "the same": ([endpoints("b", "y")], False, "x y", {}),
+    "all origins are merged by id": ([endpoints("a", "m"), endpoints("b", "c", "z")], True, "c m z", {}),
+    "an empty list": ([endpoints("a")], True, "y", {}),
+    "a rejected origin keeps its last good documents": ([Rejected("a", BAD)], False, "x y", {"a": str(BAD[0])}),
+    "others go on": ([Rejected("a", BAD), endpoints("b", "z")], True, "x z", {"a": str(BAD[0])}),
+    "a removed origin takes its documents along": ([Removed("b")], True, "x", {}),
+    "an endpoint of two origins keeps the set that fitted": (
+        [endpoints("b", "x", "y")],
+        False,
+        "x y",
+        {"b": "document: endpoint 'default/x' is in a too"},
+    ),
+    "an endpoint may move at once": ([endpoints("a"), endpoints("b", "x", "y")], False, "x y", {}),
+    "without any list the last set holds": ([Removed("a"), Reset("b", Documents())], False, "x y", {"b": NO_LIST}),
+    "when every origin is gone the last set holds": ([Removed("a"), Removed("b")], False, "x y", None),
+}
+
+
+@pytest.mark.parametrize(("events", "changes", "expected", "problems"), CASES.values(), ids=CASES)
 def test_the_endpoints_of_all_origins_are_merged_and_what_does_not_fit_changes_nothing(
     events: list[Event], changes: bool, expected: str, problems: dict[str, str] | None
 ) -> None:

@@ -9,22 +9,15 @@ def certain(value: float) -> Timing:
     return Timing(random=lambda: value)
 
 
-def test_pauses_double_up_to_the_longest() -> None:
-    backoff = Backoff(0.5, 30.0, certain(0.0))
-    assert [backoff.next() for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-
-
-def test_chance_shortens_a_pause_by_up_to_a_half() -> None:
-    backoff = Backoff(0.5, 30.0, certain(1.0))
-    assert [backoff.next() for _ in range(3)] == [0.25, 0.5, 1.0]
-
-
-def test_after_a_success_pauses_begin_anew() -> None:
-    backoff = Backoff(0.5, 30.0, certain(0.0))
-    backoff.next()
-    backoff.next()
+@pytest.mark.parametrize(
+    ("random", "pauses"),
+    [(0.0, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]), (1.0, [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0])],
+)
+def test_pauses_double_up_to_the_longest_and_begin_anew(random: float, pauses: list[float]) -> None:
+    backoff = Backoff(0.5, 30.0, certain(random))
+    assert [backoff.next() for _ in pauses] == pauses
     backoff.reset()
-    assert (backoff.failures, backoff.next()) == (0, 0.5)
+    assert (backoff.failures, backoff.next()) == (0, pauses[0])
 
 
 @pytest.mark.parametrize(("random", "pause", "spread"), [(0.0, 30.0, 240.0), (0.5, 22.5, 300.0), (1.0, 15.0, 360.0)])

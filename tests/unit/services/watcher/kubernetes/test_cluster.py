@@ -1,7 +1,7 @@
 """What is known of a cluster by selection: while it goes well, while the server is away, and as kinds come and go."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -54,15 +54,8 @@ class Api(FakeApi):
         found = [one for one in self.served if path.endswith(f"/{one.group}/{one.version}" if one.group else "/v1")]
         if not found:
             raise NotFound(f"get {path}", 404, "NotFound")
-        told = [
-            {
-                "name": resource_of(one).plural,
-                "kind": one.kind,
-                "namespaced": self.namespaced,
-                "verbs": ["list", "watch"],
-            }
-            for one in found
-        ]
+        common = {"namespaced": self.namespaced, "verbs": ["list", "watch"]}
+        told = [{"name": resource_of(one).plural, "kind": one.kind, **common} for one in found]
         return Document({"resources": told}, "application/json", "")
 
 
@@ -324,18 +317,15 @@ async def test_a_newer_version_takes_the_place_of_an_older_one_and_what_is_known
         assert all(one == ["llama"] for one in seen)
 
 
-def failure(kind: str) -> Callable[[], KubernetesError]:
-    if kind == "away":
-        return lambda: ConnectionFailed("no connection to https://127.0.0.1:6443: Connection refused")
-    message = 'pods is forbidden: User "watcher" cannot list resource "pods"'
-    return lambda: Forbidden("list pods", 403, "Forbidden", message)
+AWAY_ERROR = ConnectionFailed("no connection to https://127.0.0.1:6443: Connection refused")
+REFUSAL = Forbidden("list pods", 403, "Forbidden", 'User "watcher" cannot list resource "pods"')
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("away", "Connection refused"), ("refuses", 'cannot list resource "pods"')]
+    ("error", "words"), [(AWAY_ERROR, "Connection refused"), (REFUSAL, 'cannot list resource "pods"')]
 )
 async def test_five_minutes_without_the_server_change_nothing_but_the_age_of_what_is_known(
-    kind: str, words: str
+    error: KubernetesError, words: str
 ) -> None:
     peer = Peer(POD)
     for name in "ab":
@@ -345,8 +335,7 @@ async def test_five_minutes_without_the_server_change_nothing_but_the_age_of_wha
         await peer.known(feed)
         await peer.api.idle()
         assert feed.confirmed(peer.time.now) == peer.time.now
-        make = failure(kind)
-        peer.api.down = lambda: make()
+        peer.api.down = lambda: error
         gone = peer.time.now
         peer.api.fail()
         peer.api.cluster.delete("a")
@@ -364,7 +353,7 @@ async def test_five_minutes_without_the_server_change_nothing_but_the_age_of_wha
 
 async def test_before_the_server_was_ever_reached_nothing_is_known_and_nothing_is_confirmed() -> None:
     peer = Peer(POD)
-    peer.api.down = failure("away")
+    peer.api.down = lambda: AWAY_ERROR
     async with peer.at_work():
         feed = peer.follow(PODS)
         began = peer.time.now

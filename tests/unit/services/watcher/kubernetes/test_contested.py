@@ -7,10 +7,13 @@ from services.watcher.kubernetes.contested import FREE, LONGEST, Contested
 
 def written_in(seconds: int) -> list[float]:
     """When something is written that is taken away at once, each time."""
-    contested, times = Contested(), []
+    contested = Contested()
+    times: list[float] = []
     for now in range(seconds):
         if contested.due("uid", "form") <= now:
-            contested.wrote("uid", "form", float(now))
+            assert contested.wrote("uid", "form", float(now)) is (len(times) == FREE), (
+                "that it is contested is told once"
+            )
             times.append(float(now))
     return times
 
@@ -22,12 +25,6 @@ def test_a_few_times_it_is_written_at_once_and_then_after_pauses_that_double_up_
     assert pauses[FREE : FREE + 4] == [1.0, 2.0, 4.0, 8.0]
     assert max(pauses) == LONGEST
     assert len(times) < 25
-
-
-def test_it_is_told_once_that_something_is_written_less_often() -> None:
-    contested = Contested()
-    assert [contested.wrote("uid", "form", float(now)) for now in range(6)] == [False] * FREE + [True, False, False]
-    assert contested.state() == {"uid": 6}
 
 
 def test_another_form_and_what_stayed_for_long_begin_anew() -> None:

@@ -205,7 +205,8 @@ async def test_what_did_not_change_is_not_told_again() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_asking_looks_again_before_the_interval_is_over() -> None:
+@pytest.mark.parametrize("asks", [True, False], ids=["asking", "wanting other kinds"])
+async def test_asking_and_wanting_other_kinds_look_again_before_the_interval_is_over(asks: bool) -> None:
     """A watch whose resource isn't there any more (404) asks at once."""
     server = Server(PODS, POOLS)
     never = asyncio.Event()
@@ -223,18 +224,11 @@ async def test_asking_looks_again_before_the_interval_is_over() -> None:
             await asyncio.sleep(0)
         server.resources.remove(POOLS)
         assert not task.done()
-        discovery.ask()
+        if asks:
+            discovery.ask()
+        else:
+            discovery.want([POD, POOL, OLD_POOL])
         assert await task == {POD: PODS}
-
-
-async def test_wanting_other_kinds_looks_again_at_once() -> None:
-    server = Server(PODS, POOLS)
-    discovery, _ = made(server, POD)
-    async with aclosing(discovery.changes()) as changes:
-        assert await anext(changes) == {POD: PODS}
-        discovery.want([POD, POOL])
-        assert await anext(changes) == {POD: PODS, POOL: POOLS}
-    assert discovery.questions == 2
 
 
 async def test_what_was_known_holds_while_the_server_is_away() -> None:
@@ -322,8 +316,5 @@ def test_scope_and_subresources_are_read_from_either_document() -> None:
 def test_a_document_that_is_something_else_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(BadAnswer, match="can't be understood"):
         read_aggregated(content)
-
-
-def test_a_plain_document_that_is_something_else_is_refused() -> None:
     with pytest.raises(BadAnswer, match="resources of apps/v1 can't be understood"):
         read_plain({"resources": [{"name": 1}]}, "apps", "v1")

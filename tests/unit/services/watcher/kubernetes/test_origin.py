@@ -30,7 +30,21 @@ def test_a_config_map_goes_by_its_name_with_its_namespace_and_key_where_they_are
     assert plan.config_map == found
 
 
-@pytest.mark.parametrize("flag", ["/", "a/", "/a", "a/b/", "a/b/c/d"])
-def test_what_is_no_config_map_is_refused(flag: str) -> None:
-    with pytest.raises(Invalid, match=f"^--config-map: '{flag}' names no ConfigMap"):
-        plans(settings(f"--config-map={flag}"))
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        *((f"--config-map={name}", f"--config-map: '{name}' names") for name in ("/", "a/", "/a", "a/b/", "a/b/c/d")),
+        ("--config-map=a --config-file=b", "--config-map: can't be given together"),
+        ("--endpoints-file=a", "--endpoints-file: can't be given together"),
+        ("--endpoint-selector=a=b", "--endpoint-target-ports: required"),
+        ("--endpoint-target-ports=1", "--endpoint-selector: required"),
+        ("--endpoint-selector=a=b --endpoint-target-ports=1,1", "--endpoint-target-ports: port 1 is given twice"),
+        ("--endpoint-selector=a --endpoint-target-ports=1", "--endpoint-selector: 'a' is no label"),
+        ("--pools=a,b --endpoint-slices=s", "--endpoint-slices: is for one pool, and --pools names 2"),
+        ("--pools=a/b/c", "--pools: 'a/b/c' is no pool"),
+        ("--pools=a,serving/a", "--pools: 'serving/a' is given twice"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(flags: str, problem: str) -> None:
+    with pytest.raises(Invalid, match=f"^{problem}"):
+        plans(settings(*flags.split()))

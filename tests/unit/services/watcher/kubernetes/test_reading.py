@@ -23,16 +23,31 @@ def problems(item: JsonObject) -> list[str]:
     return [str(one) for one in found.problems]
 
 
-def test_what_refers_to_the_pool_is_its_fact() -> None:
-    found = read(objective(priority=3))
-    assert isinstance(found, Reset)
-    assert found.documents.resources == (Objective(name="premium", priority=3),)
+OTHER = "for pool 'other', and default/llama is served"
+GONE = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+EMPTY = "spec.targetPorts: empty; the port at which the model servers serve is needed"
 
 
-def test_what_refers_to_another_pool_is_left_out_with_the_reason_however_bad_it_is() -> None:
-    reason = "for pool 'other', and default/llama is served"
-    assert read(objective(pool="other")) == reason
-    assert read(objective(pool="other", priority="high")) == reason
+@pytest.mark.parametrize(
+    ("item", "found"),
+    [
+        (objective(pool="other"), OTHER),
+        (objective(pool="other", priority="high"), OTHER),
+        (objective(**GONE), "it is being deleted"),
+        (pool("other", x="1"), "default/llama is served"),
+        (item_of("InferencePool", "llama", {"selector": {"matchLabels": {}}, "targetPorts": []}, STABLE), [EMPTY]),
+    ],
+    ids=["another's", "another's, however bad it is", "being deleted", "another pool", "a pool without ports"],
+)
+def test_what_is_for_others_is_left_out_with_the_reason_and_what_is_bad_is_refused(
+    item: JsonObject, found: str | list[str]
+) -> None:
+    assert (read(item) if isinstance(found, str) else problems(item)) == found
+
+
+@pytest.mark.parametrize("spec", [{}, {"poolRef": 1}, {"poolRef": {"name": 7}}], ids=str)
+def test_what_says_no_pool_is_refused_rather_than_left_out(spec: dict[str, Any]) -> None:
+    assert any(one.startswith("spec.poolRef") for one in problems(item_of("InferenceObjective", "bad", spec)))
 
 
 @pytest.mark.parametrize(
@@ -55,14 +70,12 @@ def test_what_refers_to_a_pool_of_the_name_is_for_it_if_the_group_is_one_of_its_
     found = read_item(item, "InferenceObjective", "origin", LLAMA, groups)
     if ours:
         assert isinstance(found, Reset)
+        assert found.documents.resources == (Objective(name="premium", priority=1),)
     else:
         assert found == f"for pool 'llama' of {group or STABLE}, and default/llama is served"
-
-
-def test_of_a_model_the_group_does_not_count_which_its_definition_fills_in() -> None:
-    spec = {"poolRef": {"name": "llama", "group": EXPERIMENTAL}, "modelName": "chat"}
-    item = item_of("InferenceModel", "chat", spec)
-    assert isinstance(read_item(item, "InferenceModel", "origin", LLAMA, {STABLE}), Reset)
+    spec = {"poolRef": reference, "modelName": "chat"}
+    model = read_item(item_of("InferenceModel", "chat", spec), "InferenceModel", "origin", LLAMA, groups)
+    assert isinstance(model, Reset), "of models the group doesn't count, which their definition fills in"
 
 
 def test_a_resource_that_nobody_foresaw_is_refused_like_any_other_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,22 +84,3 @@ def test_a_resource_that_nobody_foresaw_is_refused_like_any_other_bad_one(monkey
 
     monkeypatch.setattr(module, "read_resource", fail)
     assert problems(objective()) == ["document: it can't be read: RuntimeError: surprise"]
-
-
-@pytest.mark.parametrize("spec", [{}, {"poolRef": 1}, {"poolRef": {"name": 7}}], ids=str)
-def test_what_says_no_pool_is_refused_rather_than_left_out(spec: dict[str, Any]) -> None:
-    assert any(one.startswith("spec.poolRef") for one in problems(item_of("InferenceObjective", "bad", spec)))
-
-
-def test_what_is_being_deleted_is_left_out() -> None:
-    assert read(objective(deletionTimestamp="2026-01-01T00:00:00Z")) == "it is being deleted"
-
-
-def test_another_pool_is_left_out() -> None:
-    assert read(pool("other", x="1")) == "default/llama is served"
-
-
-def test_a_pool_needs_a_port() -> None:
-    spec: dict[str, Any] = {"selector": {"matchLabels": {"x": "1"}}, "targetPorts": []}
-    expected = "spec.targetPorts: empty; the port at which the model servers serve is needed"
-    assert problems(item_of("InferencePool", "llama", spec, STABLE)) == [expected]

@@ -46,24 +46,16 @@ class FakeApi:
         self.version = 1000
 
     async def apply(
-        self,
-        resource: Resource,
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        namespace: str = "",
-        field_manager: str,
-        force: bool = False,
-        subresource: str = "",
+        self, resource: Resource, name: str, body: Mapping[str, Any], *, namespace: str = "", **how: Any
     ) -> JsonObject:
-        assert (field_manager, force, subresource) == ("pointsman-watcher", False, "status")
+        assert how == {"field_manager": "pointsman-watcher", "subresource": "status"}
         if namespace in self.refused or name in self.denied:
             raise FORBIDDEN
         self._try()
         self.conditions.append(dict(body))
         self.version += 1
         metadata = {**body["metadata"], "generation": 1, "resourceVersion": str(self.version)}
-        fields = {"manager": field_manager, "subresource": "status"}
+        fields = {"manager": how["field_manager"], "subresource": "status"}
         return {**body, "metadata": {**metadata, "managedFields": [fields]}}
 
     async def create(self, resource: Resource, body: Mapping[str, Any], namespace: str = "") -> JsonObject:
@@ -145,15 +137,6 @@ async def test_a_condition_that_somebody_removes_each_time_is_written_more_and_m
     assert len(world.api.conditions) == written + 1, "another generation is another matter"
 
 
-async def test_a_condition_that_is_removed_once_in_a_long_while_is_written_again_at_once() -> None:
-    world = World(view(objective()))
-    for turn in range(10):
-        world.change(view(objective(resourceVersion=str(10_000 + turn))))
-        await world.look(after=1000.0)
-    assert len(world.api.conditions) == 10
-    assert world.reporter.state()["contested"] == {}
-
-
 async def test_who_does_not_lead_writes_nothing() -> None:
     world = World(view(objective(), selected={}), kubernetes_event_grace=1.0)
     world.leads = False
@@ -203,43 +186,33 @@ async def test_a_missing_right_is_told_and_tried_again_slowly_for_the_resource_a
     assert world.count("report_failures") == 1.0
 
 
-@pytest.mark.parametrize("failure", [LOST, Unavailable("patch", 503)], ids=["unreachable", "unavailable"])
-async def test_a_server_that_is_away_is_asked_again_after_pauses_that_grow(failure: KubernetesError) -> None:
+INVALID = ApiError("patch", 422, "Invalid", "status.conditions[0].reason")
+
+
+@pytest.mark.parametrize(
+    ("failure", "looks", "least", "most", "heals"),
+    [
+        (LOST, [1.0] * 300, 5, 30, True),
+        (Unavailable("patch", 503), [1.0] * 300, 5, 30, True),
+        (Unavailable("patch", 429, retry_after=60.0), [0.0, *[10.0] * 5], 1, 1, True),
+        (INVALID, [1000.0] * 3, 1, 1, False),
+        (NotFound("patch", 404, "NotFound"), [1000.0] * 3, 1, 1, False),
+    ],
+    ids=["unreachable", "unavailable", "the server's own pause", "what it is is refused", "deleted meanwhile"],
+)
+async def test_what_the_api_answers_decides_when_a_condition_is_tried_again(
+    failure: KubernetesError, looks: list[float], least: int, most: int, heals: bool
+) -> None:
     world = World(view(objective()))
     world.api.failure = failure
-    for _ in range(300):
-        await world.look(after=1.0)
-    assert 5 <= world.api.tries <= 30
+    for after in looks:
+        await world.look(after=after)
+    assert least <= world.api.tries <= most
+    assert world.count("report_failures") == (0.0 if isinstance(failure, NotFound) else world.api.tries)
+    assert bool(world.reporter.state()["left_alone"]) is not heals
     world.api.failure = None
-    await world.look(after=30.0)
-    assert world.api.names == ["premium"]
-
-
-async def test_the_servers_own_pause_is_kept() -> None:
-    world = World(view(objective()))
-    world.api.failure = Unavailable("patch", 429, retry_after=60.0)
-    await world.look()
-    for _ in range(5):
-        await world.look(after=10.0)
-    assert world.api.tries == 1
-
-
-async def test_what_the_api_refuses_for_what_it_is_isnt_tried_again() -> None:
-    world = World(view(objective("a"), objective("b")))
-    world.api.failure = ApiError("patch", 422, "Invalid", "status.conditions[0].reason")
-    for _ in range(3):
-        await world.look(after=1000.0)
-    assert world.api.tries == 2
-    assert len(world.reporter.state()["left_alone"]) == 2
-
-
-async def test_what_was_deleted_meanwhile_is_passed_over() -> None:
-    world = World(view(objective()))
-    world.api.failure = NotFound("patch", 404, "NotFound")
-    for _ in range(3):
-        await world.look(after=1000.0)
-    assert world.api.tries == 1
-    assert world.count("report_failures") == 0.0
+    await world.look(after=60.0)
+    assert world.api.names == (["premium"] if heals else [])
 
 
 async def test_conditions_are_bounded_in_a_minute_and_the_rest_follows() -> None:
@@ -261,10 +234,15 @@ async def test_conditions_and_events_can_be_turned_off() -> None:
     assert len(world.reporter.state()["findings"]) == 1
 
 
-async def test_a_refused_resource_is_an_event_at_once_and_once() -> None:
-    world = World(view(objective(priority="high")))
+@pytest.mark.parametrize("refused", [False, True], ids=["taken", "refused by the API"])
+async def test_a_refused_resource_is_an_event_at_once_and_once(refused: bool) -> None:
+    world = World(view(objective(priority="high")), kubernetes_conditions_per_minute=0)
+    world.api.failure = INVALID if refused else None
     for _ in range(5):
-        await world.look(after=1.0)
+        await world.look(after=60.0)
+    assert world.api.tries == 1
+    if refused:
+        return
     [made] = world.api.events
     assert made["reason"] == "ResourceRefused"
     assert made["eventTime"].startswith("2027-01-15T")
@@ -279,18 +257,11 @@ async def test_what_may_be_over_in_a_moment_is_waited_for() -> None:
     await world.look(after=9.0)
     world.change(view(pool(x="1"), selected={}))
     await world.look()
-    await world.look(after=9.0)
+    await world.look(after=6.0)
+    world.change(view(pool(x="1"), objective(), selected={}))  # which doesn't begin the wait anew
+    await world.look(after=3.0)
     assert world.api.events == []
     await world.look(after=1.0)
-    assert [one["reason"] for one in world.api.events] == ["NoEndpoints"]
-
-
-async def test_a_change_elsewhere_does_not_begin_the_wait_anew() -> None:
-    world = World(view(pool(x="1"), selected={}), kubernetes_event_grace=10.0)
-    await world.look()
-    world.change(view(pool(x="1"), objective(), selected={}))
-    await world.look(after=6.0)
-    await world.look(after=4.0)
     assert [one["reason"] for one in world.api.events] == ["NoEndpoints"]
 
 
@@ -318,14 +289,6 @@ async def test_events_are_bounded_in_a_minute_and_what_is_over_by_then_is_never_
     await world.look(after=1.0)
     await world.look(after=100.0)
     assert [one["regarding"]["name"] for one in world.api.events] == ["o-0", "o-1", "o-2"]
-
-
-async def test_an_event_that_the_api_refuses_isnt_tried_at_once_again() -> None:
-    world = World(view(objective(priority="high")), kubernetes_conditions_per_minute=0)
-    world.api.failure = ApiError("create", 422, "Invalid", "note")
-    for _ in range(5):
-        await world.look(after=1.0)
-    assert world.api.tries == 1
 
 
 async def test_who_leads_anew_begins_from_what_is_there() -> None:
@@ -384,27 +347,14 @@ async def test_one_that_a_webhook_denies_does_not_keep_the_others_waiting() -> N
     assert world.api.names == ["b", "c", "a"]
 
 
-async def test_a_problem_is_over_when_there_is_nothing_left_to_be_said() -> None:
-    world = World(view(objective()))
-    world.api.failure = LOST
-    await world.look()
-    assert world.reporter.problem() == str(LOST)
-    world.change(view())
-    await world.look()
-    assert world.reporter.problem() is None
-
-
-async def test_who_no_longer_leads_complains_of_nothing() -> None:
+async def test_a_problem_is_over_when_there_is_nothing_left_to_be_said_and_is_the_leaders() -> None:
     world = World(view(objective()))
     world.api.failure = LOST
     await world.look()
     world.leads = False
     assert world.reporter.problem() is None
-
-
-async def test_nothing_is_asked_of_the_sources_while_nothing_changes() -> None:
-    world = World(view(objective()))
+    world.leads = True
+    assert world.reporter.problem() == str(LOST)
+    world.change(view())
     await world.look()
-    world.views = ()
-    await world.look(after=1000.0)
-    assert len(world.reporter.state()["findings"]) == 0
+    assert world.reporter.problem() is None

@@ -76,18 +76,11 @@ def test_the_family_decides_and_host_names_are_no_addresses(kind: str, family: I
     assert bool(endpoints_of_slice(slice_of(entry(), kind=kind), POOL, family)) is taken
 
 
-def test_what_is_no_pod_goes_by_its_address() -> None:
-    bare = {"addresses": ["10.0.0.9"]}
-    other = entry("10.0.0.8")
-    other["targetRef"]["kind"] = "Node"
-    found = endpoints_of_slice(slice_of(bare, other), POOL)
-    assert [one.id for one in found] == ["serving/10.0.0.9-rank-0", "serving/10.0.0.8-rank-0"]
-
-
-@pytest.mark.parametrize("target", [{"kind": "Pod"}, {"kind": "Pod", "name": ""}, {}, None], ids=str)
-def test_a_pod_whose_name_is_left_out_goes_by_its_address_too(target: Any) -> None:
-    nameless = {**entry("10.0.0.7"), "targetRef": target}
-    found = endpoints_of_slice(slice_of(nameless, entry("10.0.0.8")), POOL)
+@pytest.mark.parametrize(
+    "target", [{"kind": "Node", "name": "n"}, {"kind": "Pod"}, {"kind": "Pod", "name": ""}, {}, None], ids=str
+)
+def test_what_is_no_pod_with_a_name_goes_by_its_address(target: Any) -> None:
+    found = endpoints_of_slice(slice_of({**entry("10.0.0.7"), "targetRef": target}, entry("10.0.0.8")), POOL)
     assert [one.id for one in found] == ["serving/10.0.0.7-rank-0", "serving/a-rank-0"]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -166,12 +167,9 @@ async def test_nothing_is_told_to_be_complete_before_the_pools_of_all_groups_and
     assert await peer.waits(), "what is selected isn't known"
     peer.feeds.say(peer.pods())
     assert endpoints((await peer.loaded())[PODS]) == {}
-
-
-async def test_a_pool_that_is_nowhere_has_no_endpoints() -> None:
-    peer = Peer()
-    peer.feeds.say_the_rest()
-    assert endpoints((await peer.loaded())[PODS]) == {}
+    nowhere = Peer()
+    nowhere.feeds.say_the_rest()
+    assert endpoints((await nowhere.loaded())[PODS]) == {}
 
 
 async def test_a_burst_is_one_change_and_what_did_not_change_is_not_told_again() -> None:
@@ -191,21 +189,16 @@ async def test_another_selector_holds_back_until_it_is_known_what_it_selects() -
     peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool("sglang"))
     found = await peer.changes()
     assert PODS not in found, "what was told last holds"
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
+    assert PODS not in await peer.changes(), "nothing has changed when it is changed back"
+    assert [one.labels for one in peer.feeds.left] == ["app=sglang"]
+    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool("sglang"))
+    await peer.changes()
     peer.feeds.say(peer.pods(), pod("a"), pod("a2", "10.0.0.3"))
     assert "default/a2-rank-0" in endpoints((await peer.changes())[PODS]), "and is still followed"
     peer.feeds.say(peer.pods("app=sglang"), pod("b", "10.0.0.2"))
     assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}
-    assert [one.labels for one in peer.feeds.left] == ["app=vllm"]
-
-
-async def test_a_selector_that_is_changed_back_in_time_changes_nothing() -> None:
-    peer = await served()
-    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool("sglang"))
-    await peer.changes()
-    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
-    found = await peer.changes()
-    assert PODS not in found
-    assert [one.labels for one in peer.feeds.left] == ["app=sglang"]
+    assert [one.labels for one in peer.feeds.left][1:] == ["app=vllm"]
 
 
 async def test_other_ports_are_other_endpoints_of_the_same_pods_at_once() -> None:
@@ -220,7 +213,8 @@ def bad_pool(group: str = STABLE) -> JsonObject:
     return pool("vllm", 70000, group=group)
 
 
-async def test_a_pool_that_is_refused_at_the_start_isnt_known_to_have_no_endpoints() -> None:
+@pytest.mark.parametrize("then", ["it is good", "it is gone"])
+async def test_a_pool_that_is_refused_at_the_start_isnt_known_to_have_no_endpoints(then: str) -> None:
     """Another watcher has published what held before: that must not be taken away."""
     peer = Peer()
     stable = peer.feeds.find("InferencePool", STABLE)
@@ -228,21 +222,15 @@ async def test_a_pool_that_is_refused_at_the_start_isnt_known_to_have_no_endpoin
     peer.feeds.say_the_rest()
     assert await peer.waits()
     assert "70000" in (peer.source.awaited() or "")
+    if then == "it is gone":
+        peer.feeds.say(stable)
+        assert endpoints((await peer.loaded())[PODS]) == {}
+        return
     peer.feeds.say(stable, pool())
     assert await peer.waits(), "what it selects isn't known"
     peer.feeds.say(peer.pods(), pod("a"))
     assert len(endpoints((await peer.loaded())[PODS])) == 1
     assert peer.source.awaited() is None
-
-
-async def test_a_refused_pool_that_goes_leaves_no_endpoints() -> None:
-    peer = Peer()
-    stable = peer.feeds.find("InferencePool", STABLE)
-    peer.feeds.say(stable, bad_pool())
-    peer.feeds.say_the_rest()
-    assert await peer.waits()
-    peer.feeds.say(stable)
-    assert endpoints((await peer.loaded())[PODS]) == {}
 
 
 async def test_nothing_is_said_to_be_in_force_before_everything_is_known() -> None:
@@ -322,20 +310,14 @@ async def test_an_optional_kind_that_cannot_be_read_is_not_waited_for() -> None:
     assert await peer.waits()
     peer.feeds.say(peer.pods(), pod("a"))
     assert await peer.waits(), "it may come"
-    models.watch = cast(Any, _Refused())
-    assert len(endpoints((await peer.loaded())[PODS])) == 1
-
-
-class _Refused:
-    """A watch that is refused."""
-
-    listed = False
-
     problem = Problem(Kind.FORBIDDEN, "not allowed to list inferencemodels", 0.0)
+    models.watch = cast(Any, SimpleNamespace(listed=False, problem=problem))
+    assert len(endpoints((await peer.loaded())[PODS])) == 1
 
 
 async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -> None:
     peer = Peer(stand_alone=ALONE, config_map=CONFIG)
+    assert [str(wanted.kinds[0]) for wanted in peer.feeds.feeds] == ["v1 Pod", "v1 ConfigMap"], "no resources"
     peer.feeds.say(peer.pods(), pod("a"))
     maps = peer.feeds.find("ConfigMap")
     assert maps.wanted.fields == "metadata.name=picker"
@@ -344,7 +326,10 @@ async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -
     peer.feeds.say(maps, config_map("kind: EndpointPickerConfig\nplugins: [{type: nonsense}]\n"))
     assert await peer.waits(), "there is no last one"
     peer.feeds.say(maps, config_map())
-    found = (await peer.loaded())["ConfigMap default/picker"]
+    loaded = await peer.loaded()
+    found, alone = loaded["ConfigMap default/picker"], loaded["InferencePool default/llama"]
+    assert isinstance(alone, Reset)
+    assert alone.documents.resources == (ALONE,)
     assert isinstance(found, Reset)
     assert found.documents.configuration == Configuration(text=GOOD, origin="ConfigMap default/picker config.yaml")
     for bad, words in (
@@ -394,16 +379,6 @@ async def test_the_key_is_the_named_one_the_only_one_or_the_first_yaml(
         assert found.documents.configuration.origin == origin
 
 
-async def test_alone_it_asks_for_no_resources_but_pods() -> None:
-    peer = Peer(stand_alone=ALONE)
-    assert [str(wanted.kinds[0]) for wanted in peer.feeds.feeds] == ["v1 Pod"]
-    peer.feeds.say(peer.pods(), pod("a"))
-    found = await peer.loaded()
-    pools = found["InferencePool default/llama"]
-    assert isinstance(pools, Reset)
-    assert pools.documents.resources == (ALONE,)
-
-
 async def test_of_a_server_in_two_slices_one_address_is_taken_whichever_is_listed_first() -> None:
     def slice_of(name: str, address: str, kind: str = "IPv4") -> JsonObject:
         entry = {"addresses": [address], "targetRef": {"kind": "Pod", "name": "a"}}
@@ -433,6 +408,14 @@ async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted(
     assert (one.kind, one.name, one.namespace) == (NODE, "n1", "")
     peer.feeds.say(peer.pods(), pod("b"))
     assert (await peer.changes()).keys() == {PODS}, "they stay while others change"
+    peer.source.want({NODE: frozenset({"metadata"})})
+    assert nodes.wanted in peer.feeds.left, "less is read of them"
+    nodes = peer.feeds.find("Node")
+    assert nodes.wanted.parts == frozenset({"metadata"})
+    peer.source.want({NODE: frozenset({"metadata"})})
+    assert peer.feeds.find("Node") is nodes
+    peer.feeds.say(nodes, node)
+    await peer.changes()
     peer.source.want({})
     peer.feeds.say(peer.pods(), pod("c"))
     assert (await peer.changes())[f"objects {NODE}"] == Removed(f"objects {NODE}")
@@ -442,14 +425,8 @@ async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted(
 async def test_what_holds_was_confirmed_when_the_oldest_of_what_is_required_was() -> None:
     peer = await served()
     assert peer.source.confirmed(1000.0) == 1000.0
-
-    class Away:
-        listed = True
-        in_touch = False
-        confirmed_at = 400.0
-        problem = None
-
-    peer.pods().watch = cast(Any, Away())
+    away = SimpleNamespace(listed=True, in_touch=False, confirmed_at=400.0, problem=None)
+    peer.pods().watch = cast(Any, away)
     assert peer.source.confirmed(1000.0) == 400.0
     assert Peer().source.confirmed(1000.0) == float("-inf")
 
@@ -489,18 +466,6 @@ async def test_a_pool_of_some_group_has_to_be_installed_and_what_extractors_hear
     peer.source.want({NODE: None})
     node = peer.feeds.find("Node").wanted
     assert node.needed == "v1 Node isn't installed, and a source of the configuration names it"
-
-
-async def test_of_objects_that_less_or_more_is_read_of_another_watch_begins() -> None:
-    peer = await served()
-    peer.source.want({NODE: frozenset({"metadata"})})
-    former = peer.feeds.find("Node").wanted
-    assert former.parts == frozenset({"metadata"})
-    peer.source.want({NODE: frozenset({"metadata"})})
-    assert peer.feeds.find("Node").wanted is former
-    peer.source.want({NODE: None})
-    assert peer.feeds.find("Node").wanted.parts is None
-    assert former in peer.feeds.left
 
 
 async def test_of_what_is_refused_the_last_good_one_is_told_along_with_the_pods_that_are_selected() -> None:

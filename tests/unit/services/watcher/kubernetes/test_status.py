@@ -3,6 +3,8 @@
 import copy
 from typing import Any
 
+import pytest
+
 from services.watcher.kubernetes.resource import JsonObject, Resource
 from services.watcher.kubernetes.status import (
     FIELD_MANAGER,
@@ -57,22 +59,20 @@ def test_only_the_condition_is_applied_to_that_very_object() -> None:
     }
 
 
-def test_what_is_there_already_is_not_written_again() -> None:
-    item = there(written(YES, objective()))
-    assert body_of(item, YES, NOW) is None
-
-
-def test_a_new_generation_is_written_with_the_time_of_the_last_transition() -> None:
-    item = there(written(YES, objective()), generation=2)
-    again = written(YES, item, NOW)
-    assert (again["observedGeneration"], again["lastTransitionTime"]) == (2, EARLIER)
-
-
-def test_another_reason_is_no_transition_and_another_status_is() -> None:
-    item = there(written(NO, objective()))
-    other = written(Condition(False, "PoolNotFound", "spec.poolRef.name"), item, NOW)
-    assert other["lastTransitionTime"] == EARLIER
-    assert written(YES, item, NOW)["lastTransitionTime"] == NOW
+@pytest.mark.parametrize(
+    ("former", "condition", "generation", "since"),
+    [
+        (YES, YES, 2, EARLIER),
+        (NO, Condition(False, "PoolNotFound", "spec.poolRef.name"), 1, EARLIER),
+        (NO, YES, 1, NOW),
+    ],
+    ids=["another generation", "another reason", "another status"],
+)
+def test_another_status_alone_is_a_transition(
+    former: Condition, condition: Condition, generation: int, since: str
+) -> None:
+    again = written(condition, there(written(former, objective()), generation=generation), NOW)
+    assert (again["observedGeneration"], again["lastTransitionTime"]) == (generation, since)
 
 
 def test_a_long_message_is_cut() -> None:
@@ -81,27 +81,30 @@ def test_a_long_message_is_cut() -> None:
     assert message.endswith("…")
 
 
-def test_our_condition_of_an_earlier_generation_is_taken_back() -> None:
-    item = there(written(YES, objective()), generation=2, managedFields=OURS)
-    body = body_of(item, None, NOW)
-    assert body is not None
-    assert body["status"] == {"conditions": []}
-
-
-def test_no_other_condition_is_taken_back() -> None:
-    """One of this generation the watcher of the resource's new pool has written, by the same name."""
-    ours = written(YES, objective())
-    assert body_of(there(ours, managedFields=OURS), None, NOW) is None, "of this generation"
-    assert body_of(there(ours, generation=2), None, NOW) is None, "somebody else's"
-    assert body_of(objective(generation=2, managedFields=OURS), None, NOW) is None, "there is none"
+@pytest.mark.parametrize(
+    ("item", "condition", "applied"),
+    [
+        (there(written(YES, objective())), YES, None),
+        (there(written(YES, objective()), generation=2, managedFields=OURS), None, []),
+        (there(written(YES, objective()), managedFields=OURS), None, None),
+        (there(written(YES, objective()), generation=2), None, None),
+        (objective(generation=2, managedFields=OURS), None, None),
+    ],
+    ids=["there already", "ours of an earlier generation", "of this one: the new pool's", "somebody else's", "none"],
+)
+def test_only_our_own_condition_of_an_earlier_generation_is_taken_back(
+    item: JsonObject, condition: Condition | None, applied: list[JsonObject] | None
+) -> None:
+    body = body_of(item, condition, NOW)
+    assert (body and body["status"]["conditions"]) == applied
 
 
 def test_of_managed_fields_only_whether_some_are_ours_is_kept() -> None:
-    other = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {}}}
+    other = {"manager": "kubectl", "subresource": "status", "operation": "Update", "fieldsV1": {"f:status": {}}}
     resource = resource_of("InferenceObjective")
     mine = arrive(copy.deepcopy(objective(managedFields=[other, *OURS])), resource)
     assert mine["metadata"]["managedFields"] == [{"manager": FIELD_MANAGER, "subresource": "status"}]
-    theirs = arrive(copy.deepcopy(objective(managedFields=[other])), resource)
+    theirs = arrive(copy.deepcopy(objective(managedFields=[other, {"manager": FIELD_MANAGER}])), resource)
     assert "managedFields" not in theirs["metadata"]
 
 

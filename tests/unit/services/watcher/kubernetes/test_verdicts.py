@@ -1,5 +1,7 @@
 """What is said of each resource."""
 
+import pytest
+
 from services.watcher.kubernetes.reading import read_item
 from services.watcher.kubernetes.verdicts import Condition, Finding, PoolView, Reading, Verdict, verdicts
 from services.watcher.resources import PoolId
@@ -18,6 +20,8 @@ from tests.unit.services.watcher.kubernetes.readings import (
     view,
 )
 
+LATER = "2027-01-01T00:00:00Z"
+
 
 def said(*views: PoolView) -> dict[str, Verdict]:
     return {one.item["metadata"]["name"]: one for one in verdicts(views)}
@@ -27,10 +31,60 @@ def reasons(verdict: Verdict) -> list[str]:
     return [one.reason for one in verdict.findings]
 
 
-def test_what_is_in_force_is_accepted_for_its_pool() -> None:
-    one = said(view(objective()))["premium"]
-    assert one.condition == Condition(True, "Accepted", "in force for InferencePool default/llama")
-    assert one.findings == ()
+GONE = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+IN_FORCE = Condition(True, "Accepted", "in force for InferencePool default/llama")
+NOT_THERE = "spec.poolRef.name: there is no InferencePool 'nowhere' in namespace default"
+
+
+VERDICTS: dict[str, tuple[PoolView, Condition | str | None, str | None]] = {
+    "in force": (view(objective("it")), IN_FORCE, None),
+    "its pool isn't there": (view(objective("it"), pools=set()), "PoolNotFound", "PoolNotFound"),
+    "for another pool that is there": (view(objective("it", pool="other"), pools={"llama", "other"}), None, None),
+    "for one that isn't": (view(objective("it", pool="nowhere")), None, f"PoolNotFound {NOT_THERE}"),
+    "being deleted, for one that isn't": (view(objective("it", pool="nowhere", **GONE)), None, None),
+    "being deleted, and bad": (view(objective("it", priority="high", **GONE)), None, None),
+    "a refused pool": (
+        view(pool("it", port=0), name="it"),
+        None,
+        "ResourceRefused spec.targetPorts[0].number: 0 is below 1",
+    ),
+    "a selector without pods": (
+        view(pool("it", x="1"), name="it", selected={}),
+        None,
+        "NoEndpoints spec.selector: no pod of namespace",
+    ),
+    "a selector without slices": (
+        view(pool("it", x="1"), name="it", selected={}, slices_of="s"),
+        None,
+        "NoEndpoints there is no EndpointSlice of Service",
+    ),
+    "it isn't known what is selected": (view(pool("it", x="1"), name="it", selected=None), None, None),
+    "slices are no pods that could be claimed": (
+        view(pool("it", created=LATER, x="1"), pool("b", x="1"), name="it", selected=pods("a", x="1"), slices_of="s"),
+        None,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "condition", "finding"), VERDICTS.values(), ids=VERDICTS)
+def test_a_resource_has_a_condition_and_what_is_wrong_with_it_is_found(
+    seen: PoolView, condition: Condition | str | None, finding: str | None
+) -> None:
+    one = said(seen).get("it")
+    if isinstance(condition, str):
+        assert one is not None
+        assert one.condition is not None
+        assert (one.condition.accepted, one.condition.reason) == (False, condition)
+    else:
+        assert (one and one.condition) == condition
+    if finding is None:
+        assert one is None or one.findings == ()
+    else:
+        assert one is not None
+        [found] = one.findings
+        assert f"{found.reason} {found.text}".startswith(finding)
+        assert found.patient is (found.reason != "ResourceRefused")
 
 
 def test_what_is_odd_in_what_is_accepted_is_in_the_message() -> None:
@@ -50,27 +104,6 @@ def test_every_problem_of_a_refused_one_is_named() -> None:
     assert "spec.priorty: unknown field" in one.condition.message
     assert "spec.priority: 'high'" in one.condition.message
     assert one.findings == (Finding("ResourceRefused", one.condition.message),)
-
-
-def test_of_what_is_for_another_pool_that_exists_nothing_is_said() -> None:
-    one = said(view(objective(pool="other"), pools={"llama", "other"}))["premium"]
-    assert (one.condition, one.findings) == (None, ())
-
-
-def test_a_pool_that_does_not_exist_is_found_missing_but_is_no_condition_of_ours() -> None:
-    one = said(view(objective(pool="nowhere")))["premium"]
-    assert one.condition is None
-    assert reasons(one) == ["PoolNotFound"]
-    assert one.findings[0].patient
-    assert one.findings[0].text.startswith(
-        "spec.poolRef.name: there is no InferencePool 'nowhere' in namespace default"
-    )
-
-
-def test_without_its_own_pool_nothing_is_accepted() -> None:
-    one = said(view(objective(), pools=set()))["premium"]
-    assert one.condition is not None
-    assert (one.condition.accepted, one.condition.reason) == (False, "PoolNotFound")
 
 
 def test_while_it_is_not_known_which_pools_there_are_nothing_is_said_of_what_refers_to_them() -> None:
@@ -141,32 +174,6 @@ def test_a_reference_to_a_group_that_has_no_such_pool_is_found() -> None:
     assert finding.text.startswith(expected)
 
 
-def test_of_what_is_being_deleted_nothing_is_said() -> None:
-    gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    assert verdicts([view(objective(pool="nowhere", **gone), objective("bad", priority="high", **gone))]) == ()
-
-
-def test_a_refused_pool_is_found() -> None:
-    one = said(view(pool(port=0)))["llama"]
-    assert one.findings == (Finding("ResourceRefused", "spec.targetPorts[0].number: 0 is below 1"),)
-
-
-def test_a_selector_without_pods_is_found_only_when_it_is_known() -> None:
-    assert reasons(said(view(pool(app="vllm"), selected={}))["llama"]) == ["NoEndpoints"]
-    assert reasons(said(view(pool(app="vllm"), selected=None))["llama"]) == []
-
-
-def test_what_is_missing_is_a_slice_where_slices_are_read() -> None:
-    one = said(view(pool(app="vllm"), selected={}, slices_of="servers"))["llama"]
-    assert "Service 'servers'" in one.findings[0].text
-
-
-def test_slices_are_no_pods_that_could_be_claimed() -> None:
-    items = pool(x="1"), pool("b", created="2027-01-01T00:00:00Z", x="1")
-    one = said(view(*items, name="b", selected=pods("a", x="1"), slices_of="servers"))["b"]
-    assert one.findings == ()
-
-
 def test_a_pod_that_two_pools_select_is_found_on_the_younger_by_whoever_serves_that() -> None:
     items = pool("a-younger", created="2026-02-01T00:00:00Z", x="1"), pool("older", y="2")
     selected = {**pods("a", x="1"), **pods("b", "c", x="1", y="2")}
@@ -174,20 +181,9 @@ def test_a_pod_that_two_pools_select_is_found_on_the_younger_by_whoever_serves_t
     assert (found.reason, found.patient) == ("PodClaimedTwice", True)
     assert found.text.startswith("spec.selector: it selects pods that InferencePool default/older selects too")
     assert found.example == "(2 of them, such as b)"
+    [other] = said(view(*items, name="a-younger", selected=pods("c", x="1", y="2")))["a-younger"].findings
+    assert other.text == found.text, "which pods they are doesn't make it another finding"
     assert said(view(*items, name="older", selected=pods("b", "c", x="1", y="2")))["older"].findings == ()
-
-
-def test_of_two_pools_of_one_second_the_later_name_is_the_younger() -> None:
-    items = pool("first", x="1"), pool("second", x="1")
-    both = [view(*items, name=name, selected=pods("a", x="1")) for name in ("first", "second")]
-    found = {name: reasons(one) for name, one in said(*both).items()}
-    assert found == {"first": [], "second": ["PodClaimedTwice"]}
-
-
-def test_which_pods_are_claimed_twice_does_not_make_it_another_finding() -> None:
-    items = pool("first", x="1"), pool("second", x="1")
-    texts = {said(view(*items, name="second", selected=pods(one, x="1")))["second"].findings[0].text for one in "ab"}
-    assert len(texts) == 1
 
 
 def test_a_pool_of_the_older_group_selects_too_and_one_that_goes_or_says_nothing_does_not() -> None:
@@ -200,6 +196,8 @@ def test_a_pool_of_the_older_group_selects_too_and_one_that_goes_or_says_nothing
         (pool("going", x="1") | {"metadata": {"name": "going", "deletionTimestamp": "2026-03-01T00:00:00Z"}}, False),
         (pool("other", y="1"), False),
         (pool("younger", created="2026-03-01T00:00:00Z", x="1"), False),
+        (pool("a", created="2026-02-01T00:00:00Z", x="1"), True),
+        (pool("z", created="2026-02-01T00:00:00Z", x="1"), False),
     ):
         found = said(view(ours, other, name="ours", selected=pods("a", x="1")))["ours"]
         assert reasons(found) == (["PodClaimedTwice"] if claims else []), other["metadata"]["name"]

@@ -17,11 +17,14 @@ SIZE = AttributeKey("Size", "sizes", float)
 NAMES: AttributeKey[tuple[str, ...]] = AttributeKey("Names", "sizes", tuple)
 
 
+OTHER = AttributeKey("Other", "others", float)
+
+
 class Sizes(NotificationExtractor):
     """Says of each node what it is told to."""
 
     TYPE = "sizes"
-    PRODUCES: ClassVar[tuple[AttributeKey[Any], ...]] = (SIZE, NAMES)
+    PRODUCES: ClassVar[tuple[AttributeKey[Any], ...]] = (SIZE, NAMES, OTHER)
 
     def __init__(self, says: dict[str, Any], name: str = "sizes") -> None:
         super().__init__(name)
@@ -41,15 +44,24 @@ class Silent(Sizes):
     PRODUCES = ()
 
 
+class Others(Sizes):
+    PRODUCES = (OTHER,)
+
+
 def at(name: str, node: str) -> Endpoint:
     return Endpoint(id=name, name=name, address="10.0.0.1", port=8000, node=node)
+
+
+def board_of(*extractors: NotificationExtractor) -> tuple[Board, PluginFailures]:
+    failures = PluginFailures(time.monotonic)
+    return Board(extractors, Tally(failures)), failures
 
 
 A, B = at("a", "n1"), at("b", "n2")
 
 
 def test_each_endpoint_has_what_is_said_of_its_node() -> None:
-    board = Board([Sizes({"n1": {SIZE: 2.0, NAMES: ("x",)}, "n2": {SIZE: 3}})], Tally(PluginFailures(time.monotonic)))
+    board, _ = board_of(Sizes({"n1": {SIZE: 2.0, NAMES: ("x",)}, "n2": {SIZE: 3}}))
     assert board.update([A, B]) == ["a", "b"]
     assert board.of("a") == {"Size/sizes": 2.0, "Names/sizes": ("x",)}
     assert board.of("b") == {"Size/sizes": 3}
@@ -58,7 +70,7 @@ def test_each_endpoint_has_what_is_said_of_its_node() -> None:
 
 def test_only_what_is_new_is_told_as_changed() -> None:
     sizes = Sizes({"n1": {SIZE: 2.0}})
-    board = Board([sizes], Tally(PluginFailures(time.monotonic)))
+    board, _ = board_of(sizes)
     board.update([A, B])
     assert board.update([A, B]) == []
     sizes.says = {"n1": {SIZE: 4.0}}
@@ -70,8 +82,7 @@ def test_only_what_is_new_is_told_as_changed() -> None:
 def test_what_an_extractor_changes_in_place_is_told_as_changed_and_cant_break_a_frame() -> None:
     names: list[object] = ["x"]
     nested: AttributeKey[Any] = NAMES
-    failures = PluginFailures(time.monotonic)
-    board = Board([Sizes({"n1": {NAMES: (names,)}})], Tally(failures))
+    board, failures = board_of(Sizes({"n1": {NAMES: (names,)}}))
     board.update([A])
     names.append("y")
     assert board.described(1.0)["a"].attributes.get(nested) == (["x"],), "it hasn't been asked again"
@@ -84,7 +95,7 @@ def test_what_an_extractor_changes_in_place_is_told_as_changed_and_cant_break_a_
 
 
 def test_what_an_endpoint_doesnt_have_is_denied_as_of_the_last_confirmation() -> None:
-    board = Board([Sizes({"n1": {SIZE: 2.0}})], Tally(PluginFailures(time.monotonic)))
+    board, _ = board_of(Sizes({"n1": {SIZE: 2.0}}))
     board.update([A, B])
     described = board.described(17.0)
     assert described["a"].attributes.sample(SIZE) == Sample(2.0, 17.0)
@@ -92,59 +103,34 @@ def test_what_an_endpoint_doesnt_have_is_denied_as_of_the_last_confirmation() ->
     assert described["b"].attributes.sample(SIZE) == Sample(None, 17.0)
 
 
-def test_without_an_extractor_that_makes_attributes_there_is_nothing_to_send() -> None:
-    board = Board([Silent({})], Tally(PluginFailures(time.monotonic)))
-    assert not board.makes
-    assert board.update([A]) == []
-    assert board.described(0.0) == {}
-
-
 def test_an_extractor_that_fails_on_an_endpoint_costs_only_its_own_attributes_there() -> None:
-    class Others(Sizes):
-        PRODUCES = (AttributeKey("Other", "others", float),)
-
-    other = Others.PRODUCES[0]
-    tally = Tally(PluginFailures(time.monotonic))
-    board = Board([Sizes({"n1": KeyError("gpu"), "n2": {SIZE: 1.0}}), Others({"n1": {other: 5.0}}, "others")], tally)
+    board, failures = board_of(
+        Sizes({"n1": KeyError("gpu"), "n2": {SIZE: 1.0}}), Others({"n1": {OTHER: 5.0}}, "others")
+    )
     with capture_logs() as logs:
         board.update([A, B])
-    assert board.of("a") == {"Other/others": 5.0}
+    assert board.of("a") == {OTHER.wire: 5.0}
     assert board.of("b") == {"Size/sizes": 1.0}
-    assert tally.failures.counts() == {"sizes": 1}
+    assert failures.counts() == {"sizes": 1}
     assert [(one["plugin"], one["endpoint"], one["reason"]) for one in logs] == [("sizes", "a", "KeyError: 'gpu'")]
 
 
-@pytest.mark.parametrize("said", [None, 5, ["Size"]])
-def test_an_extractor_that_says_nothing_of_use_costs_only_its_own_attributes(said: Any) -> None:
-    tally = Tally(PluginFailures(time.monotonic))
-    board = Board([Sizes({"n1": said, "n2": {SIZE: 1.0}})], tally)
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(None, 5, ["Size"]),
+        *({NAMES: value, OTHER: 5.0} for value in ("x", ["x"], (object(),))),
+        *({SIZE: value, OTHER: 5.0} for value in (math.nan, math.inf, "8", True)),
+        {OTHER: 5.0, AttributeKey("Odd", "sizes", float): 2.0},
+    ],
+)
+def test_what_is_of_no_use_of_another_kind_no_finite_number_or_not_declared_costs_itself_alone(said: Any) -> None:
+    board, failures = board_of(Sizes({"n1": said, "n2": {SIZE: 1.0}}))
     board.update([A, B])
-    assert (board.of("a"), board.of("b")) == ({}, {"Size/sizes": 1.0})
-    assert tally.failures.counts() == {"sizes": 1}
+    assert (board.of("a"), board.of("b")) == ({OTHER.wire: 5.0} if isinstance(said, dict) else {}, {"Size/sizes": 1.0})
+    assert failures.counts() == {"sizes": 1}
 
 
-@pytest.mark.parametrize("value", ["x", ["x"], (object(),)])
-def test_what_is_of_another_kind_or_can_not_travel_is_refused(value: Any) -> None:
-    tally = Tally(PluginFailures(time.monotonic))
-    board = Board([Sizes({"n1": {NAMES: value, SIZE: 1.0}})], tally)
-    board.update([A])
-    assert board.of("a") == {"Size/sizes": 1.0}
-    assert tally.failures.counts() == {"sizes": 1}
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, "8", True])
-def test_what_is_no_finite_number_is_refused_where_a_number_is_declared(value: Any) -> None:
-    tally = Tally(PluginFailures(time.monotonic))
-    board = Board([Sizes({"n1": {SIZE: value}})], tally)
-    board.update([A])
-    assert board.of("a") == {}
-    assert tally.failures.counts() == {"sizes": 1}
-
-
-def test_an_attribute_that_isnt_declared_is_refused() -> None:
-    tally = Tally(PluginFailures(time.monotonic))
-    board = Board([Sizes({"n1": {SIZE: 1.0, AttributeKey("Odd", "sizes", float): 2.0}})], tally)
-    board.update([A])
-    assert board.of("a") == {"Size/sizes": 1.0}
-    assert tally.failures.counts() == {"sizes": 1}
-    assert repr(board) == "<Board 1 endpoints, 2 attributes>"
+def test_without_an_extractor_that_makes_attributes_there_is_nothing_to_send() -> None:
+    board, _ = board_of(Silent({}))
+    assert (board.makes, board.update([A]), board.described(0.0)) == (False, [], {})

@@ -31,16 +31,9 @@ def extractor(*attributes: dict[str, Any], name: str = "node-labels-extractor") 
 
 def node(name: str, labels: dict[str, str] | None = None) -> KubernetesObject:
     """A node as `kubectl get node -o yaml` prints one, shortened."""
-    content = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "uid": "5d1f", "resourceVersion": "41", "labels": labels},
-        "spec": {"providerID": "aws:///eu-1a/i-0a"},
-        "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "8"}},
-    }
-    if labels is None:
-        del content["metadata"]["labels"]  # type: ignore[attr-defined]
-    return KubernetesObject(NODE, name, content)
+    metadata = {"name": name, "uid": "5d1f", "resourceVersion": "41", **({} if labels is None else {"labels": labels})}
+    status = {"allocatable": {"cpu": "8", "nvidia.com/gpu": "8"}}
+    return KubernetesObject(NODE, name, {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status})
 
 
 def on(one: NodeLabelsExtractor, name: str, labels: dict[str, str] | None, change: Change = Change.UPDATED) -> bool:
@@ -55,26 +48,24 @@ def said(one: NodeLabelsExtractor, name: str) -> dict[str, float]:
     return {key.name: value for key, value in one.attributes(at(name)).items()}
 
 
-def test_the_number_in_a_label_is_an_attribute_of_the_endpoints_that_run_there() -> None:
-    made = extractor(MEMORY)
-    assert on(made, "n1", {"nvidia.com/gpu.memory": "81559"})
-    assert said(made, "n1") == {"GPUMemory": 81559.0}
+@pytest.mark.parametrize(
+    ("attribute", "text", "number"),
+    [
+        *(
+            (MEMORY, text, number)
+            for text, number in (("81559", 81559.0), ("-1.5", -1.5), ("+2", 2.0), ("1e3", 1000.0))
+        ),
+        (MEMORY, ".5", 0.5),
+        *((PRODUCT, text, number) for text, number in (("H100", 3.0), ("A100", 2.0), ("7", None))),
+    ],
+)
+def test_the_number_in_a_label_or_the_one_that_its_text_stands_for_is_an_attribute_of_endpoints_on_the_node(
+    attribute: dict[str, Any], text: str, number: float | None
+) -> None:
+    made = extractor(attribute)
+    assert on(made, "n1", {attribute["label"]: text}) is (number is not None)
+    assert said(made, "n1") == ({} if number is None else {attribute["attributeKey"]: number})
     assert said(made, "n2") == said(made, "") == {}
-
-
-def test_a_text_stands_for_the_number_that_the_parameters_give_it() -> None:
-    made = extractor(PRODUCT)
-    on(made, "n1", {"nvidia.com/gpu.product": "H100"})
-    on(made, "n2", {"nvidia.com/gpu.product": "A100"})
-    on(made, "n3", {"nvidia.com/gpu.product": "7"})
-    assert [said(made, name) for name in ("n1", "n2", "n3")] == [{"GPUClass": 3.0}, {"GPUClass": 2.0}, {}]
-
-
-@pytest.mark.parametrize(("text", "number"), [("8", 8.0), ("-1.5", -1.5), ("+2", 2.0), ("1e3", 1000.0), (".5", 0.5)])
-def test_a_text_that_is_a_number_is_read(text: str, number: float) -> None:
-    made = extractor(MEMORY)
-    on(made, "n1", {"nvidia.com/gpu.memory": text})
-    assert said(made, "n1") == {"GPUMemory": number}
 
 
 @pytest.mark.parametrize("text", ["", "many", "nan", "inf", "1_000", "80Gi", "1e999", "٣"])

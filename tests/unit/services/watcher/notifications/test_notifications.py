@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from services.watcher.notifications.node_labels import NodeLabelsExtractor
 from services.watcher.notifications.notifications import Notifications
 from shared.config import LoadedConfig, load
-from shared.datalayer.events import Change, Tally
+from shared.datalayer.events import Tally
 from shared.datalayer.objects import NODE, KubernetesObject
 from shared.model import Endpoint
 from shared.plugin import Registry
@@ -33,11 +33,23 @@ def at(name: str, where: str) -> Endpoint:
     return Endpoint(id=name, name=name, address="10.0.0.1", port=8000, node=where)
 
 
+def made_anew() -> Notifications:
+    return Notifications(Tally(PluginFailures(time.monotonic)))
+
+
+def served(*objects: KubernetesObject) -> Notifications:
+    """With a configuration and objects."""
+    made = made_anew()
+    made.use(config())
+    made.tell(objects)
+    return made
+
+
 A, B = at("a", "n1"), at("b", "n2")
 
 
 def test_without_a_source_nothing_is_wanted_and_nothing_made() -> None:
-    made = Notifications(Tally(PluginFailures(time.monotonic)))
+    made = made_anew()
     for one in (None, load("", Registry.installed())):
         made.use(one)
         made.tell([node("n1", "8")])
@@ -47,12 +59,7 @@ def test_without_a_source_nothing_is_wanted_and_nothing_made() -> None:
 
 
 def test_objects_become_attributes_of_endpoints_in_whatever_order_they_come() -> None:
-    first, second = (
-        Notifications(Tally(PluginFailures(time.monotonic))),
-        Notifications(Tally(PluginFailures(time.monotonic))),
-    )
-    first.use(config())
-    first.tell([node("n1", "8")])
+    first, second = served(node("n1", "8")), made_anew()
     assert first.follow((A, B)) == ["a", "b"]
     second.follow((A, B))
     second.tell([node("n1", "8")])
@@ -65,9 +72,7 @@ def test_objects_become_attributes_of_endpoints_in_whatever_order_they_come() ->
 
 
 def test_attributes_follow_objects_and_endpoints() -> None:
-    made = Notifications(Tally(PluginFailures(time.monotonic)))
-    made.use(config())
-    made.tell([node("n1", "8"), node("n2", "4")])
+    made = served(node("n1", "8"), node("n2", "4"))
     made.follow((A, B))
     assert made.follow((A, B)) == []
     made.tell([node("n1", "16"), node("n2", "4")])
@@ -79,22 +84,11 @@ def test_attributes_follow_objects_and_endpoints() -> None:
     assert made.of("a") == {}
 
 
-def test_a_configuration_that_does_the_same_changes_nothing() -> None:
-    tally = Tally(PluginFailures(time.monotonic))
-    made = Notifications(tally)
-    made.use(config())
-    made.tell([node("n1", "8")])
-    made.follow((A,))
-    made.use(config())
-    assert made.follow((A,)) == []
-    assert tally.events == {("k8s-notification-source", Change.ADDED): 1}
-
-
 def test_the_extractors_of_another_configuration_begin_with_all_objects() -> None:
-    made = Notifications(Tally(PluginFailures(time.monotonic)))
-    made.use(config())
-    made.tell([node("n1", "8")])
+    made = served(node("n1", "8"))
     made.follow((A,))
+    made.use(config())
+    assert made.follow((A,)) == [], "it does the same"
     made.use(config("Cards"))
     assert made.follow((A,)) == ["a"]
     assert made.of("a") == {"Cards/node-labels-extractor": 8.0}
@@ -111,9 +105,7 @@ def denied(made: Notifications) -> set[str]:
 
 
 def test_the_state_shows_sources_objects_and_what_was_learnt() -> None:
-    made = Notifications(Tally(PluginFailures(time.monotonic)))
-    made.use(config())
-    made.tell([node("n1", "8"), node("n2", "many")])
+    made = served(node("n1", "8"), node("n2", "many"))
     assert made.state() == {
         "sources": [
             {
@@ -159,9 +151,7 @@ def odd(monkeypatch: pytest.MonkeyPatch, fails_at: str) -> LoadedConfig:
 
 
 def test_a_plugin_that_can_not_be_made_leaves_what_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Notifications(Tally(PluginFailures(time.monotonic)))
-    made.use(config())
-    made.tell([node("n1", "8")])
+    made = served(node("n1", "8"))
     with capture_logs() as logs:
         made.use(odd(monkeypatch, "constructor"))
     assert [(one["event"], one["problems"]) for one in logs] == [("notifications.refused", ["KeyError: 'gpu'"])]
@@ -170,7 +160,7 @@ def test_a_plugin_that_can_not_be_made_leaves_what_held(monkeypatch: pytest.Monk
 
 
 def test_an_extractor_that_fails_to_tell_of_itself_costs_no_debug_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Notifications(Tally(PluginFailures(time.monotonic)))
+    made = made_anew()
     made.use(odd(monkeypatch, "describe"))
     state = made.state()
     assert state["extractors"] == {"odd-extractor": {"error": "KeyError: 'gpu'"}}

@@ -187,10 +187,3 @@ def test_a_grpc_call_names_no_model(closed: Any) -> None:
             headers(sent, modes=FULL_DUPLEX), body(struct.pack(">BI", 0, len(payload)) + payload, end=True)
         )
         assert answers[-1].status == status
-
-
-def test_an_open_pool_takes_all_of_it() -> None:
-    picker = PickerDesk(pool("a1"))
-    for path, data in (("/v1/rerank", b'{"model": "x"}'), ("/v1/audio/transcriptions", MULTIPART)):
-        _, answers = picker.begin(headers({":method": "POST", ":path": path}, modes=LEAN), body(data, end=True))
-        assert destinations(answers) == "10.0.0.1:8000"

@@ -93,40 +93,12 @@ def test_a_default_decision_is_reproduced_by_hand_from_its_explanation() -> None
     assert inputs["PrefixCacheMatchInfo/approx-prefix-cache-producer"]["a2"]["value"] == 3
 
 
-def test_a_prompt_that_is_longer_by_a_piece_still_matches_its_whole_blocks() -> None:
-    view, made = pool("a1"), director()
-    made.decide(request(b"x" * 1024), view, NOW)
-    assert made.decide(request(b"x" * 1024 + b"more"), view, NOW).tokens == (1028 // 4) - 256
-
-
 def test_the_decision_tells_what_it_is_about() -> None:
     decision = decide(pool("a1"), request(b"x" * 40, id="mine"))
     assert (decision.asked.id, decision.at, decision.monotonic, decision.model) == ("mine", WALL, NOW, "model")
     assert route(decision) == Route(destinations=("10.0.0.1:8000",), client_model="model")
     assert decision.tokens == 10
     assert 0 < decision.seconds < 10
-
-
-def test_fallbacks_are_named_in_order() -> None:
-    view = pool("a1", "a2", "a3")
-    report(view, {WAITING_QUEUE_SIZE: [2, 0, 1]})
-    document = "plugins:\n- type: queue-scorer\n- type: max-score-picker\n  parameters: {maxNumOfEndpoints: 3}\n"
-    assert route(decide(view, document=document)).destinations == ("10.0.0.2:8000", "10.0.0.3:8000", "10.0.0.1:8000")
-
-
-@pytest.mark.parametrize("priority", ["low", "high", ""])
-def test_an_empty_pool_is_a_503_for_everybody(priority: str) -> None:
-    view = pool()
-    view.upsert("pool.objective.low", Objective(name="low", priority=-1))
-    made = refusal(decide(view, request(headers=objective(priority))))
-    assert (made.status, made.reason, made.retry_after) == (503, "rejected-no-endpoints", 1)
-
-
-def test_a_subset_that_names_nobody_is_a_503_that_says_so() -> None:
-    made = refusal(decide(pool("a1"), request(subset=("10.9.9.9:8000",))))
-    assert (made.status, made.reason, made.retry_after) == (503, "rejected-no-endpoints", 1)
-    assert "subset" in made.message
-    assert refusal(decide(pool("a1"), request(subset=()))).status == 503
 
 
 def test_a_subset_is_honoured_with_its_ports_and_can_be_switched_off() -> None:
@@ -182,30 +154,10 @@ def test_of_two_headers_for_the_objective_the_newer_name_wins() -> None:
     assert refusal(decide(busy(), request(headers=[(older, "low")]))).status == 429
 
 
-def test_filters_that_leave_nobody_are_a_429() -> None:
-    document = "plugins:\n- type: label-selector-filter\n  parameters: {matchLabels: {role: decode}}\n"
-    decision = decide(pool("a1"), document=document)
-    made = refusal(decision)
-    assert (made.status, made.reason, made.retry_after) == (429, "rejected-saturated", 1)
-    assert decision.explain()["profiles"]["default"]["filters"] == [
-        {"plugin": "label-selector-filter", "kept": 0, "removed": ["a1"]}
-    ]
-
-
 def rewriting(view: View) -> View:
     targets = (Target(model="target"),)
     view.upsert("pool.rewrite.r", ModelRewrite(name="r", rules=(RewriteRule(models=("client",), targets=targets),)))
     return view
-
-
-def test_a_rewritten_model_goes_into_the_body() -> None:
-    decision = decide(rewriting(pool("a1")), request(model="client"))
-    assert route(decision).model == "target"
-    assert (decision.model, decision.rewrite, decision.asked.model) == ("target", "r", "client")
-
-
-def test_a_model_that_stays_leaves_the_body_alone() -> None:
-    assert route(decide(rewriting(pool("a1")), request(model="other"))).model is None
 
 
 def test_a_rule_goes_before_the_rewrite_header_and_the_header_before_nothing() -> None:
@@ -294,24 +246,8 @@ def test_a_pool_with_an_inference_model_serves_no_model_that_none_names() -> Non
     assert route(decide(view, request(model="dear"))).destinations
 
 
-def test_a_rewrite_for_every_model_names_them_all() -> None:
-    view = pool("a1")
-    view.upsert("pool.model.m", Model(name="m", model_name="cheap"))
-    view.upsert("pool.rewrite.r", ModelRewrite(name="r", rules=(RewriteRule(targets=(Target(model="cheap"),)),)))
-    assert route(decide(view, request(model="dear"))).model == "cheap"
-
-
-def test_a_setting_closes_a_pool_without_inference_models() -> None:
-    assert refusal(decide(pool("a1"), request(model="dear"), named_models_only=True)).status == 404
-
-
 def test_a_models_long_name_isnt_repeated_whole() -> None:
     assert len(refusal(decide(pool("a1"), request(model="x" * 9000), named_models_only=True)).message) < 400
-
-
-def test_a_request_without_a_body_is_routed_too() -> None:
-    decision = decide(pool("a1"), Request(id="x", headers=request().headers, path="/v1/models"))
-    assert route(decision) == Route(destinations=("10.0.0.1:8000",))
 
 
 def test_endpoints_may_change_between_two_decisions_and_the_explanation_of_the_first_stands() -> None:
@@ -341,7 +277,3 @@ def test_the_clock_of_an_unreadable_request_is_the_walls() -> None:
     made = director().refuse(request(id="bad"), Refusal(status=400, message="no JSON"), pool("a1"), NOW)
     assert (made.asked.id, made.at, refusal(made).status) == ("bad", WALL, 400)
     assert made.explain()["refused"]["message"] == "no JSON"
-
-
-def test_it_says_what_it_runs() -> None:
-    assert repr(director()).startswith("<Director <Scheduler <Profile 'default': queue-scorer·2 → ")

@@ -233,15 +233,3 @@ def test_refusal_of_a_grpc_call(case: tuple[bytes, Sequence[str], int, int, str]
     assert answer.set_headers == (EMPTY if status == 503 else {})
     exchange.end()
     assert picker.desk.open == 0
-
-
-def test_what_isnt_an_error() -> None:
-    """An objective that nobody knows, bytes of headers in their thousands, an API that nobody reads."""
-    for sent in (
-        {":path": "/v1/chat/completions", "x-llm-d-inference-objective": "unknown"},
-        {":path": "/v1/chat/completions", "x-large": "x" * 10_000},
-        {":path": "/v1/rerank"},
-    ):
-        picker = PickerDesk(view(Case(says="", busy=True)))
-        _, answers = picker.begin(headers({":method": "POST", **sent}, modes=LEAN), body(CHAT, end=True))
-        assert answers[-1].set_headers["x-gateway-destination-endpoint"]

@@ -25,7 +25,7 @@ from tests.unit.services.picker.extproc.proxy import (
     response_trailers,
 )
 from tests.unit.services.picker.requests.vllm_schema import message
-from tests.unit.services.picker.world import endpoint, pool, report
+from tests.unit.services.picker.world import pool, report
 
 SCORERS = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -273,43 +273,6 @@ def test_response(modes: tuple[BodyMode, BodyMode], stream: bool, kind: str, end
     assert picker.sample("inference_objective_running_requests", model_name="m") == 0
 
 
-def test_a_model_servers_error_is_counted_and_passes() -> None:
-    picker = PickerDesk(view(BY_LOAD), SCORERS)
-    exchange, _ = ask(picker, Case(to="2"))
-    picker.say(exchange, headers({":status": "500", "content-type": "text/plain"}, phase="response_headers"))
-    (answer,) = picker.say(exchange, response_body(b"out of memory", end=True))
-    assert (answer.streamed, answer.end) == (b"out of memory", True)
-    exchange.end()
-    labels = {"model_name": "m", "target_model_name": "m", "error_code": "ModelServerError"}
-    assert picker.sample("inference_objective_request_error_total", **labels) == 1
-
-
-def test_a_grpc_response_passes_frame_by_frame_and_ends_with_its_trailers() -> None:
-    picker = PickerDesk(view(BY_LOAD), VLLM_GRPC)
-    exchange, _ = ask(picker, Case(to="2", **call(GENERATE, TEXT)))
-    picker.say(exchange, headers({":status": "200", "content-type": "application/grpc"}, phase="response_headers"))
-    for piece in (b"\0\0\0\0\x02", b"hi", b"no healthy upstream"):
-        (answer,) = picker.say(exchange, response_body(piece))
-        assert (answer.streamed, answer.end) == (piece, False)
-    (answer,) = picker.say(exchange, response_trailers())
-    assert (answer.phase, picker.load) == ("response_trailers", {})
-    exchange.end()
-    assert picker.desk.open == 0
-
-
-def test_fifty_pieces_go_back_in_their_order_and_count_as_one_response() -> None:
-    picker = PickerDesk(view(BY_LOAD), SCORERS)
-    exchange, _ = ask(picker, Case(to="2"))
-    picker.say(exchange, headers({":status": "200", "content-type": "text/event-stream"}, phase="response_headers"))
-    sent = [f"data: {number}\n\n".encode() for number in range(50)]
-    got = [answer.streamed for piece in sent for answer in picker.say(exchange, response_body(piece))]
-    got += [answer.streamed for answer in picker.say(exchange, response_body(b"", end=True))]
-    assert got == [*sent, b""]
-    assert (
-        picker.sample("inference_objective_request_duration_seconds_count", model_name="m", target_model_name="m") == 1
-    )
-
-
 def test_a_clients_trace_is_continued_and_its_own_headers_are_left_alone() -> None:
     """Nothing of these is set or removed: the proxy sends them on as they came, every value of each."""
     theirs = {
@@ -325,12 +288,3 @@ def test_a_clients_trace_is_continued_and_its_own_headers_are_left_alone() -> No
     _, (head, _) = picker.begin(headers(sent, modes=FULL_DUPLEX), body(completion("m"), end=True))
     assert head.set_headers.keys() == {"x-gateway-destination-endpoint", "x-request-id"}
     assert head.remove_headers == ()
-
-
-@pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX])
-def test_the_destination_of_an_ipv6_endpoint_is_in_brackets_also_without_a_body(
-    modes: tuple[BodyMode, BodyMode],
-) -> None:
-    picker = PickerDesk(pool(endpoint("a1", "fd00::1")), SCORERS)
-    _, answers = picker.begin(headers({":method": "GET", ":path": "/"}, end=True, modes=modes, hint=["[fd00::1]:8000"]))
-    assert destinations(answers) == "[fd00::1]:8000"

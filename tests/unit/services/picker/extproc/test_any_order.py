@@ -24,7 +24,6 @@ from tests.unit.services.picker.extproc.proxy import (
     headers,
     read,
     response_body,
-    response_headers,
     response_trailers,
     trailers,
 )
@@ -201,16 +200,6 @@ def test_wherever_a_body_is_cut_the_request_and_what_goes_back_are_the_same(
     assert b"".join(one.streamed or b"" for one in answers) == (data if changed is None else changed)
     assert answers[0].phase == "request_headers"
     assert any(one.end for one in answers) is not by_trailers
-
-
-@given(chunks=st.lists(st.tuples(st.binary(max_size=20), st.booleans()), max_size=10))
-def test_each_piece_of_a_response_goes_back_as_it_came(chunks: list[tuple[bytes, bool]]) -> None:
-    proxy = Proxy()
-    proxy.say(headers(end=True, modes=FULL_DUPLEX))
-    proxy.say(response_headers())
-    for data, end in chunks:
-        (answer,) = proxy.say(response_body(data, end=end))
-        assert (answer.streamed, answer.end) == (data, end)
 
 
 # -- what a client gets of a response

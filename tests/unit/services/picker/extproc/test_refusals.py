@@ -7,7 +7,7 @@ import pytest
 from services.picker.extproc.events import Limits
 from services.picker.extproc.refusals import Form, form_of
 from services.picker.requests.request import Headers, Refusal
-from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, Answer, Proxy, body, headers
+from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, Answer, Proxy, body, headers
 
 
 def refused(refusal: Refusal, sent: dict[str, str] | None = None) -> Answer:
@@ -31,17 +31,6 @@ def test_the_body_is_an_openai_error_with_its_content_type() -> None:
         }
     }
     assert answer.grpc_status is None
-
-
-def test_a_shed_request_is_told_why_and_when_to_come_again() -> None:
-    answer = refused(
-        Refusal(status=429, message="full", kind="rate_limit_error", reason="rejected-saturated", retry_after=2)
-    )
-    assert answer.set_headers == {
-        "content-type": "application/json",
-        "retry-after": "2",
-        "x-llm-d-request-dropped-reason": "rejected-saturated",
-    }
 
 
 @pytest.mark.parametrize(
@@ -116,8 +105,3 @@ def test_a_status_that_proxies_dont_take_becomes_500() -> None:
     assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, 500)
     answer = refused(Refusal(status=418, message="teapot"), {":path": "/v1/messages"})
     assert (answer.status, json.loads(answer.body)["error"]["type"]) == (500, "api_error")
-
-
-def test_a_refusal_can_come_at_the_headers() -> None:
-    proxy = Proxy(lambda _: Refusal(status=503, message="no endpoint"))
-    assert [str(one) for one in proxy.say(headers(end=True, modes=LEAN))] == ["immediate_response 503"]

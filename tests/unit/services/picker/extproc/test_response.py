@@ -125,13 +125,6 @@ def test_trailers_end_a_response_that_is_held() -> None:
     assert proxy.events[-1] == Completed(aborted=False)
 
 
-def test_trailers_after_a_response_that_has_ended_bring_nothing_of_it_again() -> None:
-    proxy = routed(FULL_DUPLEX, renaming())
-    begin(proxy)
-    proxy.say(response_body(JSON, end=True))
-    assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
-
-
 @pytest.mark.parametrize("ends", ["headers", "trailers"])
 def test_a_body_after_the_end_of_its_response_is_answered_and_a_stream_that_has_ended_relays_nothing(ends: str) -> None:
     proxy = routed(FULL_DUPLEX, None)
@@ -184,33 +177,6 @@ def got(proxy: Proxy, pieces: list[bytes], *, trailers: bool) -> bytes:
     return b"".join(taken)
 
 
-@pytest.mark.parametrize("trailers", [True, False])
-@pytest.mark.parametrize("modes", [LEAN, (BodyMode.BUFFERED, BodyMode.STREAMED)])
-def test_a_streamed_response_that_breaks_off_reaches_the_client_as_far_as_it_came(
-    modes: tuple[BodyMode, BodyMode], trailers: bool
-) -> None:
-    for kind, pieces in (
-        ("application/json", [b'{"error": upstream ', b"broke off"]),
-        ("application/json", [b'{"id":"c1","choices":[{"text":"a long', b" answer"]),
-        ("text/event-stream", [b'data: {"id":"c1","choices":[{"text":"a long', b" answer"]),
-        ("text/event-stream", [b"data: [DO", b"NE]"]),
-    ):
-        proxy = routed(modes, renaming())
-        begin(proxy, kind)
-        assert got(proxy, pieces, trailers=trailers) == b"".join(pieces)
-
-
-@pytest.mark.parametrize("trailers", [True, False])
-def test_a_streamed_response_has_the_clients_name_wherever_it_is_cut(trailers: bool) -> None:
-    for kind, text, restored in (("application/json", JSON, RESTORED), ("text/event-stream", EVENT, EVENT_RESTORED)):
-        for cut in range(1, len(text)):
-            reader = renaming()
-            proxy = routed(LEAN, reader)
-            assert begin(proxy, kind).asked is BodyMode.STREAMED
-            assert got(proxy, [text[:cut], text[cut:]], trailers=trailers) == restored
-            assert reader.usage == (Usage(3, 2, None) if text is JSON else Usage())
-
-
 def test_a_streamed_response_that_breaks_off_in_its_models_name_lacks_no_more_than_that() -> None:
     text = b'{"id":"c1","model":"tun'
     proxy = routed(LEAN, renaming())
@@ -254,17 +220,6 @@ def test_a_response_that_was_shown_whole_is_complete_though_trailers_may_follow(
     begin(proxy)
     proxy.say(response_body(JSON))
     assert proxy.hang_up() == Completed(aborted=False)
-
-
-@pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.BUFFERED])
-def test_a_changed_response_that_ends_with_trailers_is_sent_before_them(mode: BodyMode) -> None:
-    """A proxy takes nothing of the body with the trailers any more."""
-    proxy = routed((BodyMode.BUFFERED, mode), renaming())
-    begin(proxy)
-    (answer,) = proxy.say(response_body(JSON))
-    assert answer.replaced == RESTORED
-    assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
-    assert proxy.events[-1] == Completed(aborted=False)
 
 
 def test_a_proxy_that_keeps_responses_isnt_asked_for_one_that_is_only_read() -> None:
@@ -333,27 +288,10 @@ def test_a_response_that_was_asked_for_and_breaks_off_is_aborted() -> None:
     assert proxy.hang_up() == Completed(aborted=True)
 
 
-@pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.BUFFERED])
-def test_a_body_that_needs_no_change_isnt_sent_back(mode: BodyMode) -> None:
-    proxy = routed((BodyMode.BUFFERED, mode), renaming())
-    begin(proxy)
-    (answer,) = proxy.say(response_body(b'{"model":"other"}', end=True))
-    assert (answer.replaced, answer.streamed, answer.set_headers) == (None, None, {})
-
-
 def test_a_response_without_a_body_isnt_waited_for() -> None:
     proxy = routed(LEAN, renaming())
     assert begin(proxy, end=True).asked is None
     assert proxy.events[-1] == Completed(aborted=False)
-
-
-def test_a_response_of_another_kind_passes_unread() -> None:
-    reader = renaming()
-    proxy = routed(FULL_DUPLEX, reader)
-    assert begin(proxy, "text/plain", length=9).remove_headers == ()
-    assert streamed(proxy.say(response_body(EVENT))) == EVENT
-    assert proxy.say(response_body(EVENT, end=True))[0].end
-    assert reader.usage == Usage()
 
 
 def test_a_response_that_is_only_read_goes_back_at_once() -> None:

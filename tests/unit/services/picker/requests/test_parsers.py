@@ -11,7 +11,6 @@ from services.picker.requests.passthrough import PassthroughParser
 from services.picker.requests.request import Content, Headers, Unparsable
 from services.picker.requests.vllm_grpc import VllmGrpcParser
 from services.picker.requests.vllm_http import VllmHttpParser
-from shared.plugin import Role, Tier
 
 NO_HEADERS = Headers()
 GRPC = Headers([(":method", "POST"), ("content-type", "Application/gRPC+proto")])
@@ -133,11 +132,6 @@ def test_calls_of_other_grpc_methods_pass_the_grpc_parser_unread() -> None:
     assert repr(chain).endswith("/Embed → grpc, some other → grpc>")
 
 
-def test_a_chain_without_parsers_reads_nothing() -> None:
-    with pytest.raises(Unparsable, match="known: none"):
-        ParserChain([]).parse("/v1/completions", NO_HEADERS, b"{}")
-
-
 def test_of_two_that_claim_a_suffix_the_first_one_reads() -> None:
     chain = ParserChain([Render("first"), Render("second"), PassthroughParser("third"), PassthroughParser("fourth")])
     assert repr(chain) == "<ParserChain /embeddings/render → first, /v2/completions → first, other → third>"
@@ -146,13 +140,6 @@ def test_of_two_that_claim_a_suffix_the_first_one_reads() -> None:
 @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"{}", b'{"model":"m"}'])
 def test_passthrough_takes_everything_and_knows_nothing(body: bytes) -> None:
     assert PassthroughParser("p").parse("/x", NO_HEADERS, body) == Content()
-
-
-@pytest.mark.parametrize("kind", [OpenAIParser, AnthropicParser, VllmHttpParser, VllmGrpcParser, PassthroughParser])
-def test_parsers_are_plugins_of_the_picker(kind: type[Parser]) -> None:
-    assert kind.ROLES == {Role.PARSER}
-    assert kind.TIER is Tier.PICKER
-    assert kind("name").parameters == kind.Parameters()
 
 
 def test_headers_keep_every_value_under_their_lower_case_name() -> None:

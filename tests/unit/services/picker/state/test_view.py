@@ -30,15 +30,6 @@ def test_a_burst_of_changes_costs_one_layout() -> None:
     assert view.layout.generation == before + 1
 
 
-def test_facts_that_didnt_change_make_no_new_layout() -> None:
-    view = pool("a1", "a2")
-    layout = view.layout
-    view.reset(facts(endpoint("a1"), endpoint("a2")))
-    view.upsert("pool.endpoint.a1", endpoint("a1"))
-    view.upsert("pool.objective.low", Objective(name="low", priority=-1))
-    assert view.layout is layout
-
-
 def test_deleting_what_isnt_known_changes_nothing() -> None:
     view = pool("a1")
     view.upsert("pool.objective.a9", Objective(name="a9", priority=-1))
@@ -64,13 +55,6 @@ def test_each_kind_of_fact_comes_and_goes() -> None:
     after: tuple[object, object] = (view.pool, view.objectives)
     assert after == (None, {})
     assert view.rewrites.target("m", "") is view.rewrites.target("n", "") is None
-
-
-def test_an_objective_follows_its_last_version() -> None:
-    view = View()
-    view.upsert("p.objective.o", Objective(name="o", priority=3))
-    view.upsert("p.objective.o", Objective(name="o", priority=-3))
-    assert view.objectives["o"].priority == -3
 
 
 def test_rewrites_follow_their_last_versions_and_a_deleted_one_gives_way_to_the_general_one() -> None:

@@ -157,7 +157,8 @@ def test_refusal(case: Case, modes: tuple[BodyMode, BodyMode]) -> None:
     picker = PickerDesk(view(case), case.document, limit=case.limit)
     answer = ask(case, modes, picker)
     error = json.loads(answer.body)["error"]
-    assert (answer.status, error["type"], error["code"]) == (case.status, case.kind, case.status)
+    assert error == {"message": error["message"], "type": case.kind, "param": None, "code": case.status}
+    assert answer.status == case.status
     assert case.says in error["message"]
     assert error["message"]
     assert len(error["message"]) < 500

@@ -122,15 +122,6 @@ def test_refusals_are_errors_by_code(status: int, code: str) -> None:
     assert found[f"llm_d_epp_request_error_total{{error_code={code},model_name=,target_model_name=}}"] == 1
 
 
-def test_a_model_servers_error_is_one_of_the_model() -> None:
-    metrics = RequestMetrics()
-    opened = routed(metrics)
-    opened.status = 500
-    opened.completed(0.1, None, 0)
-    name = "inference_objective_request_error_total{error_code=ModelServerError,model_name=m,target_model_name=m}"
-    assert scrape(metrics)[name] == 1
-
-
 def test_models_beyond_the_limit_are_counted_together() -> None:
     metrics = RequestMetrics(models=2)
     for name in ("a", "b", "c", "d", "a"):

@@ -478,14 +478,3 @@ def test_a_body_that_the_proxy_keeps_has_no_limit() -> None:
     proxy = Proxy(limits=Limits(request_body=10))
     answers = proxy.say(headers({"content-length": "1000"}, modes=modes(BodyMode.NONE)))
     assert [str(one) for one in answers] == ["request_headers to 10.0.0.1:8000"]
-
-
-@pytest.mark.parametrize(
-    ("limits", "says"),
-    [(Limits(header_count=2), "3 headers"), (Limits(header_bytes=20), "at most 1000 headers and 20 bytes")],
-)
-def test_too_many_headers_are_refused(limits: Limits, says: str) -> None:
-    proxy = Proxy(limits=limits)
-    (answer,) = proxy.say(headers({"a": "1", "b": "2", "c": "3"}, end=True))
-    assert answer.status == 431
-    assert says in answer.body.decode()

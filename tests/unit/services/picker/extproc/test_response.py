@@ -292,13 +292,3 @@ def test_a_response_without_a_body_isnt_waited_for() -> None:
     proxy = routed(LEAN, renaming())
     assert begin(proxy, end=True).asked is None
     assert proxy.events[-1] == Completed(aborted=False)
-
-
-def test_a_response_that_is_only_read_goes_back_at_once() -> None:
-    reader = ResponseReader()
-    proxy = routed(FULL_DUPLEX, reader)
-    assert begin(proxy, length=len(JSON)).remove_headers == ()
-    assert streamed(proxy.say(response_body(JSON[:9]))) == JSON[:9]
-    (answer,) = proxy.say(response_body(JSON[9:], end=True))
-    assert (answer.streamed, answer.end) == (JSON[9:], True)
-    assert reader.usage == Usage(3, 2, None)

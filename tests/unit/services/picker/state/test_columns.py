@@ -2,7 +2,6 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
@@ -44,16 +43,6 @@ def test_what_a_message_spent_on_its_way_counts_as_age() -> None:
     made = columns("a1")
     made.apply(frame(["a1"], {QUEUE: [1]}, ages=0.5), NOW, 2.0)
     assert made.numbers(QUEUE.wire).at.tolist() == [97.5]
-
-
-@pytest.mark.parametrize("value", [None, math.inf, -math.inf])
-def test_a_value_that_is_missing_or_not_finite_leaves_the_last_one_to_age(value: float | None) -> None:
-    made = columns("a1", "a2")
-    made.apply(frame(["a1", "a2"], {QUEUE: [4, 5]}, ages=1.0), NOW, 0.0)
-    made.apply(frame(["a1", "a2"], {QUEUE: [value, 6]}), NOW, 0.0)
-    column = made.numbers(QUEUE.wire)
-    assert column.values.tolist() == [4, 6]
-    assert column.at.tolist() == [99, 100]
 
 
 def test_a_sample_cant_come_from_the_future() -> None:

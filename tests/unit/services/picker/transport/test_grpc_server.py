@@ -122,10 +122,17 @@ async def hear(call: Any) -> bytes:
     return data
 
 
-async def test_each_answer_of_an_exchange_is_sent_in_order() -> None:
-    async with serving() as served, stream(served.server.port) as call:
+@asynccontextmanager
+async def begun(served: Serving) -> AsyncIterator[Any]:
+    """A stream whose exchange has answered once."""
+    async with stream(served.server.port) as call:
         await say(call, headers())
         assert await hear(call) == REQUEST_HEADERS_UNCHANGED
+        yield call
+
+
+async def test_each_answer_of_an_exchange_is_sent_in_order() -> None:
+    async with serving() as served, begun(served) as call:
         await say(call, response_headers())
         assert [await hear(call), await hear(call)] == [RESPONSE_HEADERS_UNCHANGED, REQUEST_HEADERS_UNCHANGED]
 
@@ -139,16 +146,13 @@ async def test_while_nothing_can_be_decided_a_stream_ends_so_that_a_proxy_asks_a
         assert served.exchanges == []
         assert served.ended("turned away") == 1
         reasons.clear()
-        async with stream(served.server.port) as call:
-            await say(call, headers())
-            assert await hear(call) == REQUEST_HEADERS_UNCHANGED
+        async with begun(served):
+            pass
 
 
 async def test_a_stream_beyond_those_that_may_be_open_ends_so_that_a_proxy_asks_another_picker() -> None:
     async with serving(options=ServerOptions(max_streams=1)) as served:
-        async with stream(served.server.port) as call:
-            await say(call, headers())
-            await hear(call)
+        async with begun(served) as call:
             async with stream(served.server.port) as late:
                 assert await late.code() is grpc.StatusCode.UNAVAILABLE
                 assert await late.details() == "1 streams are open, which is as many as this picker takes"
@@ -156,15 +160,12 @@ async def test_a_stream_beyond_those_that_may_be_open_ends_so_that_a_proxy_asks_
             assert await hear(call) == RESPONSE_HEADERS_UNCHANGED
         assert served.ended("turned away") == 1
         await served.exchange(0)
-        async with stream(served.server.port) as call:
-            await say(call, headers())
-            assert await hear(call) == REQUEST_HEADERS_UNCHANGED
+        async with begun(served):
+            pass
 
 
 async def test_a_half_closed_stream_ends_its_exchange_and_finishes() -> None:
-    async with serving() as served, stream(served.server.port) as call:
-        await say(call, headers())
-        await hear(call)
+    async with serving() as served, begun(served) as call:
         await call.done_writing()
         assert await call.code() is grpc.StatusCode.OK
         assert (await served.exchange(0)).ends == 1
@@ -173,10 +174,8 @@ async def test_a_half_closed_stream_ends_its_exchange_and_finishes() -> None:
 
 async def test_a_cancelled_stream_ends_its_exchange() -> None:
     async with serving() as served:
-        async with stream(served.server.port) as call:
-            await say(call, headers())
-            await hear(call)
-            assert served.server.open == 1
+        async with begun(served) as call:
+            assert served.server.open == served.registry.get_sample_value("pointsman_ext_proc_open_streams") == 1
             call.cancel()
             assert (await served.exchange(0)).ends == 1
         assert served.ended("finished") == 1
@@ -235,27 +234,21 @@ async def test_bytes_that_are_no_message_end_their_stream_with_what_is_wrong() -
 
 
 async def test_a_message_larger_than_the_setting_ends_its_stream_only() -> None:
-    async with serving(options=ServerOptions(max_message_size=1000)) as served:
-        async with stream(served.server.port) as call:
-            await say(call, body(b"x" * 2000))
-            assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert (await served.exchange(0)).ends == 1
-        async with stream(served.server.port) as call:
-            await say(call, body(b"x" * 900))
-            await hear(call)
-
-
-async def test_a_body_of_many_megabytes_passes_by_default() -> None:
-    """gRPC's own default is 4 MiB."""
-    async with serving() as served, stream(served.server.port) as call:
-        await say(call, body(b"x" * 20_000_000))
-        await hear(call)
+    """By default bodies of many megabytes pass; gRPC's own limit is 4 MiB."""
+    for options, size, most in ((ServerOptions(max_message_size=1000), 900, 2000), (None, 20_000_000, None)):
+        async with serving(options=options) as served:
+            if most is not None:
+                async with stream(served.server.port) as call:
+                    await say(call, body(b"x" * most))
+                    assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                    assert (await served.exchange(0)).ends == 1
+            async with stream(served.server.port) as call:
+                await say(call, body(b"x" * size))
+                await hear(call)
 
 
 async def test_a_stopping_server_takes_nothing_new_and_lets_open_streams_finish() -> None:
-    async with serving() as served, stream(served.server.port) as call:
-        await say(call, headers())
-        await hear(call)
+    async with serving() as served, begun(served) as call:
         stopping = asyncio.create_task(served.server.stop(10))
         await asyncio.sleep(0.05)
         async with stream(served.server.port) as late:
@@ -270,9 +263,7 @@ async def test_a_stopping_server_takes_nothing_new_and_lets_open_streams_finish(
 
 
 async def test_a_stream_that_outlasts_the_grace_is_cancelled_and_ended() -> None:
-    async with serving() as served, stream(served.server.port) as call:
-        await say(call, headers())
-        await hear(call)
+    async with serving() as served, begun(served) as call:
         await asyncio.wait_for(served.server.stop(0.05), 60)
         assert (await served.exchange(0)).ends == 1
         assert served.server.open == 0
@@ -294,10 +285,3 @@ async def test_a_taken_port_is_an_error_that_names_the_flag() -> None:
         second = ExtProcServer(Recorder, host="127.0.0.1", port=served.server.port, registry=CollectorRegistry())
         with pytest.raises(Invalid, match=rf"--grpc-port: 127.0.0.1:{served.server.port} can't be bound"):
             await second.start()
-
-
-async def test_open_streams_are_counted() -> None:
-    async with serving() as served, stream(served.server.port) as call:
-        await say(call, headers())
-        await hear(call)
-        assert served.registry.get_sample_value("pointsman_ext_proc_open_streams") == 1

@@ -110,41 +110,36 @@ def test_a_subset_is_honoured_with_its_ports_and_can_be_switched_off() -> None:
     assert len(ignored) == 2
 
 
-@pytest.mark.parametrize(("name", "shed"), [("low", True), ("high", False), ("", False), ("unknown", False)])
-def test_only_what_has_a_negative_priority_is_shed(name: str, shed: bool) -> None:
-    decision = decide(busy(), request(headers=objective(name)))
-    if shed:
-        made = refusal(decision)
-        assert (made.status, made.reason, made.retry_after) == (429, "rejected-saturated", 1)
-        assert decision.saturation == pytest.approx(1.8)
-        explained = decision.explain()
-        assert explained["saturation"] == pytest.approx(1.8)
-        assert explained["inputs"][WAITING_QUEUE_SIZE.wire]["a1"]["value"] == 9
-    else:
+BUSY, ROOM, ONE_FREE = ([9, 9], [0.5, 0.5]), ([0, 9], [0.0, 0.0]), ([0, 90], [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "load", "subset", "later", "saturation", "shed"),
+    [
+        ("low", BUSY, None, 0, 1.8, True),
+        ("high", BUSY, None, 0, None, False),
+        ("", BUSY, None, 0, None, False),
+        ("unknown", BUSY, None, 0, None, False),
+        ("low", ROOM, None, 0, 0.9, False),
+        ("low", ONE_FREE, ("10.0.0.1",), 0, 0.0, False),  # saturation is that of the candidates
+        ("low", BUSY, None, 60, 0.0, False),  # losing all metrics sheds nothing
+    ],
+)
+def test_only_what_has_a_negative_priority_is_shed_where_the_candidates_have_no_room(
+    name: str, load: Any, subset: Any, later: float, saturation: float | None, shed: bool
+) -> None:
+    view = busy()
+    report(view, {WAITING_QUEUE_SIZE: load[0], KV_CACHE_USAGE: load[1]}, now=NOW + 0.1)
+    decision = director().decide(request(headers=objective(name), subset=subset), view, NOW + 0.1 + later)
+    assert decision.saturation == (None if saturation is None else pytest.approx(saturation))
+    if not shed:
         assert route(decision).destinations
-        assert decision.saturation is None
-
-
-def test_what_may_be_shed_isnt_while_the_pool_has_room() -> None:
-    view = busy()
-    report(view, {WAITING_QUEUE_SIZE: [0, 9], KV_CACHE_USAGE: [0.0, 0.0]}, now=NOW + 0.1)
-    decision = decide(view, request(headers=objective("low")))
-    assert route(decision).destinations
-    assert decision.saturation == pytest.approx(0.9)
-
-
-def test_saturation_is_that_of_the_candidates() -> None:
-    view = busy()
-    report(view, {WAITING_QUEUE_SIZE: [0, 90], KV_CACHE_USAGE: [0.0, 0.0]}, now=NOW + 0.1)
-    asked = request(headers=objective("low"), subset=("10.0.0.1",))
-    assert route(decide(view, asked)).destinations == ("10.0.0.1:8000",)
-
-
-def test_losing_all_metrics_sheds_nothing() -> None:
-    view = busy()
-    decision = director().decide(request(headers=objective("low")), view, NOW + 60)
-    assert route(decision).destinations
-    assert decision.saturation == 0.0
+        return
+    made = refusal(decision)
+    assert (made.status, made.reason, made.retry_after) == (429, "rejected-saturated", 1)
+    explained = decision.explain()
+    assert explained["saturation"] == pytest.approx(1.8)
+    assert explained["inputs"][WAITING_QUEUE_SIZE.wire]["a1"]["value"] == 9
 
 
 def test_of_two_headers_for_the_objective_the_newer_name_wins() -> None:
@@ -214,15 +209,10 @@ def test_who_prefers_only_a_cached_prompt_goes_to_those_who_have_it_and_no_fallb
     view, made, prompt = pool("a1", "a2", "a3"), director(PREFIX), b"x" * 2000
     asked = request(prompt, headers=[("prefer", "if-available")])
     learned = route(made.decide(request(prompt, subset=("10.0.0.2",)), view, NOW)).destinations
-    assert learned == ("10.0.0.2:8000",)
-    assert route(made.decide(asked, view, NOW)).destinations == learned
+    assert route(made.decide(asked, view, NOW)).destinations == learned == ("10.0.0.2:8000",)
     assert len(route(made.decide(request(prompt), view, NOW)).destinations) == 3
-
-
-def test_without_a_prefix_index_nothing_is_known_to_be_cached() -> None:
-    header = [("prefer", "if-available")]
-    document = "plugins:\n- type: queue-scorer\n"
-    assert refusal(decide(pool("a1"), request(b"x" * 2000, headers=header), document)).status == 412
+    without = director("plugins:\n- type: queue-scorer\n").decide(asked, view, NOW)
+    assert refusal(without).status == 412, "without an index nothing is known to be cached"
 
 
 def test_an_inference_model_gives_a_priority_to_who_names_no_objective() -> None:

@@ -35,9 +35,15 @@ def fails(*_: Any) -> Any:
     raise KeyError("gpu")
 
 
-class BadScorer(Scorer):
-    TYPE = "bad-scorer"
+class Bad:
+    """Plugins of which a test writes down what they do, and then do."""
+
     does: ClassVar[Does]
+    then: ClassVar[Does]
+
+
+class BadScorer(Bad, Scorer):
+    TYPE = "bad-scorer"
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         return type(self).does(rows)  # type: ignore[no-any-return]
@@ -52,26 +58,22 @@ class BadHeir(PrefixCacheScorer):
         return np.array([np.nan, 0.2, 1.0])
 
 
-class BadFilter(Filter):
+class BadFilter(Bad, Filter):
     TYPE = "bad-filter"
-    does: ClassVar[Does]
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         return type(self).does(rows)  # type: ignore[no-any-return]
 
 
-class BadPicker(Picker):
+class BadPicker(Bad, Picker):
     TYPE = "bad-picker"
-    does: ClassVar[Does]
 
     def pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> list[int]:
         return type(self).does(totals)  # type: ignore[no-any-return]
 
 
-class BadHandler(ProfileHandler):
+class BadHandler(Bad, ProfileHandler):
     TYPE = "bad-handler"
-    does: ClassVar[Does]
-    then: ClassVar[Does]
 
     def next_profiles(self, cycle: Cycle, names: tuple[str, ...], results: dict[str, ProfileRun]) -> tuple[str, ...]:
         return type(self).does(names, results)  # type: ignore[no-any-return]
@@ -80,11 +82,9 @@ class BadHandler(ProfileHandler):
         return type(self).then(results)  # type: ignore[no-any-return]
 
 
-class BadProducer(Producer):
+class BadProducer(Bad, Producer):
     TYPE = "bad-producer"
     PRODUCES = (PREFIX_MATCH,)
-    does: ClassVar[Does]
-    then: ClassVar[Does]
 
     def produce(self, cycle: Cycle) -> None:
         type(self).does(cycle)
@@ -93,17 +93,15 @@ class BadProducer(Producer):
         return type(self).then(cycle, row)
 
 
-class BadDetector(SaturationDetector):
+class BadDetector(Bad, SaturationDetector):
     TYPE = "bad-detector"
-    does: ClassVar[Does]
 
     def saturation(self, cycle: Cycle, rows: Rows) -> float:
         return type(self).does(rows)  # type: ignore[no-any-return]
 
 
-class BadParser(Parser):
+class BadParser(Bad, Parser):
     TYPE = "bad-parser"
-    does: ClassVar[Does]
     accepts: ClassVar[Does] = lambda _: True
 
     def takes(self, headers: Headers) -> bool:
@@ -120,16 +118,7 @@ class GoodParser(Parser):
         return Content(api="good")
 
 
-BAD: tuple[type[Plugin], ...] = (
-    BadScorer,
-    BadHeir,
-    BadFilter,
-    BadPicker,
-    BadHandler,
-    BadProducer,
-    BadDetector,
-    BadParser,
-)
+BAD: list[type[Plugin]] = [BadScorer, BadHeir, BadFilter, BadPicker, BadHandler, BadProducer, BadDetector, BadParser]
 REGISTRY = Registry([*Registry.installed(), *BAD, GoodParser])
 HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
 
@@ -301,22 +290,16 @@ def test_the_summary_says_which_plugin_failed_and_how_and_without_a_failure_noth
     assert "plugin_failures" not in World("bad-scorer").decide().summary()
 
 
-def test_a_score_that_is_nan_costs_its_endpoint_and_every_decision_says_so() -> None:
+@pytest.mark.parametrize("type", ["bad-scorer", "bad-heir"])
+def test_a_score_that_is_nan_costs_its_endpoint_and_every_decision_says_so(type: str) -> None:
     scores = np.array([np.nan, 0.2, 1.0])
     scores.flags.writeable = False  # as of a scorer that keeps them
     BadScorer.does = lambda rows: scores
-    world = World("bad-scorer", "max-score-picker")
+    world = World(type, "max-score-picker")
     for _ in range(2):
         decision = world.decide()
-        assert endpoint(decision) == "a3"
-        assert decision.failures == (
-            PluginFailure("bad-scorer", "scorer", "ValueError: the scores of 1 of 3 endpoints are NaN"),
-        )
-
-
-def test_a_scorer_made_of_one_that_keeps_to_0_to_1_is_checked() -> None:
-    decision = World("bad-heir", "max-score-picker").decide()
-    assert (endpoint(decision), failed(decision)) == ("a3", [("bad-heir", "scorer")])
+        failure = PluginFailure(type, "scorer", "ValueError: the scores of 1 of 3 endpoints are NaN")
+        assert (endpoint(decision), decision.failures) == ("a3", (failure,))
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.bool_])
@@ -349,10 +332,14 @@ def test_a_scorer_cannot_change_what_others_read() -> None:
     assert (endpoint(decision), failed(decision)) == ("a1", [("bad-scorer", "scorer")])
 
 
-def test_a_filter_cannot_add_an_endpoint_that_is_no_candidate() -> None:
-    BadFilter.does = lambda rows: np.array([0], np.intp)
-    decision = World("bad-filter", "queue-scorer", "max-score-picker").decide(request(subset=("10.0.0.2", "10.0.0.3")))
-    assert (endpoint(decision), failed(decision)) == ("a2", [("bad-filter", "filter")])
+@pytest.mark.parametrize(
+    ("kind", "does"), [(BadFilter, lambda rows: np.array([0], np.intp)), (BadPicker, lambda _: [0])]
+)
+def test_neither_filter_nor_picker_can_leave_the_subset_that_the_gateway_asks_for(kind: type[Any], does: Does) -> None:
+    kind.does = does
+    world = World(kind.TYPE, "queue-scorer", *(() if kind is BadPicker else ("max-score-picker",)))
+    decisions = [world.decide(request(subset=("10.0.0.2", "10.0.0.3"))) for _ in range(40)]
+    assert {endpoint(one) for one in decisions} == ({"a2", "a3"} if kind is BadPicker else {"a2"})
 
 
 def test_a_filter_that_leaves_nothing_has_not_failed() -> None:
@@ -360,13 +347,6 @@ def test_a_filter_that_leaves_nothing_has_not_failed() -> None:
     decision = World("bad-filter").decide()
     assert isinstance(decision.outcome, Refusal)
     assert decision.failures == ()
-
-
-def test_a_picker_cannot_leave_the_subset_that_the_gateway_asks_for() -> None:
-    BadPicker.does = lambda totals: [0]
-    world = World("queue-scorer", "bad-picker")
-    decisions = [world.decide(request(subset=("10.0.0.2", "10.0.0.3"))) for _ in range(40)]
-    assert {endpoint(one) for one in decisions} == {"a2", "a3"}
 
 
 def test_a_producer_that_fails_to_learn_who_served_costs_the_response_nothing() -> None:

@@ -69,22 +69,6 @@ def started(kind: str, status: int = 200, **more: str) -> Any:
     return headers(values, phase="response_headers")
 
 
-@pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX])
-def test_a_request_is_charged_while_it_is_under_way(modes: tuple[BodyMode, BodyMode]) -> None:
-    world = World()
-    exchange = world.routed(modes)
-    assert world.load == {"a1": 1}
-    assert world.tokens == pytest.approx(1000, abs=10)
-    assert world.desk.open == 1
-    world.say(exchange, response_headers(served="10.0.0.1:8000"))
-    assert world.load == {"a1": 1}
-    world.say(exchange, response_trailers())
-    assert world.load == {}
-    exchange.end()
-    exchange.end()
-    assert (world.load, world.desk.open) == ({}, 0)
-
-
 MESSAGES = st.sampled_from(
     [
         headers(CHAT, modes=LEAN),
@@ -270,17 +254,6 @@ def test_the_usage_of_grpc_responses_is_read(streams: bool) -> None:
     assert world.sample(FIRST, **none) == (1 if streams else None)
 
 
-def test_requests_with_one_id_are_two_requests() -> None:
-    world = World()
-    first, second = world.routed(), world.routed()
-    assert world.load == {"a1": 2}
-    first.end()
-    assert world.load == {"a1": 1}
-    second.end()
-    assert world.load == {}
-    assert len(world.ring.of_request("mine", 9)) == 2
-
-
 def test_requests_are_timed_from_their_first_message_to_their_end() -> None:
     world = World()
     exchange = world.routed()
@@ -423,21 +396,6 @@ def test_responses_in_which_a_name_is_put_back_are_asked_for_beyond_that_number_
     plain = [world.routed() for _ in range(2)]
     answers = [world.say(one, started(kind))[0] for one in (*renamed[:2], *plain, renamed[2])]
     assert [one.asked is not None for one in answers] == [True, True, True, False, True]
-
-
-@pytest.mark.parametrize("kind", ["text/plain", "application/json"])
-@pytest.mark.parametrize("sent", [headers(GET, modes=FULL_DUPLEX, end=True), None])
-def test_the_size_of_every_response_counts_that_the_proxy_shows(kind: str, sent: Any) -> None:
-    """Also of one that nobody reads, and of a request without a model."""
-    world = World()
-    asked = [sent] if sent is not None else [headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE, end=True)]
-    exchange, _ = world.begin(*asked)
-    world.say(exchange, started(kind))
-    for _ in range(3):
-        world.say(exchange, response_body(b"x" * 100))
-    world.say(exchange, response_trailers())
-    labels = {"model_name": "", "target_model_name": ""} if sent is not None else MODEL
-    assert world.sample("llm_d_epp_response_size_bytes_sum", **labels) == 300
 
 
 def test_the_usage_of_a_request_without_a_model_is_read_too() -> None:
@@ -584,15 +542,6 @@ def test_a_prompt_is_remembered_where_it_was_served_unless_nothing_was_computed_
     world.say(exchange, *said)
     exchange.end()
     assert held(world) == {"a1": placed, "a3": placed[::-1], "": [0, 0, 0]}[remembered]
-
-
-def test_of_a_request_that_failed_only_its_own_part_is_forgotten() -> None:
-    world = World(PREFIXES)
-    world.say(world.routed(), response_headers(served=A1, end=True))
-    placed = held(world)
-    world.say(world.routed(), response_headers(400, served=A1, end=True))
-    world.routed().end()
-    assert held(world) == placed
 
 
 def test_a_kept_decision_holds_nothing_of_the_prompt_once_its_request_is_over() -> None:

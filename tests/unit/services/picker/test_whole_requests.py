@@ -21,7 +21,6 @@ from tests.unit.services.picker.extproc.proxy import (
     body,
     headers,
     response_body,
-    response_headers,
     response_trailers,
 )
 from tests.unit.services.picker.requests.vllm_schema import message
@@ -199,18 +198,6 @@ def test_a_request_without_a_body_is_scheduled_and_keeps_to_its_subset() -> None
     sent = {":method": "GET", ":path": "/v1/models", "content-type": "text/event-stream"}
     for hint, to in ((None, THREE[1]), (THREE[2:], THREE[2])):
         assert destinations(picker.begin(headers(sent, end=True, modes=FULL_DUPLEX, hint=hint))[1]) == to
-
-
-def test_a_response_without_any_request_passes_as_it_is() -> None:
-    picker = PickerDesk(view(BY_LOAD), SCORERS)
-    for pieces in ([b'{"model":"m', b'"}'], [b"no healthy upstream"], [b'{"usage":{"prompt_tokens":7}}', b""]):
-        exchange, (head,) = picker.begin(response_headers())
-        assert (head.phase, head.set_headers, head.remove_headers) == ("response_headers", {}, ())
-        for number, piece in enumerate(pieces, 1):
-            (answer,) = picker.say(exchange, response_body(piece, end=number == len(pieces)))
-            assert (answer.streamed, answer.end) == (piece, number == len(pieces))
-        exchange.end()
-    assert (picker.load, picker.desk.open) == ({}, 0)
 
 
 # -- responses

@@ -263,7 +263,7 @@ async def test_a_stopping_server_takes_nothing_new_and_lets_open_streams_finish(
 
 
 async def test_a_stream_that_outlasts_the_grace_is_cancelled_and_ended() -> None:
-    async with serving() as served, begun(served) as call:
+    async with serving() as served, begun(served):
         await asyncio.wait_for(served.server.stop(0.05), 60)
         assert (await served.exchange(0)).ends == 1
         assert served.server.open == 0

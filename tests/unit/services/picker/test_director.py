@@ -222,20 +222,6 @@ def test_an_inference_model_gives_a_priority_to_who_names_no_objective() -> None
     assert route(decide(view, request(model="cheap", headers=objective("high")))).destinations
 
 
-def test_a_pool_with_an_inference_model_serves_no_model_that_none_names() -> None:
-    view = rewriting(pool("a1"))
-    assert route(decide(view, request(model="dear"))).destinations
-    view.upsert("pool.model.m", Model(name="m", model_name="cheap"))
-    unknown = refusal(decide(view, request(model="dear")))
-    assert (unknown.status, unknown.kind) == (404, "model_not_found")
-    assert unknown.message == "model: 'dear' is none that this pool serves: no InferenceModel names it"
-    assert route(decide(view, request(model="cheap"))).destinations
-    assert route(decide(view, request(model="client"))).model == "target"
-    assert route(decide(view, Request(id="x", headers=request().headers, path="/v1/models"))).destinations
-    view.delete("pool.model.m")
-    assert route(decide(view, request(model="dear"))).destinations
-
-
 def test_a_models_long_name_isnt_repeated_whole() -> None:
     assert len(refusal(decide(pool("a1"), request(model="x" * 9000), named_models_only=True)).message) < 400
 

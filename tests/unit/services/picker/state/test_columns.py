@@ -177,17 +177,6 @@ def test_the_pickers_own_attributes_are_columns_too() -> None:
     assert made.objects(MODELS).values == [None, None]
 
 
-def test_everything_known_of_an_endpoint_is_told_with_its_age() -> None:
-    made = columns("a1", "a2")
-    made.apply(frame(["a1", "a2"], {QUEUE: [1, None], MODELS: [["x"], None], USAGE: [None, None]}, ages=0.5), NOW, 0.0)
-    assert made.of(0, NOW + 1) == {
-        QUEUE.wire: {"value": 1.0, "age": 1.5},
-        MODELS.wire: {"value": ("x",), "age": 1.5},
-    }
-    assert made.of(1, NOW + 1) == {}
-    assert made.newest().tolist() == [99.5, NEVER]
-
-
 NAMES = ["a1", "a2", "a3", "a4"]
 KEYS = [QUEUE, USAGE, MODELS]
 

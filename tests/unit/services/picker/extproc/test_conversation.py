@@ -8,9 +8,7 @@ from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
     Completed,
     Limits,
-    Refused,
     RequestReady,
-    ResponseBodyStarted,
     ResponseStarted,
 )
 from services.picker.extproc.messages import BodyMode, BodyModes
@@ -250,16 +248,6 @@ def test_the_head_tells_what_was_shown_of_the_body(
     assert (head.has_body, head.truncated, head.withheld) == (has_body, truncated, withheld)
 
 
-def test_the_first_piece_of_a_responses_body_is_told_once() -> None:
-    proxy = Proxy()
-    proxy.say(headers(end=True, modes=FULL_DUPLEX))
-    proxy.say(response_headers())
-    for data in (b"", b"first", b"second"):
-        proxy.say(response_body(data))
-    proxy.say(response_body(b"last", end=True))
-    assert proxy.events[1:] == [ResponseStarted(200, None), ResponseBodyStarted(), Completed(aborted=False)]
-
-
 def test_a_proxy_that_announces_no_modes_has_the_fallbacks() -> None:
     conversation = Conversation(Limits(), lambda: "id", BodyModes(BodyMode.BUFFERED, BodyMode.NONE))
     conversation.receive(headers().SerializeToString(), 0.0)
@@ -445,18 +433,6 @@ def test_a_body_at_the_limit_is_taken_and_one_byte_more_is_refused() -> None:
         proxy.say(headers(modes=FULL_DUPLEX))
         answers = proxy.say(body(b"x" * 5)) + proxy.say(body(b"x" * (size - 5), end=True))
         assert [one.phase for one in answers] == phases
-
-
-def test_what_comes_after_a_body_that_was_too_large_is_not_kept() -> None:
-    proxy = Proxy(limits=Limits(request_body=10))
-    proxy.say(headers(modes=FULL_DUPLEX))
-    (answer,) = proxy.say(body(b"x" * 11))
-    assert answer.status == 413
-    assert b"larger than the limit of 10 bytes" in answer.body
-    assert proxy.conversation.closed
-    assert proxy.say(body(b"x" * 1000)) == []
-    assert [type(event) for event in proxy.events] == [Refused]
-    assert proxy.hang_up() == Completed(aborted=False)
 
 
 @pytest.mark.parametrize(

@@ -254,16 +254,6 @@ def test_the_usage_of_grpc_responses_is_read(streams: bool) -> None:
     assert world.sample(FIRST, **none) == (1 if streams else None)
 
 
-def test_requests_are_timed_from_their_first_message_to_their_end() -> None:
-    world = World()
-    exchange = world.routed()
-    world.now += 3
-    world.say(exchange, response_headers(), response_trailers())
-    world.now += 3
-    exchange.end()
-    assert repr(world.metrics.request_seconds) == "<Histogram 1 times, 3 together>"
-
-
 SECONDS = "llm_d_epp_request_duration_seconds_count"
 FIRST = "llm_d_epp_request_ttft_seconds_count"
 MODEL = {"model_name": "m", "target_model_name": "m"}

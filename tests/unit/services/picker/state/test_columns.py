@@ -185,7 +185,7 @@ KEYS = [QUEUE, USAGE, MODELS]
 def reports(draw: st.DrawFn) -> tuple[list[str], dict[Any, list[Any]], list[float]]:
     """Ids, some of them unknown or twice; some attributes in any order; ages."""
     ids = draw(st.one_of(st.just(NAMES), st.lists(st.sampled_from([*NAMES, "b9"]), max_size=6)))
-    numbers = st.one_of(st.none(), st.just(math.inf), st.integers(0, 5).map(float))
+    numbers = st.one_of(st.none(), st.sampled_from([math.inf, -math.inf]), st.integers(0, 5).map(float))
     lists = st.one_of(st.none(), st.lists(st.sampled_from("xyz"), max_size=2))
     size = len(ids)
     values = {
@@ -209,7 +209,7 @@ def test_whatever_frames_come_each_endpoint_has_its_newest_value_of_each_attribu
             for id, position in positions.items():
                 value, at = reported[position], now - ages[position]
                 before = newest.get((id, key.wire), (NEVER, None))[0]
-                if id in NAMES and value is not None and value != math.inf and at > before:
+                if id in NAMES and value not in (None, math.inf, -math.inf) and at > before:
                     newest[id, key.wire] = (at, tuple(value) if isinstance(value, list) else value)
     for row, name in enumerate(NAMES):
         known = made.of(row, NOW)

@@ -274,7 +274,7 @@ def test_a_response_that_breaks_off_is_no_measure_of_time_or_size_but_of_the_tok
 
 
 def test_an_error_has_no_first_token() -> None:
-    for status in (500, 200):
+    for status in (400, 500, 200):
         world = World()
         exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(STREAMING, end=True))
         world.say(exchange, response_headers(status), response_body(b'{"error":{}}'), response_body(b"", end=True))

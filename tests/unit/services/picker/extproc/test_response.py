@@ -182,14 +182,18 @@ def test_events_are_changed_and_relayed_one_by_one() -> None:
     assert (last.streamed, last.end) == (b"", True)
 
 
-def test_a_large_changed_response_comes_in_pieces() -> None:
-    text = b'{"model":"tuned","x":"' + b"y" * 150_000 + b'"}'
+@pytest.mark.parametrize(("size", "pieces"), [(2 * PIECE, 2), (2 * PIECE + 1, 3)])
+def test_a_large_changed_response_comes_in_pieces(size: int, pieces: int) -> None:
+    """`size`: with the client's name."""
+    text = b'{"model":"tuned","x":"%s"}'
+    restored = text.replace(b"tuned", b"a name that is longer")
+    filler = b"y" * (size - len(restored % b""))
     proxy = routed(FULL_DUPLEX, renaming())
     begin(proxy)
-    answers = proxy.say(response_body(text, end=True))
-    assert [one.end for one in answers] == [False, False, True]
+    answers = proxy.say(response_body(text % filler, end=True))
+    assert [one.end for one in answers] == [False] * (pieces - 1) + [True]
     assert max(len(one.streamed or b"") for one in answers) == PIECE
-    assert streamed(answers) == text.replace(b"tuned", b"a name that is longer")
+    assert streamed(answers) == restored % filler
 
 
 def test_what_was_held_of_a_response_that_grows_too_large_comes_in_pieces() -> None:

@@ -151,6 +151,8 @@ def test_what_was_sampled_later_stays() -> None:
     made.apply(without(frame(["a1"], {}), queue=[0], models=[0]), NOW + 1, 3.0)
     assert made.numbers(QUEUE.wire).values.tolist() == [1.0]
     assert made.objects(MODELS).values == [("x",)]
+    made.apply(without(frame(["a1"], {}), queue=[0]), NOW, 0.0)
+    assert made.numbers(QUEUE.wire).at.tolist() == [NEVER], "what was sampled at that moment doesn't"
 
 
 def test_an_absence_of_what_was_never_known_is_nothing() -> None:

@@ -117,7 +117,7 @@ def test_in_whatever_order_messages_come_nothing_stays_charged_and_nothing_goes_
         assert (world.view.in_flight.tokens >= 0).all()
         assert all(count > 0 for count in world.load.values())
         assert sum(world.load.values()) <= 3
-    for exchange in exchanges:
+    for exchange in (*exchanges, *exchanges):
         exchange.end()
     assert (world.load, world.tokens, world.desk.open, world.desk.observing) == ({}, 0, 0, 0)
     assert not world.view.in_flight.requests.any()

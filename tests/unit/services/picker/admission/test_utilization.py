@@ -20,17 +20,11 @@ def view_of(*rows: Row) -> View:
     return view
 
 
-def saturation(*rows: Row, policy: str = "saturated", **parameters: object) -> float:
-    view = view_of(*rows)
-    detector = UtilizationDetector("detector", UtilizationParameters(**parameters))  # type: ignore[arg-type]
-    return detector.saturation(cycle(view, policy=policy), view.layout.all_rows)
-
-
-def kept(*rows: Row, policy: str = "saturated", **parameters: object) -> list[int]:
-    view = view_of(*rows)
-    detector = UtilizationDetector("detector", UtilizationParameters(**parameters))  # type: ignore[arg-type]
-    rows_left: list[int] = detector.filter(cycle(view, policy=policy), view.layout.all_rows).tolist()
-    return rows_left
+def detect(rows: tuple[Row, ...], policy: str = "saturated", **parameters: Any) -> tuple[float, list[int]]:
+    """(the saturation, the rows that it keeps as a filter)."""
+    view, detector = view_of(*rows), UtilizationDetector("detector", UtilizationParameters(**parameters))
+    run = cycle(view, policy=policy)
+    return detector.saturation(run, run.candidates), detector.filter(run, run.candidates).tolist()
 
 
 STALE: tuple[Row, ...] = ((1, 0.0, 0), (2, 0.0, 9))
@@ -62,7 +56,7 @@ AGED: tuple[Row, ...] = ((1, 0.0, 0.5), (2, 0.0, 0))
     ],
 )
 def test_the_saturation_of_a_pool(rows: tuple[Row, ...], more: dict[str, Any], expected: float) -> None:
-    assert saturation(*rows, **more) == pytest.approx(expected)
+    assert detect(rows, **more)[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +72,7 @@ def test_the_saturation_of_a_pool(rows: tuple[Row, ...], more: dict[str, Any], e
 def test_as_a_filter_it_keeps_the_endpoints_that_have_room(
     rows: tuple[Row, ...], more: dict[str, Any], left: list[int]
 ) -> None:
-    assert kept(*rows, **more) == left
+    assert detect(rows, **more)[1] == left
 
 
 def test_one_of_the_two_gone_stale_makes_the_endpoint_stale() -> None:

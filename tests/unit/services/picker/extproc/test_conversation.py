@@ -131,6 +131,11 @@ CONVERSATIONS: dict[str, Sequence[Step]] = {
         (pb.ProcessingRequest(), []),
         (headers(modes=LEAN), ["request_headers"]),
     ],
+    "a second set of response headers is answered, and counts for nothing": [
+        (headers(end=True), ["request_headers to 10.0.0.1:8000"]),
+        (response_headers(200), ["response_headers"]),
+        (response_headers(500), ["response_headers"]),
+    ],
     "a second set of request headers is not answered": [
         (headers(modes=LEAN), ["request_headers"]),
         (headers(), []),

@@ -58,6 +58,14 @@ def test_a_prompt_that_was_placed_weighs_less_the_next_time() -> None:
     assert weights == [256, 0]
 
 
+def test_the_state_names_profiles_handler_and_producers() -> None:
+    assert scheduler("prefix-cache-scorer").state() == {
+        "profiles": ["<Profile 'default': prefix-cache-scorer·1 → max-score-picker>"],
+        "handler": "single-profile-handler",
+        "producers": {"approx-prefix-cache-producer": {"lookups": 0, "blocks": 0, "hits": 0}},
+    }
+
+
 def test_a_handler_that_is_none_is_refused() -> None:
     config: LoadedConfig = load("", REGISTRY)
     instances: dict[str, Plugin] = config.instances(Tier.PICKER)

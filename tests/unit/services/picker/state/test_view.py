@@ -30,6 +30,15 @@ def test_a_burst_of_changes_costs_one_layout() -> None:
     assert view.layout.generation == before + 1
 
 
+def test_facts_that_didnt_change_make_no_new_layout() -> None:
+    view = pool("a1", "a2")
+    layout = view.layout
+    view.reset(facts(endpoint("a1"), endpoint("a2")))
+    view.upsert("pool.endpoint.a1", endpoint("a1"))
+    view.upsert("pool.objective.low", Objective(name="low", priority=-1))
+    assert view.layout is layout
+
+
 def test_deleting_what_isnt_known_changes_nothing() -> None:
     view = pool("a1")
     view.upsert("pool.objective.a9", Objective(name="a9", priority=-1))

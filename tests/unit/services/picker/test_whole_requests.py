@@ -133,11 +133,9 @@ CASES: dict[str, Case] = {
         to="2", **call(GENERATE, TEXT, sent={"x-gateway-inference-objective": "high"}, counted=("", "", "2"))
     ),
     "gRPC: token ids": Case(to="2", **call(EMBED, IDS)),
-    "gRPC: nothing is shed by default": Case(loads=FULL, to="2", **call(GENERATE, TEXT)),
     "gRPC: a frame in two pieces": Case(
         loads=[(4, 0.2, ()), (4, 0.85, ())], cut=len(TEXT) // 2, to="1", **call(GENERATE, TEXT)
     ),
-    "gRPC: the best of a subset": Case(to="2", hint=THREE, **call(GENERATE, TEXT)),
     "gRPC: a subset of one": Case(to="3", hint=THREE[2:], **call(GENERATE, TEXT)),
     "gRPC: a method that nobody reads": Case(to="2", **call("/grpc.health.v1.Health/Check", b"\0\0\0\0\0")),
 }

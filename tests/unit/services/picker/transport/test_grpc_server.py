@@ -132,12 +132,6 @@ async def begun(served: Serving) -> AsyncIterator[Any]:
         yield call
 
 
-async def test_each_answer_of_an_exchange_is_sent_in_order() -> None:
-    async with serving() as served, begun(served) as call:
-        await say(call, response_headers())
-        assert [await hear(call), await hear(call)] == [RESPONSE_HEADERS_UNCHANGED, REQUEST_HEADERS_UNCHANGED]
-
-
 async def test_while_nothing_can_be_decided_a_stream_ends_so_that_a_proxy_asks_another_picker() -> None:
     reasons = ["no view yet"]
     async with serving(unable=lambda: reasons[0] if reasons else None) as served:
@@ -163,14 +157,6 @@ async def test_a_stream_beyond_those_that_may_be_open_ends_so_that_a_proxy_asks_
         await served.exchange(0)
         async with begun(served):
             pass
-
-
-async def test_a_half_closed_stream_ends_its_exchange_and_finishes() -> None:
-    async with serving() as served, begun(served) as call:
-        await call.done_writing()
-        assert await call.code() is grpc.StatusCode.OK
-        assert (await served.exchange(0)).ends == 1
-        assert served.ended("finished") == 1
 
 
 @pytest.mark.parametrize("lost", ["stream", "connection"])

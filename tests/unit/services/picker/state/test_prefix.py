@@ -65,3 +65,12 @@ def test_an_endpoint_that_has_gone_matches_nothing_and_its_blocks_are_swept_litt
     made.sweep(4)
     assert len(made) == 2
     assert matches(made, [0, 1, 2]) == [2]
+
+
+def test_a_block_stays_until_its_last_placement_is_withdrawn() -> None:
+    made = index("a1")
+    for _ in range(3):
+        made.add("a1", [1], 100)
+    for held in (1, 1, 0):
+        made.withdraw("a1", [1])
+        assert matches(made, [1]) == [held]

@@ -40,6 +40,9 @@ def on(values: dict[str, Any], policy: str = "saturated") -> Cycle:
     return cycle(view, policy=policy)
 
 
+ACTIVE_2 = {"metric": "active-requests", "maxValue": 2}
+
+
 @pytest.mark.parametrize(
     ("raw", "values", "policy", "expected"),
     [
@@ -48,6 +51,7 @@ def on(values: dict[str, Any], policy: str = "saturated") -> Cycle:
         (limits(kv=0.5), {"kv": [0.25, 0.5, 0.75]}, "saturated", [0, 1]),
         (limits(kv=1), {"kv": [1, 0.5, 0.75]}, "saturated", [0, 1, 2]),
         (limits(active=2), {"active": [0, 2, 3]}, "saturated", [0, 1]),
+        ({"conditions": 2 * [*limits(active=9)["conditions"], ACTIVE_2]}, {"active": [0, 3]}, "saturated", [0]),
         # all have to hold
         (
             limits(q=5, kv=0.5, active=2),

@@ -167,6 +167,9 @@ def test_refusal(case: Case, modes: tuple[BodyMode, BodyMode]) -> None:
     assert (picker.load, picker.desk.open, picker.metrics.statuses) == ({}, 0, {case.status: 1})
     decided = [one.explain()["refused"]["message"] for one in picker.ring.newest(9)]
     assert decided == ([error["message"]] if case.status not in (413, 431) else [])
+    if case.status == 413:
+        labels = {"error_code": "BadRequest", "model_name": "", "target_model_name": ""}
+        assert picker.sample("llm_d_epp_request_error_total", **labels) == 1
 
 
 ANTHROPIC_TYPES = {

@@ -206,12 +206,15 @@ def test_bodies_that_are_on_their_way_have_a_bound_together_and_other_streams_go
     assert world.desk.held.size == 0
 
 
-def test_a_stream_that_is_lost_holds_nothing() -> None:
+def test_a_stream_that_is_lost_or_overtaken_holds_nothing() -> None:
     world = World()
     exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
     assert world.desk.held.size == 60
     exchange.end()
     assert world.desk.held.size == 0
+    exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
+    world.say(exchange, response_headers(504))
+    assert world.desk.held.size == 0, "the proxy answers by itself"
     exchange = world.routed(FULL_DUPLEX)
     world.say(exchange, started("application/json"))
     world.say(exchange, response_body(b'{"usage":{'))

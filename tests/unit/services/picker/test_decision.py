@@ -3,12 +3,11 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.picker.decision import SHOWN, SHOWN_SUBSET, Asked, Decision, Progress
+from services.picker.decision import SHOWN, SHOWN_SUBSET, Asked, Decision
 from services.picker.requests.request import Headers, Refusal, Request, Route
 from services.picker.scheduling.cycle import Reading
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
@@ -75,22 +74,6 @@ def test_a_routed_request_in_one_line() -> None:
         "status": None,
         "duration_seconds": None,
     }
-
-
-@pytest.mark.parametrize(
-    ("progress", "shown"),
-    [
-        (Progress(), ("under way", None, None, None, None)),
-        (Progress("fallback", "a1", 200), ("under way", "fallback", "a1", 200, None)),
-        (Progress("fallback", "a1", 200, 1.25), ("completed", "fallback", "a1", 200, 1.25)),
-        (Progress("unknown", "", 502, 0.5), ("completed", "unknown", None, 502, 0.5)),
-        (Progress(seconds=2.0, aborted=True), ("aborted", None, None, None, 2.0)),
-    ],
-)
-def test_a_record_says_what_has_become_of_the_request(progress: Progress, shown: tuple[Any, ...]) -> None:
-    summary = decision([1, 2], progress=progress).summary()
-    fields = ("state", "served_by", "served_endpoint", "status", "duration_seconds")
-    assert tuple(summary[field] for field in fields) == shown
 
 
 def test_a_record_says_which_endpoints_were_ranked_last_and_why() -> None:

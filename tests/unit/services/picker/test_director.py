@@ -99,40 +99,12 @@ def test_a_default_decision_is_reproduced_by_hand_from_its_explanation() -> None
     assert inputs["PrefixCacheMatchInfo/approx-prefix-cache-producer"]["a2"]["value"] == 3
 
 
-def test_a_prompt_that_is_longer_by_a_piece_still_matches_its_whole_blocks() -> None:
-    view, made = pool("a1"), director()
-    made.decide(request(b"x" * 1024), view, NOW)
-    assert made.decide(request(b"x" * 1024 + b"more"), view, NOW).tokens == (1028 // 4) - 256
-
-
 def test_the_decision_tells_what_it_is_about() -> None:
     decision = decide(pool("a1"), request(b"x" * 40, id="mine"))
     assert (decision.asked.id, decision.at, decision.monotonic, decision.model) == ("mine", WALL, NOW, "model")
     assert route(decision) == Route(destinations=("10.0.0.1:8000",), client_model="model")
     assert decision.tokens == 10
     assert 0 < decision.seconds < 10
-
-
-def test_fallbacks_are_named_in_order() -> None:
-    view = pool("a1", "a2", "a3")
-    report(view, {WAITING_QUEUE_SIZE: [2, 0, 1]})
-    document = "plugins:\n- type: queue-scorer\n- type: max-score-picker\n  parameters: {maxNumOfEndpoints: 3}\n"
-    assert route(decide(view, document=document)).destinations == ("10.0.0.2:8000", "10.0.0.3:8000", "10.0.0.1:8000")
-
-
-@pytest.mark.parametrize("priority", ["low", "high", ""])
-def test_an_empty_pool_is_a_503_for_everybody(priority: str) -> None:
-    view = pool()
-    view.upsert("pool.objective.low", Objective(name="low", priority=-1))
-    made = refusal(decide(view, request(headers=objective(priority))))
-    assert (made.status, made.reason, made.retry_after) == (503, "rejected-no-endpoints", 1)
-
-
-def test_a_subset_that_names_nobody_is_a_503_that_says_so() -> None:
-    made = refusal(decide(pool("a1"), request(subset=("10.9.9.9:8000",))))
-    assert (made.status, made.reason, made.retry_after) == (503, "rejected-no-endpoints", 1)
-    assert "subset" in made.message
-    assert refusal(decide(pool("a1"), request(subset=()))).status == 503
 
 
 def test_a_subset_is_honoured_with_its_ports_and_can_be_switched_off() -> None:
@@ -144,41 +116,36 @@ def test_a_subset_is_honoured_with_its_ports_and_can_be_switched_off() -> None:
     assert len(ignored) == 2
 
 
-@pytest.mark.parametrize(("name", "shed"), [("low", True), ("high", False), ("", False), ("unknown", False)])
-def test_only_what_has_a_negative_priority_is_shed(name: str, shed: bool) -> None:
-    decision = decide(busy(), request(headers=objective(name)))
-    if shed:
-        made = refusal(decision)
-        assert (made.status, made.reason, made.retry_after) == (429, "rejected-saturated", 1)
-        assert decision.saturation == pytest.approx(1.8)
-        explained = decision.explain()
-        assert explained["saturation"] == pytest.approx(1.8)
-        assert explained["inputs"][WAITING_QUEUE_SIZE.wire]["a1"]["value"] == 9
-    else:
+BUSY, ROOM, ONE_FREE = ([9, 9], [0.5, 0.5]), ([0, 9], [0.0, 0.0]), ([0, 90], [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "load", "subset", "later", "saturation", "shed"),
+    [
+        ("low", BUSY, None, 0, 1.8, True),
+        ("high", BUSY, None, 0, None, False),
+        ("", BUSY, None, 0, None, False),
+        ("unknown", BUSY, None, 0, None, False),
+        ("low", ROOM, None, 0, 0.9, False),
+        ("low", ONE_FREE, ("10.0.0.1",), 0, 0.0, False),  # saturation is that of the candidates
+        ("low", BUSY, None, 60, 0.0, False),  # losing all metrics sheds nothing
+    ],
+)
+def test_only_what_has_a_negative_priority_is_shed_where_the_candidates_have_no_room(
+    name: str, load: Any, subset: Any, later: float, saturation: float | None, shed: bool
+) -> None:
+    view = busy()
+    report(view, {WAITING_QUEUE_SIZE: load[0], KV_CACHE_USAGE: load[1]}, now=NOW + 0.1)
+    decision = director().decide(request(headers=objective(name), subset=subset), view, NOW + 0.1 + later)
+    assert decision.saturation == (None if saturation is None else pytest.approx(saturation))
+    if not shed:
         assert route(decision).destinations
-        assert decision.saturation is None
-
-
-def test_what_may_be_shed_isnt_while_the_pool_has_room() -> None:
-    view = busy()
-    report(view, {WAITING_QUEUE_SIZE: [0, 9], KV_CACHE_USAGE: [0.0, 0.0]}, now=NOW + 0.1)
-    decision = decide(view, request(headers=objective("low")))
-    assert route(decision).destinations
-    assert decision.saturation == pytest.approx(0.9)
-
-
-def test_saturation_is_that_of_the_candidates() -> None:
-    view = busy()
-    report(view, {WAITING_QUEUE_SIZE: [0, 90], KV_CACHE_USAGE: [0.0, 0.0]}, now=NOW + 0.1)
-    asked = request(headers=objective("low"), subset=("10.0.0.1",))
-    assert route(decide(view, asked)).destinations == ("10.0.0.1:8000",)
-
-
-def test_losing_all_metrics_sheds_nothing() -> None:
-    view = busy()
-    decision = director().decide(request(headers=objective("low")), view, NOW + 60)
-    assert route(decision).destinations
-    assert decision.saturation == 0.0
+        return
+    made = refusal(decision)
+    assert (made.status, made.reason, made.retry_after) == (429, "rejected-saturated", 1)
+    explained = decision.explain()
+    assert explained["saturation"] == pytest.approx(1.8)
+    assert explained["inputs"][WAITING_QUEUE_SIZE.wire]["a1"]["value"] == 9
 
 
 def test_of_two_headers_for_the_objective_the_newer_name_wins() -> None:
@@ -188,30 +155,10 @@ def test_of_two_headers_for_the_objective_the_newer_name_wins() -> None:
     assert refusal(decide(busy(), request(headers=[(older, "low")]))).status == 429
 
 
-def test_filters_that_leave_nobody_are_a_429() -> None:
-    document = "plugins:\n- type: label-selector-filter\n  parameters: {matchLabels: {role: decode}}\n"
-    decision = decide(pool("a1"), document=document)
-    made = refusal(decision)
-    assert (made.status, made.reason, made.retry_after) == (429, "rejected-saturated", 1)
-    assert decision.explain()["profiles"]["default"]["filters"] == [
-        {"plugin": "label-selector-filter", "kept": 0, "removed": ["a1"]}
-    ]
-
-
 def rewriting(view: View) -> View:
     targets = (Target(model="target"),)
     view.upsert("pool.rewrite.r", ModelRewrite(name="r", rules=(RewriteRule(models=("client",), targets=targets),)))
     return view
-
-
-def test_a_rewritten_model_goes_into_the_body() -> None:
-    decision = decide(rewriting(pool("a1")), request(model="client"))
-    assert route(decision).model == "target"
-    assert (decision.model, decision.rewrite, decision.asked.model) == ("target", "r", "client")
-
-
-def test_a_model_that_stays_leaves_the_body_alone() -> None:
-    assert route(decide(rewriting(pool("a1")), request(model="other"))).model is None
 
 
 def test_a_rule_goes_before_the_rewrite_header_and_the_header_before_nothing() -> None:
@@ -268,15 +215,10 @@ def test_who_prefers_only_a_cached_prompt_goes_to_those_who_have_it_and_no_fallb
     view, made, prompt = pool("a1", "a2", "a3"), director(PREFIX), b"x" * 2000
     asked = request(prompt, headers=[("prefer", "if-available")])
     learned = route(made.decide(request(prompt, subset=("10.0.0.2",)), view, NOW)).destinations
-    assert learned == ("10.0.0.2:8000",)
-    assert route(made.decide(asked, view, NOW)).destinations == learned
+    assert route(made.decide(asked, view, NOW)).destinations == learned == ("10.0.0.2:8000",)
     assert len(route(made.decide(request(prompt), view, NOW)).destinations) == 3
-
-
-def test_without_a_prefix_index_nothing_is_known_to_be_cached() -> None:
-    header = [("prefer", "if-available")]
-    document = "plugins:\n- type: queue-scorer\n"
-    assert refusal(decide(pool("a1"), request(b"x" * 2000, headers=header), document)).status == 412
+    without = director("plugins:\n- type: queue-scorer\n").decide(asked, view, NOW)
+    assert refusal(without).status == 412, "without an index nothing is known to be cached"
 
 
 def test_an_inference_model_gives_a_priority_to_who_names_no_objective() -> None:
@@ -286,38 +228,8 @@ def test_an_inference_model_gives_a_priority_to_who_names_no_objective() -> None
     assert route(decide(view, request(model="cheap", headers=objective("high")))).destinations
 
 
-def test_a_pool_with_an_inference_model_serves_no_model_that_none_names() -> None:
-    view = rewriting(pool("a1"))
-    assert route(decide(view, request(model="dear"))).destinations
-    view.upsert("pool.model.m", Model(name="m", model_name="cheap"))
-    unknown = refusal(decide(view, request(model="dear")))
-    assert (unknown.status, unknown.kind) == (404, "model_not_found")
-    assert unknown.message == "model: 'dear' is none that this pool serves: no InferenceModel names it"
-    assert route(decide(view, request(model="cheap"))).destinations
-    assert route(decide(view, request(model="client"))).model == "target"
-    assert route(decide(view, Request(id="x", headers=request().headers, path="/v1/models"))).destinations
-    view.delete("pool.model.m")
-    assert route(decide(view, request(model="dear"))).destinations
-
-
-def test_a_rewrite_for_every_model_names_them_all() -> None:
-    view = pool("a1")
-    view.upsert("pool.model.m", Model(name="m", model_name="cheap"))
-    view.upsert("pool.rewrite.r", ModelRewrite(name="r", rules=(RewriteRule(targets=(Target(model="cheap"),)),)))
-    assert route(decide(view, request(model="dear"))).model == "cheap"
-
-
-def test_a_setting_closes_a_pool_without_inference_models() -> None:
-    assert refusal(decide(pool("a1"), request(model="dear"), named_models_only=True)).status == 404
-
-
 def test_a_models_long_name_isnt_repeated_whole() -> None:
     assert len(refusal(decide(pool("a1"), request(model="x" * 9000), named_models_only=True)).message) < 400
-
-
-def test_a_request_without_a_body_is_routed_too() -> None:
-    decision = decide(pool("a1"), Request(id="x", headers=request().headers, path="/v1/models"))
-    assert route(decision) == Route(destinations=("10.0.0.1:8000",))
 
 
 def test_endpoints_may_change_between_two_decisions_and_the_explanation_of_the_first_stands() -> None:
@@ -347,7 +259,3 @@ def test_the_clock_of_an_unreadable_request_is_the_walls() -> None:
     made = director().refuse(request(id="bad"), Refusal(status=400, message="no JSON"), pool("a1"), NOW)
     assert (made.asked.id, made.at, refusal(made).status) == ("bad", WALL, 400)
     assert made.explain()["refused"]["message"] == "no JSON"
-
-
-def test_it_says_what_it_runs() -> None:
-    assert repr(director()).startswith("<Director <Scheduler <Profile 'default': queue-scorer·2 → ")

@@ -35,9 +35,15 @@ def fails(*_: Any) -> Any:
     raise KeyError("gpu")
 
 
-class BadScorer(Scorer):
-    TYPE = "bad-scorer"
+class Bad:
+    """Plugins of which a test writes down what they do, and then do."""
+
     does: ClassVar[Does]
+    then: ClassVar[Does]
+
+
+class BadScorer(Bad, Scorer):
+    TYPE = "bad-scorer"
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         return type(self).does(rows)  # type: ignore[no-any-return]
@@ -52,58 +58,50 @@ class BadHeir(PrefixCacheScorer):
         return np.array([np.nan, 0.2, 1.0])
 
 
-class BadFilter(Filter):
+class BadFilter(Bad, Filter):
     TYPE = "bad-filter"
-    does: ClassVar[Does]
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         return type(self).does(rows)  # type: ignore[no-any-return]
 
 
-class BadPicker(Picker):
+class BadPicker(Bad, Picker):
     TYPE = "bad-picker"
-    does: ClassVar[Does]
 
     def pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> list[int]:
         return type(self).does(totals)  # type: ignore[no-any-return]
 
 
-class BadHandler(ProfileHandler):
+class BadHandler(Bad, ProfileHandler):
     TYPE = "bad-handler"
-    does: ClassVar[Does]
-    says: ClassVar[Does]
 
     def next_profiles(self, cycle: Cycle, names: tuple[str, ...], results: dict[str, ProfileRun]) -> tuple[str, ...]:
         return type(self).does(names, results)  # type: ignore[no-any-return]
 
     def primary(self, cycle: Cycle, results: dict[str, ProfileRun]) -> str:
-        return type(self).says(results)  # type: ignore[no-any-return]
+        return type(self).then(results)  # type: ignore[no-any-return]
 
 
-class BadProducer(Producer):
+class BadProducer(Bad, Producer):
     TYPE = "bad-producer"
     PRODUCES = (PREFIX_MATCH,)
-    does: ClassVar[Does]
-    learns: ClassVar[Does]
 
     def produce(self, cycle: Cycle) -> None:
         type(self).does(cycle)
 
     def picked(self, cycle: Cycle, row: int) -> Any:
-        return type(self).learns(cycle, row)
+        return type(self).then(cycle, row)
 
 
-class BadDetector(SaturationDetector):
+class BadDetector(Bad, SaturationDetector):
     TYPE = "bad-detector"
-    does: ClassVar[Does]
 
     def saturation(self, cycle: Cycle, rows: Rows) -> float:
         return type(self).does(rows)  # type: ignore[no-any-return]
 
 
-class BadParser(Parser):
+class BadParser(Bad, Parser):
     TYPE = "bad-parser"
-    does: ClassVar[Does]
     accepts: ClassVar[Does] = lambda _: True
 
     def takes(self, headers: Headers) -> bool:
@@ -120,16 +118,7 @@ class GoodParser(Parser):
         return Content(api="good")
 
 
-BAD: tuple[type[Plugin], ...] = (
-    BadScorer,
-    BadHeir,
-    BadFilter,
-    BadPicker,
-    BadHandler,
-    BadProducer,
-    BadDetector,
-    BadParser,
-)
+BAD: list[type[Plugin]] = [BadScorer, BadHeir, BadFilter, BadPicker, BadHandler, BadProducer, BadDetector, BadParser]
 REGISTRY = Registry([*Registry.installed(), *BAD, GoodParser])
 HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
 
@@ -167,33 +156,129 @@ def failed(decision: Decision) -> list[tuple[str, str]]:
     return [(one.plugin, one.role) for one in decision.failures]
 
 
-SCORES: dict[str, Does] = {
-    "raises": fails,
-    "one value": lambda rows: np.ones(1),
-    "0-d": lambda rows: np.array(1.0),
-    "a number": lambda rows: 1.0,
-    "nothing": lambda rows: None,
-    "a list": lambda rows: [0.0, 0.0, 1.0],
-    "too many": lambda rows: np.ones(len(rows) + 1),
-    "a table": lambda rows: np.ones((len(rows), 1)),
-    "texts": lambda rows: np.array(["1.0"] * len(rows)),
-    "objects": lambda rows: np.array([1.0] * len(rows), object),
-    "complex": lambda rows: np.ones(len(rows), complex),
-    "all NaN": lambda rows: np.full(len(rows), np.nan),
+def corrupts(totals: Floats) -> list[int]:
+    totals[:] = 0
+    return [0]
+
+
+def all_of(names: tuple[str, ...], results: Any) -> tuple[str, ...]:
+    return () if results else names
+
+
+def first(results: dict[str, ProfileRun]) -> str:
+    return next(iter(results))
+
+
+def half_done(cycle: Cycle) -> None:
+    cycle.put(PREFIX_MATCH, PrefixMatch(np.array([0.0, 0.0, 4.0]), 4, 16))
+    fails()
+
+
+def matches(matched: Any, total: Any = 4, block: Any = 16) -> Does:
+    return lambda cycle: cycle.put(PREFIX_MATCH, PrefixMatch(matched, total, block))
+
+
+FAULTS: dict[tuple[type[Plugin], str], dict[str, Does | tuple[Does, Does]]] = {
+    (BadScorer, "scorer"): {
+        "raises": fails,
+        "one value": lambda rows: np.ones(1),
+        "0-d": lambda rows: np.array(1.0),
+        "a number": lambda rows: 1.0,
+        "nothing": lambda rows: None,
+        "a list": lambda rows: [0.0, 0.0, 1.0],
+        "too many": lambda rows: np.ones(len(rows) + 1),
+        "a table": lambda rows: np.ones((len(rows), 1)),
+        "texts": lambda rows: np.array(["1.0"] * len(rows)),
+        "objects": lambda rows: np.array([1.0] * len(rows), object),
+        "complex": lambda rows: np.ones(len(rows), complex),
+        "all NaN": lambda rows: np.full(len(rows), np.nan),
+    },
+    (BadFilter, "filter"): {
+        "raises": fails,
+        "a mask": lambda rows: rows == 2,
+        "a list": lambda rows: [2],
+        "nothing": lambda rows: None,
+        "numbers": lambda rows: np.array([2.0]),
+        "no endpoint": lambda rows: np.array([7], np.intp),
+        "below": lambda rows: np.array([-1], np.intp),
+        "more than there are": lambda rows: np.array([2] * 9, np.intp),
+    },
+    (BadPicker, "picker"): {
+        "raises": fails,
+        "none": lambda totals: [],
+        "nothing": lambda totals: None,
+        "not a candidate": lambda totals: [3],
+        "below": lambda totals: [-1],
+        "no row": lambda totals: [0.5],
+        "text": lambda totals: ["a1"],
+        "a fallback that is none": lambda totals: [0, 9],
+        "changes the totals": corrupts,
+    },
+    (BadHandler, "profile handler"): {
+        "raises": (fails, first),
+        "no such profile": (lambda names, results: ("else",), first),
+        "for ever": (lambda names, results: names, first),
+        "none": (lambda names, results: (), first),
+        "no primary": (all_of, fails),
+        "another primary": (all_of, lambda results: "else"),
+        "no name": (all_of, lambda results: []),
+    },
+    (BadProducer, "data producer"): {
+        "raises": fails,
+        "raises when half done": half_done,
+        "of other endpoints": matches(np.ones(7)),
+        "NaN": matches(np.array([np.nan, 1.0, 0.0])),
+        "less than none": matches(np.array([-1.0, 0.0, 1.0])),
+        "more than there are": matches(np.array([0.0, 1.0, 5.0])),
+        "infinitely many": matches(np.array([0.0, 1.0, np.inf]), total=np.inf),
+        "a table": matches(np.ones((3, 1))),
+        "texts": matches(np.array(["1"] * 3)),
+        "a list": matches([1.0, 1.0, 1.0]),
+        "blocks of no size": matches(np.ones(3), block=np.nan),
+        "fails to learn of the pick": (lambda cycle: None, fails),
+    },
+    (BadDetector, "saturation detector"): {
+        "raises": fails,
+        "NaN": lambda rows: np.nan,
+        "nothing": lambda rows: None,
+        "a text": lambda rows: "full",
+    },
 }
+PRODUCER = """\
+- type: prefix-cache-scorer
+  parameters: {prefixMatchInfoProducerName: bad-producer}
+- {type: inflight-load-producer}
+"""
+MORE = {"bad-producer": PRODUCER, "bad-detector": "flowControl: {saturationDetector: {pluginRef: bad-detector}}\n"}
 
 
-@pytest.mark.parametrize("does", SCORES.values(), ids=SCORES)
-def test_a_failing_scorer_scores_0_and_the_others_decide(does: Does) -> None:
-    BadScorer.does = does
-    world = World("bad-scorer", "queue-scorer", "max-score-picker")
-    decision = world.decide()
-    assert endpoint(decision) == "a1"
-    told = json.loads(json.dumps(decision.explain(), allow_nan=False))
-    scores = [one["scores"]["bad-scorer"]["score"] for one in told["profiles"]["default"]["endpoints"].values()]
-    assert scores == [0, 0, 0]
-    assert [(one["plugin"], one["role"]) for one in told["plugin_failures"]] == [("bad-scorer", "scorer")]
-    assert [(plugin, id) for plugin, _, id in world.heard] == [("bad-scorer", "request-1")]
+@pytest.mark.parametrize(
+    ("kind", "role", "does"),
+    [
+        pytest.param(*key, does, id=f"{key[1]}: {name}")
+        for key, faults in FAULTS.items()
+        for name, does in faults.items()
+    ],
+)
+def test_what_a_failing_plugin_does_is_left_out_and_the_others_decide(
+    kind: Any, role: str, does: Does | tuple[Does, Does]
+) -> None:
+    """Scores of 0, every endpoint, any of them, the first profile, no cached block, no saturation."""
+    kind.does, kind.then = does if isinstance(does, tuple) else (does, lambda *_: None)
+    last = () if kind is BadPicker else ("max-score-picker",)
+    world = World(kind.TYPE, "queue-scorer", *last, more=MORE.get(kind.TYPE, ""))
+    world.view.upsert("pool.objective.low", Objective(name="low", priority=-1))
+    asked = request(b"x" * 600, headers=[(OBJECTIVE_HEADERS[0], "low")] if kind is BadDetector else [])
+    decisions = [world.decide(asked) for _ in range(60 if kind is BadPicker else 1)]
+    assert {endpoint(one) for one in decisions} == ({"a1", "a2", "a3"} if kind is BadPicker else {"a1"})
+    for decision in decisions:
+        assert (failed(decision), decision.tokens, decision.saturation) == ([(kind.TYPE, role)], 150, None)
+        assert decision.runs["default"].rows.tolist() == [0, 1, 2]
+        told = json.loads(json.dumps(decision.explain(), allow_nan=False))
+        assert [(one["plugin"], one["role"]) for one in told["plugin_failures"]] == [(kind.TYPE, role)]
+        for one in told["profiles"]["default"]["endpoints"].values():
+            assert one["scores"].get("bad-scorer", {"score": 0})["score"] == 0
+    assert [(plugin, id) for plugin, _, id in world.heard] == [(kind.TYPE, "request-1")] * len(decisions)
 
 
 def test_the_summary_says_which_plugin_failed_and_how_and_without_a_failure_nothing() -> None:
@@ -205,22 +290,16 @@ def test_the_summary_says_which_plugin_failed_and_how_and_without_a_failure_noth
     assert "plugin_failures" not in World("bad-scorer").decide().summary()
 
 
-def test_a_score_that_is_nan_costs_its_endpoint_and_every_decision_says_so() -> None:
+@pytest.mark.parametrize("type", ["bad-scorer", "bad-heir"])
+def test_a_score_that_is_nan_costs_its_endpoint_and_every_decision_says_so(type: str) -> None:
     scores = np.array([np.nan, 0.2, 1.0])
     scores.flags.writeable = False  # as of a scorer that keeps them
     BadScorer.does = lambda rows: scores
-    world = World("bad-scorer", "max-score-picker")
+    world = World(type, "max-score-picker")
     for _ in range(2):
         decision = world.decide()
-        assert endpoint(decision) == "a3"
-        assert decision.failures == (
-            PluginFailure("bad-scorer", "scorer", "ValueError: the scores of 1 of 3 endpoints are NaN"),
-        )
-
-
-def test_a_scorer_made_of_one_that_keeps_to_0_to_1_is_checked() -> None:
-    decision = World("bad-heir", "max-score-picker").decide()
-    assert (endpoint(decision), failed(decision)) == ("a3", [("bad-heir", "scorer")])
+        failure = PluginFailure(type, "scorer", "ValueError: the scores of 1 of 3 endpoints are NaN")
+        assert (endpoint(decision), decision.failures) == ("a3", (failure,))
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.bool_])
@@ -253,31 +332,14 @@ def test_a_scorer_cannot_change_what_others_read() -> None:
     assert (endpoint(decision), failed(decision)) == ("a1", [("bad-scorer", "scorer")])
 
 
-FILTERS: dict[str, Does] = {
-    "raises": fails,
-    "a mask": lambda rows: rows == 2,
-    "a list": lambda rows: [2],
-    "nothing": lambda rows: None,
-    "numbers": lambda rows: np.array([2.0]),
-    "no endpoint": lambda rows: np.array([7], np.intp),
-    "below": lambda rows: np.array([-1], np.intp),
-    "more than there are": lambda rows: np.array([2] * 9, np.intp),
-}
-
-
-@pytest.mark.parametrize("does", FILTERS.values(), ids=FILTERS)
-def test_a_failing_filter_lets_all_through(does: Does) -> None:
-    BadFilter.does = does
-    world = World("bad-filter", "queue-scorer", "max-score-picker")
-    decision = world.decide()
-    assert (endpoint(decision), failed(decision)) == ("a1", [("bad-filter", "filter")])
-    assert decision.runs["default"].rows.tolist() == [0, 1, 2]
-
-
-def test_a_filter_cannot_add_an_endpoint_that_is_no_candidate() -> None:
-    BadFilter.does = lambda rows: np.array([0], np.intp)
-    decision = World("bad-filter", "queue-scorer", "max-score-picker").decide(request(subset=("10.0.0.2", "10.0.0.3")))
-    assert (endpoint(decision), failed(decision)) == ("a2", [("bad-filter", "filter")])
+@pytest.mark.parametrize(
+    ("kind", "does"), [(BadFilter, lambda rows: np.array([0], np.intp)), (BadPicker, lambda _: [0])]
+)
+def test_neither_filter_nor_picker_can_leave_the_subset_that_the_gateway_asks_for(kind: type[Any], does: Does) -> None:
+    kind.does = does
+    world = World(kind.TYPE, "queue-scorer", *(() if kind is BadPicker else ("max-score-picker",)))
+    decisions = [world.decide(request(subset=("10.0.0.2", "10.0.0.3"))) for _ in range(40)]
+    assert {endpoint(one) for one in decisions} == ({"a2", "a3"} if kind is BadPicker else {"a2"})
 
 
 def test_a_filter_that_leaves_nothing_has_not_failed() -> None:
@@ -287,125 +349,12 @@ def test_a_filter_that_leaves_nothing_has_not_failed() -> None:
     assert decision.failures == ()
 
 
-def corrupts(totals: Floats) -> list[int]:
-    totals[:] = 0
-    return [0]
-
-
-PICKS: dict[str, Does] = {
-    "raises": fails,
-    "none": lambda totals: [],
-    "nothing": lambda totals: None,
-    "not a candidate": lambda totals: [3],
-    "below": lambda totals: [-1],
-    "no row": lambda totals: [0.5],
-    "text": lambda totals: ["a1"],
-    "a fallback that is none": lambda totals: [0, 9],
-    "changes the totals": corrupts,
-}
-
-
-@pytest.mark.parametrize("does", PICKS.values(), ids=PICKS)
-def test_instead_of_a_failing_picker_chance_picks(does: Does) -> None:
-    BadPicker.does = does
-    world = World("queue-scorer", "bad-picker")
-    decisions = [world.decide() for _ in range(60)]
-    assert {endpoint(one) for one in decisions} == {"a1", "a2", "a3"}
-    assert all(failed(one) == [("bad-picker", "picker")] for one in decisions)
-
-
-def test_a_picker_cannot_leave_the_subset_that_the_gateway_asks_for() -> None:
-    BadPicker.does = lambda totals: [0]
-    world = World("queue-scorer", "bad-picker")
-    decisions = [world.decide(request(subset=("10.0.0.2", "10.0.0.3"))) for _ in range(40)]
-    assert {endpoint(one) for one in decisions} == {"a2", "a3"}
-
-
-def all_of(names: tuple[str, ...], results: Any) -> tuple[str, ...]:
-    return () if results else names
-
-
-def first(results: dict[str, ProfileRun]) -> str:
-    return next(iter(results))
-
-
-HANDLERS: dict[str, tuple[Does, Does]] = {
-    "raises": (fails, first),
-    "no such profile": (lambda names, results: ("else",), first),
-    "for ever": (lambda names, results: names, first),
-    "none": (lambda names, results: (), first),
-    "no primary": (all_of, fails),
-    "another primary": (all_of, lambda results: "else"),
-    "no name": (all_of, lambda results: []),
-}
-
-
-@pytest.mark.parametrize(("does", "says"), HANDLERS.values(), ids=HANDLERS)
-def test_where_the_profile_handler_fails_the_first_profile_decides(does: Does, says: Does) -> None:
-    BadHandler.does, BadHandler.says = does, says
-    decision = World("bad-handler", "queue-scorer", "max-score-picker").decide()
-    assert (endpoint(decision), failed(decision)) == ("a1", [("bad-handler", "profile handler")])
-
-
-def half_done(cycle: Cycle) -> None:
-    cycle.put(PREFIX_MATCH, PrefixMatch(np.array([0.0, 0.0, 4.0]), 4, 16))
-    fails()
-
-
-def matches(cycle: Cycle, matched: Any, total: Any = 4, block: Any = 16) -> None:
-    cycle.put(PREFIX_MATCH, PrefixMatch(np.asarray(matched, dtype=np.float64), total, block))
-
-
-PRODUCERS: dict[str, Does] = {
-    "raises": fails,
-    "raises when half done": half_done,
-    "of other endpoints": lambda cycle: matches(cycle, np.ones(7)),
-    "NaN": lambda cycle: matches(cycle, [np.nan, 1.0, 0.0]),
-    "less than none": lambda cycle: matches(cycle, [-1.0, 0.0, 1.0]),
-    "more than there are": lambda cycle: matches(cycle, [0.0, 1.0, 5.0]),
-    "infinitely many": lambda cycle: matches(cycle, [0.0, 1.0, np.inf], total=np.inf),
-    "a table": lambda cycle: matches(cycle, np.ones((3, 1))),
-    "texts": lambda cycle: cycle.put(PREFIX_MATCH, PrefixMatch(np.array(["1"] * 3), 4, 16)),
-    "a list": lambda cycle: cycle.put(PREFIX_MATCH, PrefixMatch([1.0, 1.0, 1.0], 4, 16)),  # type: ignore[arg-type]
-    "blocks of no size": lambda cycle: matches(cycle, np.ones(3), block=np.nan),
-}
-PRODUCER = """\
-- type: prefix-cache-scorer
-  parameters: {prefixMatchInfoProducerName: bad-producer}
-- {type: inflight-load-producer}
-"""
-
-
-@pytest.mark.parametrize("does", PRODUCERS.values(), ids=PRODUCERS)
-def test_what_a_failing_producer_produces_is_absent(does: Does) -> None:
-    BadProducer.does, BadProducer.learns = does, lambda *_: None
-    decision = World("bad-producer", "queue-scorer", "max-score-picker", more=PRODUCER).decide()
-    assert (endpoint(decision), failed(decision)) == ("a1", [("bad-producer", "data producer")])
-    assert decision.tokens == 150, "nothing counts as cached"
-
-
-def test_a_producer_that_fails_to_learn_of_the_pick_changes_nothing() -> None:
-    BadProducer.does, BadProducer.learns = lambda *_: None, fails
-    decision = World("bad-producer", "queue-scorer", "max-score-picker", more=PRODUCER).decide()
-    assert (endpoint(decision), failed(decision)) == ("a1", [("bad-producer", "data producer")])
-
-
 def test_a_producer_that_fails_to_learn_who_served_costs_the_response_nothing() -> None:
-    BadProducer.does, BadProducer.learns = lambda *_: None, lambda *_: fails
+    BadProducer.does, BadProducer.then = lambda *_: None, lambda *_: fails
     world = World("bad-producer", "queue-scorer", "max-score-picker", more=PRODUCER)
     (placement,) = world.decide().progress.placements
     placement("a2")
     assert world.heard == [("bad-producer", "KeyError", "request-1")]
-
-
-@pytest.mark.parametrize("does", [fails, lambda rows: np.nan, lambda rows: None, lambda rows: "full"])
-def test_a_failing_saturation_detector_sheds_nothing(does: Does) -> None:
-    BadDetector.does = does
-    world = World("bad-detector", more="flowControl: {saturationDetector: {pluginRef: bad-detector}}\n")
-    world.view.upsert("pool.objective.low", Objective(name="low", priority=-1))
-    decision = world.decide(request(headers=[(OBJECTIVE_HEADERS[0], "low")]))
-    assert isinstance(decision.outcome, Route)
-    assert (decision.saturation, failed(decision)) == (None, [("bad-detector", "saturation detector")])
 
 
 PARSERS: dict[str, Does] = {

@@ -129,14 +129,18 @@ def test_what_is_in_the_view_is_read_when_scraped() -> None:
     assert math.isinf(found[("pointsman_picker_attribute_age_seconds", ("a2",))])
 
 
-def test_plugins_are_timed_one_by_one() -> None:
-    made, registry = metrics(pool())
+def test_what_scheduling_takes_is_timed_plugin_by_plugin_also_under_the_names_that_dashboards_know() -> None:
+    view = pool("a1")
+    made, registry = metrics(view)
     made.plugin("Scorer", "queue-scorer", "mine")(0.00007)
     made.plugin("Scorer", "queue-scorer", "mine")(1.0)
-    labels = ("Scorer", "mine", "queue-scorer")
+    made.decided(routed(view, 0), 0.5)
     found = scrape(registry)
-    assert found[("pointsman_picker_plugin_seconds_count", labels)] == 2
-    assert found[("pointsman_picker_plugin_seconds_bucket", ("Scorer", "0.0001", "mine", "queue-scorer"))] == 1
+    assert found["pointsman_picker_plugin_seconds_bucket", ("Scorer", "0.0001", "mine", "queue-scorer")] == 1
+    for name in ("pointsman_picker_plugin", "llm_d_epp_plugin_duration", "inference_extension_plugin_duration"):
+        assert found[f"{name}_seconds_count", ("Scorer", "mine", "queue-scorer")] == 2
+    for prefix in ("llm_d_epp_", "inference_extension_"):
+        assert found[f"{prefix}scheduler_e2e_duration_seconds_count", ()] == 1
 
 
 def test_endpoints_that_have_gone_are_forgotten() -> None:
@@ -203,14 +207,3 @@ def test_the_prefix_index_tells_its_size_and_how_much_the_chosen_endpoints_held(
         assert (sample("hit_bytes_count"), sample("hit_bytes_sum")) == (3, 1024)
         sizes = ["0", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384", "32768", "65536"]
         assert [sample("hit_bytes_bucket", le=bound) for bound in sizes] == [2] * 7 + [3] * 7
-
-
-def test_what_scheduling_takes_is_shown_under_the_names_that_dashboards_know() -> None:
-    view = pool("a1")
-    made, registry = metrics(view)
-    made.plugin("Scorer", "queue-scorer", "queue")(0.001)
-    made.decided(routed(view, 0), 0.5)
-    found = scrape(registry)
-    for prefix in ("llm_d_epp_", "inference_extension_"):
-        assert found[f"{prefix}scheduler_e2e_duration_seconds_count", ()] == 1
-        assert found[f"{prefix}plugin_duration_seconds_count", ("Scorer", "queue", "queue-scorer")] == 1

@@ -44,25 +44,24 @@ def scrape(metrics: RequestMetrics, view: View | None = None, *, former_names: b
     }
 
 
-def test_routed_requests_are_counted_by_model_target_and_priority() -> None:
+def test_routed_requests_are_counted_by_model_target_priority_and_rewrite_and_run_until_they_are_completed() -> None:
     metrics = RequestMetrics()
-    for priority in (0, 0, -1):
-        routed(metrics, "m", "m-v2", priority=priority)
+    opened = [routed(metrics, "m", "m-v2", priority=priority, rewrite="rollout") for priority in (0, 0, -1)]
+    opened[0].completed(1.0, None, 0)
     found = scrape(metrics)
-    for prefix in (PRESENT, FORMER):
+    models = "model_name=m,target_model_name=m-v2"
+    rewrites = "model_rewrite_decisions_total{model_name=m,model_rewrite_name=rollout,target_model=m-v2}"
+    for prefix, running, sizes in (
+        (PRESENT, "request_running", "request_size_bytes_sum"),
+        (FORMER, "running_requests", "request_sizes_sum"),
+    ):
         assert found[f"{prefix}request_total{{model_name=m,priority=0,target_model_name=m-v2}}"] == 2
         assert found[f"{prefix}request_total{{model_name=m,priority=-1,target_model_name=m-v2}}"] == 1
-    assert found["llm_d_epp_request_size_bytes_sum{model_name=m,target_model_name=m-v2}"] == 600
-    assert found["inference_objective_request_sizes_sum{model_name=m,target_model_name=m-v2}"] == 600
-
-
-def test_requests_run_until_they_are_completed() -> None:
-    metrics = RequestMetrics()
-    opened = routed(metrics)
-    assert scrape(metrics)["llm_d_epp_request_running{model_name=m}"] == 1
-    assert scrape(metrics)["inference_objective_running_requests{model_name=m}"] == 1
-    opened.completed(1.0, None, 0)
-    assert scrape(metrics)["llm_d_epp_request_running{model_name=m}"] == 0
+        assert found[f"{prefix}{running}{{model_name=m}}"] == 2
+        assert found[f"{prefix}{sizes}{{{models}}}"] == 600
+    assert found[f"llm_d_epp_{rewrites}"] == found[f"inference_extension_{rewrites}"] == 3
+    assert not [name for name in found if "request_duration" in name], "without a response there is none"
+    assert all(name.startswith(PRESENT) for name in scrape(metrics, pool("a1"), former_names=False))
 
 
 def test_a_response_tells_durations_and_tokens() -> None:
@@ -124,12 +123,6 @@ def test_a_response_that_broke_off_has_no_times_and_no_size() -> None:
     assert found[errors] == 1
 
 
-def test_a_request_without_a_response_has_no_duration() -> None:
-    metrics = RequestMetrics()
-    routed(metrics).completed(9.0, None, 0)
-    assert "llm_d_epp_request_duration_seconds_count{model_name=m,target_model_name=m}" not in scrape(metrics)
-
-
 @pytest.mark.parametrize(
     ("status", "code"),
     [(400, "BadRequest"), (404, "NotFound"), (413, "BadRequest"), (429, "ResourceExhausted"), (500, "Internal")],
@@ -141,15 +134,6 @@ def test_refusals_are_errors_by_code(status: int, code: str) -> None:
     found = scrape(metrics)
     assert found[f"llm_d_epp_request_error_total{{error_code={code},model_name=m,target_model_name=m}}"] == 1
     assert found[f"llm_d_epp_request_error_total{{error_code={code},model_name=,target_model_name=}}"] == 1
-
-
-def test_a_model_servers_error_is_one_of_the_model() -> None:
-    metrics = RequestMetrics()
-    opened = routed(metrics)
-    opened.status = 500
-    opened.completed(0.1, None, 0)
-    name = "inference_objective_request_error_total{error_code=ModelServerError,model_name=m,target_model_name=m}"
-    assert scrape(metrics)[name] == 1
 
 
 def test_models_beyond_the_limit_are_counted_together() -> None:
@@ -235,15 +219,6 @@ def test_a_long_model_name_is_cut() -> None:
     assert {len(model) for model, _ in metrics.series} == {SHOWN}
 
 
-def test_rewrites_are_counted_by_resource() -> None:
-    metrics = RequestMetrics()
-    routed(metrics, "m", "m-v2", rewrite="rollout")
-    labels = "{model_name=m,model_rewrite_name=rollout,target_model=m-v2}"
-    found = scrape(metrics)
-    assert found[f"llm_d_epp_model_rewrite_decisions_total{labels}"] == 1
-    assert found[f"inference_extension_model_rewrite_decisions_total{labels}"] == 1
-
-
 def test_a_pools_averages_are_over_what_is_fresh() -> None:
     view = pool("a1", "a2", "a3")
     view.upsert("pool.pool", Pool(name="llama"))
@@ -268,12 +243,6 @@ def test_the_queue_of_every_endpoint_is_shown_also_an_old_one() -> None:
         "inference_pool_per_pod_queue_size{model_server_pod=a1,name=llama}": 2,
         "inference_pool_per_pod_queue_size{model_server_pod=a3-rank-1,name=llama}": 7,
     }
-
-
-def test_former_names_can_be_left_out() -> None:
-    metrics = RequestMetrics()
-    routed(metrics, rewrite="r")
-    assert all(name.startswith(PRESENT) for name in scrape(metrics, pool("a1"), former_names=False))
 
 
 def test_a_request_without_a_model_isnt_counted_as_running() -> None:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from services.picker.admission.utilization import UtilizationDetector, UtilizationParameters
@@ -18,39 +20,59 @@ def view_of(*rows: Row) -> View:
     return view
 
 
-def saturation(*rows: Row, policy: str = "saturated", **parameters: object) -> float:
-    view = view_of(*rows)
-    detector = UtilizationDetector("detector", UtilizationParameters(**parameters))  # type: ignore[arg-type]
-    return detector.saturation(cycle(view, policy=policy), view.layout.all_rows)
+def detect(rows: tuple[Row, ...], policy: str = "saturated", **parameters: Any) -> tuple[float, list[int]]:
+    """(the saturation, the rows that it keeps as a filter)."""
+    view, detector = view_of(*rows), UtilizationDetector("detector", UtilizationParameters(**parameters))
+    run = cycle(view, policy=policy)
+    return detector.saturation(run, run.candidates), detector.filter(run, run.candidates).tolist()
 
 
-def kept(*rows: Row, policy: str = "saturated", **parameters: object) -> list[int]:
-    view = view_of(*rows)
-    detector = UtilizationDetector("detector", UtilizationParameters(**parameters))  # type: ignore[arg-type]
-    rows_left: list[int] = detector.filter(cycle(view, policy=policy), view.layout.all_rows).tolist()
-    return rows_left
+STALE: tuple[Row, ...] = ((1, 0.0, 0), (2, 0.0, 9))
+NEVER: tuple[Row, ...] = ((1, 0.0, 0), (None, None, 0))
+AGED: tuple[Row, ...] = ((1, 0.0, 0.5), (2, 0.0, 0))
 
 
-def test_the_fuller_of_queue_and_cache_counts_and_endpoints_are_averaged() -> None:
-    assert saturation((5, 0.4, 0), (0, 0.8, 0), (1, 0.1, 9)) == pytest.approx(1.0)
-    assert saturation((1, 0.0, 0), (0, 0.4, 0)) == pytest.approx((0.2 + 0.5) / 2)
-    assert saturation((20, 0.0, 0)) == pytest.approx(4.0)
-    assert saturation((2, 0.5, 0), queue_depth_threshold=4, kv_cache_util_threshold=0.5) == pytest.approx(1.0)
+@pytest.mark.parametrize(
+    ("rows", "more", "expected"),
+    [
+        # the fuller of queue and cache counts, and endpoints are averaged
+        (((5, 0.4, 0), (0, 0.8, 0), (1, 0.1, 9)), {}, 1.0),
+        (((1, 0.0, 0), (0, 0.4, 0)), {}, (0.2 + 0.5) / 2),
+        (((20, 0.0, 0),), {}, 4.0),
+        (((2, 0.5, 0),), {"queue_depth_threshold": 4, "kv_cache_util_threshold": 0.5}, 1.0),
+        (STALE, {}, 0.6),
+        (STALE, {"policy": "ignore"}, 0.2),
+        (STALE, {"policy": "lastKnown"}, 0.3),
+        (NEVER, {}, 0.6),
+        (NEVER, {"policy": "ignore"}, 0.2),
+        (NEVER, {"policy": "lastKnown"}, 0.6),
+        # an engine that reports only one of the two is judged by it
+        (((1, None, 0), (None, 0.4, 0)), {}, (0.2 + 0.5) / 2),
+        # staleness can be the detector's own
+        (AGED, {}, 0.3),
+        (AGED, {"metrics_staleness_threshold": 0.2}, 0.7),
+        (((7, 0.5, 0),), {"headroom": 0.5}, 1.4),
+        ((), {}, 1.0),
+    ],
+)
+def test_the_saturation_of_a_pool(rows: tuple[Row, ...], more: dict[str, Any], expected: float) -> None:
+    assert detect(rows, **more)[0] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("saturated", 0.6), ("ignore", 0.2), ("lastKnown", 0.3)])
-def test_a_stale_endpoint_counts_as_the_policy_says(policy: str, expected: float) -> None:
-    assert saturation((1, 0.0, 0), (2, 0.0, 9), policy=policy) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("policy", "expected"), [("saturated", 0.6), ("ignore", 0.2), ("lastKnown", 0.6)])
-def test_an_endpoint_that_was_never_scraped_is_full_or_isnt_counted(policy: str, expected: float) -> None:
-    assert saturation((1, 0.0, 0), (None, None, 0), policy=policy) == pytest.approx(expected)
-
-
-def test_an_engine_that_reports_only_one_of_the_two_is_judged_by_it() -> None:
-    assert saturation((1, None, 0), (None, 0.4, 0)) == pytest.approx((0.2 + 0.5) / 2)
-    assert kept((1, None, 0), (9, None, 0), (None, 0.4, 0), (None, 0.9, 0)) == [0, 2]
+@pytest.mark.parametrize(
+    ("rows", "more", "left"),
+    [
+        # fresh, and below both limits
+        (((0, 0.5, 0), (5, 0.1, 0), (4, 0.8, 0), (4, 0.79, 0), (0, 0.0, 9), (None, None, 0)), {}, [0, 3]),
+        (((1, None, 0), (9, None, 0), (None, 0.4, 0), (None, 0.9, 0)), {}, [0, 2]),
+        (((9, 0.9, 0), (0, 0.0, 9)), {}, [0, 1]),  # never nobody
+        (((7, 0.5, 0), (8, 0.5, 0), (0, 0.99, 0)), {"headroom": 0.5}, [0, 2]),
+    ],
+)
+def test_as_a_filter_it_keeps_the_endpoints_that_have_room(
+    rows: tuple[Row, ...], more: dict[str, Any], left: list[int]
+) -> None:
+    assert detect(rows, **more)[1] == left
 
 
 def test_one_of_the_two_gone_stale_makes_the_endpoint_stale() -> None:
@@ -58,11 +80,6 @@ def test_one_of_the_two_gone_stale_makes_the_endpoint_stale() -> None:
     report(view, {WAITING_QUEUE_SIZE: [1, 1]})
     report(view, {KV_CACHE_USAGE: [0.0, 0.0]}, ages=[0, 9])
     assert UtilizationDetector("d").saturation(cycle(view), view.layout.all_rows) == pytest.approx((0.2 + 1) / 2)
-
-
-def test_staleness_can_be_the_detectors_own() -> None:
-    assert saturation((1, 0.0, 0.5), (2, 0.0, 0)) == pytest.approx(0.3)
-    assert saturation((1, 0.0, 0.5), (2, 0.0, 0), metrics_staleness_threshold=0.2) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("policy", ["saturated", "ignore"])
@@ -77,25 +94,6 @@ def test_when_no_metrics_are_fresh_the_requests_in_flight_decide(policy: str, ro
     assert run.readings["InFlightRequests"].values.tolist() == [8, 0]
     for charge in charges:
         charge.release()
-
-
-def test_no_endpoints_are_saturated() -> None:
-    view = pool()
-    assert UtilizationDetector("detector").saturation(cycle(view), view.layout.all_rows) == 1.0
-
-
-def test_as_a_filter_it_keeps_the_fresh_endpoints_below_both_limits() -> None:
-    assert kept((0, 0.5, 0), (5, 0.1, 0), (4, 0.8, 0), (4, 0.79, 0), (0, 0.0, 9), (None, None, 0)) == [0, 3]
-
-
-def test_as_a_filter_it_never_leaves_nothing() -> None:
-    assert kept((9, 0.9, 0), (0, 0.0, 9)) == [0, 1]
-
-
-def test_headroom_stretches_both_limits_of_the_filter_only() -> None:
-    rows: tuple[Row, ...] = ((7, 0.5, 0), (8, 0.5, 0), (0, 0.99, 0))
-    assert kept(*rows, headroom=0.5) == [0, 2]
-    assert saturation(*rows, headroom=0.5) == saturation(*rows)
 
 
 def test_what_it_read_is_there_to_be_explained() -> None:

@@ -17,14 +17,12 @@ from services.picker.requests.request import Headers, Refusal, Route
 from services.picker.requests.splice import replace_model
 from services.picker.responses.reader import ResponseReader
 from tests.unit.services.picker.extproc.proxy import (
-    FULL_DUPLEX,
     Answer,
     Proxy,
     body,
     headers,
     read,
     response_body,
-    response_headers,
     response_trailers,
     trailers,
 )
@@ -183,34 +181,6 @@ def pieces(data: bytes, cuts: Sequence[int]) -> list[bytes]:
 
 CUTS = st.lists(st.integers(0, 300), max_size=8)
 NAME = b'"tuned"'
-
-
-@given(data=st.one_of(st.binary(max_size=200), st.sampled_from(JSON)), cuts=CUTS, by_trailers=st.booleans(), to=MODES)
-def test_wherever_a_body_is_cut_the_request_and_what_goes_back_are_the_same(
-    data: bytes, cuts: list[int], by_trailers: bool, to: Any
-) -> None:
-    changed = renamed(data) if to else None
-    proxy = Proxy(lambda _: Route(destinations=("a:1",), model=None if changed is None else "tuned"))
-    chunks = pieces(data, cuts)
-    answers = proxy.say(headers(modes=FULL_DUPLEX))
-    for i, chunk in enumerate(chunks):
-        answers += proxy.say(body(chunk, end=not by_trailers and i == len(chunks) - 1))
-    if by_trailers:
-        answers += proxy.say(trailers())
-    assert proxy.ready.body == data
-    assert b"".join(one.streamed or b"" for one in answers) == (data if changed is None else changed)
-    assert answers[0].phase == "request_headers"
-    assert any(one.end for one in answers) is not by_trailers
-
-
-@given(chunks=st.lists(st.tuples(st.binary(max_size=20), st.booleans()), max_size=10))
-def test_each_piece_of_a_response_goes_back_as_it_came(chunks: list[tuple[bytes, bool]]) -> None:
-    proxy = Proxy()
-    proxy.say(headers(end=True, modes=FULL_DUPLEX))
-    proxy.say(response_headers())
-    for data, end in chunks:
-        (answer,) = proxy.say(response_body(data, end=end))
-        assert (answer.streamed, answer.end) == (data, end)
 
 
 # -- what a client gets of a response

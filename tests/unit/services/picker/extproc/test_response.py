@@ -72,6 +72,93 @@ def test_nothing_is_relayed_after_the_end_nor_before_the_headers() -> None:
     assert proxy.relayed == 0
 
 
+@pytest.mark.parametrize("ends", ["headers", "trailers"])
+def test_a_body_after_the_end_of_its_response_is_answered_and_a_stream_that_has_ended_relays_nothing(ends: str) -> None:
+    proxy = routed(FULL_DUPLEX, None)
+    begin(proxy, end=ends == "headers")
+    if ends == "trailers":
+        proxy.say(response_trailers())
+    events = list(proxy.events)
+    assert events[-1] == Completed(aborted=False)
+    assert [streamed(proxy.say(response_body(b"late"))) for _ in range(2)] == [b"late", b"late"]
+    proxy.hang_up()
+    assert proxy.say(response_body(b"later")) == []
+    assert (proxy.events, proxy.relayed) == (events, 0)
+
+
+# -- what is asked for
+
+PLAIN = {":status": "200", "content-type": "application/json"}
+EVENTS = PLAIN | {"content-type": "text/event-stream"}
+
+
+def sized(length: int) -> dict[str, str]:
+    return PLAIN | {"content-length": str(length)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "asked", "removed"),
+    [
+        ("renames", sized(len(JSON)), BodyMode.BUFFERED, ()),
+        ("renames", sized(WHOLE), BodyMode.BUFFERED, ()),
+        ("renames", sized(WHOLE + 1), BodyMode.STREAMED, ("content-length",)),
+        ("renames", sized(LIMIT), BodyMode.STREAMED, ("content-length",)),
+        ("renames", sized(LIMIT + 1), None, ()),
+        ("renames", EVENTS, BodyMode.STREAMED, ("content-length",)),
+        ("reads", sized(5), None, ()),
+        # the model's name isn't put back in gRPC messages
+        ("grpc", PLAIN | {"content-type": "application/grpc"}, None, ()),
+        # as a stream with its length, so that neither head nor pieces wait for its end
+        ("observes", PLAIN, BodyMode.STREAMED, ()),
+        ("observes", sized(5), BodyMode.STREAMED, ()),
+        ("observes", sized(LIMIT), BodyMode.STREAMED, ()),
+        ("observes", PLAIN | {":status": "503"}, None, ()),
+        ("observes", PLAIN | {"content-encoding": "gzip"}, None, ()),
+        ("observes", PLAIN | {"content-type": "text/plain"}, None, ()),
+        ("observes", PLAIN | {"content-length": str(LIMIT + 1)}, None, ()),
+        ("observes", PLAIN | {"content-length": "unknown"}, None, ()),
+    ],
+)
+def test_a_proxy_that_keeps_responses_is_asked_for_those_that_somebody_has_to_see(
+    kind: str, values: dict[str, str], asked: BodyMode | None, removed: tuple[str, ...]
+) -> None:
+    """It needn't follow: the response is complete all the same."""
+    readers = {"renames": renaming(), "grpc": ResponseReader("tuned", "m", api="generate")}
+    proxy = routed(LEAN, readers.get(kind, ResponseReader()), observe=kind == "observes")
+    (answer,) = proxy.say(headers(values, phase="response_headers"))
+    assert (answer.asked, answer.remove_headers) == (asked, removed)
+    assert proxy.hang_up() == Completed(aborted=False)
+    assert not proxy.conversation.observed
+
+
+def test_a_response_without_a_body_isnt_waited_for() -> None:
+    proxy = routed(LEAN, renaming())
+    assert begin(proxy, end=True).asked is None
+    assert proxy.events[-1] == Completed(aborted=False)
+
+
+def test_a_response_that_was_asked_for_and_breaks_off_is_aborted() -> None:
+    proxy = routed(LEAN, renaming())
+    begin(proxy, "text/event-stream")
+    proxy.say(response_body(EVENT))
+    assert proxy.hang_up() == Completed(aborted=True)
+
+
+# -- what goes back
+
+
+def got(proxy: Proxy, pieces: list[bytes], *, trailers: bool = False) -> bytes:
+    """What the client gets of these pieces where each is answered once (STREAMED)."""
+    taken = []
+    for index, piece in enumerate(pieces):
+        (answer,) = proxy.say(response_body(piece, end=not trailers and index == len(pieces) - 1))
+        taken.append(piece if answer.replaced is None else answer.replaced)
+    if trailers:
+        assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
+    assert proxy.events[-1] == Completed(aborted=False)
+    return b"".join(taken)
+
+
 def test_a_changed_response_loses_its_length_and_comes_as_a_stream_of_its_own() -> None:
     reader = renaming()
     proxy = routed(FULL_DUPLEX, reader)
@@ -95,14 +182,18 @@ def test_events_are_changed_and_relayed_one_by_one() -> None:
     assert (last.streamed, last.end) == (b"", True)
 
 
-def test_a_large_changed_response_comes_in_pieces() -> None:
-    text = b'{"model":"tuned","x":"' + b"y" * 150_000 + b'"}'
+@pytest.mark.parametrize(("size", "pieces"), [(2 * PIECE, 2), (2 * PIECE + 1, 3)])
+def test_a_large_changed_response_comes_in_pieces(size: int, pieces: int) -> None:
+    """`size`: with the client's name."""
+    text = b'{"model":"tuned","x":"%s"}'
+    restored = text.replace(b"tuned", b"a name that is longer")
+    filler = b"y" * (size - len(restored % b""))
     proxy = routed(FULL_DUPLEX, renaming())
     begin(proxy)
-    answers = proxy.say(response_body(text, end=True))
-    assert [one.end for one in answers] == [False, False, True]
+    answers = proxy.say(response_body(text % filler, end=True))
+    assert [one.end for one in answers] == [False] * (pieces - 1) + [True]
     assert max(len(one.streamed or b"") for one in answers) == PIECE
-    assert streamed(answers) == text.replace(b"tuned", b"a name that is longer")
+    assert streamed(answers) == restored % filler
 
 
 def test_what_was_held_of_a_response_that_grows_too_large_comes_in_pieces() -> None:
@@ -125,128 +216,38 @@ def test_trailers_end_a_response_that_is_held() -> None:
     assert proxy.events[-1] == Completed(aborted=False)
 
 
-def test_trailers_after_a_response_that_has_ended_bring_nothing_of_it_again() -> None:
-    proxy = routed(FULL_DUPLEX, renaming())
-    begin(proxy)
-    proxy.say(response_body(JSON, end=True))
-    assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
-
-
-@pytest.mark.parametrize("ends", ["headers", "trailers"])
-def test_a_body_after_the_end_of_its_response_is_answered_and_a_stream_that_has_ended_relays_nothing(ends: str) -> None:
-    proxy = routed(FULL_DUPLEX, None)
-    begin(proxy, end=ends == "headers")
-    if ends == "trailers":
-        proxy.say(response_trailers())
-    assert proxy.events[-1] == Completed(aborted=False)
-    events = list(proxy.events)
-    assert [streamed(proxy.say(response_body(b"late"))) for _ in range(2)] == [b"late", b"late"]
-    assert proxy.relayed == 0
-    proxy.hang_up()
-    assert proxy.say(response_body(b"later")) == []
-    assert proxy.events == events
-
-
-def test_a_proxy_that_keeps_responses_is_asked_for_a_whole_one_that_must_change() -> None:
+def test_a_whole_response_is_replaced_with_its_length() -> None:
     proxy = routed(LEAN, renaming())
-    answer = begin(proxy, length=len(JSON))
-    assert answer.asked is BodyMode.BUFFERED
-    assert answer.remove_headers == ()
+    begin(proxy, length=len(JSON))
     (answer,) = proxy.say(response_body(JSON, end=True))
-    assert answer.replaced == RESTORED
-    assert answer.set_headers == {"content-length": str(len(RESTORED))}
+    assert (answer.replaced, answer.set_headers) == (RESTORED, {"content-length": str(len(RESTORED))})
     assert proxy.events[-1] == Completed(aborted=False)
-
-
-def test_a_proxy_that_keeps_responses_is_asked_for_an_event_stream_that_must_change() -> None:
-    proxy = routed(LEAN, renaming())
-    answer = begin(proxy, "text/event-stream")
-    assert answer.asked is BodyMode.STREAMED
-    assert answer.remove_headers == ("content-length",)
-    (answer,) = proxy.say(response_body(EVENT))
-    assert answer.replaced == EVENT_RESTORED
-    (answer,) = proxy.say(response_body(EVENT[:5]))
-    assert answer.replaced is None
-    (answer,) = proxy.say(response_body(EVENT[5:], end=True))
-    assert answer.replaced == EVENT_RESTORED[5:]
-    assert proxy.events[-1] == Completed(aborted=False)
-
-
-def got(proxy: Proxy, pieces: list[bytes], *, trailers: bool) -> bytes:
-    """What the client gets of these pieces where each is answered once (STREAMED)."""
-    taken = []
-    for index, piece in enumerate(pieces):
-        (answer,) = proxy.say(response_body(piece, end=not trailers and index == len(pieces) - 1))
-        taken.append(piece if answer.replaced is None else answer.replaced)
-    if trailers:
-        assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
-    assert proxy.events[-1] == Completed(aborted=False)
-    return b"".join(taken)
-
-
-@pytest.mark.parametrize("trailers", [True, False])
-@pytest.mark.parametrize("modes", [LEAN, (BodyMode.BUFFERED, BodyMode.STREAMED)])
-def test_a_streamed_response_that_breaks_off_reaches_the_client_as_far_as_it_came(
-    modes: tuple[BodyMode, BodyMode], trailers: bool
-) -> None:
-    for kind, pieces in (
-        ("application/json", [b'{"error": upstream ', b"broke off"]),
-        ("application/json", [b'{"id":"c1","choices":[{"text":"a long', b" answer"]),
-        ("text/event-stream", [b'data: {"id":"c1","choices":[{"text":"a long', b" answer"]),
-        ("text/event-stream", [b"data: [DO", b"NE]"]),
-    ):
-        proxy = routed(modes, renaming())
-        begin(proxy, kind)
-        assert got(proxy, pieces, trailers=trailers) == b"".join(pieces)
-
-
-@pytest.mark.parametrize("trailers", [True, False])
-def test_a_streamed_response_has_the_clients_name_wherever_it_is_cut(trailers: bool) -> None:
-    for kind, text, restored in (("application/json", JSON, RESTORED), ("text/event-stream", EVENT, EVENT_RESTORED)):
-        for cut in range(1, len(text)):
-            reader = renaming()
-            proxy = routed(LEAN, reader)
-            assert begin(proxy, kind).asked is BodyMode.STREAMED
-            assert got(proxy, [text[:cut], text[cut:]], trailers=trailers) == restored
-            assert reader.usage == (Usage(3, 2, None) if text is JSON else Usage())
-
-
-def test_a_streamed_response_that_breaks_off_in_its_models_name_lacks_no_more_than_that() -> None:
-    text = b'{"id":"c1","model":"tun'
-    proxy = routed(LEAN, renaming())
-    begin(proxy)
-    assert got(proxy, [text[:9], text[9:]], trailers=True) == b'{"id":"c1","model":'
-    proxy = routed(LEAN, renaming())
-    begin(proxy)
-    assert got(proxy, [text[:9], text[9:]], trailers=False) == text
-
-
-def test_usage_is_read_when_trailers_end_a_response_that_isnt_changed() -> None:
-    for mode in (BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED):
-        reader = ResponseReader()
-        proxy = routed((BodyMode.BUFFERED, mode), reader)
-        begin(proxy)
-        proxy.say(response_body(JSON[:9]))
-        proxy.say(response_body(JSON[9:]))
-        assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
-        assert reader.usage == Usage(3, 2, None)
 
 
 @pytest.mark.parametrize(
-    ("length", "asked"),
+    ("kind", "pieces", "trailers", "expected"),
     [
-        (WHOLE, BodyMode.BUFFERED),
-        (WHOLE + 1, BodyMode.STREAMED),
-        (LIMIT, BodyMode.STREAMED),
-        (LIMIT + 1, None),
+        ("text/event-stream", [EVENT, EVENT[:5], EVENT[5:]], False, 2 * EVENT_RESTORED),
+        # one that breaks off in its model's name lacks no more than that
+        ("application/json", [b'{"id":"c1","m', b'odel":"tun'], True, b'{"id":"c1","model":'),
+        ("application/json", [b'{"id":"c1","m', b'odel":"tun'], False, b'{"id":"c1","model":"tun'),
     ],
 )
-def test_a_response_is_asked_for_whole_only_where_any_proxy_can_hold_it(length: int, asked: BodyMode | None) -> None:
+def test_a_streamed_response_is_replaced_piece_by_piece(
+    kind: str, pieces: list[bytes], trailers: bool, expected: bytes
+) -> None:
     proxy = routed(LEAN, renaming())
-    answer = begin(proxy, length=length)
-    assert answer.asked is asked
-    assert answer.remove_headers == (("content-length",) if asked is BodyMode.STREAMED else ())
-    assert proxy.hang_up() == Completed(aborted=False)
+    begin(proxy, kind)
+    assert got(proxy, pieces, trailers=trailers) == expected
+
+
+@pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED])
+def test_usage_is_read_when_trailers_end_a_response_that_isnt_changed(mode: BodyMode) -> None:
+    reader = ResponseReader()
+    proxy = routed((BodyMode.BUFFERED, mode), reader)
+    begin(proxy)
+    assert got(proxy, [JSON[:9], JSON[9:]], trailers=True) == JSON
+    assert reader.usage == Usage(3, 2, None)
 
 
 def test_a_response_that_was_shown_whole_is_complete_though_trailers_may_follow() -> None:
@@ -256,111 +257,11 @@ def test_a_response_that_was_shown_whole_is_complete_though_trailers_may_follow(
     assert proxy.hang_up() == Completed(aborted=False)
 
 
-@pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.BUFFERED])
-def test_a_changed_response_that_ends_with_trailers_is_sent_before_them(mode: BodyMode) -> None:
-    """A proxy takes nothing of the body with the trailers any more."""
-    proxy = routed((BodyMode.BUFFERED, mode), renaming())
-    begin(proxy)
-    (answer,) = proxy.say(response_body(JSON))
-    assert answer.replaced == RESTORED
-    assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
-    assert proxy.events[-1] == Completed(aborted=False)
-
-
-def test_a_proxy_that_keeps_responses_isnt_asked_for_one_that_is_only_read() -> None:
-    proxy = routed(LEAN, ResponseReader())
-    assert begin(proxy, length=5).asked is None
-
-
-def test_a_grpc_response_to_a_rewritten_request_is_only_read_so_it_isnt_asked_for_either() -> None:
-    """The model's name isn't put back in gRPC messages."""
-    reader = ResponseReader("tuned", "m", api="generate")
-    assert begin(routed(LEAN, reader), "application/grpc").asked is None
-
-
-@pytest.mark.parametrize("length", [None, 5, LIMIT])
-def test_a_response_that_is_observed_is_asked_for_as_a_stream_and_keeps_its_length(length: int | None) -> None:
-    """So neither its head nor its pieces wait for its end."""
-    reader = ResponseReader()
-    proxy = routed(LEAN, reader, observe=True)
-    answer = begin(proxy, length=length)
-    assert (answer.asked, answer.remove_headers) == (BodyMode.STREAMED, ())
-    assert got(proxy, [JSON[:9], JSON[9:]], trailers=False) == JSON
-    assert proxy.conversation.observed
-    assert reader.usage == Usage(3, 2, None)
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        {":status": "503"},
-        {"content-encoding": "gzip"},
-        {"content-type": "text/plain"},
-        {"content-length": str(LIMIT + 1)},
-        {"content-length": "unknown"},
-    ],
-)
-def test_a_response_that_tells_of_no_tokens_isnt_asked_for_to_be_observed(response: dict[str, str]) -> None:
-    proxy = routed(LEAN, ResponseReader(), observe=True)
-    values = {":status": "200", "content-type": "application/json", **response}
-    (answer,) = proxy.say(headers(values, phase="response_headers"))
-    assert answer.asked is None
-    proxy.hang_up()
-    assert not proxy.conversation.observed
-    assert proxy.events[-1] == Completed(aborted=False)
-
-
 def test_pieces_of_a_response_that_is_observed_are_answered_without_being_decoded() -> None:
     reader = ResponseReader()
     proxy = routed(LEAN, reader, observe=True)
     begin(proxy, "text/event-stream")
     usage = b'data: {"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
-    assert got(proxy, [EVENT, EVENT, EVENT[:9], EVENT[9:], usage, b""], trailers=False) == EVENT * 3 + usage
-    assert proxy.relayed == 4
+    assert got(proxy, [EVENT, EVENT, EVENT[:9], EVENT[9:], usage, b""]) == EVENT * 3 + usage
+    assert (proxy.relayed, proxy.conversation.observed) == (4, True)
     assert (reader.usage, proxy.conversation.received) == (Usage(3, 2, None), 3 * len(EVENT) + len(usage))
-
-
-def test_a_proxy_that_doesnt_follow_the_request_for_bodies_has_complete_responses_all_the_same() -> None:
-    proxy = routed(LEAN, renaming())
-    begin(proxy, "text/event-stream")
-    assert proxy.hang_up() == Completed(aborted=False)
-
-
-def test_a_response_that_was_asked_for_and_breaks_off_is_aborted() -> None:
-    proxy = routed(LEAN, renaming())
-    begin(proxy, "text/event-stream")
-    proxy.say(response_body(EVENT))
-    assert proxy.hang_up() == Completed(aborted=True)
-
-
-@pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.BUFFERED])
-def test_a_body_that_needs_no_change_isnt_sent_back(mode: BodyMode) -> None:
-    proxy = routed((BodyMode.BUFFERED, mode), renaming())
-    begin(proxy)
-    (answer,) = proxy.say(response_body(b'{"model":"other"}', end=True))
-    assert (answer.replaced, answer.streamed, answer.set_headers) == (None, None, {})
-
-
-def test_a_response_without_a_body_isnt_waited_for() -> None:
-    proxy = routed(LEAN, renaming())
-    assert begin(proxy, end=True).asked is None
-    assert proxy.events[-1] == Completed(aborted=False)
-
-
-def test_a_response_of_another_kind_passes_unread() -> None:
-    reader = renaming()
-    proxy = routed(FULL_DUPLEX, reader)
-    assert begin(proxy, "text/plain", length=9).remove_headers == ()
-    assert streamed(proxy.say(response_body(EVENT))) == EVENT
-    assert proxy.say(response_body(EVENT, end=True))[0].end
-    assert reader.usage == Usage()
-
-
-def test_a_response_that_is_only_read_goes_back_at_once() -> None:
-    reader = ResponseReader()
-    proxy = routed(FULL_DUPLEX, reader)
-    assert begin(proxy, length=len(JSON)).remove_headers == ()
-    assert streamed(proxy.say(response_body(JSON[:9]))) == JSON[:9]
-    (answer,) = proxy.say(response_body(JSON[9:], end=True))
-    assert (answer.streamed, answer.end) == (JSON[9:], True)
-    assert reader.usage == Usage(3, 2, None)

@@ -46,11 +46,6 @@ def test_a_longer_length_isnt_plain_to_see() -> None:
     assert wire.span(b"\x0a\x80\x80\x01" + bytes(16_384)) == (0, 0)
 
 
-@given(st.binary(min_size=1, max_size=400))
-def test_what_is_in_a_piece_doesnt_matter(data: bytes) -> None:
-    assert sent_on(relayed(piece(data))) == data
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -67,14 +62,6 @@ def test_what_is_in_a_piece_doesnt_matter(data: bytes) -> None:
 )
 def test_every_other_message_is_left_to_the_library(message: ProcessingRequest) -> None:
     assert not wire.Pieces().body(message.SerializeToString())
-
-
-def test_what_proxies_repeat_after_the_piece_is_passed_over() -> None:
-    pieces = wire.Pieces()
-    for data in (b"first", b"another one", b"first"):
-        message = body(data, phase="response_body")
-        message.metadata_context.filter_metadata["envoy.lb"].fields["a"].string_value = "b"
-        assert sent_on(relayed(message.SerializeToString(), pieces)) == data
 
 
 def test_what_follows_the_piece_may_change_and_go_away() -> None:

@@ -42,30 +42,23 @@ def extract(labels: dict[str, str], **parameters: str) -> Topology | None:
     return attributes.get(TOPOLOGY)
 
 
-def at(labels: dict[str, str]) -> dict[str, Any]:
-    return {"id": "a1", "name": "a1", "address": "10.0.0.1", "port": 8000, "labels": labels}
-
-
 def standing(name: str, **labels: str) -> Endpoint:
-    return Endpoint(**{**at(labels), "id": name, "name": name})
+    return Endpoint(id=name, name=name, address="10.0.0.1", port=8000, labels=labels)
 
 
-def test_the_well_known_labels_are_the_parts() -> None:
-    assert extract(STANDS) == Topology("node-1", "r7", "eu-1a", "eu-1")
-
-
-def test_a_label_that_isnt_there_or_is_empty_is_a_part_that_isnt_known() -> None:
-    found = extract({"topology.kubernetes.io/zone": "eu-1a", "topology.kubernetes.io/rack": ""})
-    assert found == Topology(zone="eu-1a")
-    assert msgspec.to_builtins(found) == {"zone": "eu-1a"}
-
-
-def test_an_endpoint_without_any_part_has_no_topology() -> None:
-    assert extract({"app": "vllm"}) is None
-
-
-def test_parameters_name_other_labels() -> None:
-    assert extract({"rack": "r7", **STANDS}, rack="rack", zone="az") == Topology("node-1", "r7", None, "eu-1")
+@pytest.mark.parametrize(
+    ("labels", "parameters", "found"),
+    [
+        (STANDS, {}, Topology("node-1", "r7", "eu-1a", "eu-1")),
+        # a label that isn't there or is empty is a part that isn't known
+        ({"topology.kubernetes.io/zone": "eu-1a", "topology.kubernetes.io/rack": ""}, {}, Topology(zone="eu-1a")),
+        ({"app": "vllm"}, {}, None),
+        ({"rack": "r7", **STANDS}, {"rack": "rack", "zone": "az"}, Topology("node-1", "r7", None, "eu-1")),
+    ],
+)
+def test_labels_are_the_parts(labels: dict[str, str], parameters: dict[str, str], found: Topology | None) -> None:
+    assert extract(labels, **parameters) == found
+    assert found is None or None not in msgspec.to_builtins(found).values(), "a part that isn't known isn't shown"
 
 
 def test_a_label_without_a_name_is_refused() -> None:
@@ -79,46 +72,23 @@ def test_listing_it_is_enough_to_have_it_hear_of_endpoints() -> None:
     ]
 
 
-def test_it_is_in_the_state_of_endpoints_and_never_grows_old() -> None:
-    view = View()
-    events = EndpointDispatcher(pipeline().endpoint_feeds, view.made, Tally(PluginFailures(time.monotonic)))
-    view.reset(facts(standing("a1", **STANDS), standing("a2")))
-    events.reset(view.endpoints)
-    first, second = view.state(NOW + 3600.0)
-    assert first["attributes"] == {TOPOLOGY.wire: {"value": Topology("node-1", "r7", "eu-1a", "eu-1"), "age": 0.0}}
-    assert second["attributes"] == {}
-    column = view.columns.objects(TOPOLOGY)
-    assert column.at.tolist() == [ALWAYS, -np.inf]
-    assert view.columns.newest().tolist() == [-np.inf, -np.inf], "that metrics are fresh is another matter"
-
-
-def test_it_follows_the_labels_and_the_endpoints() -> None:
+def test_it_follows_the_labels_and_the_endpoints_and_never_grows_old() -> None:
+    """Whatever was measured at an old address is forgotten; where the endpoint stands follows from its labels."""
     view = View()
     events = EndpointDispatcher(pipeline().endpoint_feeds, view.made, Tally(PluginFailures(time.monotonic)))
 
-    def parts() -> list[Any]:
-        return [one["attributes"].get(TOPOLOGY.wire, {}).get("value") for one in view.state(NOW)]
-
-    def now(*endpoints: Endpoint) -> None:
+    def parts(*endpoints: Endpoint) -> list[Any]:
         view.reset(facts(*endpoints))
         events.reset(view.endpoints)
+        return [one["attributes"].get(TOPOLOGY.wire) for one in view.state(NOW + 3600.0)]
+
+    def known(zone: str) -> dict[str, Any]:
+        return {"value": Topology(zone=zone), "age": 0.0}
 
     zone = "topology.kubernetes.io/zone"
-    now(standing("a1", **{zone: "x"}), standing("a2", **{zone: "y"}))
-    assert parts() == [Topology(zone="x"), Topology(zone="y")]
-    now(standing("a1", **{zone: "z"}), standing("a2"), standing("a3", **{zone: "y"}))
-    assert parts() == [Topology(zone="z"), None, Topology(zone="y")]
-    now(standing("a3", **{zone: "y"}))
-    assert parts() == [Topology(zone="y")]
-
-
-def test_it_stays_with_an_endpoint_whose_address_changes() -> None:
-    """Whatever was measured at the old address is forgotten; where the endpoint stands follows from its labels."""
-    view = View()
-    events = EndpointDispatcher(pipeline().endpoint_feeds, view.made, Tally(PluginFailures(time.monotonic)))
-    for address in ("10.0.0.1", "10.0.0.2"):
-        moved = Endpoint(id="a1", name="a1", address=address, port=8000, labels=STANDS)
-        view.reset(facts(moved))
-        events.reset(view.endpoints)
-        [one] = view.state(NOW)
-        assert list(one["attributes"]) == [TOPOLOGY.wire]
+    assert parts(standing("a1", **{zone: "x"}), standing("a2", **{zone: "y"})) == [known("x"), known("y")]
+    third = standing("a3", **{zone: "y"})
+    assert parts(standing("a1", **{zone: "z"}), standing("a2"), third) == [known("z"), None, known("y")]
+    assert view.columns.objects(TOPOLOGY).at.tolist() == [ALWAYS, -np.inf, ALWAYS]
+    assert view.columns.newest().tolist() == [-np.inf] * 3, "that metrics are fresh is another matter"
+    assert parts(third) == parts(msgspec.structs.replace(third, address="10.0.0.2")) == [known("y")]

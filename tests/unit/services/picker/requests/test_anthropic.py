@@ -107,13 +107,6 @@ TURNS = st.lists(
 )
 
 
-@given(turns=TURNS, cut=st.integers(1, 5), system=st.none() | st.text(max_size=9))
-def test_a_conversation_that_goes_on_has_the_earlier_prompt_as_its_prefix(
-    turns: list[dict[str, Any]], cut: int, system: str | None
-) -> None:
-    assert ask(*turns, system=system).prompt.startswith(ask(*turns[:cut], system=system).prompt)
-
-
 @given(turns=TURNS, system=st.text(max_size=9))
 def test_a_conversation_has_the_same_prompt_as_under_the_openai_api(turns: list[dict[str, Any]], system: str) -> None:
     chat = {"model": "base", "messages": [{"role": "system", "content": system}, *turns]}

@@ -1,7 +1,5 @@
 """Whatever comes: every parser reads it or refuses it in words. What it takes: tests/faults/picker."""
 
-import json
-
 import pytest
 from msgspec import structs
 
@@ -96,11 +94,3 @@ def test_every_body_is_read_or_refused_in_short_words(path: str, value: bytes) -
             assert 0 < len(found) < 400, found
         elif found.takes_model:
             assert outcome(path, replace_model(body, "else")) == structs.replace(found, model="else")
-
-
-@pytest.mark.parametrize("path", JSON_FIELDS)
-def test_duplicate_keys_read_as_servers_read_them(path: str) -> None:
-    body = b'{"model":"first",%s,"model":"last"}' % (JSON_FIELDS[path] % '"hi"').encode()
-    found = outcome(path, body)
-    assert isinstance(found, Content)
-    assert found.model == json.loads(body)["model"] == "last"

@@ -52,10 +52,6 @@ def test_only_the_ids_have_to_be_there(sampling: dict[str, Any]) -> None:
     assert (found.model, found.takes_model, found.output_limit, found.parallel) == ("", True, None, 1)
 
 
-def test_a_prompt_that_goes_on_has_the_earlier_one_as_its_prefix() -> None:
-    assert parse({"token_ids": [7, 8, 9]}).prompt.startswith(parse({"token_ids": [7, 8]}).prompt)
-
-
 def test_pictures_make_equal_ids_differ_from_where_they_stand() -> None:
     ids = [1, 9, 9, 9, 2]
     one, other = pictured(ids, ["cat"], [(1, 3)]), pictured(ids, ["dog"], [(1, 3)])

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,30 +9,24 @@ from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from tests.unit.services.picker.world import NOW, cycle, pool, report, request
 
 
-def test_a_reading_tells_what_is_fresh() -> None:
+@pytest.mark.parametrize(
+    ("ages", "policy", "limit", "fresh"),
+    [
+        ([0.5, 5.0, 0.0], "saturated", None, [True, False, False]),
+        ([2.0, 2.125, 0.0], "saturated", None, [True, False, False]),
+        ([2.0, 2.125, 0.0], "saturated", 3.0, [True, True, False]),
+        (1e6, "lastKnown", None, [True, True, False]),
+    ],
+)
+def test_a_reading_tells_what_is_fresh(ages: Any, policy: str, limit: float | None, fresh: list[bool]) -> None:
+    """Stale begins beyond two seconds here; by the last known values everything that ever was is fresh."""
     view = pool("a1", "a2", "a3")
-    report(view, {WAITING_QUEUE_SIZE: [1, 2, None]}, ages=[0.5, 5.0, 0.0])
-    run = cycle(view)
-    reading = run.read(WAITING_QUEUE_SIZE, view.layout.all_rows)
+    report(view, {WAITING_QUEUE_SIZE: [1, 2, None]}, ages=ages)
+    run = cycle(view, after=2.0, policy=policy)
+    reading = run.read(WAITING_QUEUE_SIZE, view.layout.all_rows, *([] if limit is None else [limit]))
     assert reading.fresh is not None
-    assert reading.fresh.tolist() == [True, False, False]
-    assert reading.values.tolist()[:2] == [1, 2]
+    assert (reading.fresh.tolist(), reading.values.tolist()[:2]) == (fresh, [1, 2])
     assert run.readings == {WAITING_QUEUE_SIZE.wire: reading}
-
-
-def test_stale_begins_beyond_the_limit() -> None:
-    view = pool("a1", "a2")
-    report(view, {WAITING_QUEUE_SIZE: [1, 2]}, ages=[2.0, 2.125])
-    run = cycle(view, after=2.0)
-    assert run.read(WAITING_QUEUE_SIZE, view.layout.all_rows).fresh.tolist() == [True, False]  # type: ignore[union-attr]
-    assert run.read(WAITING_QUEUE_SIZE, view.layout.all_rows, 3.0).fresh.tolist() == [True, True]  # type: ignore[union-attr]
-
-
-def test_by_the_last_known_values_everything_that_ever_was_is_fresh() -> None:
-    view = pool("a1", "a2")
-    report(view, {WAITING_QUEUE_SIZE: [1, None]}, ages=1e6)
-    run = cycle(view, policy="lastKnown")
-    assert run.read(WAITING_QUEUE_SIZE, view.layout.all_rows).fresh.tolist() == [True, False]  # type: ignore[union-attr]
 
 
 def test_readings_keep_the_numbers_of_the_decision() -> None:
@@ -131,12 +127,20 @@ def test_kept_scores_cant_be_changed() -> None:
         cycle(view).score_by(WAITING_QUEUE_SIZE, view.layout.all_rows, Counted())[0] = 9
 
 
-def test_a_prompt_is_estimated_at_four_bytes_a_token() -> None:
-    view = pool("a1")
-    assert cycle(view, request(b"x" * 403)).prompt_tokens == 100
-    assert cycle(view, request(b"x")).prompt_tokens == 1
-    assert cycle(view, request(b"", body_size=4000)).prompt_tokens == 1000
-    assert cycle(view, request(b"x" * 40, body_size=4000)).prompt_tokens == 10
+@pytest.mark.parametrize(
+    ("prompt", "more", "tokens"),
+    [
+        (403, {}, 100),
+        (1, {}, 1),
+        (0, {"body_size": 4000}, 1000),
+        (40, {"body_size": 4000}, 10),
+        # what the parser counted goes before
+        (40, {"prompt_tokens": 7}, 7),
+        (40, {"prompt_tokens": 0}, 1),
+    ],
+)
+def test_a_prompt_is_estimated_at_four_bytes_a_token(prompt: int, more: dict[str, Any], tokens: int) -> None:
+    assert cycle(pool("a1"), request(b"x" * prompt, **more)).prompt_tokens == tokens
 
 
 def test_what_is_cached_needs_no_computing() -> None:
@@ -148,10 +152,3 @@ def test_what_is_cached_needs_no_computing() -> None:
     run.put(PREFIX_MATCH, PrefixMatch(np.array([0.0, 5.0, 16.0]), 16, 64))
     assert run.uncached_tokens(rows).tolist() == [0, 1000, 680]
     assert [run.uncached_tokens_at(row) for row in (0, 1, 2)] == [1000, 680, 0]
-    assert repr(run) == "<Cycle 'request-1': 3 candidates>"
-
-
-@pytest.mark.parametrize(("counted", "tokens"), [(None, 10), (7, 7), (0, 1)])
-def test_tokens_that_the_parser_counted_go_before_the_estimate(counted: int | None, tokens: int) -> None:
-    run = cycle(pool("a1"), request(prompt=b"x" * 40, prompt_tokens=counted))
-    assert run.prompt_tokens == tokens

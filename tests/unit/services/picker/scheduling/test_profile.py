@@ -13,16 +13,6 @@ from tests.unit.services.picker.world import cycle, pool
 PICKER = MaxScorePicker("picker")
 
 
-def test_scores_are_weighted_and_added_up() -> None:
-    view = pool("a1", "a2")
-    run = Profile("p", (), ((Scores([0.5, 1]), 2.0), (Scores([1, 0.25]), 3.0)), PICKER).run(
-        cycle(view), view.layout.all_rows
-    )
-    assert run.totals.tolist() == [4.0, 2.75]
-    assert run.picked == (0,)
-    assert [(step.weight, step.scores.tolist()) for step in run.scores] == [(2.0, [0.5, 1]), (3.0, [1, 0.25])]
-
-
 @pytest.mark.parametrize(
     ("score", "held"), [(-0.5, 0), (1.5, 1), (math.nan, 0), (math.inf, 1), (-math.inf, 0), (0.3, 0.3)]
 )

@@ -3,7 +3,6 @@ from typing import Any
 import pytest
 
 from services.picker.plugins import PLUGINS
-from services.picker.scheduling.cycle import PREFIX_MATCH
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.scheduling.scorers.queue import QueueScorer
 from shared.config import Invalid, load
@@ -59,34 +58,12 @@ def test_a_prompt_that_was_placed_weighs_less_the_next_time() -> None:
     assert weights == [256, 0]
 
 
-def test_profiles_run_as_the_handler_says() -> None:
-    view = pool("a1", "a2")
-    made = scheduler("queue-scorer random-picker")
-    runs, primary = made.schedule(cycle(view))
-    assert (list(runs), primary) == (["default"], "default")
-    assert len(runs["default"].picked) == 1
-
-
-def test_a_prefix_is_looked_up_before_it_is_placed() -> None:
-    view = pool("a1")
-    made = scheduler("prefix-cache-scorer")
-    run = cycle(view, request(b"x" * 256))
-    made.schedule(run)
-    match = run.get(PREFIX_MATCH)
-    assert match is not None
-    assert match.matched.tolist() == [0]
-    made.picked(run, 0)
-    assert len(view.prefixes) == 1
-
-
 def test_the_state_names_profiles_handler_and_producers() -> None:
-    made = scheduler("prefix-cache-scorer")
-    assert made.state() == {
+    assert scheduler("prefix-cache-scorer").state() == {
         "profiles": ["<Profile 'default': prefix-cache-scorer·1 → max-score-picker>"],
         "handler": "single-profile-handler",
         "producers": {"approx-prefix-cache-producer": {"lookups": 0, "blocks": 0, "hits": 0}},
     }
-    assert repr(made) == "<Scheduler <Profile 'default': prefix-cache-scorer·1 → max-score-picker>>"
 
 
 def test_a_handler_that_is_none_is_refused() -> None:

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from services.picker.state.layout import REMEMBERED_ENTRIES, Layout
-from shared.bus.columns import endpoint_hash
 from shared.model import Endpoint
 from tests.unit.services.picker.world import endpoint
 
@@ -70,28 +69,3 @@ def test_subsets_are_remembered_within_a_bound_and_cant_be_changed() -> None:
     for large in (("10.0.0.1",) * (REMEMBERED_ENTRIES + 1), ("10.0.0.1", "x" * 1000)):
         assert layout.subset(large) is not layout.subset(large)
     assert layout.subset(("10.0.0.1",)) is again
-
-
-def test_an_endpoint_is_found_by_its_authority() -> None:
-    assert PORTS.row_of_authority("10.0.0.1:8001") == 1
-    assert PORTS.row_of_authority("[fd00::1]:8000") == 3
-    assert PORTS.row_of_authority("10.0.0.9:8000") is None
-
-
-def test_rows_are_found_by_the_hashes_of_ids() -> None:
-    wanted = np.array([endpoint_hash(one) for one in ("e", "unknown", "a")], np.uint64)
-    rows, known = PORTS.rows_of(wanted)
-    assert ids(PORTS, rows) == ["e", "a"]
-    assert known.tolist() == [True, False, True]
-
-
-def test_an_empty_layout_knows_no_hash() -> None:
-    rows, known = Layout().rows_of(np.array([1, 2], np.uint64))
-    assert (len(rows), known.tolist()) == (0, [False, False])
-
-
-def test_an_endpoint_whose_address_changed_is_another_server() -> None:
-    before = Layout([endpoint("a", "10.0.0.1"), endpoint("b", "10.0.0.2"), endpoint("c", "10.0.0.3")])
-    after = Layout([endpoint("a", "10.0.0.9"), endpoint("c", "10.0.0.3"), endpoint("d", "10.0.0.4")])
-    here, there = after.moved_from(before)
-    assert (ids(after, here), ids(before, there)) == (["c"], ["c"])

@@ -44,55 +44,12 @@ def test_no_more_blocks_than_asked_for() -> None:
     assert block_hashes(b"aaaabbbbccccd", 4, b"", 9) == whole
 
 
-def test_an_endpoint_matches_as_many_leading_blocks_as_it_holds() -> None:
-    made = index("a1", "a2", "a3")
-    made.add("a1", [1, 2, 3], 100)
-    made.add("a2", [1, 2], 100)
-    assert matches(made, [1, 2, 3, 4]) == [3, 2, 0]
-    assert matches(made, [1, 9]) == [1, 1, 0]
-    assert matches(made, []) == [0, 0, 0]
-    assert repr(made) == "<PrefixIndex 3 blocks, 2 endpoints>"
-
-
-def test_a_later_block_without_the_earlier_ones_is_no_match() -> None:
-    made = index("a1")
-    made.add("a1", [2, 3], 100)
-    assert matches(made, [1, 2, 3]) == [0]
-
-
 def test_many_endpoints_are_counted_as_few_are() -> None:
     names = [f"a{number:03}" for number in range(3 * FEW + 70)]
     made = index(*names)
     for at, name in enumerate(names):
         made.add(name, list(range(1, 1 + at % 5)), 100)
     assert matches(made, [1, 2, 3, 4, 5]) == [at % 5 for at in range(len(names))]
-
-
-def test_beyond_its_capacity_an_endpoint_forgets_what_was_used_least_recently() -> None:
-    made = index("a1")
-    made.add("a1", [1, 2], 4)
-    made.add("a1", [3, 4], 4)
-    made.add("a1", [1, 2], 4)
-    made.add("a1", [5, 6], 4)
-    assert matches(made, [1, 2]) == [2]
-    assert matches(made, [3, 4]) == [0]
-    assert matches(made, [5, 6]) == [2]
-    assert made.blocks_of("a1") == len(made) == 4
-
-
-def test_the_first_blocks_of_a_prompt_are_forgotten_last() -> None:
-    made = index("a1")
-    made.add("a1", [1, 2, 3, 4, 5], 3)
-    assert matches(made, [1, 2, 3, 4, 5]) == [3]
-    made.add("a1", [9], 3)
-    assert matches(made, [1, 2, 3]) == [2]
-
-
-def test_a_capacity_that_shrinks_is_kept_from_then_on() -> None:
-    made = index("a1")
-    made.add("a1", list(range(100, 200)), 1000)
-    made.add("a1", [1], 10)
-    assert made.blocks_of("a1") == 10
 
 
 def test_an_endpoint_that_has_gone_matches_nothing_and_its_blocks_are_swept_little_by_little() -> None:
@@ -110,37 +67,10 @@ def test_an_endpoint_that_has_gone_matches_nothing_and_its_blocks_are_swept_litt
     assert matches(made, [0, 1, 2]) == [2]
 
 
-def test_an_endpoint_that_comes_back_holds_nothing_also_before_the_sweep() -> None:
+def test_a_block_stays_until_its_last_placement_is_withdrawn() -> None:
     made = index("a1")
-    made.add("a1", [1, 2], 100)
-    made.relayout(Layout())
-    made.relayout(Layout([endpoint("a1")]))
-    assert matches(made, [1, 2]) == [0]
-    made.add("a1", [1], 100)
-    assert matches(made, [1, 2]) == [1]
-    made.sweep()
-    assert matches(made, [1, 2]) == [1]
-    assert len(made) == 1
-
-
-def test_another_server_under_the_same_id_holds_nothing() -> None:
-    made = index("a1")
-    made.add("a1", [1, 2], 100)
-    made.relayout(Layout([endpoint("a1", "10.9.9.9")]))
-    assert matches(made, [1, 2]) == [0]
-
-
-def test_a_slot_is_used_again_when_it_is_swept() -> None:
-    made = index("a1")
-    for turn in range(20):
-        made.add("a1", [turn], 100)
-        made.relayout(Layout([endpoint("a1", f"10.0.1.{turn}")]))
-        made.sweep()
-    assert len(made._blocks) == 1
-    assert len(made) == 0
-
-
-def test_a_placement_on_an_endpoint_that_has_gone_since_is_dropped() -> None:
-    made = index("a1")
-    made.add("gone", [1], 100)
-    assert len(made) == 0
+    for _ in range(3):
+        made.add("a1", [1], 100)
+    for held in (1, 1, 0):
+        made.withdraw("a1", [1])
+        assert matches(made, [1]) == [held]

@@ -15,32 +15,41 @@ def rewrite(name: str, *rules: RewriteRule, created: float = 0.0) -> ModelRewrit
     return ModelRewrite(name=name, created=created, rules=rules)
 
 
-def test_without_a_rule_nothing_is_rewritten() -> None:
-    assert Rewrites().target("m", "id") is None
-    assert Rewrites([rewrite("r", rule("x", models=("other",)))]).target("m", "id") is None
+ANY, EXACT = rewrite("any", rule("general"), created=1), rewrite("one", rule("exact", models=("m", "n")))
+OLD, YOUNG = (rewrite(name, rule(name, models=("m",)), created=at) for name, at in (("old", 1), ("young", 2)))
+OLD_ANY, YOUNG_ANY = (rewrite(name, rule(name), created=at) for name, at in (("old", 1), ("young", 2)))
+SPLITS = Model(name="crd", model_name="m", targets=(Target(model="m-v2"),), created=5)
+PLAIN = Model(name="old", model_name="m", criticality=Criticality.SHEDDABLE, created=1)
 
 
-def test_a_rule_that_names_the_model_goes_before_one_for_every_model() -> None:
-    rewrites = Rewrites([rewrite("any", rule("general"), created=1), rewrite("one", rule("exact", models=("m", "n")))])
-    assert rewrites.target("m", "id") == ("one", "exact")
-    assert rewrites.target("n", "id") == ("one", "exact")
-    assert rewrites.target("other", "id") == ("any", "general")
-    assert repr(rewrites) == "<Rewrites 2 models, any>"
-
-
-@pytest.mark.parametrize("models", [("m",), ()])
-def test_among_equals_the_oldest_resource_wins_whatever_the_order(models: tuple[str, ...]) -> None:
-    old, young = (rewrite(name, rule(name, models=models), created=at) for name, at in (("old", 1), ("young", 2)))
-    assert Rewrites([young, old]).target("m", "id") == Rewrites([old, young]).target("m", "id") == ("old", "old")
-
-
-def test_in_one_resource_the_first_rule_wins() -> None:
-    assert Rewrites([rewrite("r", rule("a", models=("m",)), rule("b", models=("m",)))]).target("m", "id") == ("r", "a")
-
-
-def test_a_rule_without_targets_is_no_rule() -> None:
-    rewrites = Rewrites([rewrite("r", RewriteRule(models=("m",), targets=()), rule("x"))])
-    assert rewrites.target("m", "id") == ("r", "x")
+@pytest.mark.parametrize(
+    ("rewrites", "models", "asked", "target"),
+    [
+        ([], [], "m", None),
+        ([rewrite("r", rule("x", models=("other",)))], [], "m", None),
+        # a rule that names the model goes before one for every model
+        ([ANY, EXACT], [], "m", ("one", "exact")),
+        ([ANY, EXACT], [], "n", ("one", "exact")),
+        ([ANY, EXACT], [], "other", ("any", "general")),
+        # among equals the oldest resource wins, and its first rule
+        ([YOUNG, OLD], [], "m", ("old", "old")),
+        ([OLD, YOUNG], [], "m", ("old", "old")),
+        ([YOUNG_ANY, OLD_ANY], [], "m", ("old", "old")),
+        ([OLD_ANY, YOUNG_ANY], [], "m", ("old", "old")),
+        ([rewrite("r", rule("a", models=("m",)), rule("b", models=("m",)))], [], "m", ("r", "a")),
+        # one without targets is none
+        ([rewrite("r", RewriteRule(models=("m",), targets=()), rule("x"))], [], "m", ("r", "x")),
+        # an InferenceModel comes after every rewrite that names it; the oldest holds
+        ([], [SPLITS], "m", ("crd", "m-v2")),
+        ([ANY], [SPLITS], "m", ("crd", "m-v2")),
+        ([rewrite("one", rule("x", models=("m",)), created=9)], [SPLITS], "m", ("one", "x")),
+        ([], [SPLITS, PLAIN], "m", None),
+    ],
+)
+def test_the_target_of_a_model(
+    rewrites: list[ModelRewrite], models: list[Model], asked: str, target: tuple[str, str] | None
+) -> None:
+    assert Rewrites(rewrites, models).target(asked, "id") == target
 
 
 def test_a_request_id_stays_with_its_target() -> None:
@@ -69,28 +78,10 @@ def test_requests_are_split_by_weight(weights: tuple[int | None, ...], shares: t
         assert abs(counts[str(at)] - count * share) <= 5 * deviation
 
 
-def test_an_inference_model_splits_its_name_after_every_rewrite_that_names_it() -> None:
-    model = Model(name="crd", model_name="m", targets=(Target(model="m-v2"),), created=5)
-    assert Rewrites(models=[model]).target("m", "id") == ("crd", "m-v2")
-    assert Rewrites([rewrite("any", rule("x"))], [model]).target("m", "id") == ("crd", "m-v2")
-    assert Rewrites([rewrite("one", rule("x", models=("m",)), created=9)], [model]).target("m", "id") == ("one", "x")
-
-
-def test_an_inference_model_without_targets_rewrites_nothing() -> None:
-    assert Rewrites(models=[Model(name="crd", model_name="m")]).target("m", "id") is None
-
-
-def test_of_two_inference_models_for_one_name_the_older_one_holds() -> None:
-    old = Model(name="old", model_name="m", criticality=Criticality.SHEDDABLE, created=1)
-    young = Model(name="young", model_name="m", targets=(Target(model="x"),), created=2)
-    rewrites = Rewrites(models=[young, old])
-    assert rewrites.target("m", "id") is None
-    assert rewrites.priority("m") == -1
-
-
 @pytest.mark.parametrize(
     ("criticality", "priority"), [(Criticality.CRITICAL, 1), (Criticality.STANDARD, 0), (Criticality.SHEDDABLE, -1)]
 )
 def test_criticality_is_a_priority(criticality: Criticality, priority: int) -> None:
     rewrites = Rewrites(models=[Model(name="crd", model_name="m", criticality=criticality)])
     assert (rewrites.priority("m"), rewrites.priority("other")) == (priority, 0)
+    assert Rewrites(models=[SPLITS, PLAIN]).priority("m") == -1, "the oldest holds"

@@ -28,14 +28,6 @@ def test_a_metric_that_no_scraped_server_reports_any_more_is_named_with_its_read
     assert look(vanished, view, NOW + 11) is None
 
 
-def test_one_server_that_reports_it_is_enough() -> None:
-    view, vanished = pool("a1", "a2"), Vanished()
-    report(view, {QUEUE: [1, 1], USAGE: [0.5, 0.5]})
-    look(vanished, view, NOW)
-    report(view, {QUEUE: [1, None], USAGE: [0.5, 0.5]}, now=NOW + 10)
-    assert look(vanished, view, NOW + 10) is None
-
-
 def test_what_no_server_ever_had_is_not_vanished() -> None:
     view = pool("a1")
     report(view, {QUEUE: [1]})

@@ -66,13 +66,6 @@ def test_each_kind_of_fact_comes_and_goes() -> None:
     assert view.rewrites.target("m", "") is view.rewrites.target("n", "") is None
 
 
-def test_an_objective_follows_its_last_version() -> None:
-    view = View()
-    view.upsert("p.objective.o", Objective(name="o", priority=3))
-    view.upsert("p.objective.o", Objective(name="o", priority=-3))
-    assert view.objectives["o"].priority == -3
-
-
 def test_rewrites_follow_their_last_versions_and_a_deleted_one_gives_way_to_the_general_one() -> None:
     def rewrite(name: str, target: str, *models: str) -> ModelRewrite:
         return ModelRewrite(name=name, rules=(RewriteRule(models=models, targets=(Target(model=target),)),))

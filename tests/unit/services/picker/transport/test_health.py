@@ -65,50 +65,33 @@ async def serving(ready: Ready) -> AsyncIterator[tuple[HealthServer, Client]]:
         await server.stop()
 
 
-@pytest.mark.parametrize("name", FOLLOWING)
-async def test_every_name_but_liveness_follows_the_readiness(name: str) -> None:
+async def test_every_name_but_liveness_follows_the_readiness_until_the_picker_drains() -> None:
     ready = Ready(False)
     async with serving(ready) as (server, client):
-        assert await client.check(name) == "NOT_SERVING"
-        ready.now = True
-        await server.refresh()
-        assert await client.check(name) == "SERVING"
-        ready.now = False
-        await server.refresh()
-        assert await client.check(name) == "NOT_SERVING"
 
+        async def serve(serving: bool) -> bool:
+            expected = dict.fromkeys(FOLLOWING, "SERVING" if serving else "NOT_SERVING") | {"liveness": "SERVING"}
+            return {name: await client.check(name) for name in expected} == await client.list() == expected
 
-@pytest.mark.parametrize("name", FOLLOWING)
-async def test_a_draining_picker_serves_no_more_whatever_its_readiness_says(name: str) -> None:
-    async with serving(Ready(True)) as (server, client):
-        assert await client.check(name) == "SERVING"
+        assert await serve(False)
+        for now in (True, False, True):
+            ready.now = now
+            await server.refresh()
+            assert await serve(now)
         await server.drain()
-        assert await client.check(name) == "NOT_SERVING"
+        assert await serve(False)
         await server.refresh()
-        assert await client.check(name) == "NOT_SERVING"
+        assert await serve(False)
 
 
-async def test_liveness_serves_as_long_as_the_process_does() -> None:
-    async with serving(Ready(False)) as (server, client):
-        assert await client.check("liveness") == "SERVING"
-        await server.drain()
-        assert await client.check("liveness") == "SERVING"
-
-
-async def test_all_names_can_be_listed_with_what_they_say() -> None:
-    ready = Ready(True)
-    async with serving(ready) as (server, client):
-        assert await client.list() == dict.fromkeys([*FOLLOWING, "liveness"], "SERVING")
-        ready.now = False
-        await server.refresh()
-        assert await client.list() == dict.fromkeys(FOLLOWING, "NOT_SERVING") | {"liveness": "SERVING"}
-
-
-async def test_a_name_that_isnt_known_isnt_found() -> None:
+async def test_a_name_that_isnt_known_isnt_found_and_watchers_of_it_hear_that() -> None:
     async with serving(Ready(True)) as (_, client):
         with pytest.raises(GRPC.AioRpcError) as caught:
             await client.check("somebody.else")
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        watch = client.watch("somebody.else")
+        assert await client.next(watch) == "SERVICE_UNKNOWN"
+        watch.cancel()
 
 
 async def test_watchers_hear_every_change() -> None:
@@ -124,13 +107,6 @@ async def test_watchers_hear_every_change() -> None:
         watch.cancel()
 
 
-async def test_watchers_of_a_name_that_isnt_known_hear_that() -> None:
-    async with serving(Ready(True)) as (_, client):
-        watch = client.watch("somebody.else")
-        assert await client.next(watch) == "SERVICE_UNKNOWN"
-        watch.cancel()
-
-
 async def test_the_readiness_is_followed_without_being_told() -> None:
     ready = Ready(False)
     async with serving(ready) as (server, client):
@@ -139,7 +115,6 @@ async def test_the_readiness_is_followed_without_being_told() -> None:
         assert await client.next(watch) == "NOT_SERVING"
         ready.now = True
         assert await client.next(watch) == "SERVING"
-        assert repr(server) == f"<HealthServer on 127.0.0.1:{server.port}, serving>"
         following.cancel()
         watch.cancel()
 

@@ -4,24 +4,13 @@ from typing import Any
 
 import pytest
 
-from services.picker.scheduling.filters.endpoint_attribute import (
-    EndpointAttributeFilter,
-    EndpointAttributeFilterParameters,
-)
+from services.picker.scheduling.filters.endpoint_attribute import EndpointAttributeFilter
 from shared.attributes import CORE, AttributeKey
-from shared.config.decode import MISSING, decode
-from shared.config.problems import Problems
-from tests.unit.services.picker.world import cycle, pool, report
+from tests.unit.services.picker.scheduling.plugins import over, plugin, read
 
 KEY = AttributeKey("GPUUtilization", "dcgm-extractor", float)
+PARAMETERS = EndpointAttributeFilter.Parameters
 POLICIES = ["saturated", "ignore", "lastKnown"]
-
-
-def read(**raw: Any) -> tuple[EndpointAttributeFilterParameters | None, list[str]]:
-    """(the parameters, or None; what is wrong with them)."""
-    problems = Problems()
-    made = decode(raw, EndpointAttributeFilterParameters, "at", problems, ignore_case=True)
-    return (None if made is MISSING else made), [str(one) for one in problems.errors]
 
 
 def threshold(operator: str, value: float, **further: Any) -> dict[str, Any]:
@@ -30,96 +19,61 @@ def threshold(operator: str, value: float, **further: Any) -> dict[str, Any]:
 
 
 BELOW = threshold("LessThan", 5)
+BELOW_OR_FAIL, BELOW_OR_ALL = BELOW | {"onMissing": "Fail"}, BELOW | {"fallbackOnEmpty": True}
 
 
-def made(raw: dict[str, Any]) -> EndpointAttributeFilter:
-    parameters, errors = read(**raw)
-    assert parameters is not None, errors
-    plugin = EndpointAttributeFilter("filter", parameters)
-    plugin.inputs = {"attribute": KEY}
-    return plugin
-
-
-def kept(
-    raw: dict[str, Any], *values: float | None, ages: float | list[float] = 0.0, policy: str = "saturated"
-) -> list[int]:
+def kept(raw: dict[str, Any], values: list[float | None], ages: Any = 0, policy: str = "saturated") -> list[int]:
     """The positions of the values whose endpoints stay."""
-    view = pool(*(f"a{number}" for number in range(len(values))))
-    report(view, {KEY: values}, ages)
-    rows: list[int] = made(raw).filter(cycle(view, policy=policy), view.layout.all_rows).tolist()
+    run = over(KEY, values, ages, policy)
+    rows: list[int] = plugin(EndpointAttributeFilter, raw, attribute=KEY).filter(run, run.candidates).tolist()
     return rows
 
 
 @pytest.mark.parametrize(
-    ("operator", "expected"),
+    ("raw", "values", "ages", "policy", "expected"),
     [
-        ("LessThan", [0]),
-        ("LessThanOrEqual", [0, 1]),
-        ("GreaterThan", [2]),
-        ("GreaterThanOrEqual", [1, 2]),
-        ("Equal", [1]),
-        ("NotEqual", [0, 2]),
+        (threshold("LessThan", 5), [4, 5, 6], 0, "saturated", [0]),
+        (threshold("LessThanOrEqual", 5), [4, 5, 6], 0, "saturated", [0, 1]),
+        (threshold("GreaterThan", 5), [4, 5, 6], 0, "saturated", [2]),
+        (threshold("GreaterThanOrEqual", 5), [4, 5, 6], 0, "saturated", [1, 2]),
+        (threshold("Equal", 5), [4, 5, 6], 0, "saturated", [1]),
+        (threshold("NotEqual", 5), [4, 5, 6], 0, "saturated", [0, 2]),
+        # a stale value doesn't pass where it counts as saturated, is as good as missing where it is ignored
+        (BELOW, [4, 4], [0, 9], "saturated", [0]),
+        (BELOW_OR_FAIL, [4, 4], [0, 9], "saturated", [0]),
+        (BELOW, [4, 4, 6], [0, 9, 9], "ignore", [0, 1, 2]),
+        (BELOW_OR_FAIL, [4, 4, 6], [0, 9, 9], "ignore", [0]),
+        (BELOW, [4, 4, 6], [0, 9, 9], "lastKnown", [0, 1]),
+        # when none is fresh the collectors failed, not the servers: requests go where they went before
+        *((BELOW_OR_FAIL, [4, 6, None], 9, policy, [0]) for policy in POLICIES),
+        (BELOW, [6, 7], 0, "saturated", []),
+        (BELOW_OR_ALL, [6, 7], 0, "saturated", [0, 1]),
+        (BELOW_OR_ALL, [6, 4], 0, "saturated", [1]),
     ],
 )
-def test_an_operator_compares_the_value_with_the_threshold(operator: str, expected: list[int]) -> None:
-    assert kept(threshold(operator, 5), 4, 5, 6) == expected
+def test_the_endpoints_stay_whose_value_compares_well(
+    raw: dict[str, Any], values: list[float | None], ages: Any, policy: str, expected: list[int]
+) -> None:
+    assert kept(raw, values, ages, policy) == expected
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("operator", ["LessThan", "GreaterThan", "NotEqual"])
 def test_a_missing_value_passes_or_fails_as_told(operator: str, policy: str) -> None:
-    assert 1 in kept(threshold(operator, 5), 4, None, policy=policy)
-    assert 1 not in kept(threshold(operator, 5, onMissing="Fail"), 4, None, policy=policy)
+    assert 1 in kept(threshold(operator, 5), [4, None], policy=policy)
+    assert 1 not in kept(threshold(operator, 5, onMissing="Fail"), [4, None], policy=policy)
 
 
-@pytest.mark.parametrize("missing", ["Pass", "Fail"])
-def test_a_stale_value_doesnt_pass_where_it_counts_as_saturated(missing: str) -> None:
-    assert kept(BELOW | {"onMissing": missing}, 4, 4, ages=[0, 9]) == [0]
-
-
-@pytest.mark.parametrize(("missing", "expected"), [("Pass", [0, 1, 2]), ("Fail", [0])])
-def test_a_stale_value_counts_as_missing_where_it_is_ignored(missing: str, expected: list[int]) -> None:
-    raw = BELOW | {"onMissing": missing}
-    assert kept(raw, 4, 4, 6, ages=[0, 9, 9], policy="ignore") == expected
-
-
-def test_a_stale_value_is_judged_where_the_last_known_one_counts() -> None:
-    assert kept(BELOW, 4, 4, 6, ages=[0, 9, 9], policy="lastKnown") == [0, 1]
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_when_no_value_is_fresh_the_last_ones_count(policy: str) -> None:
-    """The collectors failed, not the servers: requests go where they went before."""
-    assert kept(BELOW | {"onMissing": "Fail"}, 4, 6, None, ages=9, policy=policy) == [0]
-
-
-def test_none_may_be_left() -> None:
-    assert kept(BELOW, 6, 7) == []
-
-
-def test_all_are_kept_instead_of_none_where_told() -> None:
-    assert kept(BELOW | {"fallbackOnEmpty": True}, 6, 7) == [0, 1]
-    assert kept(BELOW | {"fallbackOnEmpty": True}, 6, 4) == [1]
-
-
-def test_only_rows_that_were_given_are_kept_in_their_order() -> None:
-    view = pool("a0", "a1", "a2", "a3")
-    report(view, {KEY: [1, 9, 1, 1]})
-    assert made(BELOW).filter(cycle(view), view.layout.all_rows[[3, 1, 0]]).tolist() == [3, 0]
-
-
-def test_the_decision_shows_the_values_of_those_that_were_removed_too() -> None:
-    view = pool("a0", "a1")
-    report(view, {KEY: [9, 1]})
-    run = cycle(view)
-    made(BELOW).filter(run, view.layout.all_rows)
-    assert run.readings["GPUUtilization/dcgm-extractor"].values.tolist() == [9, 1]
+def test_only_rows_that_were_given_are_kept_in_their_order_and_the_values_of_the_others_are_shown_too() -> None:
+    run = over(KEY, [1, 9, 1, 1])
+    made = plugin(EndpointAttributeFilter, BELOW, attribute=KEY)
+    assert made.filter(run, run.candidates[[3, 1, 0]]).tolist() == [3, 0]
+    assert run.readings["GPUUtilization/dcgm-extractor"].values.tolist() == [1, 9, 1]
 
 
 @pytest.mark.parametrize(("given", "producer"), [({}, CORE), ({"producer": ""}, ""), ({"producer": "x"}, "x")])
 def test_the_core_extractor_is_meant_where_no_producer_is_named(given: dict[str, Any], producer: str) -> None:
-    parameters, _ = read(**BELOW, **given)
-    assert parameters is not None
+    parameters, _ = read(PARAMETERS, BELOW | given)
     (need,) = EndpointAttributeFilter.needs(parameters)
     assert (need.parameter, need.name, need.producer) == ("attribute", "GPUUtilization", producer)
 
@@ -139,4 +93,4 @@ def test_the_core_extractor_is_meant_where_no_producer_is_named(given: dict[str,
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(raw: dict[str, Any], error: str) -> None:
-    assert read(**raw) == (None, [error])
+    assert read(PARAMETERS, raw) == (None, [error])

@@ -3,8 +3,7 @@ from typing import Any
 import pytest
 
 from services.picker.scheduling.filters.label_selector import LabelSelector, LabelSelectorFilter
-from shared.config.decode import MISSING, decode
-from shared.config.problems import Problems
+from tests.unit.services.picker.scheduling.plugins import plugin, read
 from tests.unit.services.picker.world import cycle, endpoint, pool
 
 VIEW = pool(
@@ -13,14 +12,6 @@ VIEW = pool(
     endpoint("a3", role=""),
     endpoint("a4"),
 )
-
-
-def selector(raw: dict[str, Any]) -> LabelSelector:
-    problems = Problems()
-    made = decode(raw, LabelSelector, "parameters", problems, ignore_case=True)
-    assert made is not MISSING, problems.errors
-    assert isinstance(made, LabelSelector)
-    return made
 
 
 def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
@@ -44,8 +35,7 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_a_selector_matches_as_kubernetes_does(raw: dict[str, Any], kept: str) -> None:
-    made = LabelSelectorFilter("filter", selector(raw))
-    rows = made.filter(cycle(VIEW), VIEW.layout.all_rows)
+    rows = plugin(LabelSelectorFilter, raw).filter(cycle(VIEW), VIEW.layout.all_rows)
     assert "".join(VIEW.layout.endpoints[row].id[1] for row in rows.tolist()) == kept
 
 
@@ -60,18 +50,17 @@ def test_a_selector_matches_as_kubernetes_does(raw: dict[str, Any], kept: str) -
     ],
 )
 def test_an_expression_that_means_nothing_is_refused(raw: dict[str, Any], message: str) -> None:
-    problems = Problems()
-    assert decode(raw, LabelSelector, "parameters", problems, ignore_case=True) is MISSING
-    assert message in str(problems.errors[0])
+    made, errors = read(LabelSelector, raw)
+    assert (made, message in errors[0]) == (None, True), errors
 
 
 def test_only_rows_that_were_given_are_kept() -> None:
-    made = LabelSelectorFilter("filter", selector(expression("role", "Exists")))
+    made = plugin(LabelSelectorFilter, expression("role", "Exists"))
     assert made.filter(cycle(VIEW), VIEW.layout.all_rows[[3, 2, 0]]).tolist() == [2, 0]
 
 
 def test_a_new_layout_is_looked_at_anew() -> None:
-    made = LabelSelectorFilter("filter", selector({"matchLabels": {"role": "decode"}}))
+    made = plugin(LabelSelectorFilter, {"matchLabels": {"role": "decode"}})
     view = pool(endpoint("a1", role="decode"), endpoint("a2"))
     assert made.filter(cycle(view), view.layout.all_rows).tolist() == [0]
     view.upsert("pool.endpoint.a2", endpoint("a2", role="decode"))

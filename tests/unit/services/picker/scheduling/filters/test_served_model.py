@@ -28,15 +28,31 @@ def kept(view: View, model: str, **parameters: Any) -> list[int]:
     return rows
 
 
-def test_the_endpoints_that_serve_the_model_stay_be_it_a_base_model_or_an_adapter() -> None:
-    view = mixed(("llama", "llama-sql"), ("qwen",), ("llama",))
-    assert kept(view, "llama") == [0, 2]
-    assert kept(view, "llama-sql") == [0]
-    assert kept(view, "qwen") == [1]
-
-
-def test_a_model_goes_by_its_whole_name() -> None:
-    assert kept(mixed(("org/llama",), ("llama-sql",)), "llama") == []
+@pytest.mark.parametrize(
+    ("lists", "model", "parameters", "expected"),
+    [
+        ((("llama", "llama-sql"), ("qwen",), ("llama",)), "llama", {}, [0, 2]),
+        ((("llama", "llama-sql"), ("qwen",), ("llama",)), "llama-sql", {}, [0]),
+        ((("org/llama",), ("llama-sql",)), "llama", {}, []),
+        ((("llama",), None, ()), "", {}, [0, 1, 2]),
+        # of whom nobody knows
+        ((("llama",), ("qwen",), None), "llama", {}, [0]),
+        ((("llama",), ("qwen",), None), "nobodys", {}, [2]),
+        ((("llama",), ("qwen",), None), "llama", {"on_missing": "Pass"}, [0, 2]),
+        ((("llama",), ("qwen",), None), "nobodys", {"on_missing": "Pass"}, [2]),
+        ((("llama",), ("qwen",), None), "llama", {"on_missing": "Fail"}, [0]),
+        ((("llama",), ("qwen",), None), "nobodys", {"on_missing": "Fail"}, []),
+        # nobody serves it, and all are known
+        ((("llama",), ()), "nobodys", {}, []),
+        ((("llama",), ()), "nobodys", {"on_missing": "Pass"}, []),
+        ((("llama",), ()), "nobodys", {"fallback_on_empty": True}, [0, 1]),
+        ((None, None), "llama", {}, [0, 1]),
+    ],
+)
+def test_the_endpoints_that_serve_the_model_stay(
+    lists: tuple[Any, ...], model: str, parameters: dict[str, Any], expected: list[int]
+) -> None:
+    assert kept(mixed(*lists), model, **parameters) == expected
 
 
 def test_the_model_after_rewriting_counts_not_the_one_that_was_asked_for() -> None:
@@ -44,33 +60,6 @@ def test_the_model_after_rewriting_counts_not_the_one_that_was_asked_for() -> No
     asked = cycle(view, model="rewritten")
     assert asked.request.content.model == "model"
     assert ServedModelFilter("filter").filter(asked, view.layout.all_rows).tolist() == [1]
-
-
-def test_a_request_without_a_model_can_go_anywhere() -> None:
-    assert kept(mixed(("llama",), None, ()), "") == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("on_missing", "one_serves", "none_serves"),
-    [("LastResort", [0], [2]), ("Pass", [0, 2], [2]), ("Fail", [0], [])],
-)
-def test_endpoints_whose_models_nobody_knows_stay_as_the_parameter_says(
-    on_missing: str, one_serves: list[int], none_serves: list[int]
-) -> None:
-    view = mixed(("llama",), ("qwen",), None)
-    assert kept(view, "llama", on_missing=on_missing) == one_serves
-    assert kept(view, "nobodys", on_missing=on_missing) == none_serves
-
-
-def test_nobody_serves_it_and_all_are_known() -> None:
-    view = mixed(("llama",), ())
-    assert kept(view, "nobodys") == []
-    assert kept(view, "nobodys", on_missing="Pass") == []
-    assert kept(view, "nobodys", fallback_on_empty=True) == [0, 1]
-
-
-def test_before_any_list_is_known_requests_are_served_as_without_the_filter() -> None:
-    assert kept(pool(endpoint("e0"), endpoint("e1")), "llama") == [0, 1]
 
 
 def test_the_age_of_a_list_does_not_matter() -> None:

@@ -43,15 +43,6 @@ def place(made: ApproxPrefixProducer, view: View, asked: Request, at: int) -> Pl
     return placed
 
 
-def test_a_prompt_is_found_at_the_endpoint_that_served_it_instead_of_the_first_choice() -> None:
-    view, made = pool("a1", "a2"), producer()
-    served_by = place(made, view, request(b"x" * 1000), 0)
-    assert match(made, view, request(b"x" * 1000)).matched.tolist() == [4, 0], "while the request is under way"
-    served_by("a2")
-    assert match(made, view, request(b"x" * 1000)).matched.tolist() == [0, 4]
-    assert view.prefixes.blocks_of("a1") == 0
-
-
 def test_the_first_choice_keeps_what_other_requests_have_brought_there() -> None:
     view, made = pool("a1", "a2"), producer()
     place(made, view, request(b"x" * 512), 0)
@@ -59,14 +50,6 @@ def test_the_first_choice_keeps_what_other_requests_have_brought_there() -> None
     place(made, view, request(b"x" * 512 + b"y" * 256), 0)
     served_by("a2")
     assert match(made, view, request(b"x" * 512 + b"y" * 512)).matched.tolist() == [3, 4]
-
-
-def test_of_requests_that_all_went_elsewhere_nothing_is_left() -> None:
-    view, made = pool("a1", "a2"), producer()
-    placed = [place(made, view, request(b"x" * 1000), 0) for _ in range(3)]
-    for served_by in placed:
-        served_by("a2")
-    assert match(made, view, request(b"x" * 1000)).matched.tolist() == [0, 4]
 
 
 def test_an_endpoint_that_has_gone_gets_no_blocks_and_the_first_choice_keeps_none() -> None:

@@ -5,6 +5,7 @@ from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixParameters
 from services.picker.scheduling.scorers.prefix_cache import PrefixCacheParameters, PrefixCacheScorer
 from shared.config import Invalid, load
+from shared.config.loaded import LoadedConfig
 from shared.plugin import Registry
 from tests.unit.services.picker.world import cycle, pool
 
@@ -35,18 +36,13 @@ def test_the_length_of_the_match_can_weigh_too() -> None:
     assert scores(match, parameters) == pytest.approx([0, 0.25 * 0.25 + 0.75 * 0.25, 1.0])
 
 
-def document(parameters: str) -> str:
-    return f"""\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: prefix-cache-scorer
-  parameters: {parameters}
-"""
+def loaded(parameters: str) -> LoadedConfig:
+    head = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+    return load(f"{head}plugins:\n- type: prefix-cache-scorer\n  parameters: {parameters}\n", Registry.installed())
 
 
 def test_the_indexs_parameters_of_older_documents_go_to_the_index() -> None:
-    config = load(document("{blockSize: 256, lruCapacityPerServer: 99, autoTune: false}"), Registry.installed())
+    config = loaded("{blockSize: 256, lruCapacityPerServer: 99, autoTune: false}")
     parameters = config.plugins["approx-prefix-cache-producer"].parameters
     assert isinstance(parameters, ApproxPrefixParameters)
     assert (parameters.tokens, parameters.lru_capacity_per_server, parameters.auto_tune) == (64, 99, False)
@@ -56,4 +52,4 @@ def test_the_indexs_parameters_of_older_documents_go_to_the_index() -> None:
 @pytest.mark.parametrize("parameters", ["{matchLengthWeight: 1.5}", "{matchLengthScaleTokens: 0}"])
 def test_parameters_out_of_range_are_refused(parameters: str) -> None:
     with pytest.raises(Invalid, match="matchLength"):
-        load(document(parameters), Registry.installed())
+        loaded(parameters)

@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.simulator.app import Simulator, simulator
 from services.simulator.settings import EngineType, SimulatorSettings
 from shared.config.problems import Invalid
-from tests.protocol.simulator.conftest import FAST
 from tests.waiting import eventually
 
 
@@ -91,29 +90,10 @@ async def test_every_engine_shows_its_page_where_the_real_one_does(engine: Engin
         answer = await client.get(engine.metrics_path)
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert list(text_string_to_metric_families(answer.text))
+        assert (await client.get("/health")).status_code == (await client.get("/version")).status_code == 200
         other = {"/metrics", "/prometheus/metrics"} - {engine.metrics_path}
         assert (await client.get(other.pop())).status_code == 404
         assert running.server.tally.scrapes == 1
-
-
-async def test_health_and_version(client: httpx.AsyncClient) -> None:
-    assert (await client.get("/health")).status_code == 200
-    assert (await client.get("/version")).json()["version"]
-
-
-async def test_a_stopping_server_lets_running_requests_end() -> None:
-    running = Simulator(FAST)
-    await running.start()
-    async with httpx.AsyncClient(base_url=running.url, timeout=60) as client:
-        body = {"model": "base", "prompt": "x", "max_tokens": 3000, "ignore_eos": True}
-        call = asyncio.ensure_future(client.post("/v1/completions", json=body))
-        await eventually(lambda: running.server.state().running == 1)
-        stopping = asyncio.ensure_future(running.stop())
-        answer = await call
-        assert answer.json()["usage"]["completion_tokens"] == 3000
-        await stopping
-        with pytest.raises(httpx.ConnectError):
-            await client.get("/health")
 
 
 async def test_a_stopping_server_cuts_off_what_takes_too_long() -> None:

@@ -27,12 +27,6 @@ async def library(server: Simulator) -> AsyncIterator[openai.AsyncOpenAI]:
         yield one
 
 
-async def test_chat_again_hits_the_prefix_cache(library: openai.AsyncOpenAI) -> None:
-    for cached in (0, 112):
-        answer = await library.chat.completions.create(model="base", messages=MESSAGES, max_tokens=4)
-        assert usage(answer.usage) == (113, cached, 4)
-
-
 async def test_chat_streamed_is_the_same_answer(library: openai.AsyncOpenAI) -> None:
     whole = await library.chat.completions.create(model="base", messages=MESSAGES)
     stream = await library.chat.completions.create(
@@ -45,17 +39,6 @@ async def test_chat_streamed_is_the_same_answer(library: openai.AsyncOpenAI) -> 
     assert text == whole.choices[0].message.content
     assert chunks[-2].choices[0].finish_reason == "stop"
     assert chunks[0].choices[0].delta.role == "assistant"
-
-
-async def test_completion_and_its_stream(library: openai.AsyncOpenAI) -> None:
-    whole = await library.completions.create(model="base", prompt="Once upon a time", max_tokens=8, n=2)
-    stream = await library.completions.create(model="base", prompt="Once upon a time", max_tokens=8, n=2, stream=True)
-    texts = {0: "", 1: ""}
-    async for chunk in stream:
-        texts[chunk.choices[0].index] += chunk.choices[0].text
-    assert texts == {choice.index: choice.text for choice in whole.choices}
-    assert texts[0] != texts[1]
-    assert usage(whole.usage)[2] == sum(len(choice.text) // 4 for choice in whole.choices)
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
@@ -83,33 +66,6 @@ async def test_a_response_and_again_with_the_prefix_cached(library: openai.Async
     chat = await library.chat.completions.create(model="base", messages=MESSAGES, max_tokens=4)
     assert chat.choices[0].message.content == answer.output_text
     assert usage(chat.usage) == (113, 112, 4)
-
-
-async def test_a_streamed_response_is_the_same_answer(library: openai.AsyncOpenAI) -> None:
-    whole = await library.responses.create(model="base", input="How do points work?")
-    text = ""
-    async with library.responses.stream(model="base", input="How do points work?") as stream:
-        async for event in stream:
-            if event.type == "response.output_text.delta":
-                text += event.delta
-                assert event.snapshot == text
-        final = await stream.get_final_response()
-    assert whole.status == final.status == "completed"
-    assert text == final.output_text == whole.output_text
-    assert final.usage is not None
-    assert whole.usage is not None
-    assert final.usage.output_tokens == whole.usage.output_tokens
-
-
-async def test_models(library: openai.AsyncOpenAI) -> None:
-    models = [model async for model in library.models.list()]
-    assert [(model.id, model.to_dict()["parent"]) for model in models] == [("base", None), ("tuned", "base")]
-
-
-async def test_an_adapter_answers_under_its_name(library: openai.AsyncOpenAI, server: Simulator) -> None:
-    answer = await library.chat.completions.create(model="tuned", messages=MESSAGES, max_tokens=2)
-    assert answer.model == "tuned"
-    assert server.server.state().loaded_adapters == ("tuned",)
 
 
 async def test_errors_are_the_librarys_own(library: openai.AsyncOpenAI) -> None:

@@ -84,27 +84,6 @@ async def test_every_request_is_answered_and_counted_by_who_served_it(
     assert +(await served(picker) - before) == expected
 
 
-async def test_a_server_that_was_replaced_ranks_last_until_that_is_forgotten(
-    stack: LocalStack, client: httpx.AsyncClient
-) -> None:
-    """Requests go on until the dead server was tried, ranked last, forgotten and tried again."""
-    tried = last = 0
-    for number in range(20 * REQUESTS):
-        body = {"model": "simulated", "prompt": f"once {number}", "max_tokens": 1}
-        response = await client.post("/v1/completions", json=body)
-        assert response.status_code == 200, response.text
-        run = (await decision(stack.pickers, response.headers["x-request-id"]))["profiles"]["default"]
-        if run["ranked_last"]:
-            assert run["ranked_last"] == {f"default/{DEAD}": "a fallback served in its place"}
-            assert run["picked"].index(f"default/{DEAD}") == 2
-            last += 1
-        elif run["picked"][0] == f"default/{DEAD}":
-            tried += 1
-        if tried >= 2 and last >= 2:
-            return
-    pytest.fail(f"{DEAD} was tried {tried} times, and ranked last {last} times")
-
-
 async def test_the_load_is_charged_to_the_server_that_really_serves(
     stack: LocalStack, client: httpx.AsyncClient
 ) -> None:

@@ -15,7 +15,7 @@ import pytest_asyncio
 import yaml
 from grpc_health.v1 import health_pb2
 
-from pointsman.local.envoy import GATEWAY, STANDALONE, Envoy, EnvoyPlaces, PickerAddress, load
+from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces, PickerAddress, load
 from pointsman.local.ports import Ports
 from pointsman.local.process import NotReady, Process
 from shared.model import split_host_port
@@ -209,7 +209,7 @@ class Pool:
         return response.status_code == 200 and response.headers["x-served-by"] == "a"
 
     def reset(self) -> None:
-        self.picker.script = Script(mode=self.picker.script.mode, destinations=[self.models[0].authority])
+        self.picker.script = Script(destinations=[self.models[0].authority])
         self.picker.conversations.clear()
         for model in self.models:
             model.status, model.reset, model.delay = 200, False, 0.0
@@ -219,17 +219,15 @@ class Pool:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
-    """Behind standalone.yaml; behind gateway.yaml in a module that says so by `GATEWAY_MODE`."""
-    gateway = getattr(request.module, "GATEWAY_MODE", False)
+async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
     async with AsyncExitStack() as stack:
         bench = Bench(tmp_path_factory.mktemp("envoy"), stack.enter_context(Ports()), stack)
         for name in "abc":
             await bench.model(name)
-        picker = await bench.picker(Script(mode=Mode.DUPLEX if gateway else Mode.BUFFERED))
+        picker = await bench.picker(Script())
         dead = [bench.dead() for _ in range(3)]
         bench.endpoints([one.authority for one in bench.models] + dead)
-        envoy = await (bench.envoy(GATEWAY, picker_tls=False) if gateway else bench.envoy())
+        envoy = await bench.envoy()
         yield Pool(bench, envoy, picker, await bench.client(envoy), dead)
 
 

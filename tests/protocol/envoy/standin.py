@@ -14,15 +14,14 @@ from enum import StrEnum
 from typing import Any
 
 import grpc
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from envoy.config.core.v3 import base_pb2
 from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2, external_processor_pb2_grpc
 from google.protobuf import struct_pb2
 from grpc_health.v1 import _async as health
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.picker.transport.certificate import self_signed
 
 # Generated code without types.
 ext: Any = external_processor_pb2
@@ -63,7 +62,6 @@ class Conversation:
     headers: dict[str, str] = field(default_factory=dict)
     request_body: int = 0
     response_body: bytes = b""
-    largest_piece: int = 0
     served: str = ""
     """The endpoint that served, by the attribute `upstream.address`."""
     served_metadata: str = ""
@@ -84,8 +82,6 @@ class Script:
     """Read and never answer."""
     fail: grpc.StatusCode | None = None
     """End every stream with this status."""
-    reject: tuple[int, bytes] | None = None
-    """Answer the request in the model server's place."""
     want_response: bool = False
     """Ask for the response's body, for this request."""
 
@@ -111,7 +107,7 @@ class StandIn:
         ext_grpc.add_ExternalProcessorServicer_to_server(_Servicer(self), self._server)
         address = f"127.0.0.1:{self.port}"
         if self.tls:
-            self._server.add_secure_port(address, grpc.ssl_server_credentials([_certificate()]))
+            self._server.add_secure_port(address, _credentials())
         else:
             self._server.add_insecure_port(address)
         self._health_server = grpc.aio.server()
@@ -174,7 +170,6 @@ def _record(seen: Conversation, request: Any) -> None:
         seen.headers = {h.key: h.raw_value.decode() for h in request.request_headers.headers.headers}
     elif kind == "request_body":
         seen.request_body += len(request.request_body.body)
-        seen.largest_piece = max(seen.largest_piece, len(request.request_body.body))
     elif kind == "response_body":
         seen.response_body += request.response_body.body
 
@@ -200,18 +195,12 @@ def _answers(script: Script, request: Any, bodies: dict[str, bytearray]) -> list
         if not body.end_of_stream:
             return []
         first = [_decided(script, "request_headers")] if kind == "request_body" else []
-        rejected = bool(first) and first[0].WhichOneof("response") == "immediate_response"
-        return first if rejected else first + _echo(kind, bytes(bodies[kind]))
+        return first + _echo(kind, bytes(bodies[kind]))
     return [ext.ProcessingResponse(**{kind: ext.TrailersResponse()})]
 
 
 def _decided(script: Script, phase: str) -> Any:
     """The answer that carries the pick, as an answer to the headers or to the body."""
-    if script.reject is not None:
-        status, text = script.reject
-        immediate = ext.ImmediateResponse(body=text)
-        immediate.status.code = status
-        return ext.ProcessingResponse(immediate_response=immediate)
     common = ext.CommonResponse()
     answer = ext.ProcessingResponse()
     value = ",".join(script.destinations)
@@ -242,23 +231,8 @@ def _echo(kind: str, body: bytes) -> list[Any]:
     return answers
 
 
-def _certificate() -> tuple[bytes, bytes]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "picker")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return private, certificate.public_bytes(pem)
+def _credentials() -> grpc.ServerCredentials:
+    return self_signed(["127.0.0.1"], datetime.datetime.now(datetime.UTC)).credentials()
 
 
 async def _main() -> None:

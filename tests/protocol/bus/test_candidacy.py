@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 from shared.bus import Bus
 from shared.bus.candidacy import Candidacy, Fitness
-from tests.nats import NatsServer
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.bus.helpers import SUBJECTS
 from tests.waiting import eventually
@@ -48,12 +47,3 @@ async def test_who_is_outdone_doesnt_try_and_gives_way_when_that_lasts(connect: 
         assert second.candidacy.may_lead()
         await second.candidacy.close()
         await eventually(first.candidacy.may_lead)
-
-
-async def test_who_is_fit_for_nothing_listens_before_it_tries(server: NatsServer, connect: Connect) -> None:
-    async with standing(await connect(), "w1", 0, 0) as unfit:
-        await eventually(unfit.candidacy.may_lead)
-        server.kill()
-        await eventually(lambda: not unfit.candidacy.may_lead())
-        await server.start()
-        await eventually(unfit.candidacy.may_lead)

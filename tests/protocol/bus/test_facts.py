@@ -15,7 +15,6 @@ from shared.bus import (
     JetStreamError,
     LostLeadership,
     Reset,
-    Subjects,
     Synced,
     Upsert,
     decode,
@@ -99,17 +98,6 @@ async def test_facts_go_out_in_windows_each_of_them_once(connect: Connect, windo
         assert publisher.written == count
 
 
-async def test_a_pool_without_endpoints_is_synced_and_empty_and_other_pools_do_not_show(connect: Connect) -> None:
-    publisher = FactPublisher(await connect(), SUBJECTS, "w1")
-    empty = pool_token("default", "empty")
-    bus = await connect()
-    async with leading(publisher), reading(bus, empty) as (replica, view):
-        assert replica.readiness() is not None
-        publisher.update(endpoints("a"), [POOL, empty])
-        await eventually(lambda: replica.synced)
-        assert view.events == [Reset({})]
-
-
 async def test_a_pool_that_is_removed_leaves_nothing_behind(connect: Connect) -> None:
     bus = await connect()
     publisher = FactPublisher(bus, SUBJECTS, "w1", check_interval=0.0)
@@ -128,27 +116,6 @@ async def test_a_pool_that_is_removed_leaves_nothing_behind(connect: Connect) ->
         }
 
 
-async def test_a_pool_that_the_new_leader_doesnt_know_stays_as_it_is_and_gets_older(connect: Connect) -> None:
-    other = pool_token("default", "other")
-    theirs: dict[str, Fact] = {fact_key(other, fact): fact for fact in endpoints("x", "y").values()}
-    first = FactPublisher(await connect(), SUBJECTS, "w1", age=lambda _: 40.0)
-    async with leading(first):
-        first.update(endpoints("a") | theirs, [POOL, other])
-        await first.wait_published(TIMEOUT)
-    second = FactPublisher(await connect(), SUBJECTS, "w2", synced_interval=0.05, check_interval=0.1)
-    async with leading(second), reading(await connect(), other) as (replica, view):
-        second.update(endpoints("b"), [POOL], kept=[other])
-        await second.wait_published(TIMEOUT)
-        await eventually(lambda: replica.synced and replica.epoch == second.epoch and replica.age() < 0.5)
-        assert view.facts == theirs
-        await eventually(lambda: replica.source_age() >= 40.2)
-        view.clear()
-        second.update(endpoints("b") | {key: theirs[key] for key in list(theirs)[:1]}, [POOL, other])
-        await eventually(lambda: len(view.facts) == 1)
-        await eventually(lambda: replica.source_age() < 2.0)
-        assert second.repaired == 0
-
-
 async def test_nothing_is_published_before_the_owner_knows_its_facts(connect: Connect) -> None:
     """A standby that has just taken over must not clear what the former leader published."""
     first = FactPublisher(await connect(), SUBJECTS, "w1")
@@ -163,26 +130,6 @@ async def test_nothing_is_published_before_the_owner_knows_its_facts(connect: Co
             assert view.facts == endpoints("a")
             second.update(endpoints("b"), [POOL])
             await eventually(lambda: view.facts == endpoints("b"), what=lambda: replica)
-
-
-async def test_a_new_leader_writes_only_what_differs_and_removes_what_its_predecessor_left(connect: Connect) -> None:
-    async with reading(await connect()) as (replica, view):
-        first = FactPublisher(await connect(), SUBJECTS, "w1", ack_timeout=TIMEOUT)
-        async with leading(first):
-            first.update(endpoints("a", "b", "ghost"), [POOL])
-            await eventually(lambda: replica.synced)
-        view.events.clear()
-        second = FactPublisher(await connect(), SUBJECTS, "w2", ack_timeout=TIMEOUT)
-        async with leading(second):
-            second.update(endpoints("a", "b", "c"), [POOL])
-            await eventually(lambda: view.facts == endpoints("a", "b", "c"), what=lambda: (second, replica))
-            await second.wait_published(TIMEOUT)
-            assert second.written == 1
-            assert second.deleted == 1
-            assert not any(isinstance(event, Reset) for event in view.events)
-            assert second.epoch > first.epoch
-            await eventually(lambda: replica.epoch == second.epoch)
-            await eventually(lambda: replica.age() < 0.5)
 
 
 async def test_a_leader_that_was_replaced_is_refused_and_told(connect: Connect) -> None:
@@ -241,22 +188,6 @@ async def test_a_reader_waits_for_a_bucket_that_is_not_there_and_does_not_make_o
         async with leading(publisher):
             publisher.update(endpoints("a"), [POOL])
             await eventually(lambda: view.facts == endpoints("a"))
-
-
-async def test_installations_with_different_prefixes_do_not_see_each_other(connect: Connect) -> None:
-    staging = Subjects("staging")
-    ours, theirs = FactPublisher(await connect(), SUBJECTS, "w1"), FactPublisher(await connect(), staging, "w1")
-    async with (
-        leading(ours),
-        leading(theirs),
-        reading(await connect()) as (_, view),
-        reading(await connect(), subjects=staging) as (_, other),
-    ):
-        ours.update(endpoints("a"), [POOL])
-        theirs.update(endpoints("b"), [POOL])
-        await eventually(lambda: view.facts == endpoints("a") and other.facts == endpoints("b"))
-        await asyncio.sleep(0.1)
-        assert (view.facts, other.facts) == (endpoints("a"), endpoints("b"))
 
 
 async def test_anyone_can_read_the_bucket_with_a_stock_client(connect: Connect, server: NatsServer) -> None:

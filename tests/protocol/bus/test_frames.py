@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-from structlog.testing import capture_logs
 
 from shared.bus import (
     Bus,
@@ -152,29 +151,6 @@ async def test_a_frame_of_a_snapshot_counts_as_one_time_to_live_old_until_a_live
             assert received.values[1] == 2.0
             assert received.frames[1][1] < LONG
             assert (reader.snapshot_frames, reader.frames) == (1, 1)
-
-
-async def test_columns_that_do_not_fit_are_refused_before_they_are_sent(connect: Connect) -> None:
-    async with publishing(await connect()) as publisher:
-        with pytest.raises(ValueError, match=r"column .* has 8 bytes, 16 are needed for 2 endpoints"):
-            await publisher.publish(0, ["a", "b"], columns={WIRE: pack_floats([1.0])}, ages={WIRE: pack_ages([0, 0])})
-
-
-async def test_a_frame_that_cannot_be_decoded_is_skipped_counted_and_logged_once(connect: Connect) -> None:
-    bus = await connect()
-    async with publishing(bus, ttl=LONG) as publisher, reading_frames(await connect()) as (reader, received):
-        await bucket_is_there(bus)
-        with capture_logs() as lines:
-            for _ in range(5):
-                await bus.publish(SUBJECTS.frame(POOL, "bad", 0), b"garbage")
-            await send(publisher, 1.0)
-            await eventually(lambda: received.values == [1.0])
-        assert reader.malformed.total == 5
-        assert [line["sender"] for line in lines if line["event"] == "bus.message.malformed"] == ["bad"]
-        await stored_subjects(bus, 2)
-        async with reading_frames(await connect()) as (late, filled):
-            await eventually(lambda: filled.values == [1.0])
-            assert late.malformed.total == 1, "its snapshot holds the bad one too"
 
 
 async def keep_sending(publisher: FramePublisher) -> None:

@@ -13,9 +13,6 @@ PADDING = "x-answer-padding"
 TRAILERS = "x-answer-trailers"
 """Of a request whose answer is to have trailers."""
 
-LACKING = "x-answer-lacking"
-"""Of a request: bytes at the end that its answer is to lack, as if it broke off there."""
-
 
 class ModelServer:
     """Remembers what arrived. Answers with its name in `x-served-by`, and the digest of the body as trailer."""
@@ -51,7 +48,6 @@ class ModelServer:
         padding = int(message.header(PADDING) or 0)
         stream = bool(asked.get("stream"))
         body = (answer_events if stream else answer_whole)(str(asked.get("model", "none")), padding)
-        body = body[: len(body) - int(message.header(LACKING) or 0)]
         headers = [
             ("content-type", "text/event-stream" if stream else "application/json"),
             ("x-served-by", self.name),

@@ -1,13 +1,6 @@
-"""A picker reduced to a fixed answer, so that Envoy's side of the conversation can be tested by itself.
+"""A picker reduced to a fixed answer, for Envoy's side of the conversation by itself: it records what Envoy sends."""
 
-In the test's own process it records what Envoy sends; as a process (`python -m tests.protocol.envoy.standin`) it can be
-killed and stopped for real.
-"""
-
-import argparse
 import asyncio
-import datetime
-import signal
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,8 +13,6 @@ from envoy.service.ext_proc.v3 import external_processor_pb2, external_processor
 from google.protobuf import struct_pb2
 from grpc_health.v1 import _async as health
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-from services.picker.transport.certificate import self_signed
 
 # Generated code without types.
 ext: Any = external_processor_pb2
@@ -49,11 +40,6 @@ class Mode(StrEnum):
     DUPLEX = "duplex"
 
 
-class Via(StrEnum):
-    HEADER = "header"
-    BOTH = "header and metadata"
-
-
 @dataclass
 class Conversation:
     """What Envoy sent for one request."""
@@ -77,7 +63,6 @@ class Script:
 
     mode: Mode = Mode.BUFFERED
     destinations: Sequence[str] = ()
-    via: Via = Via.BOTH
     hang: bool = False
     """Read and never answer."""
     fail: grpc.StatusCode | None = None
@@ -89,11 +74,10 @@ class Script:
 class StandIn:
     """The server. `async with` starts it on the ports given, and stops it at once."""
 
-    def __init__(self, port: int, health_port: int, script: Script, *, tls: bool = False) -> None:
+    def __init__(self, port: int, health_port: int, script: Script) -> None:
         self.port = port
         self.health_port = health_port
         self.script = script
-        self.tls = tls
         self.conversations: list[Conversation] = []
         self.open = 0
         self._health = health.HealthServicer()
@@ -105,11 +89,7 @@ class StandIn:
     async def __aenter__(self) -> "StandIn":
         self._server = grpc.aio.server(options=OPTIONS)
         ext_grpc.add_ExternalProcessorServicer_to_server(_Servicer(self), self._server)
-        address = f"127.0.0.1:{self.port}"
-        if self.tls:
-            self._server.add_secure_port(address, _credentials())
-        else:
-            self._server.add_insecure_port(address)
+        self._server.add_insecure_port(f"127.0.0.1:{self.port}")
         self._health_server = grpc.aio.server()
         health_grpc.add_HealthServicer_to_server(self._health, self._health_server)
         self._health_server.add_insecure_port(f"127.0.0.1:{self.health_port}")
@@ -208,7 +188,6 @@ def _decided(script: Script, phase: str) -> Any:
         common.header_mutation.set_headers.append(
             core.HeaderValueOption(header=core.HeaderValue(key=DESTINATION, raw_value=value.encode()))
         )
-    if value and script.via is Via.BOTH:
         inner = struct_pb2.Struct()
         inner[DESTINATION] = value
         answer.dynamic_metadata["envoy.lb"] = inner
@@ -229,27 +208,3 @@ def _echo(kind: str, body: bytes) -> list[Any]:
         streamed.end_of_stream = index == len(pieces) - 1
         answers.append(ext.ProcessingResponse(**{kind: response}))
     return answers
-
-
-def _credentials() -> grpc.ServerCredentials:
-    return self_signed(["127.0.0.1"], datetime.datetime.now(datetime.UTC)).credentials()
-
-
-async def _main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--health-port", type=int, required=True)
-    parser.add_argument("--mode", type=Mode, default=Mode.BUFFERED)
-    parser.add_argument("--destination", action="append", default=[])
-    parser.add_argument("--tls", action="store_true")
-    given = parser.parse_args()
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    script = Script(mode=given.mode, destinations=given.destination)
-    async with StandIn(given.port, given.health_port, script, tls=given.tls):
-        print("ready", flush=True)
-        await stop.wait()
-
-
-if __name__ == "__main__":
-    asyncio.run(_main())

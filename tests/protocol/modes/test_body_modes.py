@@ -18,16 +18,9 @@ from msgspec import Struct
 
 from pointsman.local.envoy import STANDALONE, load
 from tests.protocol.envoy.conftest import unhurried
+from tests.protocol.http1 import Fields, Message, request
+from tests.protocol.model_server import PADDING, TRAILERS, USAGE, ModelServer, answer_events, answer_whole
 from tests.protocol.modes.conftest import Document, System, ext_proc, manager, named, system
-from tests.protocol.modes.http1 import Fields, Message, request
-from tests.protocol.modes.model_server import (
-    PADDING,
-    TRAILERS,
-    USAGE,
-    ModelServer,
-    answer_events,
-    answer_whole,
-)
 from tests.protocol.system.conftest import decision, nothing_in_flight
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -1,7 +1,6 @@
 """gRPC calls to vLLM's service through Envoy, as we and as gateways configure it, and a real picker.
 
-The servers are the test's own; Envoy speaks HTTP/2 to them. No collector runs, so saturation goes by the load in
-flight.
+The servers are the test's own; Envoy speaks HTTP/2 to them.
 """
 
 import asyncio
@@ -35,8 +34,6 @@ plugins:
 - type: vllmgrpc-parser
 - type: openai-parser
 - type: random-picker
-- type: utilization-detector
-  parameters: {maxConcurrency: 1}
 schedulingProfiles:
 - name: default
   plugins:
@@ -46,15 +43,8 @@ requestHandler:
   - pluginRef: vllmgrpc-parser
   - pluginRef: openai-parser
 """
-RESOURCES = """\
-apiVersion: inference.networking.x-k8s.io/v1alpha2
-kind: InferenceObjective
-metadata: {name: batch}
-spec: {priority: -1, poolRef: {name: default}}
-"""
 Metadata: TypeAlias = Mapping[str, str]
 NOTHING: Metadata = {}
-BATCH: Metadata = {"x-gateway-inference-objective": "batch"}
 ENVOYS = {"ours": STANDALONE, "gateway": GATEWAY}
 LARGE = 300_000
 LIMIT = 2**20
@@ -81,7 +71,7 @@ async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
         authorities = {name: server.authority for name, server in servers.items()}
         directory = tmp_path_factory.mktemp("grpc")
         started = await life.enter_async_context(
-            system(directory, authorities, CONFIGURATION, RESOURCES, max_request_body=str(LIMIT))
+            system(directory, authorities, CONFIGURATION, max_request_body=str(LIMIT))
         )
         envoys = {
             name: await started.envoy(name, _speaking_http2(load(unhurried(path, directory))))
@@ -248,23 +238,6 @@ async def test_a_message_that_cant_be_taken_is_refused(pool: Pool, client: Clien
     assert error.code() is code
     assert says in error.details()
     assert pool.received == before
-
-
-async def test_what_may_be_shed_in_a_full_pool_is_a_resource_exhausted(pool: Pool, client: Client) -> None:
-    """Full are two servers with a call each, on the mean: the picker has no other number here."""
-    holding = [client.generate(_generate(), {HOLD: "yes"}) for _ in range(2)]
-    for call in holding:
-        assert await call.read()
-    for call in (client.embed(_embed(), BATCH), client.generate(_generate(), BATCH)):
-        error = await _error(call)
-        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        told = dict(error.trailing_metadata())
-        assert (told["retry-after"], told["x-llm-d-request-dropped-reason"]) == ("1", "rejected-saturated")
-    assert await client.embed(_embed()), "what has no priority below 0 is served"
-    _release(pool)
-    for call in holding:
-        while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # grpc-stubs is older
-            pass
 
 
 def _release(pool: Pool) -> None:

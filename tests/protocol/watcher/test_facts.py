@@ -6,14 +6,12 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from services.watcher.app import WatcherService
-from shared.bus import jetstream
-from shared.bus.subjects import Subjects
 from shared.config.defaults import revision
 from shared.model import Configuration, Endpoint, Objective, Pool
 from shared.service.configured import Configured
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import endpoints_text, reader, replace, watcher
-from tests.waiting import TIMEOUT, eventually
+from tests.waiting import eventually
 
 OBJECTIVE = """
 apiVersion: inference.networking.x-k8s.io/v1alpha2
@@ -49,6 +47,7 @@ async def test_what_the_file_states_is_published(nats: NatsServer, tmp_path: Pat
         assert seen.facts("objective") == {"batch": Objective(name="batch", priority=-1)}
         assert seen.facts("pool") == {"": Pool(name="default")}
         assert seen.facts("config") == {}
+        assert service.configurations() == (Configured("default/default", "built-in default", revision("")),)
         await eventually(lambda: service.readiness.ready, "ready")
         assert metric(service, 'pointsman_watcher_facts{kind="endpoint"}') == 1.0
         # what NATS didn't acknowledge in time is written again
@@ -56,17 +55,6 @@ async def test_what_the_file_states_is_published(nats: NatsServer, tmp_path: Pat
         assert written == 3.0 or service.leadership.publisher.establishments > 1
         assert metric(service, "pointsman_watcher_leader") == 1.0
         assert metric(service, "pointsman_bus_connected") == 1.0
-
-
-async def test_a_fact_that_cant_be_decoded_is_counted(nats: NatsServer, tmp_path: Path) -> None:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text(endpoints_text("a"))
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
-        await seen.sees("a")
-        assert metric(service, "pointsman_bus_malformed_messages_total") == 0.0
-        key = Subjects().fact("default_default.endpoint.ghost")
-        await jetstream.put(seen.bus, key, b"garbage", timeout=TIMEOUT)
-        await eventually(lambda: metric(service, "pointsman_bus_malformed_messages_total") == 1.0, "counted")
 
 
 async def test_a_change_is_noticed_without_waiting_for_the_next_look(nats: NatsServer, tmp_path: Path) -> None:
@@ -80,58 +68,6 @@ async def test_a_change_is_noticed_without_waiting_for_the_next_look(nats: NatsS
             if seen.endpoints == ["b"]:
                 break
         await seen.sees("b")
-
-
-async def test_a_change_is_seen_through_a_link_without_a_notice(nats: NatsServer, tmp_path: Path) -> None:
-    """The link's directory says nothing of a change in the other one's subdirectory; the interval does."""
-    far = tmp_path / "far"
-    far.mkdir()
-    (far / "endpoints.yaml").write_text(endpoints_text("a"))
-    near = tmp_path / "near"
-    near.mkdir()
-    (near / "endpoints.yaml").symlink_to(far / "endpoints.yaml")
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(near)):
-        await seen.sees("a")
-        replace(far / "endpoints.yaml", endpoints_text("b"))
-        await seen.sees("b")
-
-
-async def test_a_configmap_whose_link_is_swapped_is_published(nats: NatsServer, tmp_path: Path) -> None:
-    mount = tmp_path / "mount"
-    mount.mkdir()
-
-    def publish(version: int, *names: str) -> None:
-        directory = mount / f"..{version}"
-        directory.mkdir()
-        (directory / "endpoints.yaml").write_text(endpoints_text(*names))
-        (mount / "..data_tmp").symlink_to(directory.name)
-        (mount / "..data_tmp").rename(mount / "..data")
-
-    publish(1, "a")
-    (mount / "endpoints.yaml").symlink_to("..data/endpoints.yaml")
-    for target in (mount, mount / "endpoints.yaml"):
-        async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(target)):
-            publish(10 if target == mount else 20, "b")
-            await seen.sees("b")
-            publish(11 if target == mount else 21, "a", "c")
-            await seen.sees("a", "c")
-
-
-async def test_the_files_of_a_directory_add_up(nats: NatsServer, tmp_path: Path) -> None:
-    directory = tmp_path / "conf"
-    directory.mkdir()
-    (directory / "a.yaml").write_text(endpoints_text("a"))
-    (directory / "ignored.txt").write_text("{")
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(directory)):
-        await seen.sees("a")
-        replace(directory / "b.yaml", endpoints_text("b"))
-        replace(directory / "objectives.yaml", OBJECTIVE)
-        await seen.sees("a", "b")
-        await eventually(lambda: "batch" in seen.facts("objective"), "the objective")
-        (directory / "a.yaml").unlink()
-        (directory / "objectives.yaml").unlink()
-        await seen.sees("b")
-        await eventually(lambda: not seen.facts("objective"), "no objective")
 
 
 async def test_a_bad_file_keeps_the_last_good_state_and_says_so(nats: NatsServer, tmp_path: Path) -> None:
@@ -155,32 +91,6 @@ async def test_a_bad_file_keeps_the_last_good_state_and_says_so(nats: NatsServer
         assert metric(service, "pointsman_watcher_last_good_age_seconds") == 0.0
 
 
-async def test_a_directory_that_is_replaced_as_a_whole_is_still_watched(nats: NatsServer, tmp_path: Path) -> None:
-    directory = tmp_path / "conf"
-    directory.mkdir()
-    (directory / "a.yaml").write_text(endpoints_text("a"))
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(directory)):
-        await seen.sees("a")
-        other = tmp_path / "other"
-        other.mkdir()
-        (other / "a.yaml").write_text(endpoints_text("b"))
-        directory.rename(tmp_path / "old")
-        other.rename(directory)
-        await seen.sees("b")
-        replace(directory / "a.yaml", endpoints_text("c"))
-        await seen.sees("c")
-
-
-async def test_an_empty_list_removes_all_endpoints(nats: NatsServer, tmp_path: Path) -> None:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text(endpoints_text("a", "b"))
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)):
-        await seen.sees("a", "b")
-        replace(path, "endpoints: []\n")
-        await seen.sees()
-        assert seen.facts("pool") == {"": Pool(name="default")}
-
-
 async def test_the_configuration_is_published_and_a_bad_one_keeps_the_last(nats: NatsServer, tmp_path: Path) -> None:
     path, config = tmp_path / "endpoints.yaml", tmp_path / "picker.yaml"
     path.write_text(endpoints_text("a"))
@@ -201,15 +111,6 @@ async def test_the_configuration_is_published_and_a_bad_one_keeps_the_last(nats:
         await eventually(lambda: seen.facts("config") == published, "the new configuration")
         in_use = Configured("default/default", str(config), revision(good + "# better\n"))
         assert service.configurations() == (in_use,)
-
-
-async def test_a_watcher_without_a_configuration_tells_that_the_default_is_in_use(
-    nats: NatsServer, tmp_path: Path
-) -> None:
-    path = tmp_path / "endpoints.yaml"
-    path.write_text(endpoints_text("a"))
-    async with watcher(nats.url, endpoints_file=str(path)) as service:
-        assert service.configurations() == (Configured("default/default", "built-in default", revision("")),)
 
 
 async def test_the_configurations_file_discovery_names_the_endpoints_file(nats: NatsServer, tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 import socket
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from shared.model import Endpoint
 from tests.nats import NatsServer
@@ -33,68 +36,56 @@ def address(seen: Reader) -> str:
     return endpoint.address if isinstance(endpoint, Endpoint) else ""
 
 
-async def test_a_changed_address_reaches_readers_and_envoy(nats: NatsServer, tmp_path: Path) -> None:
-    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Any]:
+    """A watcher's settings."""
+    path = tmp_path / "endpoints.yaml"
     path.write_text(TEXT)
+    return {"endpoints_file": str(path), "eds_file": str(tmp_path / "eds.json")}
+
+
+async def test_a_changed_address_reaches_readers_and_envoy(nats: NatsServer, files: dict[str, Any]) -> None:
     dns = Dns(a="10.0.0.1")
-    async with (
-        reader(nats.url) as seen,
-        watcher(nats.url, dns, endpoints_file=str(path), eds_file=str(eds), resolve_interval=0.05),
-    ):
+    async with reader(nats.url) as seen, watcher(nats.url, dns, **files, resolve_interval=0.05):
         await seen.sees("a", "fixed")
         assert seen.facts("endpoint")["default/a"] == Endpoint(
             id="default/a", name="a", address="10.0.0.1", port=8000, host="a.example"
         )
         dns.answers["a.example"] = "10.0.0.2"
         await eventually(lambda: address(seen) == "10.0.0.2", "the new address")
-        await eventually(lambda: addresses(eds) == ["10.0.0.2", "10.9.9.9"], "the new address in Envoy's file")
+        await eventually(
+            lambda: addresses(Path(files["eds_file"])) == ["10.0.0.2", "10.9.9.9"], "the new address in Envoy's file"
+        )
         assert seen.deleted() == set()
 
 
 async def test_a_watcher_that_starts_while_dns_is_out_adopts_the_addresses_of_the_last_one(
-    nats: NatsServer, tmp_path: Path
+    nats: NatsServer, files: dict[str, Any]
 ) -> None:
-    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
-    path.write_text(TEXT)
     async with reader(nats.url) as seen:
-        async with watcher(nats.url, Dns(a="10.0.0.1"), endpoints_file=str(path), eds_file=str(eds)):
+        async with watcher(nats.url, Dns(a="10.0.0.1"), **files):
             await seen.sees("a", "fixed")
         events = len(seen.events)
         dns = Dns()
-        async with watcher(
-            nats.url, dns, endpoints_file=str(path), eds_file=str(eds), resolve_interval=0.05
-        ) as service:
+        async with watcher(nats.url, dns, **files, resolve_interval=0.05) as service:
             await eventually(lambda: service.leadership.publisher.published, "a take-over")
             assert address(seen) == "10.0.0.1"
-            assert addresses(eds) == ["10.0.0.1", "10.9.9.9"]
+            assert addresses(Path(files["eds_file"])) == ["10.0.0.1", "10.9.9.9"]
             dns.answers["a.example"] = "10.0.0.2"
             await eventually(lambda: address(seen) == "10.0.0.2", "the new address")
         assert seen.deleted(events) == set()
 
 
-async def test_a_first_watcher_does_not_wait_for_names_for_ever(nats: NatsServer, tmp_path: Path) -> None:
-    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
-    path.write_text(TEXT)
-    async with (
-        reader(nats.url) as seen,
-        watcher(nats.url, Dns(), endpoints_file=str(path), eds_file=str(eds)) as service,
-    ):
-        assert addresses(eds) == ["10.9.9.9"]
-        await seen.sees("fixed")
-        await eventually(lambda: service.readiness.ready, "ready")
-        assert service.keepers[0].names.unresolved == ["a.example"]
-
-
 async def test_a_standby_without_dns_gives_envoy_the_address_that_the_leader_finds(
-    nats: NatsServer, tmp_path: Path
+    nats: NatsServer, files: dict[str, Any]
 ) -> None:
-    path, eds = tmp_path / "endpoints.yaml", tmp_path / "eds.json"
-    path.write_text(TEXT)
     dns = Dns()
-    async with watcher(nats.url, dns, endpoints_file=str(path), resolve_interval=0.05) as leader:
+    async with watcher(nats.url, dns, endpoints_file=files["endpoints_file"], resolve_interval=0.05) as leader:
         await eventually(lambda: leader.leadership.publisher.published, "a leader")
-        async with watcher(nats.url, Dns(), endpoints_file=str(path), eds_file=str(eds)) as standby:
+        async with watcher(nats.url, Dns(), **files) as standby:
             await eventually(lambda: standby.keepers[0].publishes, "the end of the start")
-            assert addresses(eds) == ["10.9.9.9"]
+            assert addresses(Path(files["eds_file"])) == ["10.9.9.9"]
             dns.answers["a.example"] = "10.0.0.1"
-            await eventually(lambda: addresses(eds) == ["10.0.0.1", "10.9.9.9"], "the leader's address")
+            await eventually(
+                lambda: addresses(Path(files["eds_file"])) == ["10.0.0.1", "10.9.9.9"], "the leader's address"
+            )

@@ -11,7 +11,7 @@ from shared.bus import Bus, FactPublisher
 from shared.bus import jetstream as js
 from shared.bus.errors import BusError
 from tests.nats import NatsServer, nats_cluster
-from tests.protocol.bus.helpers import POOL, SUBJECTS, endpoints, leading, numbered, reading
+from tests.protocol.bus.conftest import POOL, SUBJECTS, endpoints, leading, numbered, reading
 from tests.waiting import TIMEOUT, eventually
 
 

@@ -9,14 +9,12 @@ from structlog.testing import capture_logs
 
 from shared.bus import (
     Bus,
-    Delete,
     FactEnvelope,
     FactPublisher,
     JetStreamError,
     LostLeadership,
     Reset,
     Synced,
-    Upsert,
     decode,
     decode_fact,
     fact_key,
@@ -25,8 +23,7 @@ from shared.bus import (
 from shared.bus import jetstream as js
 from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 from tests.nats import NatsServer
-from tests.protocol.bus.conftest import Connect
-from tests.protocol.bus.helpers import POOL, SUBJECTS, endpoints, leading, numbered, reading
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, numbered, reading
 from tests.waiting import TIMEOUT, eventually
 
 
@@ -63,28 +60,6 @@ async def test_readers_know_how_long_the_source_hasnt_confirmed_the_facts(connec
         await eventually(lambda: replica.source_age() >= 300.0 and replica.age() < 2.0)
         age = 0.0
         await eventually(lambda: replica.source_age() < 2.0)
-
-
-async def test_changes_come_one_by_one_and_what_did_not_change_is_not_written_again(connect: Connect) -> None:
-    watcher = await connect("watcher")
-    publisher = FactPublisher(watcher, SUBJECTS, "w1", ack_timeout=TIMEOUT, synced_interval=60.0)
-    async with leading(publisher), reading(await connect("picker")) as (replica, view):
-        publisher.update(endpoints("a", "b", "c"), [POOL])
-        await eventually(lambda: replica.synced)
-        written = publisher.written
-        view.events.clear()
-        changed = endpoints("a", "b") | endpoints("d", port=9000)
-        publisher.update(changed, [POOL])
-        await publisher.wait_published(TIMEOUT)
-        await eventually(lambda: len(view.events) == 2)
-        (key,) = endpoints("d")
-        (gone,) = endpoints("c")
-        assert view.events == [Upsert(key, changed[key]), Delete(gone)]
-        assert publisher.written == written + 1
-        assert publisher.deleted == 1
-        publisher.update(dict(changed), [POOL])
-        await publisher.wait_published(TIMEOUT)
-        assert publisher.written == written + 1
 
 
 @pytest.mark.parametrize(("window", "count"), [(1, 3), (2, 5), (3, 6)])
@@ -284,3 +259,36 @@ async def test_the_bucket_is_read_again_only_where_somebody_else_has_written_to_
         await eventually(lambda: publisher.repaired == 1, what=lambda: publisher)
         await js.api(stranger, "STREAM.PURGE.KV_endpoints", {"filter": SUBJECTS.fact(next(iter(endpoints("b"))))})
         await eventually(lambda: publisher.repaired == 2, what=lambda: publisher)
+
+
+BUCKET = js.Bucket(name="facts", storage="file", republish="stored.>", message_ttl=True)
+
+
+async def test_a_bucket_that_is_not_as_needed_is_adapted_and_the_rest_of_it_stays(bus: Bus) -> None:
+    """Somebody made it with `nats kv add`, and limited its size."""
+    plain = {
+        "name": "KV_facts",
+        "subjects": ["$KV.facts.>"],
+        "storage": "file",
+        "max_msgs_per_subject": 5,
+        "max_bytes": 1_000_000,
+        "discard": "new",
+        "num_replicas": 1,
+        "deny_delete": True,
+        "allow_rollup_hdrs": True,
+    }
+    await js.api(bus, "STREAM.CREATE.KV_facts", plain)
+    assert (await js.ensure_bucket(bus, BUCKET)).changed
+    config = (await js.api(bus, "STREAM.INFO.KV_facts", {})).config
+    assert config["republish"]["dest"] == "stored.>"
+    assert config["allow_direct"]
+    assert config["allow_msg_ttl"]
+    assert config["max_msgs_per_subject"] == 1
+    assert config["max_bytes"] == 1_000_000
+    assert not (await js.ensure_bucket(bus, BUCKET)).changed
+
+
+async def test_a_bucket_with_another_storage_is_refused_by_the_server(bus: Bus) -> None:
+    await js.ensure_bucket(bus, js.Bucket(name="facts", storage="memory"))
+    with pytest.raises(JetStreamError, match="storage"):
+        await js.ensure_bucket(bus, BUCKET)

@@ -15,8 +15,7 @@ from shared.bus import Bus, FactPublisher, LostLeadership, Replica
 from shared.bus import jetstream as js
 from shared.model import Fact
 from tests.nats import NatsServer
-from tests.protocol.bus.conftest import Connect
-from tests.protocol.bus.helpers import POOL, SUBJECTS, View, endpoints, leading, numbered, reading
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, View, endpoints, leading, numbered, reading
 from tests.soak.promises import VIEW_RIGHT_AGAIN, measured
 from tests.waiting import TIMEOUT, eventually
 
@@ -80,15 +79,6 @@ async def test_killed_and_restarted(system: System, wiped: bool) -> None:
     assert system.view.facts == numbered(200), "the view stays while NATS is away"
     assert system.replica.readiness() is None
     await system.starts_and_converges(changed)
-
-
-async def test_killed_and_restarted_with_its_store_and_nothing_changed(system: System) -> None:
-    system.server.kill()
-    await system.both_disconnected()
-    await system.server.start()
-    await eventually(lambda: system.publisher.establishments >= 2)
-    await system.converges(numbered(200))
-    assert system.view.events == [], "an equal set is no news"
 
 
 @pytest.mark.soak

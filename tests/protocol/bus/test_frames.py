@@ -20,8 +20,7 @@ from shared.bus import (
 )
 from shared.bus import jetstream as js
 from tests.nats import NatsServer
-from tests.protocol.bus.conftest import Connect
-from tests.protocol.bus.helpers import POOL, SUBJECTS
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect
 from tests.waiting import eventually
 
 WIRE = "WaitingQueueSize/core-metrics-extractor"
@@ -193,18 +192,13 @@ async def test_a_bucket_that_was_deleted_is_made_again_though_nobody_is_disconne
         sending.cancel()
 
 
-async def usual_way(publisher: FramePublisher, received: Received) -> None:
-    """A few frames that nothing holds back: what later ones are compared with."""
-    for value in range(5):
-        await send(publisher, float(value))
-        await asyncio.sleep(0.02)
-    await eventually(lambda: len(received.frames) == 5)
-    received.frames.clear()
-
-
 async def test_frames_that_a_stall_held_back_carry_their_age(server: NatsServer, connect: Connect) -> None:
     async with publishing(await connect()) as publisher, reading_frames(await connect()) as (_, received):
-        await usual_way(publisher, received)
+        for value in range(5):  # what later ones are compared with
+            await send(publisher, float(value))
+            await asyncio.sleep(0.02)
+        await eventually(lambda: len(received.frames) == 5)
+        received.frames.clear()
         server.pause()
         await send(publisher, 5.0)
         await asyncio.sleep(0.5)

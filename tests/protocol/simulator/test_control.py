@@ -1,7 +1,6 @@
 """The control API and each fault, as a client meets it."""
 
 import asyncio
-import json
 from typing import Any
 
 import httpx
@@ -113,15 +112,6 @@ async def test_what_is_slow_is_complete(
     assert answer.status_code == 200
     assert abs(len(answer.content) - len(whole.content)) < 200
     assert kind == "trickle" or loop.time() - began >= 0.2
-
-
-async def test_a_streamed_answer_trickles_too(client: httpx.AsyncClient) -> None:
-    whole = await complete(client)
-    await fault(client, "inference", "trickle", interval=0.0, piece=50)
-    *events, done = (await complete(client, stream=True)).text.split("\n\n")[:-1]
-    assert done == "data: [DONE]"
-    choices = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
-    assert "".join(choice["text"] for choice in choices) == whole.json()["choices"][0]["text"]
 
 
 @targets

@@ -17,7 +17,8 @@ from shared.config.problems import Invalid
 from tests.waiting import eventually
 
 
-async def test_echo_gives_back_what_came(client: httpx.AsyncClient) -> None:
+async def test_what_arrived_can_be_told(client: httpx.AsyncClient) -> None:
+    """By `/echo`, and by an answer where that is asked for."""
     body = os.urandom(300_000)
 
     async def pieces() -> Any:
@@ -25,20 +26,13 @@ async def test_echo_gives_back_what_came(client: httpx.AsyncClient) -> None:
             yield body[start : start + 7919]
 
     answer = await client.post("/echo", content=pieces(), headers={"content-type": "x/y", "x-own": "abc"})
-    assert answer.content == body
-    assert answer.headers["content-type"] == "x/y"
-    assert answer.headers["x-simulator-body-sha256"] == hashlib.sha256(body).hexdigest()
-    assert ["x-own", "abc"] in json.loads(answer.headers["x-simulator-headers"])
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_completion_can_tell_what_arrived(client: httpx.AsyncClient, stream: bool) -> None:
-    body = json.dumps({"model": "base", "prompt": "x" * 1000, "stream": stream}, indent=3).encode()
-    answer = await client.post("/v1/completions", content=body, headers={"x-simulator-echo": "true", "x-own": "abc"})
-    assert answer.status_code == 200
-    assert answer.headers["x-simulator-body-sha256"] == hashlib.sha256(body).hexdigest()
-    assert answer.headers["x-simulator-body-bytes"] == str(len(body))
-    assert ["x-own", "abc"] in json.loads(answer.headers["x-simulator-headers"])
+    assert (answer.content, answer.headers["content-type"]) == (body, "x/y")
+    asked = json.dumps({"model": "base", "prompt": "x" * 1000, "stream": True}, indent=3).encode()
+    told = await client.post("/v1/completions", content=asked, headers={"x-simulator-echo": "true", "x-own": "abc"})
+    assert told.headers["x-simulator-body-bytes"] == str(len(asked))
+    for sent, one in ((body, answer), (asked, told)):
+        assert one.headers["x-simulator-body-sha256"] == hashlib.sha256(sent).hexdigest()
+        assert ["x-own", "abc"] in json.loads(one.headers["x-simulator-headers"])
 
 
 async def test_a_body_beyond_the_limit_gets_413() -> None:

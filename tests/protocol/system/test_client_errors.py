@@ -168,13 +168,13 @@ async def test_a_model_that_the_server_doesnt_have(library: Library) -> None:
 async def test_a_full_pool_sheds_what_may_be_shed(stack: LocalStack, library: Library, stream: bool) -> None:
     async with httpx.AsyncClient(base_url=stack.simulators[0].url, trust_env=False) as control:
         await control.put("/control/metrics", json={"waiting": 50, "kv_usage": 0.99})
-        await _all_pickers(stack, "WaitingQueueSize", 50)
+        await _queue(stack, 50)
         error = await _refused(library, "RateLimitError", 429, library.ask(**BATCH, stream=stream))
         assert error.response.headers["retry-after"] == "1"
         assert error.response.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
         assert await library.ask(stream=stream), "what has no priority below 0 is served"
         await control.delete("/control/metrics")
-        await _all_pickers(stack, "WaitingQueueSize", 0)
+        await _queue(stack, 0)
 
 
 @STREAMS
@@ -194,23 +194,13 @@ async def _endpoints(stack: LocalStack, count: int) -> None:
     async def known() -> bool:
         return all([len((await picker.state())["endpoints"]) == count for picker in stack.pickers])
 
-    await _until(stack, f"not every picker has {count} endpoints", known)
+    await eventually(known, lambda: f"every picker has {count} endpoints\n{logs(stack.directory)}", step=0.05)
 
 
-async def _all_pickers(stack: LocalStack, attribute: str, value: float) -> None:
+async def _queue(stack: LocalStack, value: float) -> None:
     async def seen() -> bool:
         states = [await picker.state() for picker in stack.pickers]
-        found = [
-            one["value"]
-            for state in states
-            for endpoint in state["endpoints"]
-            for name, one in endpoint["attributes"].items()
-            if name.partition("/")[0] == attribute
-        ]
-        return found == [value] * len(stack.pickers)
+        attributes = [state["endpoints"][0]["attributes"] for state in states]
+        return all(one.get("WaitingQueueSize/core-metrics-extractor", {}).get("value") == value for one in attributes)
 
-    await _until(stack, f"not every picker sees {attribute} {value:g}", seen)
-
-
-async def _until(stack: LocalStack, otherwise: str, holds: Callable[[], Awaitable[bool]]) -> None:
-    await eventually(holds, lambda: f"{otherwise}\n{logs(stack.directory)}", step=0.05)
+    await eventually(seen, lambda: f"every picker sees a queue of {value:g}\n{logs(stack.directory)}", step=0.05)

@@ -8,7 +8,7 @@ import httpx
 from pointsman.local.envoy import STANDALONE
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
 from tests.protocol.envoy.conftest import unhurried
-from tests.protocol.system.conftest import decision, logs, nothing_in_flight
+from tests.protocol.system.conftest import logs, nothing_in_flight
 from tests.waiting import eventually
 
 SERVERS = (
@@ -63,10 +63,6 @@ async def test_in_a_mixed_pool_requests_only_reach_servers_of_their_model(tmp_pa
                 assert response.status_code == 200, response.text
                 served[response.headers["x-simulator-endpoint"]] += 1
             assert set(served) == servers
-        body = {"model": "nobodys", "prompt": "x", "max_tokens": 1}
-        response = await client.post("/v1/completions", json=body, headers={"x-request-id": "nobodys-1"})
+        response = await client.post("/v1/completions", json={"model": "nobodys", "prompt": "x"})
         assert response.status_code == 404, response.text
-        assert "is served by no model server of this pool" in response.json()["error"]["message"]
-        made = await decision(stack.pickers, "nobodys-1")
-        assert "endpoint" not in made
         await nothing_in_flight(stack.pickers)

@@ -46,6 +46,15 @@ async def test_who_is_outdone_doesnt_try_and_gives_way_when_that_lasts(connect: 
         await eventually(first.candidacy.may_lead)
 
 
+async def test_who_is_fit_for_nothing_listens_before_it_tries(server: NatsServer, connect: Connect) -> None:
+    async with standing(await connect(), "w1", 0, 0) as unfit:
+        await eventually(unfit.candidacy.may_lead)
+        server.kill()
+        await eventually(lambda: not unfit.candidacy.may_lead())
+        await server.start()
+        await eventually(unfit.candidacy.may_lead)
+
+
 async def test_while_nats_is_away_nobody_takes_the_others_for_dead(server: NatsServer, connect: Connect) -> None:
     """The clock moves only while there is no connection, so that no delay of the machine makes a member expire."""
     now = 0.0
@@ -65,5 +74,6 @@ async def test_while_nats_is_away_nobody_takes_the_others_for_dead(server: NatsS
     await eventually(lambda: all(bus.connected for bus in buses), "both are connected again")
     await asyncio.sleep(0.6)
     assert changes == [("c1",), ("c1", "c2")]
-    for one in (first, second):
-        await one.close()
+    await second.close()
+    await eventually(lambda: first.ids == ("c1",), "who leaves says so: the clock stands still")
+    await first.close()

@@ -113,22 +113,6 @@ async def test_bodies_that_envoy_has_to_buffer_are_limited_by_its_connection_buf
     assert (await client.post(PATH, json=streamed)).status_code == 500
 
 
-async def test_a_get_without_a_body(shared: Pool, client: httpx.AsyncClient) -> None:
-    for _ in range(6):
-        before = await _decided(shared)
-        response = await client.get("/v1/models")
-        assert [model["id"] for model in response.json()["data"]] == ["base", REWRITTEN]
-        after = await _decided(shared)
-        (made,) = (after[request_id] for request_id in after.keys() - before.keys())
-        assert made == f"default/{response.headers['x-simulator-endpoint']}"
-
-
-async def _decided(of: Pool) -> dict[str, str]:
-    """The endpoint picked for each of the latest requests, by request id."""
-    lists = [(await picker.get("/debug/decisions?limit=50")).json()["decisions"] for picker in of.stack.pickers]
-    return {made["request_id"]: made.get("endpoint", "") for each in lists for made in each}
-
-
 async def test_a_client_s_own_destination_does_not_steer(form: str, shared: Pool, client: httpx.AsyncClient) -> None:
     """Neither that of a live server, which would be an answer, nor two of them, nor one that leads out of the pool. The
     picker learns who served where the gateway tells it."""

@@ -20,6 +20,10 @@ from tests.waiting import eventually
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 QUEUE = HEAD + "plugins: [{type: queue-scorer}]\n"
 RANDOM = HEAD + "plugins: [{type: random-picker}]\n"
+EXPERIMENTAL = HEAD + (
+    "plugins: [{type: queue-scorer}, {type: dcgm-data-source}, {type: dcgm-extractor}]\n"
+    "dataLayer: {sources: [{pluginRef: dcgm-data-source, extractors: [{pluginRef: dcgm-extractor}]}]}\n"
+)
 BAD = HEAD + "plugins: [{type: no-such-scorer}]\n"
 
 
@@ -85,6 +89,18 @@ async def test_a_bad_configuration_leaves_the_good_one_and_is_told_everywhere(
     assert await told(service) == (None, None, {"taken": 2, "refused": 1})
     await owner.publish([endpoint("a", 8000)])
     await eventually(lambda: "prefix-cache-scorer" in plugins(service), "the default")
+
+
+async def test_experimental_plugins_are_refused_unless_they_are_allowed(nats: NatsServer, owner: Owner) -> None:
+    await owner.publish([endpoint("a", 8000)], EXPERIMENTAL)
+    async with (
+        serving(picker(nats.url)) as refusing,
+        serving(picker(nats.url, allow_experimental_plugins=True)) as taking,
+    ):
+        await eventually(lambda: "dcgm-extractor" in plugins(taking), "the picker that may")
+        await eventually(lambda: refusing.config.refused == 1, "the picker that may not")
+        assert "allow-experimental-plugins" in refusing.readiness.notes()["configuration"]
+        assert "prefix-cache-scorer" in plugins(refusing), "the default, which it began with"
 
 
 async def test_a_picker_follows_a_file_of_its_own_whatever_is_published(

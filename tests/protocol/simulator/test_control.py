@@ -140,6 +140,13 @@ async def test_what_cant_be_used_is_refused_and_changes_nothing(
     assert [(await client.get(f"/control/{one}")).json() for one in ("faults", "metrics")] == before
 
 
+async def test_close_in_the_middle_of_a_stream(client: httpx.AsyncClient, server: Simulator) -> None:
+    await fault(client, "inference", "close", after=100)
+    with pytest.raises(httpx.RemoteProtocolError):
+        await complete(client, stream=True)
+    await eventually(lambda: server.server.state().spoiled == 1)
+
+
 async def test_faults_are_set_and_taken_away_by_target(client: httpx.AsyncClient) -> None:
     await client.put("/control/faults", json={"metrics": {"kind": "fail"}, "inference": {"kind": "fail"}})
     await client.delete("/control/faults?target=metrics")

@@ -134,13 +134,3 @@ async def _tokens(stack: LocalStack) -> Counter[str]:
 async def test_a_model_that_no_rule_names_is_the_servers_own(client: httpx.AsyncClient) -> None:
     answer = await client.post("/v1/completions", json={"model": "steady", "prompt": "plain", "max_tokens": 2})
     assert answer.json()["model"] == "steady"
-
-
-@pytest.mark.parametrize(("path", "count"), [("/v1/messages/count_tokens", "input_tokens"), ("/v1/embeddings", "data")])
-async def test_a_request_without_an_answer_in_tokens_is_rewritten_too(
-    client: httpx.AsyncClient, path: str, count: str
-) -> None:
-    body = {"model": "assistant"} | ({"messages": ASKED} if "messages" in path else {"input": "points"})
-    answer = await client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()[count]

@@ -6,12 +6,14 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from services.watcher.app import WatcherService
+from shared.bus import jetstream
+from shared.bus.subjects import Subjects
 from shared.config.defaults import revision
 from shared.model import Configuration, Endpoint, Objective, Pool
 from shared.service.configured import Configured
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import endpoints_text, reader, replace, watcher
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 OBJECTIVE = """
 apiVersion: inference.networking.x-k8s.io/v1alpha2
@@ -55,6 +57,9 @@ async def test_what_the_file_states_is_published(nats: NatsServer, tmp_path: Pat
         assert written == 3.0 or service.leadership.publisher.establishments > 1
         assert metric(service, "pointsman_watcher_leader") == 1.0
         assert metric(service, "pointsman_bus_connected") == 1.0
+        ghost = Subjects().fact("default_default.endpoint.ghost")
+        await jetstream.put(seen.bus, ghost, b"garbage", timeout=TIMEOUT)
+        await eventually(lambda: metric(service, "pointsman_bus_malformed_messages_total") == 1.0, "counted")
 
 
 async def test_a_change_is_noticed_without_waiting_for_the_next_look(nats: NatsServer, tmp_path: Path) -> None:

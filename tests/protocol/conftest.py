@@ -1,4 +1,5 @@
-"""What several of these folders' tests start from: a real nats-server for each test, and an owner of the facts."""
+"""What several of these folders' tests start from: a real nats-server for each test, an owner of the
+facts, and a reader of the frames."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.nats import NatsServer, nats_server
-from tests.protocol.collector.harness import Owner
+from tests.protocol.collector.harness import Frames, Owner
 
 
 @pytest.fixture
@@ -18,6 +19,14 @@ async def nats(tmp_path: Path) -> AsyncIterator[NatsServer]:
 @pytest.fixture
 async def owner(nats: NatsServer) -> AsyncIterator[Owner]:
     made = Owner(nats.url)
+    await made.start()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def frames(nats: NatsServer) -> AsyncIterator[Frames]:
+    made = Frames(nats.url)
     await made.start()
     yield made
     await made.close()

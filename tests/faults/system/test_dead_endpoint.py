@@ -10,10 +10,12 @@ import pytest_asyncio
 from pointsman.local.envoy import GATEWAY, STANDALONE
 from pointsman.local.services import Picker
 from pointsman.local.stack import LocalStack, StackPlan, simulators
-from tests.protocol.system.conftest import CONFIGURATION, decision, nothing_in_flight
+from tests.protocol.system.conftest import CONFIGURATION, client, decision
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+
+__all__ = ["client"]
 
 REASONS = {"its scrapes are refused or time out", "a fallback served in its place"}
 
@@ -34,13 +36,6 @@ async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     )
     async with LocalStack(plan, tmp_path_factory.mktemp(request.param)) as started:
         yield started
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=stack.url, timeout=30, trust_env=False) as opened:
-        yield opened
-    await nothing_in_flight(stack.pickers)
 
 
 class Asked:

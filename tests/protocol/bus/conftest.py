@@ -1,23 +1,85 @@
-"""A real nats-server per test, and buses on it."""
+"""A real nats-server for each test, buses on it, facts to publish, a reader's view of them, a publisher that runs."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from pathlib import Path
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
 import pytest
 
-from shared.bus import Bus
-from tests.nats import NatsServer, nats_server
+from shared.bus import Bus, Delete, Event, FactPublisher, Replica, Reset, Subjects, Upsert, fact_key, pool_token
+from shared.model import Endpoint, Fact
+from tests.nats import NatsServer
 from tests.waiting import TIMEOUT
+
+POOL = pool_token("default", "llama")
+SUBJECTS = Subjects()
+
+
+def endpoints(*names: str, port: int = 8000) -> dict[str, Fact]:
+    """Facts by key: an endpoint for each name."""
+    made = [Endpoint(id=f"default/{name}", name=name, address="10.0.0.1", port=port) for name in names]
+    return {fact_key(POOL, endpoint): endpoint for endpoint in made}
+
+
+def numbered(count: int) -> dict[str, Fact]:
+    return endpoints(*(f"vllm-{number}" for number in range(count)))
+
+
+class View:
+    """A consumer of a replica: knows only what the events told it."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, Fact] = {}
+        self.events: list[Event] = []
+        self.seen: set[str] = set()
+        """Every key that was ever in it."""
+
+    def clear(self) -> None:
+        """Forget the events, not the facts."""
+        self.events.clear()
+        self.seen = set(self.facts)
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        match event:
+            case Reset(facts):
+                self.facts = dict(facts)
+            case Upsert(key, fact):
+                self.facts[key] = fact
+            case Delete(key):
+                del self.facts[key]
+        self.seen |= self.facts.keys()
+
+
+@asynccontextmanager
+async def reading(bus: Bus, pool: str = POOL, subjects: Subjects = SUBJECTS) -> AsyncIterator[tuple[Replica, View]]:
+    view = View()
+    replica = Replica(bus, subjects, pool, view)
+    await replica.start()
+    try:
+        yield replica, view
+    finally:
+        await replica.close()
+
+
+@asynccontextmanager
+async def leading(publisher: FactPublisher) -> AsyncIterator["asyncio.Task[None]"]:
+    """Run a publisher; its end doesn't matter to the test unless it looks at the task."""
+    task: asyncio.Task[None] = asyncio.create_task(publisher.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
 
 Connect: TypeAlias = Callable[..., Awaitable[Bus]]
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    async with nats_server(tmp_path / "nats") as running:
-        yield running
+def server(nats: NatsServer) -> NatsServer:
+    return nats
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
-"""Candidates for a lease hear of each other over a real server: the fittest leads."""
+"""Candidates for a lease, and members, hear of each other over a real server."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from shared.bus import Bus
+from shared.bus import Bus, Membership
 from shared.bus.candidacy import Candidacy, Fitness
 from tests.nats import NatsServer
-from tests.protocol.bus.conftest import Connect
-from tests.protocol.bus.helpers import SUBJECTS
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect
 from tests.waiting import eventually
 
 
@@ -33,10 +32,7 @@ async def standing(bus: Bus, owner: str, *fitness: int) -> AsyncIterator[Standin
 
 
 async def test_who_is_outdone_doesnt_try_and_gives_way_when_that_lasts(connect: Connect) -> None:
-    async with (
-        standing(await connect(), "w1", 1, 1) as first,
-        standing(await connect(), "w2", 1, 1) as second,
-    ):
+    async with standing(await connect(), "w1", 1, 1) as first, standing(await connect(), "w2", 1, 1) as second:
         assert first.candidacy.may_lead()
         outdone = asyncio.create_task(first.candidacy.outdone())
         await asyncio.sleep(0.4)
@@ -57,3 +53,27 @@ async def test_who_is_fit_for_nothing_listens_before_it_tries(server: NatsServer
         await eventually(lambda: not unfit.candidacy.may_lead())
         await server.start()
         await eventually(unfit.candidacy.may_lead)
+
+
+async def test_while_nats_is_away_nobody_takes_the_others_for_dead(server: NatsServer, connect: Connect) -> None:
+    """The clock moves only while there is no connection, so that no delay of the machine makes a member expire."""
+    now = 0.0
+    buses, changes = [await connect(), await connect()], list[tuple[str, ...]]()
+    first, second = (
+        Membership(bus, SUBJECTS, POOL, "collector", id, changed, expiry=0.3, clock=lambda: now)
+        for bus, id, changed in zip(buses, ("c1", "c2"), (changes.append, lambda _: None), strict=True)
+    )
+    for one in (first, second):
+        await one.start()
+    await eventually(lambda: first.ids == ("c1", "c2"))
+    server.kill()
+    await eventually(lambda: not any(bus.connected for bus in buses), "both have lost the connection")
+    now = 10.0
+    await asyncio.sleep(0.6)
+    await server.start()
+    await eventually(lambda: all(bus.connected for bus in buses), "both are connected again")
+    await asyncio.sleep(0.6)
+    assert changes == [("c1",), ("c1", "c2")]
+    await second.close()
+    await eventually(lambda: first.ids == ("c1",), "who leaves says so: the clock stands still")
+    await first.close()

@@ -3,22 +3,19 @@
 import asyncio
 import base64
 import binascii
-import datetime
-import ipaddress
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.x509.oid import NameOID
 from nats.aio.msg import Msg
 
 from shared.bus import Bus, NoResponders, NotConnected, RequestTimeout, connection
 from tests.nats import NatsServer, nats_server
 from tests.protocol.bus.conftest import Connect
+from tests.protocol.collector.certificates import Authority
 from tests.waiting import TIMEOUT, eventually
 
 
@@ -84,15 +81,6 @@ async def test_a_handler_that_fails_is_counted_and_the_next_message_is_handled(c
     with pytest.raises(NoResponders):
         await sender.request("a")
     assert len(heard) == 2
-
-
-async def test_what_was_published_before_close_still_arrives(connect: Connect) -> None:
-    sender, receiver = await connect(), await connect()
-    heard = await heard_by(receiver, "a")
-    for number in range(100):
-        await sender.publish("a", str(number).encode())
-    await sender.close()
-    await eventually(lambda: len(heard) == 100)
 
 
 async def test_a_close_keeps_the_connection_until_the_server_has_taken_what_was_published(
@@ -323,38 +311,12 @@ async def test_a_credentials_file_lets_in_and_a_renewed_one_is_read_at_the_next_
         await bus.close()
 
 
-def certificates(directory: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nats")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = directory / "cert.pem", directory / "key.pem"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return paths
-
-
 async def test_tls_with_a_ca_of_ones_own_and_a_server_that_it_does_not_know_is_refused(tmp_path: Path) -> None:
-    certificate, key = certificates(tmp_path / "ours")
-    other, _ = certificates(tmp_path / "others")
+    ours, other = Authority(tmp_path, "ours"), Authority(tmp_path, "others")
+    certificate, key = ours.issue()
     config = f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}'
     async with nats_server(tmp_path / "nats", config=config) as server:
-        good = Bus(server.url, name="tls", tls_ca=certificate, ping_interval=0.2)
+        good = Bus(server.url, name="tls", tls_ca=ours.ca, ping_interval=0.2)
         await good.start(wait=TIMEOUT)
         assert good.connected, good.readiness()
         server.pause()
@@ -362,47 +324,45 @@ async def test_tls_with_a_ca_of_ones_own_and_a_server_that_it_does_not_know_is_r
         server.resume()
         await eventually(lambda: good.connected)
         await good.close()
-        bad = Bus(server.url, name="tls", tls_ca=other)
+        bad = Bus(server.url, name="tls", tls_ca=other.ca)
         await bad.start()
         await eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in (bad.readiness() or ""))
         await bad.close()
 
 
-async def test_credentials_are_not_sent_to_a_server_that_does_not_offer_the_tls_that_was_asked_for(
-    tmp_path: Path,
-) -> None:
+@asynccontextmanager
+async def nats_like(info: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that begins as nats-server does, and what it receives then; it answers PINGs."""
     received: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"version":"2.12.0","max_payload":1000000,"auth_required":true}\r\n')
-        received.append(await reader.read(1000))
+        writer.write(b"INFO {" + info + b',"max_payload":1000000}\r\n')
+        while data := await reader.read(1000):
+            received.append(data)
+            if b"PING" in data:
+                writer.write(b"PONG\r\n")
+        received.append(b"")
         writer.close()
 
-    plain = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = plain.sockets[0].getsockname()[1]
-    bus = Bus(f"tls://127.0.0.1:{port}", name="test", user="u", password="secret")
-    await bus.start()
-    await eventually(lambda: "TLS is asked for, and the server doesn't offer it" in (bus.readiness() or ""))
-    await bus.close()
-    plain.close()
-    await plain.wait_closed()
-    assert received
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", received
+    server.close()
+    await server.wait_closed()
+
+
+async def test_credentials_are_not_sent_to_a_server_that_does_not_offer_the_tls_that_was_asked_for() -> None:
+    async with nats_like(b'"version":"2.12.0","auth_required":true') as (address, received):
+        bus = Bus(f"tls://{address}", name="test", user="u", password="secret")
+        await bus.start()
+        await eventually(lambda: "TLS is asked for, and the server doesn't offer it" in (bus.readiness() or ""))
+        await eventually(lambda: received)
+        await bus.close()
     assert not any(b"secret" in data for data in received)
 
 
 async def test_a_server_that_is_too_old_is_refused_with_the_version_that_is_needed() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"version":"2.10.29","max_payload":1000000,"headers":true}\r\n')
-        while data := await reader.read(1000):
-            if b"PING" in data:
-                writer.write(b"PONG\r\n")
-        writer.close()
-
-    old = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = old.sockets[0].getsockname()[1]
-    bus = Bus(f"nats://127.0.0.1:{port}", name="test")
-    await bus.start()
-    await eventually(lambda: "nats-server 2.10.29 is too old, 2.11 or newer is needed" in (bus.readiness() or ""))
-    await bus.close()
-    old.close()
-    await old.wait_closed()
+    async with nats_like(b'"version":"2.10.29","headers":true') as (address, _):
+        bus = Bus(f"nats://{address}", name="test")
+        await bus.start()
+        await eventually(lambda: "nats-server 2.10.29 is too old, 2.11 or newer is needed" in (bus.readiness() or ""))
+        await bus.close()

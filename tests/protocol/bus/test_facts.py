@@ -9,15 +9,11 @@ from structlog.testing import capture_logs
 
 from shared.bus import (
     Bus,
-    Delete,
     FactEnvelope,
     FactPublisher,
     JetStreamError,
     LostLeadership,
     Reset,
-    Subjects,
-    Synced,
-    Upsert,
     decode,
     decode_fact,
     fact_key,
@@ -26,8 +22,7 @@ from shared.bus import (
 from shared.bus import jetstream as js
 from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 from tests.nats import NatsServer
-from tests.protocol.bus.conftest import Connect
-from tests.protocol.bus.helpers import POOL, SUBJECTS, endpoints, leading, numbered, reading
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, numbered, reading
 from tests.waiting import TIMEOUT, eventually
 
 
@@ -66,28 +61,6 @@ async def test_readers_know_how_long_the_source_hasnt_confirmed_the_facts(connec
         await eventually(lambda: replica.source_age() < 2.0)
 
 
-async def test_changes_come_one_by_one_and_what_did_not_change_is_not_written_again(connect: Connect) -> None:
-    watcher = await connect("watcher")
-    publisher = FactPublisher(watcher, SUBJECTS, "w1", ack_timeout=TIMEOUT, synced_interval=60.0)
-    async with leading(publisher), reading(await connect("picker")) as (replica, view):
-        publisher.update(endpoints("a", "b", "c"), [POOL])
-        await eventually(lambda: replica.synced)
-        written = publisher.written
-        view.events.clear()
-        changed = endpoints("a", "b") | endpoints("d", port=9000)
-        publisher.update(changed, [POOL])
-        await publisher.wait_published(TIMEOUT)
-        await eventually(lambda: len(view.events) == 2)
-        (key,) = endpoints("d")
-        (gone,) = endpoints("c")
-        assert view.events == [Upsert(key, changed[key]), Delete(gone)]
-        assert publisher.written == written + 1
-        assert publisher.deleted == 1
-        publisher.update(dict(changed), [POOL])
-        await publisher.wait_published(TIMEOUT)
-        assert publisher.written == written + 1
-
-
 @pytest.mark.parametrize(("window", "count"), [(1, 3), (2, 5), (3, 6)])
 async def test_facts_go_out_in_windows_each_of_them_once(connect: Connect, window: int, count: int) -> None:
     publisher = FactPublisher(await connect("watcher"), SUBJECTS, "w1", ack_timeout=30.0, window=window)
@@ -97,17 +70,6 @@ async def test_facts_go_out_in_windows_each_of_them_once(connect: Connect, windo
         await eventually(lambda: view.facts == facts)
         await publisher.wait_published(60.0)
         assert publisher.written == count
-
-
-async def test_a_pool_without_endpoints_is_synced_and_empty_and_other_pools_do_not_show(connect: Connect) -> None:
-    publisher = FactPublisher(await connect(), SUBJECTS, "w1")
-    empty = pool_token("default", "empty")
-    bus = await connect()
-    async with leading(publisher), reading(bus, empty) as (replica, view):
-        assert replica.readiness() is not None
-        publisher.update(endpoints("a"), [POOL, empty])
-        await eventually(lambda: replica.synced)
-        assert view.events == [Reset({})]
 
 
 async def test_a_pool_that_is_removed_leaves_nothing_behind(connect: Connect) -> None:
@@ -163,26 +125,6 @@ async def test_nothing_is_published_before_the_owner_knows_its_facts(connect: Co
             assert view.facts == endpoints("a")
             second.update(endpoints("b"), [POOL])
             await eventually(lambda: view.facts == endpoints("b"), what=lambda: replica)
-
-
-async def test_a_new_leader_writes_only_what_differs_and_removes_what_its_predecessor_left(connect: Connect) -> None:
-    async with reading(await connect()) as (replica, view):
-        first = FactPublisher(await connect(), SUBJECTS, "w1", ack_timeout=TIMEOUT)
-        async with leading(first):
-            first.update(endpoints("a", "b", "ghost"), [POOL])
-            await eventually(lambda: replica.synced)
-        view.events.clear()
-        second = FactPublisher(await connect(), SUBJECTS, "w2", ack_timeout=TIMEOUT)
-        async with leading(second):
-            second.update(endpoints("a", "b", "c"), [POOL])
-            await eventually(lambda: view.facts == endpoints("a", "b", "c"), what=lambda: (second, replica))
-            await second.wait_published(TIMEOUT)
-            assert second.written == 1
-            assert second.deleted == 1
-            assert not any(isinstance(event, Reset) for event in view.events)
-            assert second.epoch > first.epoch
-            await eventually(lambda: replica.epoch == second.epoch)
-            await eventually(lambda: replica.age() < 0.5)
 
 
 async def test_a_leader_that_was_replaced_is_refused_and_told(connect: Connect) -> None:
@@ -243,22 +185,6 @@ async def test_a_reader_waits_for_a_bucket_that_is_not_there_and_does_not_make_o
             await eventually(lambda: view.facts == endpoints("a"))
 
 
-async def test_installations_with_different_prefixes_do_not_see_each_other(connect: Connect) -> None:
-    staging = Subjects("staging")
-    ours, theirs = FactPublisher(await connect(), SUBJECTS, "w1"), FactPublisher(await connect(), staging, "w1")
-    async with (
-        leading(ours),
-        leading(theirs),
-        reading(await connect()) as (_, view),
-        reading(await connect(), subjects=staging) as (_, other),
-    ):
-        ours.update(endpoints("a"), [POOL])
-        theirs.update(endpoints("b"), [POOL])
-        await eventually(lambda: view.facts == endpoints("a") and other.facts == endpoints("b"))
-        await asyncio.sleep(0.1)
-        assert (view.facts, other.facts) == (endpoints("a"), endpoints("b"))
-
-
 async def test_anyone_can_read_the_bucket_with_a_stock_client(connect: Connect, server: NatsServer) -> None:
     publisher = FactPublisher(await connect(), SUBJECTS, "w1")
     async with leading(publisher):
@@ -270,12 +196,7 @@ async def test_anyone_can_read_the_bucket_with_a_stock_client(connect: Connect, 
         assert set(await bucket.keys()) == {"epoch", f"{POOL}.synced", key}
         value = (await bucket.get(key)).value
         assert value is not None
-        envelope = decode(FactEnvelope, value)
-        assert decode_fact(envelope.fact) == endpoints("a")[key]
-        assert envelope.epoch == publisher.epoch
-        synced = (await bucket.get(f"{POOL}.synced")).value
-        assert synced is not None
-        assert decode(Synced, synced).count == 1
+        assert decode_fact(decode(FactEnvelope, value).fact) == endpoints("a")[key]
         assert (await client.jetstream().stream_info("KV_endpoints")).config.max_msgs_per_subject == 1
         await client.close()
 
@@ -353,3 +274,36 @@ async def test_the_bucket_is_read_again_only_where_somebody_else_has_written_to_
         await eventually(lambda: publisher.repaired == 1, what=lambda: publisher)
         await js.api(stranger, "STREAM.PURGE.KV_endpoints", {"filter": SUBJECTS.fact(next(iter(endpoints("b"))))})
         await eventually(lambda: publisher.repaired == 2, what=lambda: publisher)
+
+
+BUCKET = js.Bucket(name="facts", storage="file", republish="stored.>", message_ttl=True)
+
+
+async def test_a_bucket_that_is_not_as_needed_is_adapted_and_the_rest_of_it_stays(bus: Bus) -> None:
+    """Somebody made it with `nats kv add`, and limited its size."""
+    plain = {
+        "name": "KV_facts",
+        "subjects": ["$KV.facts.>"],
+        "storage": "file",
+        "max_msgs_per_subject": 5,
+        "max_bytes": 1_000_000,
+        "discard": "new",
+        "num_replicas": 1,
+        "deny_delete": True,
+        "allow_rollup_hdrs": True,
+    }
+    await js.api(bus, "STREAM.CREATE.KV_facts", plain)
+    assert (await js.ensure_bucket(bus, BUCKET)).changed
+    config = (await js.api(bus, "STREAM.INFO.KV_facts", {})).config
+    assert config["republish"]["dest"] == "stored.>"
+    assert config["allow_direct"]
+    assert config["allow_msg_ttl"]
+    assert config["max_msgs_per_subject"] == 1
+    assert config["max_bytes"] == 1_000_000
+    assert not (await js.ensure_bucket(bus, BUCKET)).changed
+
+
+async def test_a_bucket_with_another_storage_is_refused_by_the_server(bus: Bus) -> None:
+    await js.ensure_bucket(bus, js.Bucket(name="facts", storage="memory"))
+    with pytest.raises(JetStreamError, match="storage"):
+        await js.ensure_bucket(bus, BUCKET)

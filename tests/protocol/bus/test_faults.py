@@ -15,8 +15,7 @@ from shared.bus import Bus, FactPublisher, LostLeadership, Replica
 from shared.bus import jetstream as js
 from shared.model import Fact
 from tests.nats import NatsServer
-from tests.protocol.bus.conftest import Connect
-from tests.protocol.bus.helpers import POOL, SUBJECTS, View, endpoints, leading, numbered, reading
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, View, endpoints, leading, numbered, reading
 from tests.soak.promises import VIEW_RIGHT_AGAIN, measured
 from tests.waiting import TIMEOUT, eventually
 
@@ -82,24 +81,6 @@ async def test_killed_and_restarted(system: System, wiped: bool) -> None:
     await system.starts_and_converges(changed)
 
 
-async def test_killed_and_restarted_with_its_store_and_nothing_changed(system: System) -> None:
-    system.server.kill()
-    await system.both_disconnected()
-    await system.server.start()
-    await eventually(lambda: system.publisher.establishments >= 2)
-    await system.converges(numbered(200))
-    assert system.view.events == [], "an equal set is no news"
-
-
-async def test_killed_and_restarted_at_once(system: System) -> None:
-    """The gap is shorter than the pause before a reconnect."""
-    for _ in range(3):
-        system.server.kill()
-        await system.server.start()
-    system.update(numbered(10))
-    await system.converges(numbered(10))
-
-
 @pytest.mark.soak
 async def test_killed_and_rolled_back_to_an_older_store(system: System, connect: Connect) -> None:
     """What was deleted after the older state must not come back; also not for a reader that starts only now."""
@@ -132,44 +113,21 @@ async def test_stopped_and_continued_within_the_ping_time(system: System) -> Non
     assert system.publisher.establishments >= 2
 
 
-async def test_stopped_for_longer_than_the_ping_time_and_continued(system: System) -> None:
-    system.server.pause()
-    system.update(numbered(150))
-    await asyncio.sleep(0.2)
-    await system.both_disconnected()
-    changed = numbered(100) | endpoints("new")
-    system.update(changed)
-    system.server.resume()
-    await system.converges(changed)
-
-
-async def test_bucket_deleted_while_somebody_subscribes_to_its_subject(system: System, connect: Connect) -> None:
-    """Then puts aren't refused, they hang."""
-    listener = await connect()
-    await listener.subscribe("$KV.endpoints.>", lambda message: None)
-    await js.api(system.picker, "STREAM.DELETE.KV_endpoints", {})
-    await eventually(lambda: system.publisher.establishments >= 2, lambda: system.publisher)
-    changed = numbered(150)
-    system.update(changed)
-    await system.converges(changed)
-
-
-async def test_bucket_deleted_and_made_again_by_somebody_else(system: System) -> None:
-    """Plain, as `nats kv add endpoints` makes it: the owner adapts it and publishes everything."""
-    await js.api(system.picker, "STREAM.DELETE.KV_endpoints", {})
-    await js.ensure_bucket(system.picker, js.Bucket(name="endpoints", storage="file"))
+@pytest.mark.parametrize("way", ["deleted", "made again", "purged"])
+async def test_bucket_deleted_or_emptied_by_somebody(system: System, connect: Connect, way: str) -> None:
+    """Somebody subscribes to its subject, so that puts to a missing one aren't refused: they hang. Made again as
+    `nats kv add endpoints` does, the owner adapts it. The reader keeps its view meanwhile."""
+    await (await connect()).subscribe("$KV.endpoints.>", lambda message: None)
+    await js.api(system.picker, f"STREAM.{'PURGE' if way == 'purged' else 'DELETE'}.KV_endpoints", {})
+    if way == "made again":
+        await js.ensure_bucket(system.picker, js.Bucket(name="endpoints", storage="file"))
+    else:
+        await eventually(lambda: system.publisher.establishments >= 2, lambda: system.publisher)
+        assert system.view.facts == numbered(200)
     changed = numbered(150) | endpoints("new")
     system.update(changed)
     await system.converges(changed)
-
-
-async def test_bucket_purged(system: System) -> None:
-    """Everything is gone from it and nobody is told; the reader keeps its view and the owner fills it again."""
-    await js.api(system.picker, "STREAM.PURGE.KV_endpoints", {})
-    await eventually(lambda: system.publisher.establishments >= 2, lambda: system.publisher)
-    assert system.view.facts == numbered(200)
-    await system.converges(numbered(200))
-    assert len(await js.snapshot(system.picker, "endpoints", "$KV.endpoints.>")) == 202
+    assert len(await js.snapshot(system.picker, "endpoints", "$KV.endpoints.>")) >= 153
 
 
 async def test_the_owner_dies_while_nats_is_away_and_a_standby_takes_over(system: System, connect: Connect) -> None:
@@ -183,22 +141,6 @@ async def test_the_owner_dies_while_nats_is_away_and_a_standby_takes_over(system
     async with leading(standby):
         standby.update(changed, [POOL])
         await system.converges(changed)
-
-
-async def test_a_former_leader_that_goes_on_writing_after_a_stall_is_refused(system: System, connect: Connect) -> None:
-    """Its process was stopped, so it doesn't know; its writes are fenced, and its view of things shows nowhere."""
-    standby = FactPublisher(await connect("standby"), SUBJECTS, "w2")
-    changed = numbered(100)
-    async with leading(standby):
-        standby.update(changed, [POOL])
-        await standby.wait_published(TIMEOUT)
-        system.update(numbered(200) | endpoints("ghost"))
-        await asyncio.wait([system.leader], timeout=TIMEOUT)
-        assert isinstance(system.leader.exception(), LostLeadership)
-        await system.converges(changed)
-        await asyncio.sleep(0.2)
-        assert system.view.facts == changed
-        assert not any(key in system.view.seen for key in endpoints("ghost"))
 
 
 async def test_two_leaders_end_with_one_and_the_view_is_that_ones_set(connect: Connect) -> None:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-from structlog.testing import capture_logs
 
 from shared.bus import (
     Bus,
@@ -21,8 +20,7 @@ from shared.bus import (
 )
 from shared.bus import jetstream as js
 from tests.nats import NatsServer
-from tests.protocol.bus.conftest import Connect
-from tests.protocol.bus.helpers import POOL, SUBJECTS
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect
 from tests.waiting import eventually
 
 WIRE = "WaitingQueueSize/core-metrics-extractor"
@@ -84,23 +82,20 @@ async def bucket_is_there(bus: Bus) -> None:
     await eventually(there, "the bucket")
 
 
-async def stored_subjects(bus: Bus, count: int) -> list[str]:
-    """The subjects in the bucket, once there are that many: frames are stored a little after they were sent."""
+async def is_stored(bus: Bus) -> None:
+    """Wait until part 0 is in the bucket under its key: frames are stored a little after they were sent."""
 
-    async def enough() -> list[str]:
-        found = await stored(bus)
-        return found if len(found) >= count else []
+    async def so() -> bool:
+        found = await js.snapshot(bus, "attributes", "$KV.attributes.>")
+        return [message.subject for message in found] == [f"$KV.attributes.{POOL}.c1.0"]
 
-    return await eventually(enough, f"{count} subjects")
-
-
-async def stored(bus: Bus) -> list[str]:
-    """The subjects in the bucket."""
-    return [message.subject for message in await js.snapshot(bus, "attributes", "$KV.attributes.>")]
+    await eventually(so, "the frame is stored")
 
 
-async def test_a_frame_arrives_as_it_was_sent(connect: Connect) -> None:
-    async with publishing(await connect()) as publisher, reading_frames(await connect()) as (reader, received):
+async def test_a_frame_arrives_as_it_was_sent_beside_what_is_none(connect: Connect) -> None:
+    bus = await connect()
+    async with publishing(bus) as publisher, reading_frames(await connect()) as (reader, received):
+        await bus.publish(SUBJECTS.frame(POOL, "bad", 0), b"garbage")
         assert await publisher.publish(
             2,
             ["default/a", "default/b"],
@@ -115,26 +110,18 @@ async def test_a_frame_arrives_as_it_was_sent(connect: Connect) -> None:
         np.testing.assert_array_equal(unpack_ages(frame.ages[WIRE]), [0.25, 0.5])
         assert frame.objects == {ADAPTERS: [["sql"], None]}
         assert extra_age == 0.0
-        assert reader.frames == 1
+        assert (reader.frames, reader.malformed.total) == (1, 1)
+        with pytest.raises(ValueError, match=r"column .* has 8 bytes, 16 are needed for 2 endpoints"):
+            await publisher.publish(0, ["a", "b"], columns={WIRE: pack_floats([1.0])}, ages={WIRE: pack_ages([0, 0])})
 
 
-async def test_the_bucket_is_as_designed_and_holds_each_part_under_its_key(connect: Connect) -> None:
+async def test_the_bucket_is_as_designed(connect: Connect) -> None:
     bus = await connect()
-    async with publishing(bus) as publisher:
+    async with publishing(bus):
         await bucket_is_there(bus)
         config = (await js.api(bus, "STREAM.INFO.KV_attributes", {})).config
-        assert config["storage"] == "memory"
-        assert config["max_msgs_per_subject"] == 1
-        assert config["max_age"] == 5_000_000_000
-        assert config["num_replicas"] == 1
-
-        async def both() -> bool:
-            """Sent each time, as they are forgotten soon."""
-            await send(publisher, 1.0, part=0)
-            await send(publisher, 2.0, part=1)
-            return await stored(bus) == [f"$KV.attributes.{POOL}.c1.{part}" for part in (0, 1)]
-
-        await eventually(both, "a key for each part")
+        wanted = {"storage": "memory", "max_msgs_per_subject": 1, "max_age": 5_000_000_000, "num_replicas": 1}
+        assert {name: config[name] for name in wanted} == wanted
 
 
 async def test_a_frame_of_a_snapshot_counts_as_one_time_to_live_old_until_a_live_one_comes(connect: Connect) -> None:
@@ -142,7 +129,7 @@ async def test_a_frame_of_a_snapshot_counts_as_one_time_to_live_old_until_a_live
     async with publishing(bus, ttl=LONG) as publisher:
         await bucket_is_there(bus)
         await send(publisher, 1.0)
-        await stored_subjects(bus, 1)
+        await is_stored(bus)
         async with reading_frames(await connect(), ttl=LONG) as (reader, received):
             await eventually(lambda: received.frames)
             assert (received.values, received.frames[0][1]) == ([1.0], LONG)
@@ -152,29 +139,6 @@ async def test_a_frame_of_a_snapshot_counts_as_one_time_to_live_old_until_a_live
             assert received.values[1] == 2.0
             assert received.frames[1][1] < LONG
             assert (reader.snapshot_frames, reader.frames) == (1, 1)
-
-
-async def test_columns_that_do_not_fit_are_refused_before_they_are_sent(connect: Connect) -> None:
-    async with publishing(await connect()) as publisher:
-        with pytest.raises(ValueError, match=r"column .* has 8 bytes, 16 are needed for 2 endpoints"):
-            await publisher.publish(0, ["a", "b"], columns={WIRE: pack_floats([1.0])}, ages={WIRE: pack_ages([0, 0])})
-
-
-async def test_a_frame_that_cannot_be_decoded_is_skipped_counted_and_logged_once(connect: Connect) -> None:
-    bus = await connect()
-    async with publishing(bus, ttl=LONG) as publisher, reading_frames(await connect()) as (reader, received):
-        await bucket_is_there(bus)
-        with capture_logs() as lines:
-            for _ in range(5):
-                await bus.publish(SUBJECTS.frame(POOL, "bad", 0), b"garbage")
-            await send(publisher, 1.0)
-            await eventually(lambda: received.values == [1.0])
-        assert reader.malformed.total == 5
-        assert [line["sender"] for line in lines if line["event"] == "bus.message.malformed"] == ["bad"]
-        await stored_subjects(bus, 2)
-        async with reading_frames(await connect()) as (late, filled):
-            await eventually(lambda: filled.values == [1.0])
-            assert late.malformed.total == 1, "its snapshot holds the bad one too"
 
 
 async def keep_sending(publisher: FramePublisher) -> None:
@@ -217,18 +181,13 @@ async def test_a_bucket_that_was_deleted_is_made_again_though_nobody_is_disconne
         sending.cancel()
 
 
-async def usual_way(publisher: FramePublisher, received: Received) -> None:
-    """A few frames that nothing holds back: what later ones are compared with."""
-    for value in range(5):
-        await send(publisher, float(value))
-        await asyncio.sleep(0.02)
-    await eventually(lambda: len(received.frames) == 5)
-    received.frames.clear()
-
-
 async def test_frames_that_a_stall_held_back_carry_their_age(server: NatsServer, connect: Connect) -> None:
     async with publishing(await connect()) as publisher, reading_frames(await connect()) as (_, received):
-        await usual_way(publisher, received)
+        for value in range(5):  # what later ones are compared with
+            await send(publisher, float(value))
+            await asyncio.sleep(0.02)
+        await eventually(lambda: len(received.frames) == 5)
+        received.frames.clear()
         server.pause()
         await send(publisher, 5.0)
         await asyncio.sleep(0.5)

@@ -9,8 +9,7 @@ from shared.bus import Bus, Lease
 from shared.bus import jetstream as js
 from shared.bus.errors import BusError
 from tests.nats import NatsServer
-from tests.protocol.bus.conftest import Connect
-from tests.protocol.bus.helpers import SUBJECTS
+from tests.protocol.bus.conftest import SUBJECTS, Connect
 from tests.waiting import TIMEOUT, eventually
 
 LONG = {"ttl": 600.0, "hold": 500.0}

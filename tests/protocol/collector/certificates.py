@@ -58,11 +58,7 @@ class Authority:
         return context
 
     def _builder(
-        self,
-        subject: x509.Name,
-        key: ec.EllipticCurvePublicKey,
-        begin: datetime.datetime,
-        end: datetime.datetime,
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, begin: datetime.datetime, end: datetime.datetime
     ) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()

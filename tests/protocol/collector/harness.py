@@ -1,21 +1,13 @@
 """What the collector's tests share: somebody who owns the facts, a reader of frames, collectors, and odd servers."""
 
 import asyncio
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
-import pytest
 
-from services.collector import app
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from shared.attributes import AttributeKey
@@ -24,7 +16,6 @@ from shared.bus import (
     FactPublisher,
     Frame,
     FrameReader,
-    Membership,
     Subjects,
     fact_key,
     pool_token,
@@ -33,8 +24,8 @@ from shared.bus import (
 )
 from shared.model import Configuration, Endpoint, Fact
 from tests.in_process import serving
-from tests.nats import free_port
-from tests.waiting import TIMEOUT, eventually
+from tests.protocol.process import TierProcess
+from tests.waiting import TIMEOUT
 
 POOL = pool_token("default", "default")
 
@@ -75,24 +66,24 @@ class Frames:
     """A picker's view of the attributes: the newest value of each, from whom, and how old it is."""
 
     def __init__(self, url: str) -> None:
-        self._bus = Bus(url, name="reader")
-        self.reader = FrameReader(self._bus, Subjects(), POOL, self._take)
+        self.bus = Bus(url, name="reader")
+        self.reader = FrameReader(self.bus, Subjects(), POOL, self._take)
         self._seen: dict[tuple[str, str], tuple[Any, float, str]] = {}
         """(endpoint, wire name) -> value, when it was seen (monotonic), sender."""
-        self.largest = 0
-        """Most endpoints in a frame."""
+        self.senders: list[str] = []
+        """Of every frame that came."""
 
     async def start(self) -> None:
         await self.reader.start()
-        await self._bus.start(wait=TIMEOUT)
+        await self.bus.start(wait=TIMEOUT)
 
     async def close(self) -> None:
         await self.reader.close()
-        await self._bus.close()
+        await self.bus.close()
 
     def _take(self, frame: Frame, extra: float) -> None:
         now = time.monotonic()
-        self.largest = max(self.largest, len(frame.ids))
+        self.senders.append(frame.sender)
         for wire, packed in frame.ages.items():
             ages = unpack_ages(packed)
             values = frame.objects.get(wire)
@@ -123,11 +114,6 @@ class Frames:
         return None if found is None else found[2]
 
 
-def never_expire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collectors of this process take each other for gone only when they say so: it may stand still."""
-    monkeypatch.setattr(app, "Membership", partial(Membership, expiry=10 * TIMEOUT))
-
-
 @asynccontextmanager
 async def collector(url: str, **settings: Any) -> AsyncIterator[CollectorService]:
     """A collector in this process, started; stopped cleanly at the end."""
@@ -136,71 +122,8 @@ async def collector(url: str, **settings: Any) -> AsyncIterator[CollectorService
         yield service
 
 
-OTHER_CLOCKS = """
-import sys, time
-ahead = float(sys.argv.pop(1))
-for name in ("monotonic", "time"):
-    setattr(time, name, lambda real=getattr(time, name): real() + ahead)
-from pointsman.cli import main
-sys.exit(main())
-"""
-"""A program whose clocks, wall and monotonic, differ from this machine's by its first argument in seconds."""
-
-
-class CollectorProcess:
-    """A collector as a process of its own: to be killed. `clock` is by how much its clocks differ, in seconds."""
-
-    def __init__(self, url: str, id: str, log: Path, *flags: str, clock: float = 0.0) -> None:
-        self.id = id
-        self.port = free_port()
-        self._log = log.open("wb")
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, *(("-c", OTHER_CLOCKS, str(clock)) if clock else ("-m", "pointsman"))),
-                *("collector", f"--nats-url={url}", f"--id={id}"),
-                *("--admin-host=127.0.0.1", f"--admin-port={self.port}", *flags),
-            ],
-            stderr=self._log,
-        )
-
-    async def get(self, path: str) -> httpx.Response:
-        async with httpx.AsyncClient(timeout=TIMEOUT) as client:
-            return await client.get(f"http://127.0.0.1:{self.port}{path}")
-
-    async def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = (await self.get("/debug/state")).json()
-        return state
-
-    async def ready(self) -> None:
-        async def so() -> bool:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"collector {self.id} has ended")
-            try:
-                return (await self.get("/readyz")).status_code == 200
-            except httpx.TransportError:
-                return False  # it doesn't listen yet
-
-        await eventually(so, f"collector {self.id} is ready", step=0.05)
-
-    def kill(self) -> None:
-        """SIGKILL; also of one that is stopped, or has ended."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-        self._process.wait(20)
-        self._log.close()
-
-    def pause(self) -> None:
-        """SIGSTOP."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        self._process.send_signal(signal.SIGCONT)
-
-    async def stop(self) -> int:
-        """SIGTERM; the exit code."""
-        self._process.send_signal(signal.SIGTERM)
-        return await asyncio.to_thread(self._process.wait, 20)
+class CollectorProcess(TierProcess):
+    tier = "collector"
 
 
 Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -222,6 +145,7 @@ class OddServer:
         self.requests: list[float] = []
         """When each request came, in monotonic seconds."""
         self.heads: list[bytes] = []
+        self.connections = 0
         self.in_flight = 0
         self.most_in_flight = 0
         self.port = 0
@@ -242,6 +166,7 @@ class OddServer:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
+        self.connections += 1
         try:
             while True:
                 self.heads.append(await reader.readuntil(b"\r\n\r\n"))

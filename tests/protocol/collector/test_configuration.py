@@ -1,25 +1,21 @@
 """One running collector follows a configuration that it can't use, and a file of its own."""
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from structlog.testing import capture_logs
 
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
-from shared.attributes import WAITING_QUEUE_SIZE, AttributeMap
-from shared.datalayer.endpoints import EndpointEvent, EndpointExtractor
-from shared.plugin import Registry, Tier
-from shared.service import reload
-from tests.in_process import serving
+from shared.attributes import WAITING_QUEUE_SIZE
+from shared.config import Invalid
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, OddServer, Owner, answer, collector, endpoint
 from tests.waiting import eventually
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 PAGE = answer(b"vllm:num_requests_waiting 1\nmine 8\nother 9\n")
-ODD = HEAD + "plugins: [{type: odd-extractor}]\n"
 
 
 def reading(metric: str) -> str:
@@ -28,60 +24,6 @@ def reading(metric: str) -> str:
         "plugins: [{type: metrics-data-source}, {type: core-metrics-extractor, parameters: "
         f"{{defaultEngine: mine, engineConfigs: [{{name: mine, queuedRequestsSpec: '{metric}'}}]}}}}]\n"
     )
-
-
-class OddExtractor(EndpointExtractor):
-    """Somebody's plugin, whose constructor fails as long as something isn't there."""
-
-    TYPE = "odd-extractor"
-    TIER = Tier.COLLECTOR
-    fails = True
-
-    def __init__(self, name: str, parameters: object = None) -> None:
-        super().__init__(name, parameters)
-        if self.fails:
-            raise KeyError("nothing there")
-
-    def on_endpoint(self, event: EndpointEvent, attributes: AttributeMap) -> None:
-        pass
-
-
-async def test_a_configuration_on_which_a_plugin_fails_leaves_the_good_one_is_told_and_tried_again(
-    nats: NatsServer, owner: Owner, frames: Frames, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reload, "RETRY", 0.05)
-    settings = CollectorSettings(nats_url=(nats.url,), admin_host="127.0.0.1", admin_port=0, drain_timeout=2.0)
-    made = CollectorService(settings, Registry([*Registry.installed(), OddExtractor]))
-    async with OddServer(PAGE) as server, serving(made) as service:
-        here = [endpoint("a", server.port)]
-        await owner.publish(here, reading("mine"))
-        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 8.0, "the configured engine")
-        running = service.scraper.pipeline
-        with capture_logs() as logs:
-            await owner.publish(here, ODD)
-            await eventually(lambda: bool(service.config.problem), "the failure")
-        (line,) = [one for one in logs if one["event"] == "config.failed"]
-        assert line["exc_info"]
-        problem = "test: KeyError: 'nothing there'"
-        assert service.state()["config"]["problem"] == service.readiness.notes()["configuration"] == problem
-        assert service.state()["config"]["refused"] == 1
-        assert service.scraper.pipeline is running
-        assert service.bus.handler_errors == 0
-        monkeypatch.setattr(OddExtractor, "fails", False)
-        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 1.0, "another try: the default engine")
-        assert service.readiness.notes() == {}
-
-
-async def test_a_first_configuration_on_which_a_plugin_fails_keeps_no_endpoint_from_being_scraped(
-    nats: NatsServer, owner: Owner, frames: Frames
-) -> None:
-    settings = CollectorSettings(nats_url=(nats.url,), admin_host="127.0.0.1", admin_port=0, drain_timeout=2.0)
-    made = CollectorService(settings, Registry([*Registry.installed(), OddExtractor]))
-    async with OddServer(PAGE) as server:
-        await owner.publish([endpoint("a", server.port)], ODD)
-        async with serving(made) as service:
-            await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 1.0, "the built-in default")
-            assert "nothing there" in service.config.problem
 
 
 async def test_a_collector_follows_a_file_of_its_own_whatever_is_published(
@@ -138,3 +80,23 @@ async def test_a_new_configuration_is_applied_and_a_bad_one_refused(
         await owner.publish(here)
         await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 1.0, "the default again")
         assert service.state()["config"]["problem"] is None
+
+
+async def test_flags_that_lack_something_wait_for_a_configuration_that_they_suit(
+    nats: NatsServer, owner: Owner, frames: Frames
+) -> None:
+    """The default configuration needs the KV cache's use; the one that comes doesn't."""
+    config = HEAD + "plugins: [{type: queue-scorer}]\n"
+    async with OddServer(answer(b"mine 3\n")) as server, collector(nats.url, total_queued_requests_metric="mine") as it:
+        assert "--kv-cache-usage-percentage-metric" in it.readiness.reasons()["configuration"]
+        await owner.publish([endpoint("a", server.port)], config)
+        await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 3.0, "the queue")
+        assert "configuration" not in it.readiness.reasons()
+
+
+def test_flags_that_do_not_suit_the_configuration_file_end_the_start(tmp_path: Any) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(HEAD + "plugins: [{type: running-requests-size-scorer}]\n")
+    with pytest.raises(Invalid) as caught:
+        CollectorService(CollectorSettings(config_file=str(file), total_queued_requests_metric="mine"))
+    assert caught.value.lines()[0].startswith(f"{file}: --total-running-requests-metric: nothing gives RunningRequests")

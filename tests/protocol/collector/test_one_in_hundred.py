@@ -13,16 +13,7 @@ from shared.attributes import RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from shared.model import Endpoint
 from tests.nats import NatsServer, free_port
 from tests.protocol.collector.certificates import Authority
-from tests.protocol.collector.harness import (
-    Behaviour,
-    Frames,
-    OddServer,
-    Owner,
-    answer,
-    collector,
-    endpoint,
-    vllm,
-)
+from tests.protocol.collector.harness import Behaviour, Frames, OddServer, Owner, answer, collector, endpoint, vllm
 from tests.soak.promises import FRESH_BESIDE_ODD, measured, soaking
 from tests.waiting import eventually
 
@@ -76,25 +67,13 @@ async def broken_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     raise ConnectionResetError
 
 
-async def fifty_megabytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 50000000\r\n\r\n")
-    for _ in range(500):
-        writer.write(b"a_metric 1\n" * 9090 + b"#12345678\n")
-        await writer.drain()
-
-
 MISBEHAVIOURS: dict[str, tuple[Behaviour | bytes, Failure]] = {
     "hangs": (hang, Failure.TIMEOUT),
     "trickles a byte a second": (trickle, Failure.TIMEOUT),
     "500": (answer(b"", status="500 Internal Server Error"), Failure.STATUS),
-    "404": (answer(b"", status="404 Not Found"), Failure.STATUS),
     "204": (b"HTTP/1.1 204 No Content\r\n\r\n", Failure.STATUS),
-    "redirects": (
-        answer(b"", status="302 Found", headers="Location: http://127.0.0.1:1/metrics"),
-        Failure.REDIRECT,
-    ),
+    "redirects": (answer(b"", status="302 Found", headers="Location: http://127.0.0.1:1/metrics"), Failure.REDIRECT),
     "HTML": (answer(b"<html>login</html>", headers="Content-Type: text/html; charset=utf-8"), Failure.CONTENT),
-    "50 MB": (fifty_megabytes, Failure.TOO_LARGE),
     "endless": (endless, Failure.TOO_LARGE),
     "resets": (reset, Failure.PROTOCOL),
     "breaks off": (broken_off, Failure.PROTOCOL),

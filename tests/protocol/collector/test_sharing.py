@@ -1,75 +1,38 @@
-"""Collectors divide the endpoints, and take over from one that is gone; NATS may come and go."""
+"""Collectors divide the endpoints, for however many pickers there are; NATS may come and go."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
+from functools import partial
 
 import pytest
 
+from services.collector import app
+from services.picker.app import PickerService
+from services.simulator.app import simulator
+from services.simulator.gauges import Pins
+from services.simulator.settings import SimulatorSettings
 from shared.attributes import WAITING_QUEUE_SIZE
+from shared.bus import Membership
+from tests.in_process import picker, serving
 from tests.nats import NatsServer
-from tests.protocol.collector.harness import (
-    CollectorProcess,
-    Frames,
-    OddServer,
-    Owner,
-    collector,
-    endpoint,
-    never_expire,
-    vllm,
-)
-from tests.soak.promises import COLLECTOR_TAKEN_OVER, VIEW_RIGHT_AGAIN, measured
-from tests.waiting import eventually
+from tests.protocol.collector.harness import Frames, OddServer, Owner, collector, endpoint, vllm
+from tests.soak.promises import VIEW_RIGHT_AGAIN, measured, soaking
+from tests.waiting import TIMEOUT, eventually
 
 COUNT = 12
-
-
-@pytest.fixture
-async def servers() -> AsyncIterator[dict[str, OddServer]]:
-    async with AsyncExitStack() as stack:
-        yield {f"m{number}": await stack.enter_async_context(OddServer(vllm(number))) for number in range(COUNT)}
-
-
-@pytest.mark.soak
-async def test_the_share_of_a_killed_collector_is_taken_over(
-    nats: NatsServer, owner: Owner, frames: Frames, servers: dict[str, OddServer], tmp_path: Path
-) -> None:
-    killed = CollectorProcess(nats.url, "killed", tmp_path / "killed.log")
-    try:
-        async with collector(nats.url, id="stays") as stays:
-            await owner.publish([endpoint(name, server.port) for name, server in servers.items()])
-            await killed.ready()
-            await eventually(lambda: "killed" in stays.members.ids, "the other one's heartbeat")
-            await eventually(lambda: len({frames.sender(name, WAITING_QUEUE_SIZE) for name in servers}) == 2, "shares")
-            await eventually(lambda: 0 < len(stays.scraper.watched) < COUNT, "a share")
-            killed.kill()
-            killed_at = time.monotonic()
-            await eventually(lambda: len(stays.scraper.watched) == COUNT, "the take-over")
-            await eventually(lambda: all(frames.age(name, WAITING_QUEUE_SIZE) < 0.5 for name in servers), "freshness")
-            measured(COLLECTOR_TAKEN_OVER, time.monotonic() - killed_at)
-    finally:
-        killed.kill()
-
-
-async def test_the_share_of_a_stopped_collector_is_taken_over(
-    nats: NatsServer, owner: Owner, servers: dict[str, OddServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It says that it leaves: nobody waits until it is missed."""
-    never_expire(monkeypatch)
-    async with collector(nats.url, id="stays") as stays:
-        await owner.publish([endpoint(name, server.port) for name, server in servers.items()])
-        async with collector(nats.url, id="leaving") as leaving:
-            await eventually(lambda: 0 < len(stays.scraper.watched) < COUNT, "a share")
-            await eventually(lambda: len(leaving.scraper.watched) + len(stays.scraper.watched) == COUNT, "the other")
-        await eventually(lambda: len(stays.scraper.watched) == COUNT, "the take-over")
+INTERVAL = 0.2
+COUNTED = 10.0 if soaking() else 1.5
+"""Seconds for which requests are counted."""
 
 
 @pytest.mark.soak
 async def test_while_nats_is_away_scraping_goes_on_and_frames_are_back_with_it(
-    nats: NatsServer, owner: Owner, frames: Frames, servers: dict[str, OddServer]
+    nats: NatsServer, owner: Owner, frames: Frames
 ) -> None:
-    async with collector(nats.url) as service:
+    async with AsyncExitStack() as stack:
+        servers = {f"m{number}": await stack.enter_async_context(OddServer(vllm(number))) for number in range(COUNT)}
+        service = await stack.enter_async_context(collector(nats.url))
         await owner.publish([endpoint(name, server.port) for name, server in servers.items()])
         await eventually(lambda: all(frames.values(name) for name in servers), "all values")
         nats.kill()
@@ -88,7 +51,41 @@ async def test_while_nats_is_away_scraping_goes_on_and_frames_are_back_with_it(
         measured(VIEW_RIGHT_AGAIN, time.monotonic() - back)
 
 
-async def test_without_nats_at_the_start_it_says_that_it_is_not_ready(tmp_path: Path) -> None:
+async def test_without_nats_at_the_start_it_says_that_it_is_not_ready() -> None:
     async with collector("nats://127.0.0.1:1") as service:
         assert not service.readiness.ready
         assert "NATS" in service.readiness.reasons()["endpoints"]
+
+
+async def test_a_model_server_is_asked_once_an_interval_however_many_pickers_there_are(
+    nats: NatsServer, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted at the model servers; every picker has their values all the same, and fresh ones."""
+    monkeypatch.setattr(app, "Membership", partial(Membership, expiry=10 * TIMEOUT))  # the process may stand still
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(simulator(SimulatorSettings(port=0, drain_timeout=1))) for _ in range(3)
+        ]
+        for number, server in enumerate(servers):
+            server.server.page.pin(Pins(waiting=number))
+        ids = [f"collector-{number}" for number in range(2)]
+        collectors = [await stack.enter_async_context(collector(nats.url, id=id, interval=INTERVAL)) for id in ids]
+        serve = [
+            await stack.enter_async_context(serving(picker(nats.url, id=f"picker-{number}"))) for number in range(3)
+        ]
+        await owner.publish([endpoint(f"m{number}", server.port) for number, server in enumerate(servers)])
+
+        def seen(view: PickerService) -> list[float]:
+            return list(view.view.columns.numbers(WAITING_QUEUE_SIZE.wire).values)
+
+        await eventually(lambda: all(len(one.view.layout) == 3 and seen(one) == [0, 1, 2] for one in serve), "views")
+        await eventually(lambda: sum(len(one.scraper.watched) for one in collectors) == 3, "one collector for each")
+        before, began = [server.server.tally.scrapes for server in servers], time.monotonic()
+        await asyncio.sleep(COUNTED)
+        lasted = time.monotonic() - began
+        for server, count in zip(servers, before, strict=True):
+            asked = server.server.tally.scrapes - count
+            assert asked <= lasted / INTERVAL + 1
+            assert asked > 0
+        for one in serve:
+            await eventually(lambda: bool((one.view.columns.numbers(WAITING_QUEUE_SIZE.wire).at > began).all()))  # noqa: B023

@@ -1,6 +1,5 @@
 """Whom a source trusts: what is wrong with a server's certificate is told apart, and costs no other server anything."""
 
-import asyncio
 import ssl
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,7 +11,7 @@ from services.collector.sources import trust
 from shared.attributes import WAITING_QUEUE_SIZE
 from tests.nats import NatsServer
 from tests.protocol.collector.certificates import Authority
-from tests.protocol.collector.harness import Frames, OddServer, Owner, answer, collector, endpoint, vllm
+from tests.protocol.collector.harness import Frames, OddServer, Owner, collector, endpoint, vllm
 from tests.waiting import eventually
 
 CONFIG = """\
@@ -32,13 +31,9 @@ def verifying(authority: Authority, *more: str) -> str:
 
 
 @pytest.fixture
-def trusted(tmp_path: Path) -> Authority:
-    return Authority(tmp_path, "trusted")
-
-
-@pytest.fixture
-def stranger(tmp_path: Path) -> Authority:
-    return Authority(tmp_path, "stranger")
+def authorities(tmp_path: Path) -> tuple[Authority, Authority]:
+    """One that is trusted, and a stranger."""
+    return Authority(tmp_path, "trusted"), Authority(tmp_path, "stranger")
 
 
 BROKEN = {
@@ -49,8 +44,9 @@ BROKEN = {
 
 
 async def test_bad_certificates_are_refused_by_a_source_that_verifies(
-    nats: NatsServer, owner: Owner, frames: Frames, trusted: Authority, stranger: Authority
+    nats: NatsServer, owner: Owner, frames: Frames, authorities: tuple[Authority, Authority]
 ) -> None:
+    trusted, stranger = authorities
     contexts = (stranger.server(), trusted.server(expired=True), trusted.server("192.0.2.1"))
     async with AsyncExitStack() as stack:
         good = await stack.enter_async_context(OddServer(vllm(1), ssl=trusted.server()))
@@ -72,30 +68,15 @@ async def test_bad_certificates_are_refused_by_a_source_that_verifies(
             await eventually(lambda: frames.value(name, WAITING_QUEUE_SIZE) == 2.0, "trust without verification")  # noqa: B023
 
 
-async def test_a_server_without_tls_is_told_apart_from_one_that_is_not_there(
-    nats: NatsServer, owner: Owner, trusted: Authority
-) -> None:
-    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(answer(b"", status="400 Bad Request"))
-        writer.close()
-
-    server = await asyncio.start_server(plain, "127.0.0.1", 0)
-    async with server, collector(nats.url) as service:
-        await owner.publish([endpoint("a", server.sockets[0].getsockname()[1])], verifying(trusted))
-        await eventually(lambda: service.scraper.failures[Failure.TLS] >= 1, "a failure of TLS")
-        assert service.scraper.failures[Failure.CONNECT] == 0
-
-
 async def test_certificates_that_are_renewed_are_read_again(
     nats: NatsServer,
     owner: Owner,
     frames: Frames,
-    trusted: Authority,
-    stranger: Authority,
+    authorities: tuple[Authority, Authority],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The authority changes, and with it what the server shows and what it wants to be shown."""
+    trusted, stranger = authorities
     monkeypatch.setattr(trust, "LOOK_EVERY", 0.05)
 
     def server(authority: Authority) -> ssl.SSLContext:

@@ -8,8 +8,9 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import httpx
 import pytest
@@ -55,14 +56,15 @@ class Run:
         return "\n".join(self.lines)
 
     @property
-    def alive(self) -> list[str]:
-        """The commands of all processes that it has started and that still run, itself included."""
-        found = []
+    def alive(self) -> dict[int, str]:
+        """The commands of all processes that it has started and that still run, by process id, itself included."""
+        found = {}
         for one in Path("/proc").iterdir():
             if one.name.isdigit():
                 with contextlib.suppress(OSError):
                     if self._mark in (one / "environ").read_bytes().split(b"\0"):
-                        found.append((one / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                        command = (one / "cmdline").read_bytes()
+                        found[int(one.name)] = command.replace(b"\0", b" ").decode()
         return found
 
     async def servers(self) -> list[str]:
@@ -72,44 +74,39 @@ class Run:
         return [f"http://{one['address']}:{one['port']}" for one in entries]
 
 
-class Runs:
-    """Starts demos in a directory of their own."""
+Start: TypeAlias = Callable[..., Awaitable[Run]]
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.all: list[Run] = []
 
-    async def __call__(self, *flags: str) -> Run:
+@pytest_asyncio.fixture
+async def demo(tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts demos, and ends those that a test left. None leaves a process behind, whatever the test was about."""
+    runs: list[Run] = []
+
+    async def start(*flags: str) -> Run:
         mark = uuid.uuid4().hex
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "pointsman", "demo", "--plain", *flags),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            cwd=self._directory,
+            cwd=tmp_path,
             env=os.environ | {MARK: mark, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         )
-        run = Run(process, self._directory, mark)
-        self.all.append(run)
-        return run
+        runs.append(Run(process, tmp_path, mark))
+        return runs[-1]
 
-
-@pytest_asyncio.fixture
-async def demo(tmp_path: Path) -> AsyncIterator[Runs]:
-    """Starts demos, and ends those that a test left. None leaves a process behind, whatever the test was about."""
-    runs = Runs(tmp_path)
-    yield runs
-    for run in runs.all:
+    yield start
+    for run in runs:
         if run.process.returncode is None:
             run.process.kill()
             await run.end()
-    await eventually(lambda: not any(run.alive for run in runs.all), lambda: [run.alive for run in runs.all], step=0.05)
+    await eventually(lambda: not any(run.alive for run in runs), lambda: [run.alive for run in runs], step=0.05)
 
 
-async def test_everything_happens_and_no_request_fails(demo: Runs, tmp_path: Path) -> None:
+async def test_everything_happens_and_no_request_fails(demo: Start, tmp_path: Path) -> None:
     run = await demo("--seconds", "10")
     assert await run.end() == 0, run.output
-    assert run.alive == []
+    assert not run.alive
     assert run.lines[-1].endswith("nothing is left running.")
     assert "No request failed." in run.lines
     assert "curl http://127.0.0.1:" in run.output
@@ -133,7 +130,7 @@ async def test_everything_happens_and_no_request_fails(demo: Runs, tmp_path: Pat
     assert not (tmp_path / ".run").exists()
 
 
-async def test_a_system_that_answers_wrongly_makes_it_fail(demo: Runs) -> None:
+async def test_a_system_that_answers_wrongly_makes_it_fail(demo: Start) -> None:
     run = await demo("--rate", "10")
     await run.until(r"Everything is up\.")
     async with httpx.AsyncClient(trust_env=False) as client:
@@ -143,47 +140,47 @@ async def test_a_system_that_answers_wrongly_makes_it_fail(demo: Runs) -> None:
     await run.until(r"A request failed: status 500 from model-\d")
     run.process.send_signal(signal.SIGINT)
     assert await run.end() == 1, run.output
-    assert run.alive == []
+    assert not run.alive
     assert re.search(r"\d+ requests FAILED\.", run.output)
     [kept] = run.directory.glob(".run/demo-*")
     assert run.lines[-1] == f"Files and logs are kept in {kept}"
     assert (kept / "envoy.log").exists()
 
 
-async def test_a_process_that_ends_by_itself_ends_it_with_that_process_s_log(demo: Runs) -> None:
+async def test_a_process_that_ends_by_itself_ends_it_with_that_process_s_log(demo: Start) -> None:
     run = await demo("--rate", "5")
     await run.until(r"Everything is up\.")
-    [envoy] = [pid for pid in _children(run.process.pid) if "--disable-hot-restart" in _command(pid)]
+    [envoy] = [pid for pid, command in run.alive.items() if "--disable-hot-restart" in command]
     os.kill(envoy, signal.SIGKILL)
     assert await run.end() == 1
-    assert run.alive == []
+    assert not run.alive
     assert "pointsman demo: envoy ended by itself" in run.output
 
 
-async def test_an_interrupt_during_the_start_ends_it(demo: Runs, tmp_path: Path) -> None:
+async def test_an_interrupt_during_the_start_ends_it(demo: Start, tmp_path: Path) -> None:
     run = await demo()
     await run.until(r"  nats ")
     run.process.send_signal(signal.SIGINT)
     assert await run.end() == 130, run.output
-    assert run.alive == []
+    assert not run.alive
     assert "Interrupted while it started. Everything is stopped again." in run.lines
     assert "Traceback" not in run.output
     assert not (tmp_path / ".run").exists()
 
 
-async def test_an_interrupt_during_the_run_ends_it_with_the_summary(demo: Runs) -> None:
+async def test_an_interrupt_during_the_run_ends_it_with_the_summary(demo: Start) -> None:
     """Also while a process is stopping."""
     run = await demo()
     await run.until(r"SIGTERM to picker-1")
     run.process.send_signal(signal.SIGINT)
     assert await run.end() == 0, run.output
-    assert run.alive == []
+    assert not run.alive
     assert any(line.startswith("Summary of ") for line in run.lines)
     assert run.lines[-1].endswith("nothing is left running.")
     assert "Traceback" not in run.output
 
 
-async def test_a_second_interrupt_kills_everything_at_once(demo: Runs) -> None:
+async def test_a_second_interrupt_kills_everything_at_once(demo: Start) -> None:
     run = await demo()
     await run.until(r"Everything is up\.")
     run.process.send_signal(signal.SIGINT)
@@ -194,7 +191,7 @@ async def test_a_second_interrupt_kills_everything_at_once(demo: Runs) -> None:
     await eventually(lambda: not run.alive, lambda: run.alive)
 
 
-async def test_when_it_is_killed_itself_nothing_is_left(demo: Runs) -> None:
+async def test_when_it_is_killed_itself_nothing_is_left(demo: Start) -> None:
     run = await demo()
     await run.until(r"  envoy ")
     assert len(run.alive) >= 11
@@ -203,17 +200,7 @@ async def test_when_it_is_killed_itself_nothing_is_left(demo: Runs) -> None:
     await eventually(lambda: not run.alive, lambda: run.alive)
 
 
-async def test_a_port_that_was_asked_for_and_is_taken_is_an_error_by_name(demo: Runs) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        run = await demo("--port", str(port))
-        assert await run.end() == 1
-    assert f"port {port} of 127.0.0.1, wanted for Envoy's listener, is taken by" in run.output
-    assert "Traceback" not in run.output
-    assert run.alive == []
-
-
-async def test_when_the_usual_port_is_taken_it_takes_another_and_says_so(demo: Runs) -> None:
+async def test_when_the_usual_port_is_taken_it_takes_another_and_says_so(demo: Start) -> None:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # taken already is as good
             stack.enter_context(socket.create_server(("127.0.0.1", 8080)))
@@ -222,10 +209,10 @@ async def test_when_the_usual_port_is_taken_it_takes_another_and_says_so(demo: R
         assert "port 8080 of 127.0.0.1, wanted for Envoy's listener, is taken by" in line
         run.process.send_signal(signal.SIGINT)
         assert await run.end() == 130
-    assert run.alive == []
+    assert not run.alive
 
 
-async def test_a_program_that_is_missing_is_named_with_what_installs_it(demo: Runs, tmp_path: Path) -> None:
+async def test_a_program_that_is_missing_is_named_with_what_installs_it(demo: Start, tmp_path: Path) -> None:
     """A Python without the programs beside it, and none on PATH."""
     code = """
 import sys
@@ -246,20 +233,3 @@ sys.exit(main(["--plain"]))
     assert process.returncode == 1
     assert b"pip install 'pointsman[local]'" in output
     assert b"Traceback" not in output
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for one in Path("/proc").iterdir():
-        if one.name.isdigit():
-            with contextlib.suppress(OSError):
-                status = (one / "stat").read_text(encoding="ascii").rpartition(")")[2].split()
-                if int(status[1]) == parent:
-                    found.append(int(one.name))
-    return found
-
-
-def _command(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return ""

@@ -1,26 +1,22 @@
 """Envoy with a configuration of deploy/envoy between stand-ins: pickers with a fixed answer, and model servers."""
 
-import json
-import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
 import pytest
 import pytest_asyncio
 import yaml
-from grpc_health.v1 import health_pb2
 
-from pointsman.local.envoy import GATEWAY, STANDALONE, Envoy, EnvoyPlaces, PickerAddress, load
+from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces, PickerAddress, load
 from pointsman.local.ports import Ports
-from pointsman.local.process import NotReady, Process
-from shared.model import split_host_port
-from tests.protocol.envoy.model_server import ModelServer
-from tests.protocol.envoy.standin import SERVICE, Mode, Script, StandIn, health_grpc
+from services.watcher.eds import EdsFile, render
+from shared.model import Endpoint, split_host_port
+from tests.protocol.envoy.standin import Script, StandIn
+from tests.protocol.model_server import ModelServer
 from tests.waiting import eventually
 
 LONG = "100s"
@@ -56,31 +52,10 @@ class Bench:
         self.pickers.append(address)
         return address
 
-    async def picker(
-        self, script: Script | None = None, *, tls: bool = False, at: PickerAddress | None = None
-    ) -> StandIn:
-        """A picker in this process; by default it picks the first model server."""
-        at = at or self.address()
-        script = script or Script(destinations=[self.models[0].authority])
-        return await self.stack.enter_async_context(StandIn(at.port, at.health_port, script, tls=tls))
-
-    async def picker_process(self, destination: str, mode: Mode = Mode.BUFFERED, *, tls: bool = False) -> Process:
-        """A picker as a process of its own, to be killed and paused."""
-        at = self.address()
-        name = f"picker-{len(self.pickers)}"
-        command: list[str] = [sys.executable, "-m", "tests.protocol.envoy.standin"]
-        command += ["--port", str(at.port), "--health-port", str(at.health_port), "--mode", mode]
-        command += ["--destination", destination] + (["--tls"] if tls else [])
-
-        async def ready() -> None:
-            async with grpc.aio.insecure_channel(f"{at.host}:{at.health_port}") as channel:
-                try:
-                    stub = health_grpc.HealthStub(channel)
-                    await stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=1)
-                except grpc.aio.AioRpcError as error:
-                    raise NotReady(error.details() or str(error.code())) from error
-
-        return await self.stack.enter_async_context(Process(name, command, self.directory / f"{name}.log", ready=ready))
+    async def picker(self, script: Script | None = None) -> StandIn:
+        """By default it picks the first model server."""
+        at, script = self.address(), script or Script(destinations=[self.models[0].authority])
+        return await self.stack.enter_async_context(StandIn(at.port, at.health_port, script))
 
     async def leaves_out(self, envoy: Envoy, picker: StandIn) -> None:
         """Wait until Envoy gives this picker no more streams, for what its health check says."""
@@ -98,16 +73,10 @@ class Bench:
         write_eds(self.eds, [m.authority for m in self.models] if authorities is None else authorities)
 
     async def envoy(
-        self,
-        configuration: Path = STANDALONE,
-        *,
-        picker_tls: bool | None = None,
-        patient: bool = True,
-        message_timeout: str = LONG,
+        self, configuration: Path = STANDALONE, *, picker_tls: bool | None = None, message_timeout: str = LONG
     ) -> Envoy:
         """Unless a test is about the time after which a picker is given up, that time is long."""
-        if patient:
-            configuration = unhurried(configuration, self.directory, message_timeout)
+        configuration = unhurried(configuration, self.directory, message_timeout)
         if not self.eds.exists():
             self.endpoints()
         places = EnvoyPlaces(
@@ -127,16 +96,10 @@ class Bench:
         )
 
 
-@pytest.fixture
-def ports() -> Iterator[Ports]:
-    with Ports() as held:
-        yield held
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def bench(tmp_path: Path, ports: Ports) -> AsyncIterator[Bench]:
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     async with AsyncExitStack() as stack:
-        yield Bench(tmp_path, ports, stack)
+        yield Bench(tmp_path, stack.enter_context(Ports()), stack)
 
 
 def unhurried(configuration: Path, directory: Path, message_timeout: str = LONG, patience: str = LONG) -> Path:
@@ -169,20 +132,12 @@ def unhurried(configuration: Path, directory: Path, message_timeout: str = LONG,
 
 
 def write_eds(path: Path, authorities: Sequence[str]) -> None:
-    """Replace the endpoints' file by rename, as the watcher does."""
-    endpoints = []
-    for authority in authorities:
-        host, port = split_host_port(authority)
-        address = {"socket_address": {"address": host, "port_value": port}}
-        endpoints.append({"endpoint": {"address": address}})
-    assignment = {
-        "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
-        "cluster_name": "model-servers",
-        "endpoints": [{"lb_endpoints": endpoints}],
-    }
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps({"resources": [assignment]}), encoding="utf-8")
-    draft.rename(path)
+    """As the watcher does."""
+    places = [split_host_port(one) for one in authorities]
+    endpoints = [
+        Endpoint(id=f"{at}", name=f"{at}", address=host, port=port or 0) for at, (host, port) in enumerate(places)
+    ]
+    EdsFile(str(path)).write(render(endpoints, "model-servers"))
 
 
 @dataclass
@@ -209,7 +164,7 @@ class Pool:
         return response.status_code == 200 and response.headers["x-served-by"] == "a"
 
     def reset(self) -> None:
-        self.picker.script = Script(mode=self.picker.script.mode, destinations=[self.models[0].authority])
+        self.picker.script = Script(destinations=[self.models[0].authority])
         self.picker.conversations.clear()
         for model in self.models:
             model.status, model.reset, model.delay = 200, False, 0.0
@@ -219,17 +174,15 @@ class Pool:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
-    """Behind standalone.yaml; behind gateway.yaml in a module that says so by `GATEWAY_MODE`."""
-    gateway = getattr(request.module, "GATEWAY_MODE", False)
+async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
     async with AsyncExitStack() as stack:
         bench = Bench(tmp_path_factory.mktemp("envoy"), stack.enter_context(Ports()), stack)
         for name in "abc":
             await bench.model(name)
-        picker = await bench.picker(Script(mode=Mode.DUPLEX if gateway else Mode.BUFFERED))
+        picker = await bench.picker(Script())
         dead = [bench.dead() for _ in range(3)]
         bench.endpoints([one.authority for one in bench.models] + dead)
-        envoy = await (bench.envoy(GATEWAY, picker_tls=False) if gateway else bench.envoy())
+        envoy = await bench.envoy()
         yield Pool(bench, envoy, picker, await bench.client(envoy), dead)
 
 

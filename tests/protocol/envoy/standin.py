@@ -1,22 +1,12 @@
-"""A picker reduced to a fixed answer, so that Envoy's side of the conversation can be tested by itself.
+"""A picker reduced to a fixed answer, for Envoy's side of the conversation by itself: it records what Envoy sends."""
 
-In the test's own process it records what Envoy sends; as a process (`python -m tests.protocol.envoy.standin`) it can be
-killed and stopped for real.
-"""
-
-import argparse
 import asyncio
-import datetime
-import signal
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import grpc
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from envoy.config.core.v3 import base_pb2
 from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2, external_processor_pb2_grpc
@@ -50,11 +40,6 @@ class Mode(StrEnum):
     DUPLEX = "duplex"
 
 
-class Via(StrEnum):
-    HEADER = "header"
-    BOTH = "header and metadata"
-
-
 @dataclass
 class Conversation:
     """What Envoy sent for one request."""
@@ -63,7 +48,6 @@ class Conversation:
     headers: dict[str, str] = field(default_factory=dict)
     request_body: int = 0
     response_body: bytes = b""
-    largest_piece: int = 0
     served: str = ""
     """The endpoint that served, by the attribute `upstream.address`."""
     served_metadata: str = ""
@@ -79,13 +63,10 @@ class Script:
 
     mode: Mode = Mode.BUFFERED
     destinations: Sequence[str] = ()
-    via: Via = Via.BOTH
     hang: bool = False
     """Read and never answer."""
     fail: grpc.StatusCode | None = None
     """End every stream with this status."""
-    reject: tuple[int, bytes] | None = None
-    """Answer the request in the model server's place."""
     want_response: bool = False
     """Ask for the response's body, for this request."""
 
@@ -93,11 +74,10 @@ class Script:
 class StandIn:
     """The server. `async with` starts it on the ports given, and stops it at once."""
 
-    def __init__(self, port: int, health_port: int, script: Script, *, tls: bool = False) -> None:
+    def __init__(self, port: int, health_port: int, script: Script) -> None:
         self.port = port
         self.health_port = health_port
         self.script = script
-        self.tls = tls
         self.conversations: list[Conversation] = []
         self.open = 0
         self._health = health.HealthServicer()
@@ -109,11 +89,7 @@ class StandIn:
     async def __aenter__(self) -> "StandIn":
         self._server = grpc.aio.server(options=OPTIONS)
         ext_grpc.add_ExternalProcessorServicer_to_server(_Servicer(self), self._server)
-        address = f"127.0.0.1:{self.port}"
-        if self.tls:
-            self._server.add_secure_port(address, grpc.ssl_server_credentials([_certificate()]))
-        else:
-            self._server.add_insecure_port(address)
+        self._server.add_insecure_port(f"127.0.0.1:{self.port}")
         self._health_server = grpc.aio.server()
         health_grpc.add_HealthServicer_to_server(self._health, self._health_server)
         self._health_server.add_insecure_port(f"127.0.0.1:{self.health_port}")
@@ -174,7 +150,6 @@ def _record(seen: Conversation, request: Any) -> None:
         seen.headers = {h.key: h.raw_value.decode() for h in request.request_headers.headers.headers}
     elif kind == "request_body":
         seen.request_body += len(request.request_body.body)
-        seen.largest_piece = max(seen.largest_piece, len(request.request_body.body))
     elif kind == "response_body":
         seen.response_body += request.response_body.body
 
@@ -200,18 +175,12 @@ def _answers(script: Script, request: Any, bodies: dict[str, bytearray]) -> list
         if not body.end_of_stream:
             return []
         first = [_decided(script, "request_headers")] if kind == "request_body" else []
-        rejected = bool(first) and first[0].WhichOneof("response") == "immediate_response"
-        return first if rejected else first + _echo(kind, bytes(bodies[kind]))
+        return first + _echo(kind, bytes(bodies[kind]))
     return [ext.ProcessingResponse(**{kind: ext.TrailersResponse()})]
 
 
 def _decided(script: Script, phase: str) -> Any:
     """The answer that carries the pick, as an answer to the headers or to the body."""
-    if script.reject is not None:
-        status, text = script.reject
-        immediate = ext.ImmediateResponse(body=text)
-        immediate.status.code = status
-        return ext.ProcessingResponse(immediate_response=immediate)
     common = ext.CommonResponse()
     answer = ext.ProcessingResponse()
     value = ",".join(script.destinations)
@@ -219,7 +188,6 @@ def _decided(script: Script, phase: str) -> Any:
         common.header_mutation.set_headers.append(
             core.HeaderValueOption(header=core.HeaderValue(key=DESTINATION, raw_value=value.encode()))
         )
-    if value and script.via is Via.BOTH:
         inner = struct_pb2.Struct()
         inner[DESTINATION] = value
         answer.dynamic_metadata["envoy.lb"] = inner
@@ -240,42 +208,3 @@ def _echo(kind: str, body: bytes) -> list[Any]:
         streamed.end_of_stream = index == len(pieces) - 1
         answers.append(ext.ProcessingResponse(**{kind: response}))
     return answers
-
-
-def _certificate() -> tuple[bytes, bytes]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "picker")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return private, certificate.public_bytes(pem)
-
-
-async def _main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--health-port", type=int, required=True)
-    parser.add_argument("--mode", type=Mode, default=Mode.BUFFERED)
-    parser.add_argument("--destination", action="append", default=[])
-    parser.add_argument("--tls", action="store_true")
-    given = parser.parse_args()
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    script = Script(mode=given.mode, destinations=given.destination)
-    async with StandIn(given.port, given.health_port, script, tls=given.tls):
-        print("ready", flush=True)
-        await stop.wait()
-
-
-if __name__ == "__main__":
-    asyncio.run(_main())

@@ -10,9 +10,9 @@ import httpx
 import yaml
 
 from pointsman.local.envoy import Envoy
-from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
+from pointsman.local.stack import LocalStack, StackPlan, simulators
 from tests.protocol.gateways.forms import Document, place
-from tests.protocol.system.conftest import decision, nothing_in_flight
+from tests.protocol.system.conftest import decision
 from tests.waiting import eventually
 
 CHAT = {"model": "base", "messages": [{"role": "user", "content": "Name a signal box."}], "max_tokens": 6}
@@ -42,13 +42,6 @@ spec:
   rules:
   - matches: [{model: {type: Exact, value: assistant}}]
     targets: [{modelRewrite: steady-and-longer}]
----
-apiVersion: inference.networking.x-k8s.io/v1alpha2
-kind: InferenceObjective
-metadata: {name: batch}
-spec:
-  priority: -1
-  poolRef: {group: inference.networking.k8s.io, kind: InferencePool, name: default}
 """
 
 
@@ -81,12 +74,9 @@ def received(response: httpx.Response) -> list[tuple[str, str]]:
 
 
 @asynccontextmanager
-async def pool(directory: Path, *, endpoints: int, pickers: int = 2, simulators: int = 3) -> AsyncIterator[Pool]:
+async def pool(directory: Path, *, endpoints: int, pickers: int = 2) -> AsyncIterator[Pool]:
     plan = StackPlan(
-        simulators=tuple(
-            SimulatorPlan(name=f"model-{number}", flags={"speed": 20, "models": "base,steady-and-longer"})
-            for number in range(1, simulators + 1)
-        ),
+        simulators=simulators(3, speed=20, models="base,steady-and-longer"),
         collectors=1,
         pickers=pickers,
         configuration=CONFIGURATION.format(endpoints=endpoints),
@@ -105,8 +95,3 @@ async def pool(directory: Path, *, endpoints: int, pickers: int = 2, simulators:
 async def client_of(envoy: Envoy) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=envoy.url, timeout=30, trust_env=False) as opened:
         yield opened
-
-
-async def settled(of: Pool) -> None:
-    """Wait until no picker counts anything in flight; the test fails if that lasts."""
-    await nothing_in_flight(of.stack.pickers)

@@ -61,26 +61,12 @@ def fail_open(document: Document) -> Document:
 def hinted(document: Document) -> Document:
     """With the subset hint where Envoy forwards it from, were the form to list its namespace: in the dynamic metadata.
     A client of the test names it in the header `HINT_HEADER`."""
-    _http_filters(document).insert(
-        0,
-        {
-            "name": "test.subset_hint",
-            "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
-                "request_rules": [
-                    {
-                        "header": HINT_HEADER,
-                        "on_header_present": {
-                            "metadata_namespace": "envoy.lb.subset_hint",
-                            "key": f"{DESTINATION}-subset",
-                            "type": "STRING",
-                        },
-                        "remove": True,
-                    }
-                ],
-            },
-        },
-    )
+    filling = {"metadata_namespace": "envoy.lb.subset_hint", "key": f"{DESTINATION}-subset", "type": "STRING"}
+    config = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
+        "request_rules": [{"header": HINT_HEADER, "on_header_present": filling, "remove": True}],
+    }
+    _http_filters(document).insert(0, {"name": "test.subset_hint", "typed_config": config})
     return document
 
 

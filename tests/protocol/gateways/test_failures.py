@@ -1,32 +1,27 @@
-"""What each gateway's form does without a picker, fail closed and fail open."""
+"""What each gateway's form makes of a list of endpoints, and what it does without a picker, fail closed and open."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 import pytest_asyncio
 
 from pointsman.local.envoy import Envoy
-from tests.protocol.gateways.conftest import CHAT, PATH, Pool, client_of, pool
+from tests.protocol.gateways.conftest import CHAT, ECHO, PATH, Pool, client_of, pool
 from tests.protocol.gateways.forms import DESTINATION, FORMS, fail_open, unhurried
+from tests.protocol.system.conftest import nothing_in_flight
 from tests.waiting import TIMEOUT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 OPEN = ["istio", "kgateway"]
 """The forms that follow the pool's failureMode."""
-SIZE = 10_000
-LONG = CHAT | {"messages": [{"role": "user", "content": "x" * SIZE}]}
-"""When Envoy has received `SIZE` bytes of this request, it has got of the body."""
-STREAM = CHAT | {"stream": True, "max_tokens": 40_000, "ignore_eos": True}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
-    async with pool(tmp_path_factory.mktemp("failures"), endpoints=1, pickers=1) as started:
+    async with pool(tmp_path_factory.mktemp("failures"), endpoints=3, pickers=1) as started:
         yield started
 
 
@@ -37,81 +32,23 @@ async def envoys(shared: Pool) -> dict[str, Envoy]:
     return {name: await shared.gateway(name, unhurried(document)) for name, document in documents.items()}
 
 
-async def test_a_killed_picker_takes_its_open_requests_with_it(shared: Pool, envoys: dict[str, Envoy]) -> None:
-    """A response that streams through it is cut off, and a request that waits for its answer is a 500: fail open or
-    not, the body is at the picker."""
-    picker = shared.stack.pickers[0]
-    names = [name for name in envoys if "buffered" not in name]
-    begun = asyncio.Semaphore(0)
-    streams = [asyncio.create_task(_cut_off(envoys[name], begun)) for name in names]
-    async with asyncio.timeout(TIMEOUT):
-        for _ in streams:
-            await begun.acquire()
-    before = {name: await _received(envoys[name]) for name in names}
-    picker.pause()
-    try:
-        waiting = [asyncio.create_task(_status(envoys[name], LONG)) for name in names]
-        for name in names:  # Envoy opens the stream to the picker before it gets of the body
-
-            async def sent(name: str = name) -> bool:
-                return await _received(envoys[name]) >= before[name] + SIZE
-
-            await eventually(sent)
-        assert not any(task.done() for task in waiting)
-        await picker.kill()
-        assert await asyncio.gather(*streams) == [True] * len(names)
-        assert dict(zip(names, await asyncio.gather(*waiting), strict=True)) == dict.fromkeys(names, 500)
-    finally:
-        await picker.kill()
-        await _back(shared, envoys)
-
-
-async def _cut_off(envoy: Envoy, begun: asyncio.Semaphore) -> bool:
-    """Read a stream; whether it ended without its end."""
-    async with client_of(envoy) as client:
-        try:
-            async with client.stream("POST", PATH, json=STREAM) as response:
-                first = True
-                async for _ in response.aiter_bytes():
-                    if first:
-                        begun.release()
-                    first = False
-        except httpx.RemoteProtocolError:
-            return True
-    return False
-
-
-async def _received(envoy: Envoy) -> int:
-    """Bytes that clients have sent to an Envoy since it started."""
-    return await _statistic(envoy, "downstream_cx_rx_bytes_total")
-
-
 async def _streams_failed(envoy: Envoy) -> int:
     """ext_proc streams that have failed since an Envoy started."""
-    return await _statistic(envoy, "ext_proc.streams_failed")
-
-
-async def _statistic(envoy: Envoy, name: str) -> int:
     async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT) as client:
-        answer = await client.get(f"{envoy.admin_url}/stats?filter=^http.*{name}$")
-    lines = [line.rsplit(":", 1) for line in answer.text.splitlines()]
-    return sum(int(value) for of, value in lines if not of.startswith(("http.admin.", "http.stats.")))
-
-
-async def _status(envoy: Envoy, body: Mapping[str, Any] = CHAT) -> int:
-    async with client_of(envoy) as client:
-        return (await client.post(PATH, json=body)).status_code
+        answer = await client.get(f"{envoy.admin_url}/stats?filter=^http.*ext_proc.streams_failed$")
+    return sum(int(line.rsplit(":", 1)[1]) for line in answer.text.splitlines())
 
 
 async def _back(of: Pool, envoys: dict[str, Envoy]) -> None:
     """Start the picker again, and wait until every Envoy has noticed."""
     await of.stack.pickers[0].start()
     for envoy in envoys.values():
+        async with client_of(envoy) as client:
 
-        async def works(envoy: Envoy = envoy) -> bool:
-            return await _status(envoy) == 200
+            async def works(client: httpx.AsyncClient = client) -> bool:
+                return (await client.post(PATH, json=CHAT)).status_code != 500
 
-        await eventually(works)
+            await eventually(works)
 
 
 async def test_without_a_picker(shared: Pool, envoys: dict[str, Envoy]) -> None:
@@ -148,3 +85,60 @@ async def _late_body(envoy: Envoy) -> AsyncIterator[bytes]:
         yield json.dumps(CHAT).encode()
 
     return body()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(
+    request: pytest.FixtureRequest, shared: Pool, envoys: dict[str, Envoy]
+) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(envoys[request.param]) as opened:
+        yield opened
+    await nothing_in_flight(shared.stack.pickers)
+
+
+@pytest.mark.parametrize("client", ["envoy-ai-gateway", "envoy-ai-gateway-buffered"], indirect=True)
+async def test_an_original_dst_cluster_takes_one_destination(shared: Pool, client: httpx.AsyncClient) -> None:
+    before = [await simulator.state() for simulator in shared.stack.simulators]
+    assert {(await client.post(PATH, json=CHAT)).status_code for _ in range(4)} == {503}
+    after = [await simulator.state() for simulator in shared.stack.simulators]
+    assert [state["requests"] for state in after] == [state["requests"] for state in before]
+
+
+@pytest.mark.parametrize("client", ["kgateway"], indirect=True)
+async def test_kgateway_balances_a_list_round_robin(shared: Pool, client: httpx.AsyncClient) -> None:
+    """It matches no subset, so the pick is lost, and nobody hears of it."""
+    served = []
+    for _ in range(9):
+        response = await client.post(PATH, json=CHAT, headers=ECHO)
+        assert response.status_code == 200
+        served.append(response.headers["x-simulator-endpoint"])
+    assert served[:3] == served[3:6] == served[6:]
+    assert set(served) == {"model-1", "model-2", "model-3"}
+
+
+@pytest.mark.parametrize("client", ["istio"], indirect=True)
+async def test_istio_walks_down_the_list(shared: Pool, client: httpx.AsyncClient) -> None:
+    for _ in range(12):
+        response = await client.post(PATH, json=CHAT, headers=ECHO)
+        made = await shared.decided(response)
+        assert made["endpoint"] == f"default/{response.headers['x-simulator-endpoint']}"
+    victim = shared.stack.simulators[0]
+    await victim.kill()
+    try:
+        missed = 0
+        for _ in range(24):
+            response = await client.post(PATH, json=CHAT, headers=ECHO)
+            assert response.status_code == 200, response.text
+            made = await shared.decided(response)
+            if made["endpoint"] == "default/model-1":
+                missed += 1
+                second = made["profiles"][made["primary_profile"]]["picked"][1]
+                assert second == f"default/{response.headers['x-simulator-endpoint']}"
+        assert missed
+    finally:
+        await victim.start()
+        await eventually(lambda: _serves(client))
+
+
+async def _serves(client: httpx.AsyncClient) -> bool:
+    return (await client.post(PATH, json=CHAT)).status_code == 200

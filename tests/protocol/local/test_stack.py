@@ -5,11 +5,13 @@ import signal
 import sys
 from pathlib import Path
 
-import httpx
+import nats
 import pytest
 
+from pointsman.local.nats import NatsServer
 from pointsman.local.process import ProcessError
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
+from tests.nats import free_port
 
 
 def left_of(pids: list[int]) -> list[int]:
@@ -24,20 +26,6 @@ async def test_a_process_that_fails_takes_the_others_down_with_it(tmp_path: Path
         await stack.start()
     assert [process for process in stack.processes if process.running] == []
     assert not stack["picker-1"].starts
-
-
-async def test_model_servers_and_nats_run_by_themselves(tmp_path: Path) -> None:
-    plan = StackPlan(simulators=(SimulatorPlan(name="m"),), watchers=0, collectors=0, pickers=0, envoy=None)
-    async with LocalStack(plan, tmp_path) as stack:
-        server = stack.simulators[0]
-        assert (await server.state())["name"] == "m"
-        assert "vllm:num_requests_running" in await server.metrics()
-        await server.kill()
-        with pytest.raises(httpx.ConnectError):
-            await server.metrics()
-        await server.start()
-        assert (await server.state())["requests"] == 0
-    assert [process for process in stack.processes if process.running] == []
 
 
 async def test_an_interrupt_at_the_terminal_ends_every_process(tmp_path: Path) -> None:
@@ -70,3 +58,26 @@ asyncio.run(main())
     rest = await parent.stdout.read()
     assert await parent.wait() != 0, rest
     assert left_of(pids) == []
+
+
+async def keys(server: NatsServer) -> list[str]:
+    client = await nats.connect(server.url)
+    try:
+        bucket = await client.jetstream().create_key_value(bucket="b")
+        await bucket.put(f"run-{server.starts}", b"x")
+        return sorted(await bucket.keys())
+    finally:
+        await client.close()
+
+
+async def test_the_store_outlives_restarts_and_kills_until_it_is_wiped(tmp_path: Path) -> None:
+    async with NatsServer(tmp_path, free_port()) as server:
+        assert await keys(server) == ["run-1"]
+        await server.restart()
+        assert await keys(server) == ["run-1", "run-2"]
+        with pytest.raises(ProcessError, match="runs, and its store can't be removed"):
+            server.wipe()
+        await server.kill()
+        server.wipe()
+        await server.start()
+        assert await keys(server) == ["run-3"]

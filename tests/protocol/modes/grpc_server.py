@@ -30,8 +30,6 @@ class GrpcServer:
         self.received: list[tuple[str, bytes]] = []
         """Method and message of each call."""
         self.release = asyncio.Event()
-        self.ended = asyncio.Event()
-        """A call is over, in whatever way."""
         self.authority = ""
 
     async def __aenter__(self) -> "GrpcServer":
@@ -71,15 +69,11 @@ class GrpcServer:
         """What the call's metadata ask for. Fails the call when that is what they ask for."""
         self.received.append((method, data))
         asked = dict(context.invocation_metadata())
-        context.add_done_callback(self._done)
         context.set_trailing_metadata((("x-bytes", str(len(data))), ("x-served-last-by", self.name)))
         if asked.get(FAIL) == "first":
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the engine isn't there: 50 % loaded\n")
         await context.send_initial_metadata((("x-served-by", self.name),))
         return asked
-
-    def _done(self, context: Any) -> None:
-        self.ended.set()
 
 
 def piece(number: int, size: int = 3) -> bytes:

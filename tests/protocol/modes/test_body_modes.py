@@ -18,17 +18,9 @@ from msgspec import Struct
 
 from pointsman.local.envoy import STANDALONE, load
 from tests.protocol.envoy.conftest import unhurried
+from tests.protocol.http1 import Fields, Message, request
+from tests.protocol.model_server import PADDING, TRAILERS, USAGE, ModelServer, answer_events, answer_whole
 from tests.protocol.modes.conftest import Document, System, ext_proc, manager, named, system
-from tests.protocol.modes.http1 import Fields, Message, request
-from tests.protocol.modes.model_server import (
-    LACKING,
-    PADDING,
-    TRAILERS,
-    USAGE,
-    ModelServer,
-    answer_events,
-    answer_whole,
-)
 from tests.protocol.system.conftest import decision, nothing_in_flight
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -166,38 +158,27 @@ def _is_read(mode: str, size: int) -> bool:
     return mode in ("BUFFERED", "FULL_DUPLEX_STREAMED")
 
 
-# -- requests
-
-
+@pytest.mark.parametrize("trailers", [None, [("x-digest", "d1"), ("x-other", "d2")]], ids=["no trailers", "trailers"])
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("mode", ALL)
 async def test_a_request_goes_as_picked_and_its_model_is_known_where_its_whole_body_is_shown(
-    pool: Pool, mode: str, size: int
+    pool: Pool, mode: str, size: int, trailers: Fields | None
 ) -> None:
-    """Where it isn't, the body passes byte for byte, with the client's model in it. The server's own model stays in the
-    response to a FULL_DUPLEX_STREAMED request here: after such a one Envoy isn't to be asked for a response's body."""
-    body, read = _chat("assistant", size), _is_read(mode, size)
-    for _ in range(3):
-        answer = await _ask(pool, REQUESTS[mode], body)
-        made = await _went_as_picked(pool, answer)
-        assert (made["model"], made["target_model"]) == (("assistant", TARGET) if read else ("", ""))
-        assert (made["prompt_bytes"] > size) is read
-        arrived = pool.server(answer).received[-1]
-        assert arrived.body == (body.replace(b"assistant", TARGET.encode()) if read else body)
-        assert json.loads(answer.body)["model"] == (TARGET if mode == "FULL_DUPLEX_STREAMED" else "assistant")
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("mode", ALL)
-async def test_request_trailers_arrive(pool: Pool, mode: str, size: int) -> None:
-    """In mode BUFFERED_PARTIAL nobody can tell then whether the body was whole, so it isn't read."""
-    body, trailers = _chat("plain", size), [("x-digest", "d1"), ("x-other", "d2")]
+    """Where it isn't, the body passes byte for byte, with the client's model in it; in mode BUFFERED_PARTIAL nobody can
+    tell before trailers whether it was whole. The server's own model stays in the response to a FULL_DUPLEX_STREAMED
+    request here: after such a one Envoy isn't to be asked for a response's body."""
+    read = _is_read(mode, size) and not (trailers and mode == "BUFFERED_PARTIAL")
+    model = "plain" if trailers else "assistant"
+    target = "plain" if trailers else TARGET
+    body = _chat(model, size)
     answer = await _ask(pool, REQUESTS[mode], body, trailers=trailers)
     made = await _went_as_picked(pool, answer)
-    read = _is_read(mode, size) and mode != "BUFFERED_PARTIAL"
-    assert made["model"] == ("plain" if read else "")
+    assert made["model"] == (model if read else "")
+    assert (made["prompt_bytes"] > size) is read
     arrived = pool.server(answer).received[-1]
-    assert (arrived.body, arrived.trailers) == (body, trailers)
+    assert arrived.body == (body.replace(model.encode(), target.encode()) if read else body)
+    assert arrived.trailers == (trailers or [])
+    assert json.loads(answer.body)["model"] == (target if mode == "FULL_DUPLEX_STREAMED" else model)
 
 
 @pytest.mark.parametrize("mode", ALL)
@@ -211,77 +192,31 @@ async def test_a_body_that_is_no_json_is_refused_where_it_is_shown(pool: Pool, m
         assert pool.server(answer).received[-1].body == b"no json at all"
 
 
-async def test_a_pool_without_endpoints_is_a_503_in_every_mode(pool: Pool) -> None:
-    await pool.system.endpoints({})
-    try:
-        for modes in REQUESTS.values():
-            for size in (SMALL, LARGE):
-                answer = await _ask(pool, modes, _chat("assistant", size))
-                assert answer.status == 503, modes
-                assert answer.header("x-llm-d-request-dropped-reason") == "rejected-no-endpoints"
-                assert json.loads(answer.body)["error"]["type"] == "service_unavailable"
-    finally:
-        await pool.system.endpoints({name: server.authority for name, server in pool.servers.items()})
-
-
-# -- responses
-
-
 @pytest.mark.parametrize("padding", [0, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("trailers", [False, True], ids=["no trailers", "trailers"])
+@pytest.mark.parametrize("model", ["assistant", "plain"])
 @pytest.mark.parametrize("mode", ALL)
 async def test_a_response_has_the_clients_model_and_its_tokens_are_counted(
-    pool: Pool, mode: str, stream: bool, padding: int
+    pool: Pool, mode: str, model: str, trailers: bool, padding: int
 ) -> None:
-    """In mode NONE the picker asks for the body of such a response, in mode BUFFERED_PARTIAL nothing is read."""
-    before = await _tokens(pool, "assistant")
-    answer = await _ask(pool, RESPONSES[mode], _chat("assistant", 9, stream=stream), [(PADDING, str(padding))])
-    await _went_as_picked(pool, answer)
+    """In mode NONE the picker asks for the body of such a response, in mode BUFFERED_PARTIAL nothing is read. Where
+    Envoy buffers one that changes, it gets a length, and with that HTTP/1.1 has no trailers."""
     read = mode != "BUFFERED_PARTIAL"
-    names = re.findall(rb'"model": "([^"]*)"', answer.body)
-    assert set(names) == {b"assistant" if read else TARGET.encode()}
-    assert len(answer.body) > padding
-    assert answer.body.endswith(b"data: [DONE]\n\n" if stream else b"}")
-    await nothing_in_flight(pool.system.stack.pickers)
-    assert await _tokens(pool, "assistant") - before == (USAGE["prompt_tokens"] if read else 0)
-
-
-@pytest.mark.parametrize("mode", ALL)
-async def test_what_isnt_renamed_passes_as_it_is_and_is_counted_where_it_is_shown(pool: Pool, mode: str) -> None:
-    """In mode NONE the picker asks for it."""
+    served = TARGET if model == "assistant" else model
     for stream in (False, True):
-        before = await _tokens(pool, "plain")
-        body, asked = _chat("plain", 9, stream=stream), [(PADDING, str(LARGE)), (TRAILERS, "yes")]
-        answer = await _ask(pool, RESPONSES[mode], body, asked)
+        before = await _tokens(pool, model)
+        asked = [(PADDING, str(padding)), *([(TRAILERS, "yes")] if trailers else [])]
+        answer = await _ask(pool, RESPONSES[mode], _chat(model, 9, stream=stream), asked)
         await _went_as_picked(pool, answer)
-        assert answer.trailers == [("x-digest", hashlib.sha256(answer.body).hexdigest())]
+        told = model if read else served
+        assert set(re.findall(rb'"model": "([^"]*)"', answer.body)) == {told.encode()}
+        sent = answer.body.replace(told.encode(), served.encode())
+        assert sent == (answer_events if stream else answer_whole)(served, padding)
+        lost = mode == "BUFFERED" and served != model
+        digest = [("x-digest", hashlib.sha256(sent).hexdigest())]
+        assert answer.trailers == (digest if trailers and not lost else [])
         await nothing_in_flight(pool.system.stack.pickers)
-        shown = mode != "BUFFERED_PARTIAL"
-        assert await _tokens(pool, "plain") - before == (USAGE["prompt_tokens"] if shown else 0)
-
-
-@pytest.mark.parametrize("mode", ALL)
-async def test_a_renamed_response_keeps_its_trailers(pool: Pool, mode: str) -> None:
-    """Where Envoy buffers it, it gets a length, and with that HTTP/1.1 has no trailers."""
-    for stream in (False, True):
-        answer = await _ask(pool, RESPONSES[mode], _chat("assistant", 9, stream=stream), [(TRAILERS, "yes")])
-        await _went_as_picked(pool, answer)
-        wanted = "assistant" if mode != "BUFFERED_PARTIAL" else TARGET
-        sent = answer.body.replace(wanted.encode(), TARGET.encode())
-        kept = [("x-digest", hashlib.sha256(sent).hexdigest())]
-        assert answer.trailers == ([] if mode == "BUFFERED" else kept)
-
-
-@pytest.mark.parametrize("padding", [0, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("mode", ALL)
-async def test_a_response_that_breaks_off_arrives_as_far_as_it_came(pool: Pool, mode: str, padding: int) -> None:
-    """In mode STREAMED, which is what a picker asks for in mode NONE, nothing of it could come with the trailers."""
-    for stream in (False, True):
-        asked = [(TRAILERS, "yes"), (PADDING, str(padding)), (LACKING, "40")]
-        answer = await _ask(pool, RESPONSES[mode], _chat("assistant", 9, stream=stream), asked)
-        await _went_as_picked(pool, answer)
-        expected = (answer_events if stream else answer_whole)(TARGET, padding)[:-40]
-        assert answer.body.replace(b'"assistant"', b'"%s"' % TARGET.encode()) == expected
+        assert await _tokens(pool, model) - before == (USAGE["prompt_tokens"] if read else 0)
 
 
 async def _tokens(pool: Pool, model: str) -> int:

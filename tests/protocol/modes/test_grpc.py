@@ -1,7 +1,6 @@
 """gRPC calls to vLLM's service through Envoy, as we and as gateways configure it, and a real picker.
 
-The servers are the test's own; Envoy speaks HTTP/2 to them. No collector runs, so saturation goes by the load in
-flight.
+The servers are the test's own; Envoy speaks HTTP/2 to them.
 """
 
 import asyncio
@@ -35,8 +34,6 @@ plugins:
 - type: vllmgrpc-parser
 - type: openai-parser
 - type: random-picker
-- type: utilization-detector
-  parameters: {maxConcurrency: 1}
 schedulingProfiles:
 - name: default
   plugins:
@@ -46,15 +43,8 @@ requestHandler:
   - pluginRef: vllmgrpc-parser
   - pluginRef: openai-parser
 """
-RESOURCES = """\
-apiVersion: inference.networking.x-k8s.io/v1alpha2
-kind: InferenceObjective
-metadata: {name: batch}
-spec: {priority: -1, poolRef: {name: default}}
-"""
 Metadata: TypeAlias = Mapping[str, str]
 NOTHING: Metadata = {}
-BATCH: Metadata = {"x-gateway-inference-objective": "batch"}
 ENVOYS = {"ours": STANDALONE, "gateway": GATEWAY}
 LARGE = 300_000
 LIMIT = 2**20
@@ -81,7 +71,7 @@ async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
         authorities = {name: server.authority for name, server in servers.items()}
         directory = tmp_path_factory.mktemp("grpc")
         started = await life.enter_async_context(
-            system(directory, authorities, CONFIGURATION, RESOURCES, max_request_body=str(LIMIT))
+            system(directory, authorities, CONFIGURATION, max_request_body=str(LIMIT))
         )
         envoys = {
             name: await started.envoy(name, _speaking_http2(load(unhurried(path, directory))))
@@ -115,10 +105,10 @@ class Client:
         """A unary call."""
         return self._channel.unary_unary(method)(data, metadata=self._metadata(metadata), timeout=TIMEOUT)
 
-    def generate(self, data: bytes, metadata: Metadata = NOTHING, compression: grpc.Compression | None = None) -> Any:
+    def generate(self, data: bytes, metadata: Metadata = NOTHING) -> Any:
         """A call whose answer is streamed."""
         call = self._channel.unary_stream(f"/{SERVICE}/Generate")
-        return call(data, metadata=self._metadata(metadata), compression=compression, timeout=TIMEOUT)
+        return call(data, metadata=self._metadata(metadata), timeout=TIMEOUT)
 
     def _metadata(self, metadata: Metadata) -> grpc.aio.Metadata:
         self._id = str(uuid.uuid4())
@@ -128,17 +118,16 @@ class Client:
         """On the last call."""
         return await decision(self._pool.system.stack.pickers, self._id)
 
-    async def went_as_picked(self, call: Any) -> dict[str, Any]:
-        """Fails unless the server that answered the last call is the one that was picked; the decision."""
+    async def went_as_picked(self, call: Any, method: str, data: bytes) -> dict[str, Any]:
+        """Fails unless the server that answered the last call was picked, and got this; the decision."""
         made = await self.decision()
         served = dict(await call.initial_metadata())["x-served-by"]
         assert made["endpoint"] == f"default/{served}"
-        assert dict(await call.trailing_metadata())["x-served-last-by"] == served
+        trailers = dict(await call.trailing_metadata())
+        assert (trailers["x-served-last-by"], trailers["x-bytes"]) == (served, str(len(data)))
+        assert self._pool.servers[served].received[-1] == (method, data)
+        assert await call.code() is grpc.StatusCode.OK
         return made
-
-    async def arrived(self, call: Any) -> tuple[str, bytes]:
-        """What the server got that answered."""
-        return self._pool.servers[dict(await call.initial_metadata())["x-served-by"]].received[-1]
 
 
 @pytest_asyncio.fixture(params=list(ENVOYS), loop_scope="module")
@@ -161,50 +150,24 @@ def _embed(tokens: int = 10) -> bytes:
     return data
 
 
-async def test_a_unary_call_goes_as_picked(client: Client) -> None:
-    for _ in range(4):
-        data = _embed()
-        call = client.embed(data)
-        assert await call == embedding()
-        made = await client.went_as_picked(call)
-        assert (made["api"], made["prompt_bytes"]) == ("embeddings", 40)
-        assert await client.arrived(call) == ("Embed", data)
-        assert await call.code() is grpc.StatusCode.OK
-        assert dict(await call.trailing_metadata())["x-bytes"] == str(len(data))
-
-
-async def test_a_streamed_answer_goes_as_picked(client: Client) -> None:
-    for _ in range(4):
-        data = _generate(stream=True, sampling_params={"max_tokens": 5})
-        call = client.generate(data)
-        assert [one async for one in call] == [piece(number) for number in range(PIECES)]
-        made = await client.went_as_picked(call)
-        assert (made["api"], made["stream"], made["prompt_bytes"]) == ("generate", True, 40)
-        assert await client.arrived(call) == ("Generate", data)
-        assert await call.code() is grpc.StatusCode.OK
-        assert dict(await call.trailing_metadata())["x-bytes"] == str(len(data))
-
-
-async def test_large_messages_arrive_byte_for_byte_in_both_directions(client: Client) -> None:
-    data = _generate(LARGE)
-    call = client.generate(data, {SIZE: str(LARGE)})
-    assert [one async for one in call] == [piece(number, LARGE) for number in range(PIECES)]
-    assert (await client.went_as_picked(call))["prompt_bytes"] == LARGE
-    assert await client.arrived(call) == ("Generate", data)
-    data = _embed(LARGE // 4)
-    call = client.embed(data, {SIZE: str(LARGE)})
-    assert await call == embedding(LARGE)
-    assert await client.arrived(call) == ("Embed", data)
-    await client.went_as_picked(call)
-
-
-async def test_tokens_are_counted(pool: Pool, client: Client) -> None:
+@pytest.mark.parametrize("size", [40, LARGE], ids=["small", "large"])
+async def test_calls_go_as_picked_byte_for_byte_in_both_directions_and_their_tokens_are_counted(
+    pool: Pool, client: Client, size: int
+) -> None:
     """Our Envoy is asked for the responses."""
     counts = [await _tokens(pool)]
-    assert await client.embed(_embed())
+    data = _embed(size // 4)
+    call = client.embed(data, {SIZE: str(size)})
+    assert await call == embedding(size)
+    made = await client.went_as_picked(call, "Embed", data)
+    assert (made["api"], made["prompt_bytes"]) == ("embeddings", size)
     await nothing_in_flight(pool.system.stack.pickers)
     counts.append(await _tokens(pool))
-    assert [one async for one in client.generate(_generate())]
+    data = _generate(size, stream=True, sampling_params={"max_tokens": 5})
+    call = client.generate(data, {SIZE: str(size)})
+    assert [one async for one in call] == [piece(number, size) for number in range(PIECES)]
+    made = await client.went_as_picked(call, "Generate", data)
+    assert (made["api"], made["stream"], made["prompt_bytes"]) == ("generate", True, size)
     await nothing_in_flight(pool.system.stack.pickers)
     counts.append(await _tokens(pool))
     assert counts[1] - counts[0] == Counter(prompt_tokens=TOKENS["prompt_tokens"])
@@ -221,21 +184,11 @@ async def _tokens(pool: Pool) -> Counter[str]:
     return found
 
 
-async def test_a_compressed_message_is_read_and_arrives(client: Client) -> None:
-    data = _generate(5000)
-    call = client.generate(data, compression=grpc.Compression.Gzip)
-    assert len([one async for one in call]) == PIECES
-    assert (await client.went_as_picked(call))["prompt_bytes"] == 5000
-    assert await client.arrived(call) == ("Generate", data)
-
-
-async def test_other_calls_pass_unread(client: Client) -> None:
-    call = client.embed(b"no message of anything", method=f"/{SERVICE}/HealthCheck")
-    assert await call == b"no message of anything"
-    assert (await client.went_as_picked(call))["prompt_bytes"] == 0
-    error = await _error(client.embed(b"", method=f"/{SERVICE}/Nothing"))
-    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert "endpoint" in await client.decision()
+async def test_a_call_that_nobody_reads_goes_as_picked(client: Client) -> None:
+    data = b"no message of anything"
+    call = client.embed(data, method=f"/{SERVICE}/HealthCheck")
+    assert await call == data
+    assert (await client.went_as_picked(call, "HealthCheck", data))["prompt_bytes"] == 0
 
 
 async def test_a_streamed_answer_comes_while_it_is_made_and_counts_until_its_end(pool: Pool, client: Client) -> None:
@@ -250,34 +203,6 @@ async def test_a_streamed_answer_comes_while_it_is_made_and_counts_until_its_end
     assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_a_client_that_leaves_in_the_middle_ends_the_call_at_the_server(pool: Pool, client: Client) -> None:
-    call = client.generate(_generate(), {HOLD: "yes"})
-    assert await call.read()
-    server = pool.servers[dict(await call.initial_metadata())["x-served-by"]]
-    server.ended.clear()
-    call.cancel()
-    await asyncio.wait_for(server.ended.wait(), TIMEOUT)
-
-
-async def test_a_servers_own_error_reaches_the_client(client: Client) -> None:
-    for call in _calls(client, {FAIL: "first"}):
-        error = await _error(call)
-        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert error.details() == "the engine isn't there: 50 % loaded\n"
-        assert "x-bytes" in dict(error.trailing_metadata())
-
-
-async def test_an_error_after_some_messages_reaches_the_client(client: Client) -> None:
-    call = client.generate(_generate(), {FAIL: "last"})
-    for _ in range(PIECES):
-        assert await call.read()
-    error = await _error(call)
-    assert (error.code(), error.details()) == (grpc.StatusCode.ABORTED, "the engine has stopped")
-
-
-# -- refusals
-
-
 async def _error(call: Any) -> Any:
     """The error that a client gets of a call, whichever way it reads."""
     answer = call.read() if hasattr(call, "read") else call
@@ -286,62 +211,33 @@ async def _error(call: Any) -> Any:
     return caught.value
 
 
-def _calls(client: Client, metadata: Metadata = NOTHING) -> list[Any]:
-    """One of each kind."""
-    return [client.embed(_embed(), metadata), client.generate(_generate(), metadata)]
-
-
-async def test_a_message_that_cant_be_read_is_an_invalid_argument(pool: Pool, client: Client) -> None:
-    before = pool.received
-    for call, says in (
-        (client.generate(b"\xff\xff"), "the GenerateRequest can't be read"),
-        (client.generate(b""), "neither text nor tokenized"),
-        (client.embed(b""), "tokenized is missing"),
-        (client.embed(b"\x00", method="/v1/chat/completions"), "JSON"),
-    ):
+async def test_errors_reach_the_client_whether_before_or_after_messages(client: Client) -> None:
+    for call in (client.embed(_embed(), {FAIL: "first"}), client.generate(_generate(), {FAIL: "first"})):
         error = await _error(call)
-        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert says in error.details()
-    assert pool.received == before
-
-
-async def test_a_message_beyond_the_limit_is_a_resource_exhausted(client: Client) -> None:
-    error = await _error(client.generate(_generate(LIMIT + 1)))
-    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert f"larger than the limit of {LIMIT} bytes" in error.details()
-
-
-async def test_what_may_be_shed_in_a_full_pool_is_a_resource_exhausted(pool: Pool, client: Client) -> None:
-    """Full are two servers with a call each, on the mean: the picker has no other number here."""
-    holding = [client.generate(_generate(), {HOLD: "yes"}) for _ in range(2)]
-    for call in holding:
+        told = (error.code(), error.details())
+        assert told == (grpc.StatusCode.FAILED_PRECONDITION, "the engine isn't there: 50 % loaded\n")
+    call = client.generate(_generate(), {FAIL: "last"})
+    for _ in range(PIECES):
         assert await call.read()
-    for call in _calls(client, BATCH):
-        error = await _error(call)
-        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert error.details() == "system saturated, sheddable request dropped"
-        told = dict(error.trailing_metadata())
-        assert (told["retry-after"], told["x-llm-d-request-dropped-reason"]) == ("1", "rejected-saturated")
-    call = client.embed(_embed())
-    assert await call, "what has no priority below 0 is served"
-    _release(pool)
-    for call in holding:
-        while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # grpc-stubs is older
-            pass
-        assert await call.code() is grpc.StatusCode.OK
+    error = await _error(call)
+    assert (error.code(), error.details()) == (grpc.StatusCode.ABORTED, "the engine has stopped")
 
 
-async def test_a_pool_without_endpoints_is_unavailable(pool: Pool, client: Client) -> None:
-    await pool.system.endpoints({})
-    try:
-        for call in _calls(client):
-            error = await _error(call)
-            assert error.code() is grpc.StatusCode.UNAVAILABLE
-            assert error.details() == "no endpoints: the pool has no model server that is ready"
-            told = dict(error.trailing_metadata())
-            assert (told["retry-after"], told["x-llm-d-request-dropped-reason"]) == ("1", "rejected-no-endpoints")
-    finally:
-        await pool.system.endpoints({name: server.authority for name, server in pool.servers.items()})
+REFUSED: dict[str, tuple[str, bytes, grpc.StatusCode, str]] = {
+    "unreadable": ("generate", b"\xff\xff", grpc.StatusCode.INVALID_ARGUMENT, "the GenerateRequest can't be read"),
+    "nothing in it": ("embed", b"", grpc.StatusCode.INVALID_ARGUMENT, "tokenized is missing"),
+    "too large": ("generate", _generate(LIMIT + 1), grpc.StatusCode.RESOURCE_EXHAUSTED, f"the limit of {LIMIT} bytes"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_a_message_that_cant_be_taken_is_refused(pool: Pool, client: Client, case: str) -> None:
+    method, data, code, says = REFUSED[case]
+    before = pool.received
+    error = await _error(getattr(client, method)(data))
+    assert error.code() is code
+    assert says in error.details()
+    assert pool.received == before
 
 
 def _release(pool: Pool) -> None:

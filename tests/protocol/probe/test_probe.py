@@ -15,7 +15,6 @@ from pointsman.probe import main
 from services.simulator.app import simulator
 from services.simulator.gauges import Pins
 from services.simulator.settings import EngineType, SimulatorSettings
-from tests.nats import free_port
 from tests.protocol.collector.certificates import Authority
 from tests.protocol.collector.harness import OddServer, answer, vllm
 
@@ -73,14 +72,6 @@ async def test_every_engine_shows_its_values(engine: EngineType, capsys: pytest.
     assert page["seconds"] > 0
 
 
-async def test_without_the_path_trtllm_serve_is_a_404_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    async with simulator(settings(EngineType.TRTLLM_SERVE)) as running:
-        assert await probe(running.url) == 1
-    said = capsys.readouterr().err
-    assert f"{running.url}/metrics: no page: status 404 Not Found" in said
-    assert "trtllm-serve has /prometheus/metrics" in said
-
-
 async def test_a_configuration_asks_as_its_sources_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each source by its own rules, for an endpoint of these labels: path by override, the list of models beside it."""
     config = tmp_path / "config.yaml"
@@ -122,26 +113,6 @@ async def test_the_node_of_an_endpoint_is_asked_for_its_own_gpus(
         assert "the address of its node isn't known" in capsys.readouterr().err
 
 
-async def test_a_rate_takes_two_scrapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        HEAD + "plugins:\n- type: core-metrics-extractor\n  parameters:\n    defaultEngine: mine\n    engineConfigs:\n"
-        "    - name: mine\n      queuedRequestsSpec: jobs\n      customMetrics:\n"
-        "      - {attributeKey: Tokens, metricSpec: tokens_total, function: rate}\n"
-    )
-
-    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer(b"jobs 1\ntokens_total %d\n" % (1000 * len(server.requests))))
-
-    async with OddServer(count) as server:
-        arguments = (f"http://127.0.0.1:{server.port}", "--config", str(config))
-        (once,) = await probed(capsys, *arguments)
-        assert "Tokens" not in values(once)
-        (thrice,) = await probed(capsys, *arguments, "--count", "3", "--interval", "100ms")
-    assert thrice["scrapes"] == 3
-    assert values(thrice)["Tokens"] > 0
-
-
 async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()  # until the client leaves
 
@@ -178,13 +149,6 @@ async def test_a_server_without_a_page_is_told_with_the_reason_and_what_to_do(
     assert hint in said.err
 
 
-async def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
-    assert await probe(f"127.0.0.1:{free_port()}") == 1
-    said = capsys.readouterr().err
-    assert "can't connect" in said
-    assert "is the server running, and is that its port?" in said
-
-
 async def test_a_server_that_fails_between_two_scrapes(capsys: pytest.CaptureFixture[str]) -> None:
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(vllm(3) if len(server.requests) == 1 else answer(b"", status="503 Service Unavailable"))
@@ -197,35 +161,25 @@ async def test_a_server_that_fails_between_two_scrapes(capsys: pytest.CaptureFix
     assert (read["ok"], read["scrapes"], values(read)["WaitingQueueSize"]) == (True, 1, 3)
 
 
-async def test_a_certificate_of_an_unknown_ca_is_refused_where_that_is_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_certificates_of_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     authority, stranger = Authority(tmp_path, "known"), Authority(tmp_path, "stranger")
-    async with OddServer(vllm(5), ssl=authority.server()) as server:
-        url = f"https://127.0.0.1:{server.port}"
-        for arguments in (["--verify"], ["--ca-cert", str(stranger.ca)]):
-            assert await probe(url, *arguments) == 1
-            said = capsys.readouterr().err
-            assert f"{url}/metrics: no page: TLS failed: " in said
-            assert "--ca-cert names the CA" in said
-        for arguments in ([], ["--ca-cert", str(authority.ca)]):
-            (page,) = await probed(capsys, url, *arguments)
-            assert values(page)["WaitingQueueSize"] == 5
-
-
-async def test_a_server_that_asks_for_a_client_certificate_gets_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    authority = Authority(tmp_path, "known")
     context = authority.server()
     context.load_verify_locations(authority.ca)
     context.verify_mode = ssl.CERT_REQUIRED
     certificate, key = authority.issue()
+    client = ["--client-cert", str(certificate), "--client-key", str(key)]
     async with OddServer(vllm(5), ssl=context) as server:
         url = f"https://127.0.0.1:{server.port}"
-        assert await probe(url) == 1
-        (page,) = await probed(capsys, url, "--client-cert", str(certificate), "--client-key", str(key))
-    assert values(page)["WaitingQueueSize"] == 5
+        assert await probe(url) == 1, "the server asks for a certificate"
+        for arguments in (["--verify"], ["--ca-cert", str(stranger.ca)]):
+            capsys.readouterr()
+            assert await probe(url, *client, *arguments) == 1
+            said = capsys.readouterr().err
+            assert f"{url}/metrics: no page: TLS failed: " in said
+            assert "--ca-cert names the CA" in said
+        for arguments in ([], ["--ca-cert", str(authority.ca)]):
+            (page,) = await probed(capsys, url, *client, *arguments)
+            assert values(page)["WaitingQueueSize"] == 5
 
 
 async def test_it_is_a_command_that_takes_a_page_from_a_pipe() -> None:

@@ -1,7 +1,6 @@
 """How a picker's drain ends when a stream doesn't."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -10,51 +9,41 @@ from structlog.testing import capture_logs
 
 from services.picker import app
 from services.picker.transport.grpc_server import SERVICE
-from shared.bus import Bus, FactPublisher, Subjects, fact_key, pool_token
-from shared.model import Endpoint
 from tests.in_process import picker, serving
-from tests.nats import nats_server
-from tests.protocol.bus.helpers import leading
+from tests.nats import NatsServer
+from tests.protocol.collector.harness import Owner, endpoint
 from tests.waiting import TIMEOUT, eventually
 
-POOL = pool_token("default", "default")
 ENDING = 20.0
-ENDPOINT = Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000)
 
 
 async def test_a_stream_that_does_not_end_is_cut_off_before_the_drain_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nats: NatsServer, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream's own end, which releases what it holds, is part of the drain; the time-out isn't reached."""
     monkeypatch.setattr(app, "ENDING", ENDING)
     graces: list[float] = []
-    async with nats_server(tmp_path) as nats:
-        bus = Bus(nats.url, name="owner")
-        await bus.start(wait=TIMEOUT)
-        publisher = FactPublisher(bus, Subjects(), "owner")
-        publisher.update({fact_key(POOL, ENDPOINT): ENDPOINT}, [POOL])
-        with capture_logs() as lines:
-            async with (
-                leading(publisher),
-                serving(picker(nats.url, drain_delay=0.2, drain_timeout=TIMEOUT)) as service,
-                grpc.aio.insecure_channel(f"127.0.0.1:{service.grpc.port}") as channel,
-            ):
-                await eventually(lambda: service.readiness.ready, service.readiness.reasons)
-                calls: Any = channel  # the stubs want more than the library does
-                stream = calls.stream_stream(f"/{SERVICE}/Process")()
-                await eventually(lambda: service.grpc.open == 1)
-                cut_off = service.grpc.stop
+    await owner.publish([endpoint("a", 8000)])
+    with capture_logs() as lines:
+        async with (
+            serving(picker(nats.url, drain_delay=0.2, drain_timeout=TIMEOUT)) as service,
+            grpc.aio.insecure_channel(f"127.0.0.1:{service.grpc.port}") as channel,
+        ):
+            await eventually(lambda: service.readiness.ready, service.readiness.reasons)
+            calls: Any = channel  # the stubs want more than the library does
+            stream = calls.stream_stream(f"/{SERVICE}/Process")()
+            await eventually(lambda: service.grpc.open == 1)
+            cut_off = service.grpc.stop
 
-                async def at_once(grace: float) -> None:
-                    graces.append(grace)
-                    await cut_off(min(grace, 0.2))
+            async def at_once(grace: float) -> None:
+                graces.append(grace)
+                await cut_off(min(grace, 0.2))
 
-                monkeypatch.setattr(service.grpc, "stop", at_once)
-                service.stop()
-                async with asyncio.timeout(TIMEOUT):
-                    code = await stream.code()
-                assert code is not grpc.StatusCode.OK
-        await bus.close()
+            monkeypatch.setattr(service.grpc, "stop", at_once)
+            service.stop()
+            async with asyncio.timeout(TIMEOUT):
+                code = await stream.code()
+            assert code is not grpc.StatusCode.OK
     assert 0 < graces[0] <= TIMEOUT - ENDING
     assert service.desk.open == 0
     assert not [line for line in lines if line["event"] == "service.timeout"]

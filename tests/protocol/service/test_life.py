@@ -119,12 +119,7 @@ async def test_a_signal_drains_then_cancels_the_tasks_then_closes(number: signal
 async def test_a_draining_process_is_not_ready_and_answers_until_the_end() -> None:
     async with tiny("--drain-takes", "60") as child:
         await child.logged("service.started")
-        assert (await child.get("/readyz")).json() == {
-            "ready": True,
-            "reasons": {},
-            "notes": {},
-            "configurations": [],
-        }
+        assert (await child.get("/readyz")).json() == {"ready": True, "reasons": {}, "notes": {}, "configurations": []}
         child.signal(signal.SIGTERM)
         await child.until("drain")
         answer = await child.get("/readyz")

@@ -14,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.simulator.app import Simulator, simulator
 from services.simulator.settings import EngineType, SimulatorSettings
 from shared.config.problems import Invalid
-from tests.protocol.simulator.conftest import FAST
 from tests.waiting import eventually
 
 
-async def test_echo_gives_back_what_came(client: httpx.AsyncClient) -> None:
+async def test_what_arrived_can_be_told(client: httpx.AsyncClient) -> None:
+    """By `/echo`, and by an answer where that is asked for."""
     body = os.urandom(300_000)
 
     async def pieces() -> Any:
@@ -26,20 +26,13 @@ async def test_echo_gives_back_what_came(client: httpx.AsyncClient) -> None:
             yield body[start : start + 7919]
 
     answer = await client.post("/echo", content=pieces(), headers={"content-type": "x/y", "x-own": "abc"})
-    assert answer.content == body
-    assert answer.headers["content-type"] == "x/y"
-    assert answer.headers["x-simulator-body-sha256"] == hashlib.sha256(body).hexdigest()
-    assert ["x-own", "abc"] in json.loads(answer.headers["x-simulator-headers"])
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_completion_can_tell_what_arrived(client: httpx.AsyncClient, stream: bool) -> None:
-    body = json.dumps({"model": "base", "prompt": "x" * 1000, "stream": stream}, indent=3).encode()
-    answer = await client.post("/v1/completions", content=body, headers={"x-simulator-echo": "true", "x-own": "abc"})
-    assert answer.status_code == 200
-    assert answer.headers["x-simulator-body-sha256"] == hashlib.sha256(body).hexdigest()
-    assert answer.headers["x-simulator-body-bytes"] == str(len(body))
-    assert ["x-own", "abc"] in json.loads(answer.headers["x-simulator-headers"])
+    assert (answer.content, answer.headers["content-type"]) == (body, "x/y")
+    asked = json.dumps({"model": "base", "prompt": "x" * 1000, "stream": True}, indent=3).encode()
+    told = await client.post("/v1/completions", content=asked, headers={"x-simulator-echo": "true", "x-own": "abc"})
+    assert told.headers["x-simulator-body-bytes"] == str(len(asked))
+    for sent, one in ((body, answer), (asked, told)):
+        assert one.headers["x-simulator-body-sha256"] == hashlib.sha256(sent).hexdigest()
+        assert ["x-own", "abc"] in json.loads(one.headers["x-simulator-headers"])
 
 
 async def test_a_body_beyond_the_limit_gets_413() -> None:
@@ -91,29 +84,10 @@ async def test_every_engine_shows_its_page_where_the_real_one_does(engine: Engin
         answer = await client.get(engine.metrics_path)
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert list(text_string_to_metric_families(answer.text))
+        assert (await client.get("/health")).status_code == (await client.get("/version")).status_code == 200
         other = {"/metrics", "/prometheus/metrics"} - {engine.metrics_path}
         assert (await client.get(other.pop())).status_code == 404
         assert running.server.tally.scrapes == 1
-
-
-async def test_health_and_version(client: httpx.AsyncClient) -> None:
-    assert (await client.get("/health")).status_code == 200
-    assert (await client.get("/version")).json()["version"]
-
-
-async def test_a_stopping_server_lets_running_requests_end() -> None:
-    running = Simulator(FAST)
-    await running.start()
-    async with httpx.AsyncClient(base_url=running.url, timeout=60) as client:
-        body = {"model": "base", "prompt": "x", "max_tokens": 3000, "ignore_eos": True}
-        call = asyncio.ensure_future(client.post("/v1/completions", json=body))
-        await eventually(lambda: running.server.state().running == 1)
-        stopping = asyncio.ensure_future(running.stop())
-        answer = await call
-        assert answer.json()["usage"]["completion_tokens"] == 3000
-        await stopping
-        with pytest.raises(httpx.ConnectError):
-            await client.get("/health")
 
 
 async def test_a_stopping_server_cuts_off_what_takes_too_long() -> None:

@@ -54,10 +54,7 @@ async def test_a_signal_lets_running_requests_end(number: signal.Signals) -> Non
 
 
 async def test_a_second_signal_ends_it_at_once() -> None:
-    async with (
-        process("--models", "m") as (running, url),
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with process("--models", "m") as (running, url), httpx.AsyncClient(base_url=url, timeout=60) as client:
         body: dict[str, Any] = {"model": "m", "prompt": "x", "max_tokens": 60_000, "ignore_eos": True, "stream": True}
         async with client.stream("POST", "/v1/completions", json=body) as answer:
             lines = answer.aiter_lines()  # held on to: without, it is collected and closes the answer

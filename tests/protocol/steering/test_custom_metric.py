@@ -6,13 +6,12 @@ model's requests alone, and is idle: what it doesn't have is absent, not zero, a
 """
 
 from collections.abc import Sequence
-from math import exp
 from typing import Any
 
 import pytest
 
 from pointsman.local.stack import SimulatorPlan
-from tests.protocol.steering.pool import ENOUGH, HEADER, LAST_KNOWN, Pool, check_shares
+from tests.protocol.steering.conftest import ENOUGH, HEADER, LAST_KNOWN, Pool, check_shares
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -103,18 +102,6 @@ async def test_every_request_goes_to_the_arg_max_of_the_formula(pool: Pool) -> N
         assert await served(pool, 20) == [20 if at == least else 0 for at in range(4)]
 
 
-async def test_a_decision_shows_the_formula_and_the_values_that_were_put_into_it(pool: Pool) -> None:
-    running = [3, 1, 2, 60]
-    await show(pool, running)
-    decision = await pool.explain(await pool.ask())
-    assert [decision["inputs"][RUNNING][f"default/{name}"]["value"] for name in pool.names] == [*running, None]
-    powers = [exp(-min(one, 50)) for one in running]
-    for name, power in zip(pool.names[:4], powers, strict=True):
-        scored = decision["profiles"]["default"]["endpoints"][f"default/{name}"]
-        assert scored["scores"]["active-load-scorer"]["score"] == pytest.approx(power / sum(powers), abs=1e-9)
-        assert scored["total"] == pytest.approx(40 * power / sum(powers), abs=1e-7)
-
-
 async def test_a_cached_prefix_outweighs_the_load(pool: Pool) -> None:
     """Of 100 points a held prefix has 60, a load that is far below the others' 40."""
     prompt = "The signalman keeps a book of all trains that have passed. " * 40
@@ -133,10 +120,3 @@ async def test_shares_under_linear_are_those_of_the_scores_and_follow_the_metric
     counts = await served(pool, ENOUGH)
     assert counts[2] == 0, "beyond max an endpoint scores 0"
     check_shares([counts[at] for at in (0, 1, 3)], [0.1, 0.9, 0.6])
-
-
-async def test_shares_under_softmax_are_those_of_the_scores(pool: Pool) -> None:
-    await pool.configure(weighted("softmax", optimizationMode="Minimize", normalizationAlgo="Softmax"))
-    running = [0, 1, 2, 2]
-    await show(pool, running)
-    check_shares(await served(pool, ENOUGH), [exp(-one) for one in running])

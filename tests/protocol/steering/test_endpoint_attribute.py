@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from pointsman.local.stack import SimulatorPlan
-from tests.protocol.steering.pool import ENOUGH, HEADER, LAST_KNOWN, Pool, check_shares
+from tests.protocol.steering.conftest import HEADER, LAST_KNOWN, Pool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -60,15 +60,7 @@ async def test_every_request_goes_to_the_best_value(pool: Pool) -> None:
         assert await pool.served(20) == [20 if at == best else 0 for at in range(4)]
 
 
-async def test_shares_are_those_of_the_scores_and_follow_the_metric(pool: Pool) -> None:
-    algorithm = "{type: linear_higher_is_better, normalization: {fixedRange: {min: 0, max: 10}}}"
-    await pool.configure(configuration(scorer("most", algorithm) + "- {type: weighted-random-picker}"))
-    for depths in ([9, 6, 4, 1], [1, 4, 6, 9]):
-        await show(pool, depths)
-        check_shares(await pool.served(ENOUGH), depths)
-
-
-async def test_a_filter_keeps_who_is_within_and_the_decision_shows_the_values_of_all(pool: Pool) -> None:
+async def test_a_filter_keeps_who_is_within_or_refuses_and_the_decision_shows_the_values_of_all(pool: Pool) -> None:
     await pool.configure(
         configuration(
             """\
@@ -89,9 +81,6 @@ async def test_a_filter_keeps_who_is_within_and_the_decision_shows_the_values_of
     removed = decision["profiles"]["default"]["filters"][0]["removed"]
     assert sorted(removed) == ["default/model-2", "default/model-3"]
     assert [decision["inputs"][DEPTH][f"default/{name}"]["value"] for name in pool.names] == depths
-
-
-async def test_when_the_filter_leaves_nobody_the_request_is_refused(pool: Pool) -> None:
     await show(pool, [6, 9, 6, 7])
     answer = await pool.ask()
     assert answer.status_code == 429, answer.text

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
 from pointsman.local.stack import ENGINE_LABEL, SimulatorPlan
-from tests.protocol.steering.pool import CRITICAL, ENOUGH, HEADER, LAST_KNOWN, Pool, check_shares, chi_square
+from tests.protocol.steering.conftest import HEADER, LAST_KNOWN, Pool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -51,21 +50,3 @@ async def test_a_user_defined_engine_needs_configuration_only(pool: Pool) -> Non
     await pool.see(QUEUE, [5, 5, 5, 2])
     assert await pool.served(20) == [0, 0, 0, 20]
     assert {process.name: process.pid for process in pool.stack.processes} == before
-
-
-async def test_traffic_is_shared_over_engines_by_their_queues(pool: Pool) -> None:
-    share = """\
-- name: room
-  type: endpoint-attribute-scorer
-  parameters:
-    attributeKey: WaitingQueueSize
-    algorithm: {type: linear_lower_is_better, normalization: {fixedRange: {min: 0, max: 10}}}
-- {type: weighted-random-picker}
-"""
-    await pool.configure(f"{HEADER}\nplugins:\n{share}{OURS}dataLayer: {{{LAST_KNOWN}}}\n")
-    await show(pool, [4, 4, 4, 4], 4)
-    await pool.see(QUEUE, [4, 4, 4, 4])
-    assert chi_square(await pool.served(ENOUGH), np.ones(4)) < CRITICAL[3]
-    await show(pool, [1, 4, 6, 0], 9)
-    await pool.see(QUEUE, [1, 4, 6, 9])
-    check_shares(await pool.served(ENOUGH), [9, 6, 4, 1])

@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from openai import AsyncOpenAI
 
 from pointsman.local.envoy import GATEWAY, STANDALONE
 from pointsman.local.services import Picker
@@ -71,11 +70,6 @@ async def client(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=stack.url, timeout=30, trust_env=False) as opened:
         yield opened
     await nothing_in_flight(stack.pickers)
-
-
-@pytest.fixture
-def openai(client: httpx.AsyncClient) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=str(client.base_url.join("/v1")), api_key="none", max_retries=0)
 
 
 async def nothing_in_flight(pickers: list[Picker]) -> None:

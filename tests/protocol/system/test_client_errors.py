@@ -4,10 +4,9 @@ The refusals are the pickers' own, except where the server's is named; the pool 
 shed, and bodies and headers have narrow limits.
 """
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import anthropic
 import httpx
@@ -42,7 +41,7 @@ kind: InferenceObjective
 metadata: {name: batch}
 spec: {priority: -1, poolRef: {name: default}}
 """
-BATCH = {"x-llm-d-inference-objective": "batch"}
+BATCH = {"x_llm_d_inference_objective": "batch"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(ENVOYS))
@@ -62,12 +61,8 @@ async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         yield started
 
 
-class Ask(Protocol):
-    """Sends one request with this model, text and these headers, and gives the text of the answer."""
-
-    def __call__(
-        self, model: str = "base", text: str = "Hello", headers: dict[str, str] | None = None, stream: bool = False
-    ) -> Awaitable[str]: ...
+Ask: TypeAlias = Callable[..., Awaitable[str]]
+"""Sends one request with this model, text and these headers, whole or streamed, and gives the text of the answer."""
 
 
 class Library(Struct, frozen=True):
@@ -80,67 +75,44 @@ class Library(Struct, frozen=True):
     """`error.type` by status."""
 
 
-OPENAI_KINDS = {
-    400: "invalid_request_error",
-    404: "model_not_found",
-    413: "invalid_request_error",
-    429: "rate_limit_exceeded",
-    431: "invalid_request_error",
-    503: "service_unavailable",
-}
+@contextlib.asynccontextmanager
+async def _openai(url: str) -> AsyncIterator[Library]:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        create: Any = client.chat.completions.create
+
+        async def ask(model: str = "base", text: str = "Hello", stream: bool = False, **headers: str) -> str:
+            asked = [{"role": "user", "content": text}]
+            answer = await create(model=model, messages=asked, extra_headers=_dashed(headers), stream=stream)
+            if stream:
+                return "".join([event.choices[0].delta.content or "" async for event in answer])
+            return str(answer.choices[0].message.content)
+
+        kinds = {404: "model_not_found", 429: "rate_limit_exceeded", 503: "service_unavailable"}
+        yield Library(openai, ask, dict.fromkeys((400, 413, 431), "invalid_request_error") | kinds)
 
 
 @contextlib.asynccontextmanager
-async def _openai(url: str, retries: int) -> AsyncIterator[Library]:
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=retries) as client:
+async def _anthropic(url: str) -> AsyncIterator[Library]:
+    async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client:
+        messages: Any = client.messages
 
-        async def ask(
-            model: str = "base", text: str = "Hello", headers: dict[str, str] | None = None, stream: bool = False
-        ) -> str:
-            create = client.chat.completions.create
+        async def ask(model: str = "base", text: str = "Hello", stream: bool = False, **headers: str) -> str:
+            asked = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 4}
             if stream:
-                events = await create(
-                    model=model, messages=[{"role": "user", "content": text}], extra_headers=headers, stream=True
-                )
-                return "".join([event.choices[0].delta.content or "" async for event in events])
-            answer = await create(model=model, messages=[{"role": "user", "content": text}], extra_headers=headers)
-            return answer.choices[0].message.content or ""
-
-        yield Library(openai, ask, OPENAI_KINDS)
-
-
-@contextlib.asynccontextmanager
-async def _anthropic(url: str, retries: int) -> AsyncIterator[Library]:
-    async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=retries) as client:
-
-        async def ask(
-            model: str = "base", text: str = "Hello", headers: dict[str, str] | None = None, stream: bool = False
-        ) -> str:
-            if stream:
-                async with client.messages.stream(
-                    model=model, messages=[{"role": "user", "content": text}], max_tokens=4, extra_headers=headers
-                ) as events:
+                async with messages.stream(**asked, extra_headers=_dashed(headers)) as events:
                     return "".join([piece async for piece in events.text_stream])
-            answer = await client.messages.create(
-                model=model, messages=[{"role": "user", "content": text}], max_tokens=4, extra_headers=headers
-            )
-            return "".join(block.text for block in answer.content if block.type == "text")
+            answer = await messages.create(**asked, extra_headers=_dashed(headers))
+            return str(answer.content[0].text)
 
-        yield Library(
-            anthropic,
-            ask,
-            {
-                400: "invalid_request_error",
-                404: "not_found_error",
-                413: "request_too_large",
-                429: "rate_limit_error",
-                431: "invalid_request_error",
-                503: "overloaded_error",
-            },
-        )
+        kinds = {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
+        yield Library(anthropic, ask, dict.fromkeys((400, 431), "invalid_request_error") | kinds)
 
 
-LIBRARIES: dict[str, Callable[[str, int], contextlib.AbstractAsyncContextManager[Library]]] = {
+def _dashed(headers: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+LIBRARIES: dict[str, Callable[[str], contextlib.AbstractAsyncContextManager[Library]]] = {
     "openai": _openai,
     "anthropic": _anthropic,
 }
@@ -148,7 +120,7 @@ LIBRARIES: dict[str, Callable[[str, int], contextlib.AbstractAsyncContextManager
 
 @pytest_asyncio.fixture(loop_scope="module", params=list(LIBRARIES))
 async def library(request: pytest.FixtureRequest, stack: LocalStack) -> AsyncIterator[Library]:
-    async with LIBRARIES[request.param](stack.url, 0) as opened:
+    async with LIBRARIES[request.param](stack.url) as opened:
         yield opened
     await nothing_in_flight(stack.pickers)
 
@@ -164,10 +136,25 @@ async def _refused(library: Library, kind: str, status: int, ask: Awaitable[str]
     return error
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_a_model_that_the_pool_doesnt_name(library: Library, stream: bool) -> None:
-    error = await _refused(library, "NotFoundError", 404, library.ask("unknown-one", stream=stream))
-    assert "unknown-one" in str(error)
+STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+@STREAMS
+@pytest.mark.parametrize(
+    ("kind", "status", "asked", "says"),
+    [
+        ("NotFoundError", 404, {"model": "unknown-one"}, "unknown-one"),
+        ("ContentTooLargeError", 413, {"text": "x" * 120_000}, "larger than the limit of 102400 bytes"),
+        ("APIStatusError", 431, {"x_large": "x" * 6_000}, "4096 bytes are taken"),
+    ],
+    ids=["a model that the pool doesn't name", "a body beyond the limit", "headers beyond the limit"],
+)
+async def test_what_the_picker_refuses(
+    library: Library, stream: bool, kind: str, status: int, asked: dict[str, str], says: str
+) -> None:
+    kind = kind if hasattr(library.errors, kind) else "APIStatusError"
+    error = await _refused(library, kind, status, library.ask(**asked, stream=stream))
+    assert says in str(error)
     assert "x-simulator-endpoint" not in error.response.headers
 
 
@@ -177,31 +164,20 @@ async def test_a_model_that_the_server_doesnt_have(library: Library) -> None:
     assert caught.value.response.headers["x-simulator-endpoint"] == "model-1"
 
 
-async def test_a_body_beyond_the_limit(library: Library) -> None:
-    kind = "ContentTooLargeError" if library.errors is anthropic else "APIStatusError"
-    error = await _refused(library, kind, 413, library.ask(text="x" * 120_000))
-    assert "larger than the limit of 102400 bytes" in str(error)
-
-
-async def test_headers_beyond_the_limit(library: Library) -> None:
-    error = await _refused(library, "APIStatusError", 431, library.ask(headers={"x-large": "x" * 6_000}))
-    assert "4096 bytes are taken" in str(error)
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@STREAMS
 async def test_a_full_pool_sheds_what_may_be_shed(stack: LocalStack, library: Library, stream: bool) -> None:
     async with httpx.AsyncClient(base_url=stack.simulators[0].url, trust_env=False) as control:
         await control.put("/control/metrics", json={"waiting": 50, "kv_usage": 0.99})
-        await _all_pickers(stack, "WaitingQueueSize", 50)
-        error = await _refused(library, "RateLimitError", 429, library.ask(headers=BATCH, stream=stream))
+        await _queue(stack, 50)
+        error = await _refused(library, "RateLimitError", 429, library.ask(**BATCH, stream=stream))
         assert error.response.headers["retry-after"] == "1"
         assert error.response.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
         assert await library.ask(stream=stream), "what has no priority below 0 is served"
         await control.delete("/control/metrics")
-        await _all_pickers(stack, "WaitingQueueSize", 0)
+        await _queue(stack, 0)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@STREAMS
 async def test_a_pool_without_an_endpoint(stack: LocalStack, library: Library, stream: bool) -> None:
     stack.write_endpoints([])
     try:
@@ -214,61 +190,17 @@ async def test_a_pool_without_an_endpoint(stack: LocalStack, library: Library, s
         await _endpoints(stack, 1)
 
 
-@pytest.mark.parametrize("name", ["openai", "anthropic"])
-async def test_a_library_that_may_retry_gets_its_answer_when_there_is_an_endpoint_again(
-    stack: LocalStack, name: str
-) -> None:
-    """Both libraries wait as long as `retry-after` says, and come again."""
-    stack.write_endpoints([])
-    try:
-        await _endpoints(stack, 0)
-        before = await _refusals(stack)
-        async with LIBRARIES[name](stack.url, 10) as library:
-            asking = asyncio.ensure_future(library.ask())
-            await _until(stack, "no request was refused", lambda: _more_refusals(stack, before))
-            assert not asking.done()
-            stack.write_endpoints()
-            assert await asking
-    finally:
-        stack.write_endpoints()
-        await _endpoints(stack, 1)
-    await nothing_in_flight(stack.pickers)
-
-
-async def _refusals(stack: LocalStack) -> int:
-    """Requests that pickers have answered with 503."""
-    found = 0
-    for picker in stack.pickers:
-        for one in (await picker.get("/debug/decisions?limit=1000")).json()["decisions"]:
-            found += one.get("refused", {}).get("status") == 503
-    return found
-
-
-async def _more_refusals(stack: LocalStack, before: int) -> bool:
-    return await _refusals(stack) > before
-
-
 async def _endpoints(stack: LocalStack, count: int) -> None:
     async def known() -> bool:
         return all([len((await picker.state())["endpoints"]) == count for picker in stack.pickers])
 
-    await _until(stack, f"not every picker has {count} endpoints", known)
+    await eventually(known, lambda: f"every picker has {count} endpoints\n{logs(stack.directory)}", step=0.05)
 
 
-async def _all_pickers(stack: LocalStack, attribute: str, value: float) -> None:
+async def _queue(stack: LocalStack, value: float) -> None:
     async def seen() -> bool:
         states = [await picker.state() for picker in stack.pickers]
-        found = [
-            one["value"]
-            for state in states
-            for endpoint in state["endpoints"]
-            for name, one in endpoint["attributes"].items()
-            if name.partition("/")[0] == attribute
-        ]
-        return found == [value] * len(stack.pickers)
+        attributes = [state["endpoints"][0]["attributes"] for state in states]
+        return all(one.get("WaitingQueueSize/core-metrics-extractor", {}).get("value") == value for one in attributes)
 
-    await _until(stack, f"not every picker sees {attribute} {value:g}", seen)
-
-
-async def _until(stack: LocalStack, otherwise: str, holds: Callable[[], Awaitable[bool]]) -> None:
-    await eventually(holds, lambda: f"{otherwise}\n{logs(stack.directory)}", step=0.05)
+    await eventually(seen, lambda: f"every picker sees a queue of {value:g}\n{logs(stack.directory)}", step=0.05)

@@ -8,7 +8,7 @@ import httpx
 from pointsman.local.envoy import STANDALONE
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
 from tests.protocol.envoy.conftest import unhurried
-from tests.protocol.system.conftest import decision, logs, nothing_in_flight
+from tests.protocol.system.conftest import logs, nothing_in_flight
 from tests.waiting import eventually
 
 SERVERS = (
@@ -31,14 +31,10 @@ REQUESTS = 15
 
 
 async def lists_known(stack: LocalStack) -> bool:
-    """Whether every picker knows every server's models."""
-    states = [await picker.state() for picker in stack.pickers]
-    known = [
-        any(name.startswith("/v1/models/") for name in one["attributes"])
-        for state in states
-        for one in state["endpoints"]
-    ]
-    return len(known) == len(SERVERS) * len(stack.pickers) and all(known)
+    """Whether the picker knows every server's models."""
+    endpoints = (await stack.pickers[0].state())["endpoints"]
+    known = [name for one in endpoints for name in one["attributes"] if name.startswith("/v1/models/")]
+    return len(known) == len(SERVERS)
 
 
 async def test_in_a_mixed_pool_requests_only_reach_servers_of_their_model(tmp_path: Path) -> None:
@@ -63,10 +59,6 @@ async def test_in_a_mixed_pool_requests_only_reach_servers_of_their_model(tmp_pa
                 assert response.status_code == 200, response.text
                 served[response.headers["x-simulator-endpoint"]] += 1
             assert set(served) == servers
-        body = {"model": "nobodys", "prompt": "x", "max_tokens": 1}
-        response = await client.post("/v1/completions", json=body, headers={"x-request-id": "nobodys-1"})
+        response = await client.post("/v1/completions", json={"model": "nobodys", "prompt": "x"})
         assert response.status_code == 404, response.text
-        assert "is served by no model server of this pool" in response.json()["error"]["message"]
-        made = await decision(stack.pickers, "nobodys-1")
-        assert "endpoint" not in made
         await nothing_in_flight(stack.pickers)

@@ -1,9 +1,5 @@
 """What the watcher's tests share: a reader of what it publishes, watchers in this process and as processes."""
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
@@ -20,7 +16,8 @@ from shared.bus.replica_state import Delete, Event, Reset, Upsert
 from shared.bus.subjects import Subjects, parse_key, pool_token
 from shared.model import Fact
 from tests.in_process import serving
-from tests.nats import NatsServer, free_port
+from tests.nats import NatsServer
+from tests.protocol.process import TierProcess
 from tests.waiting import TIMEOUT, eventually
 
 POOL = pool_token("default", "default")
@@ -98,65 +95,15 @@ async def watcher(url: str, lookup: Lookup | None = None, **settings: Any) -> As
         yield service
 
 
-class WatcherProcess:
-    """A watcher as a process of its own: to be killed."""
+class WatcherProcess(TierProcess):
+    tier = "watcher"
 
     def __init__(self, url: str, id: str, log: Path, *flags: str) -> None:
-        self.id = id
-        self.port = free_port()
-        self._log = log.open("wb")
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "pointsman", "watcher", f"--nats-url={url}", f"--id={id}"),
-                *("--admin-host=127.0.0.1", f"--admin-port={self.port}", "--rescan-interval=200ms", *flags),
-            ],
-            stderr=self._log,
-        )
-
-    async def _get(self, path: str) -> dict[str, Any]:
-        async with httpx.AsyncClient(timeout=TIMEOUT) as client:
-            answer: dict[str, Any] = (await client.get(f"http://127.0.0.1:{self.port}{path}")).json()
-            return answer
-
-    async def ready(self) -> None:
-        reasons: object = None
-
-        async def so() -> bool:
-            nonlocal reasons
-            if self._process.poll() is not None:
-                raise RuntimeError("the watcher has ended")
-            try:
-                reasons = (await self._get("/readyz"))["reasons"]
-            except httpx.TransportError as error:
-                reasons = error
-            return reasons == {}
-
-        await eventually(so, lambda: f"ready: {reasons}", step=0.05)
+        super().__init__(url, id, log, "--rescan-interval=200ms", *flags)
 
     async def leads(self) -> bool:
-        leads: bool = (await self._get("/debug/state"))["leadership"]["leads"]
+        leads: bool = (await self.state())["leadership"]["leads"]
         return leads
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._end(signal.SIGKILL)
-
-    def pause(self) -> None:
-        """SIGSTOP: it stands still, and its connection stays open."""
-        os.kill(self._process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        os.kill(self._process.pid, signal.SIGCONT)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(how)
-        self._process.wait(TIMEOUT)
-        self._log.close()
-
-    def close(self) -> None:
-        self._end(signal.SIGKILL)
 
 
 @asynccontextmanager

@@ -31,39 +31,37 @@ class Dns:
         return [self.answers[host]]
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, Any]:
-    """Those that a watcher reads and writes."""
-    (tmp_path / "endpoints.yaml").write_text(TEXT)
-    return {"endpoints_file": str(tmp_path / "endpoints.yaml"), "eds_file": str(tmp_path / "eds.json")}
-
-
 def address(seen: Reader) -> str:
     endpoint = seen.facts("endpoint").get("default/a")
     return endpoint.address if isinstance(endpoint, Endpoint) else ""
 
 
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Any]:
+    """A watcher's settings."""
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(TEXT)
+    return {"endpoints_file": str(path), "eds_file": str(tmp_path / "eds.json")}
+
+
 async def test_a_changed_address_reaches_readers_and_envoy(nats: NatsServer, files: dict[str, Any]) -> None:
-    eds = Path(files["eds_file"])
     dns = Dns(a="10.0.0.1")
-    async with (
-        reader(nats.url) as seen,
-        watcher(nats.url, dns, **files, resolve_interval=0.05),
-    ):
+    async with reader(nats.url) as seen, watcher(nats.url, dns, **files, resolve_interval=0.05):
         await seen.sees("a", "fixed")
         assert seen.facts("endpoint")["default/a"] == Endpoint(
             id="default/a", name="a", address="10.0.0.1", port=8000, host="a.example"
         )
         dns.answers["a.example"] = "10.0.0.2"
         await eventually(lambda: address(seen) == "10.0.0.2", "the new address")
-        await eventually(lambda: addresses(eds) == ["10.0.0.2", "10.9.9.9"], "the new address in Envoy's file")
+        await eventually(
+            lambda: addresses(Path(files["eds_file"])) == ["10.0.0.2", "10.9.9.9"], "the new address in Envoy's file"
+        )
         assert seen.deleted() == set()
 
 
 async def test_a_watcher_that_starts_while_dns_is_out_adopts_the_addresses_of_the_last_one(
     nats: NatsServer, files: dict[str, Any]
 ) -> None:
-    eds = Path(files["eds_file"])
     async with reader(nats.url) as seen:
         async with watcher(nats.url, Dns(a="10.0.0.1"), **files):
             await seen.sees("a", "fixed")
@@ -72,33 +70,22 @@ async def test_a_watcher_that_starts_while_dns_is_out_adopts_the_addresses_of_th
         async with watcher(nats.url, dns, **files, resolve_interval=0.05) as service:
             await eventually(lambda: service.leadership.publisher.published, "a take-over")
             assert address(seen) == "10.0.0.1"
-            assert addresses(eds) == ["10.0.0.1", "10.9.9.9"]
+            assert addresses(Path(files["eds_file"])) == ["10.0.0.1", "10.9.9.9"]
             dns.answers["a.example"] = "10.0.0.2"
             await eventually(lambda: address(seen) == "10.0.0.2", "the new address")
         assert seen.deleted(events) == set()
 
 
-async def test_a_first_watcher_does_not_wait_for_names_for_ever(nats: NatsServer, files: dict[str, Any]) -> None:
-    eds = Path(files["eds_file"])
-    async with (
-        reader(nats.url) as seen,
-        watcher(nats.url, Dns(), **files) as service,
-    ):
-        assert addresses(eds) == ["10.9.9.9"]
-        await seen.sees("fixed")
-        await eventually(lambda: service.readiness.ready, "ready")
-        assert service.keepers[0].names.unresolved == ["a.example"]
-
-
 async def test_a_standby_without_dns_gives_envoy_the_address_that_the_leader_finds(
     nats: NatsServer, files: dict[str, Any]
 ) -> None:
-    eds = Path(files["eds_file"])
     dns = Dns()
     async with watcher(nats.url, dns, endpoints_file=files["endpoints_file"], resolve_interval=0.05) as leader:
         await eventually(lambda: leader.leadership.publisher.published, "a leader")
         async with watcher(nats.url, Dns(), **files) as standby:
             await eventually(lambda: standby.keepers[0].publishes, "the end of the start")
-            assert addresses(eds) == ["10.9.9.9"]
+            assert addresses(Path(files["eds_file"])) == ["10.9.9.9"]
             dns.answers["a.example"] = "10.0.0.1"
-            await eventually(lambda: addresses(eds) == ["10.0.0.1", "10.9.9.9"], "the leader's address")
+            await eventually(
+                lambda: addresses(Path(files["eds_file"])) == ["10.0.0.1", "10.9.9.9"], "the leader's address"
+            )

@@ -1,8 +1,6 @@
 """From Node objects in files to numbers in a picker's columns, over the real nats-server."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,11 @@ import pytest
 from services.picker.app import PickerService
 from services.picker.extractors.topology import TOPOLOGY, Topology
 from shared.attributes import ALWAYS, AttributeKey
-from shared.bus import Bus, NoResponders, jetstream
-from shared.bus.frame_reader import FrameReader
-from shared.bus.messages import Frame
+from shared.bus import NoResponders, jetstream
 from shared.bus.subjects import Subjects
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
+from tests.protocol.collector.harness import Frames
 from tests.protocol.watcher.harness import POOL, WatcherProcess, by_role, pair, replace, watcher
 from tests.waiting import TIMEOUT, eventually
 
@@ -82,31 +79,6 @@ def files(tmp_path: Path) -> Path:
     return directory
 
 
-class Frames:
-    """All frames of the pool, from whomever."""
-
-    def __init__(self, url: str) -> None:
-        self._bus = Bus(url, name="frames")
-        self.reader = FrameReader(self._bus, Subjects(), POOL, self._take)
-        self.senders: list[str] = []
-        self.bus = self._bus
-
-    def _take(self, frame: Frame, _: float) -> None:
-        self.senders.append(frame.sender)
-
-
-@asynccontextmanager
-async def frames(url: str) -> AsyncIterator[Frames]:
-    made = Frames(url)
-    await made.reader.start()
-    await made.bus.start(wait=TIMEOUT)
-    try:
-        yield made
-    finally:
-        await made.reader.close()
-        await made.bus.close()
-
-
 def attributes(service: PickerService, name: str) -> dict[str, Any]:
     """What the picker's `/debug/state` shows of an endpoint."""
     state: list[dict[str, Any]] = list(service.state()["endpoints"])
@@ -118,17 +90,15 @@ def numbers(service: PickerService, name: str) -> dict[str, float]:
     return {key: value for key, value in attributes(service, name).items() if key != "Topology"}
 
 
-async def test_labels_of_nodes_are_numbers_of_the_endpoints_that_run_there(nats: NatsServer, files: Path) -> None:
+async def test_labels_of_nodes_are_numbers_of_the_endpoints_that_run_there_and_follow_them(
+    nats: NatsServer, files: Path
+) -> None:
     async with watcher(nats.url, endpoints_file=str(files)) as service, serving(picker(nats.url)) as seen:
         await eventually(lambda: numbers(seen, "a") == {"GPUClass": 3.0, "GPUMemory": 81559.0}, "the first node's")
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the second node's")
         known = {one["id"]: one for one in service.state()["endpoints"]}
         assert known["default/b"]["attributes"] == {GPU.wire: 2.0}
-        assert service.state()["notifications"]["sources"][0]["objects"] == 2
-        value = service.registry.get_sample_value
-        labels = {"source": "k8s-notification-source", "event": "added"}
-        assert value("pointsman_datalayer_events_total", labels) == 2
-        assert value("pointsman_watcher_objects") == 2
+        assert service.registry.get_sample_value("pointsman_watcher_objects") == 2
         replace(files / "nodes.yaml", f"{node('n1')}---\n{node('n2', memory='40960')}")
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 3.0, "GPUMemory": 40960.0}, "the label's change")
         await eventually(lambda: numbers(seen, "a") == {"GPUClass": 3.0}, "a label that is gone is forgotten")
@@ -138,50 +108,53 @@ async def test_labels_of_nodes_are_numbers_of_the_endpoints_that_run_there(nats:
         await eventually(lambda: numbers(seen, "a") == numbers(seen, "b") == {}, "the node is gone")
 
 
-async def test_without_an_extractor_that_makes_attributes_nothing_is_sent(nats: NatsServer, files: Path) -> None:
+async def test_without_an_extractor_that_makes_attributes_nothing_is_sent(
+    nats: NatsServer, frames: Frames, files: Path
+) -> None:
     (files / "config.yaml").write_text(PLAIN)
-    async with frames(nats.url) as sent, watcher(nats.url, endpoints_file=str(files)) as service:
+    async with watcher(nats.url, endpoints_file=str(files)) as service:
         await eventually(lambda: service.readiness.ready, "an active watcher")
         await asyncio.sleep(0.6)  # everything is sent each 0.5 s
-        assert sent.senders == []
+        assert frames.senders == []
         assert sum(map(len, service.state()["ignored"].values())) == 2
         with pytest.raises(NoResponders):
-            await jetstream.snapshot(sent.bus, Subjects().attributes_bucket, Subjects().frames(POOL), timeout=TIMEOUT)
+            await jetstream.snapshot(frames.bus, Subjects().attributes_bucket, Subjects().frames(POOL), timeout=TIMEOUT)
 
 
-async def test_a_configuration_that_comes_later_has_the_objects_read(nats: NatsServer, files: Path) -> None:
-    (files / "config.yaml").write_text(PLAIN)
-    async with watcher(nats.url, endpoints_file=str(files)) as service, serving(picker(nats.url)) as seen:
-        await eventually(lambda: service.readiness.ready, "an active watcher")
-        replace(files / "config.yaml", CONFIG)
-        await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
-        await eventually(lambda: attributes(seen, "b").get("Topology") == Topology(zone="zone-n2"), "the topology")
-        assert seen.view.columns.objects(TOPOLOGY).at.tolist() == [ALWAYS, ALWAYS], "it is never old"
-        replace(files / "endpoints.yaml", endpoints(a="n1", b="n1"))
-        await eventually(lambda: attributes(seen, "b").get("Topology") == Topology(zone="zone-n1"), "the change")
-        replace(files / "config.yaml", PLAIN)
-        await eventually(lambda: "Topology" not in attributes(seen, "b"), "the topology goes with its extractor")
-        await eventually(lambda: len(service.state()["ignored"]) == 1, "nobody wants the nodes")
+async def test_a_pickers_topology_follows_labels_and_is_never_old(nats: NatsServer, files: Path) -> None:
+    async with watcher(nats.url, endpoints_file=str(files)), serving(picker(nats.url)) as seen:
+        await eventually(lambda: attributes(seen, "a").get("Topology") == Topology(zone="zone-n1"), "the topology")
+        assert seen.view.columns.objects(TOPOLOGY).at.tolist() == [ALWAYS, ALWAYS]
+        replace(files / "endpoints.yaml", endpoints(a="n2", b="n2", c="n1"))
+        await eventually(lambda: attributes(seen, "a").get("Topology") == Topology(zone="zone-n2"), "the change")
+        await eventually(lambda: attributes(seen, "c").get("Topology") == Topology(zone="zone-n1"), "the new one")
+        replace(files / "endpoints.yaml", endpoints(c="n1"))
+        await eventually(lambda: len(seen.view.layout) == 1, "one endpoint")
+        assert attributes(seen, "c")["Topology"] == Topology(zone="zone-n1")
+        value = seen.registry.get_sample_value
+        labels = {"source": "endpoint-notification-source", "event": "deleted"}
+        assert value("pointsman_datalayer_events_total", labels) == 2
+        assert value("pointsman_plugin_failures_total", {"plugin": "topology-extractor"}) == 0
 
 
 async def test_a_standby_sends_nothing_and_takes_over_from_a_leader_that_stands_still_for_good(
-    nats: NatsServer, tmp_path: Path, files: Path
+    nats: NatsServer, frames: Frames, tmp_path: Path, files: Path
 ) -> None:
-    async with pair(nats, tmp_path, files) as both, frames(nats.url) as sent, serving(picker(nats.url)) as seen:
+    async with pair(nats, tmp_path, files) as both, serving(picker(nats.url)) as seen:
 
         async def who_leads_sends() -> tuple[WatcherProcess, ...]:
             """The two by role, once the frames of a while are all of the one that leads."""
             leader, standby = await by_role(*both)
-            sent.senders.clear()
-            await eventually(lambda: len(sent.senders) >= 4, "frames")
-            assert set(sent.senders) == {leader.id}
+            frames.senders.clear()
+            await eventually(lambda: len(frames.senders) >= 4, "frames")
+            assert set(frames.senders) == {leader.id}
             return leader, standby
 
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the values")
         leader, standby = await eventually(who_leads_sends)
         leader.pause()
         replace(files / "nodes.yaml", node("n2"))
-        await eventually(lambda: standby.id in sent.senders, "the standby's frames")
+        await eventually(lambda: standby.id in frames.senders, "the standby's frames")
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 3.0}, "what changed meanwhile")
         await eventually(lambda: numbers(seen, "a") == {}, "what is gone meanwhile")
         leader.resume()

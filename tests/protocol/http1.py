@@ -22,6 +22,11 @@ class Message(Struct, frozen=True, kw_only=True):
         return next((value for key, value in self.headers if key == name), "")
 
     @property
+    def path(self) -> str:
+        """Of a request."""
+        return self.start.split(" ")[1]
+
+    @property
     def status(self) -> int:
         """Of a response."""
         return int(self.start.split(" ")[1])

@@ -1,8 +1,10 @@
-"""What a picker sees of a response behind deploy/envoy/standalone.yaml: that it began, that it ended, and no more."""
+"""Responses behind deploy/envoy/standalone.yaml: a picker sees that they began and ended, and no more."""
 
-import httpx
+import asyncio
+
 import pytest
 
+from pointsman.demo.access_log import AccessLog
 from tests.protocol.envoy.conftest import Bench, Pool
 from tests.protocol.envoy.standin import Script
 from tests.waiting import eventually
@@ -39,35 +41,24 @@ async def test_the_picker_s_stream_stays_open_until_the_response_ends(pool: Pool
     await pool.picker.last.over.wait()
 
 
-async def test_the_picker_s_stream_ends_when_the_client_leaves(pool: Pool) -> None:
-    async with (
-        httpx.AsyncClient(base_url=pool.envoy.url, trust_env=False) as client,
-        client.stream("POST", "/stream", content=b"x") as response,
-    ):
-        assert await anext(response.aiter_lines()) == "chunk 0"
-    await pool.picker.last.over.wait()
-    assert pool.picker.last.end in ("half-close", "cancelled")
-
-
-async def test_a_server_s_death_in_the_middle_is_an_error_for_the_client(pool: Pool) -> None:
-    """The response has begun: nobody can take it over."""
-    async with pool.client.stream("POST", "/stream", content=b"x") as response:
-        lines = response.aiter_lines()
-        assert await anext(lines) == "chunk 0"
-        for transport in pool.models[0].connections:
+async def test_a_dying_server_s_answer_is_lost_once_its_head_is_with_the_picker_and_envoy_says_so(bench: Bench) -> None:
+    """Although nobody has seen it. What hadn't begun goes to the fallback."""
+    first, second = await bench.model("a"), await bench.model("b")
+    picker = await bench.picker(Script(destinations=[first.authority, second.authority]))
+    first.delay = 2.0
+    second.release.set()
+    envoy = await bench.envoy()
+    client = await bench.client(envoy)
+    for begun in (False, True):
+        first.received.clear()
+        second.received.clear()
+        asked = asyncio.create_task(client.post("/stream", content=b"x", headers={"x-request-id": f"begun-{begun}"}))
+        await eventually(lambda: bool(first.received))
+        if begun:
+            picker.script.hang = True
+            await eventually(lambda: "response_headers" in picker.last.kinds)
+        for transport in first.connections:
             transport.abort()
-        with pytest.raises(httpx.RemoteProtocolError):
-            async for _ in lines:
-                pass
-
-
-async def test_a_picker_s_death_does_not_truncate_running_responses(bench: Bench) -> None:
-    model = await bench.model("a")
-    picker = await bench.picker_process(model.authority)
-    client = await bench.client(await bench.envoy())
-    async with client.stream("POST", "/stream", content=b"x") as response:
-        lines = response.aiter_lines()
-        assert await anext(lines) == "chunk 0"
-        await picker.kill()
-        model.release.set()
-        assert [line async for line in lines] == ["chunk 1", "chunk 2"]
+        assert (await asked).status_code == (502 if begun else 200)
+        assert bool(second.received) is not begun
+    assert await AccessLog(envoy.log, within=20.0).begun_by("begun-True") == first.authority

@@ -72,9 +72,6 @@ def test_cache_tracking_is_explained_in_one_message() -> None:
     assert error.startswith("plugins[0].parameters: mode: 'cache_tracking' of llm-d 0.2 to 0.5")
     assert "precise-prefix-cache-producer" in error
     assert "Leave out mode, indexerConfig, kvEventsConfig:" in error
-
-
-def test_a_cache_that_is_tracked_without_the_mode_is_refused_too() -> None:
     (error,) = errors("- {type: prefix-cache-scorer, parameters: {kvCacheRedisAddr: 'redis:6379'}}")
     assert error.startswith("plugins[0].parameters: kvCacheRedisAddr: of mode 'cache_tracking'")
 

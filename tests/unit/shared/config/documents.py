@@ -158,21 +158,6 @@ DOCUMENTS = {
         sources={"pages": "numbers"},
         parameters={"pages": {"scheme": "http", "insecure_skip_verify": True}},
     ),
-    "GIE 1.4": Document(
-        rest="featureGates: [flowControl]\n"
-        "flowControl: {maxBytes: 3000000000, defaultRequestTTL: 45s, priorityBands: [{priority: 50, maxBytes: 8k}]}\n",
-        plugins="""
-            queue-scorer
-            core-metrics-extractor {defaultEngine: n, engineConfigs: [{name: n, queuedRequestsSpec: q, kvUsageSpec: u}]}
-            prefix-cache-scorer {blockSizeTokens: 96, blockSize: 16}""",
-        profiles={"default": "queue-scorer=1.5 prefix-cache-scorer=2.25"},
-        warnings=(
-            QUEUES,
-            *moved(2, "blockSizeTokens"),
-            "plugins[2].parameters: blockSize is deprecated, and has no effect beside blockSizeTokens; leave it out",
-        ),
-        parameters={"approx-prefix-cache-producer": {"block_size_tokens": 96}},
-    ),
     "GIE 1.5": Document(
         rest="featureGates: [enableLegacyMetrics, flowControl]\nsaturationDetector: {pluginRef: gauge}\n"
         "parser: {pluginRef: vllmgrpc-parser}\nflowControl: {maxBytes: 4Gi, maxRequests: 2k}\n",
@@ -246,27 +231,10 @@ DOCUMENTS = {
         ),
         sources={**SCRAPED, "endpoint-notification-source": "topology-extractor"},
     ),
-    "a source of one's own beside the scraped one": Document(
-        rest="dataLayer: {sources: [{pluginRef: canned-metrics-source}]}\n",
-        plugins="queue-scorer\nlora-affinity-scorer\ncanned-metrics-source",
-        profiles={"default": "queue-scorer lora-affinity-scorer"},
-        sources={"canned-metrics-source": "", **SCRAPED},
-    ),
     "a profile of plugins that play no part in it": Document(
         plugins="openai-parser\ncost=request-attribute-reporter {attributes: [{expression: usage.prompt_tokens}]}",
         profiles={"default": "openai-parser cost"},
         parsers=("openai-parser", *PARSERS[1:]),
-    ),
-    "a chart's document for another engine": Document(
-        plugins="""
-            queue-scorer
-            metrics-data-source {scheme: https, path: /stats, insecureSkipVerify: false}
-            core-metrics-extractor {defaultEngine: sglang}""",
-        profiles={"default": "queue-scorer=2"},
-        parameters={
-            "metrics-data-source": {"scheme": "https", "path": "/stats", "insecure_skip_verify": False},
-            "core-metrics-extractor": {"default_engine": "sglang"},
-        },
     ),
     "a metric of one's own that steers": Document(
         rest="data: {sources: [{pluginRef: page, extractors: [{pluginRef: swapped}]}]}\n",
@@ -279,18 +247,6 @@ DOCUMENTS = {
         warnings=(*moved(3, "blockSizeTokens"), DATA),
         sources={"page": "swapped core-metrics-extractor"},
         parameters={"approx-prefix-cache-producer": {"block_size_tokens": 128}},
-    ),
-    "a cache that servers report, with endpoint events": Document(
-        former=False,
-        rest="dataLayer: {sources: [{pluginRef: endpoint-notification-source, extractors: "
-        "[{pluginRef: precise-prefix-cache-scorer}]}]}\n",
-        plugins="""
-            token-producer {modelName: "${SERVED}", vllm: {http: "http://127.0.0.1:8100"}}
-            endpoint-notification-source
-            precise-prefix-cache-scorer {tokenProcessorConfig: {blockSize: 32}, indexerConfig: {interval: 2000000000}}
-            queue-scorer""",
-        profiles={"default": "precise-prefix-cache-scorer=4.0 queue-scorer=1.0"},
-        sources={"endpoint-notification-source": "precise-prefix-cache-scorer", **SCRAPED},
     ),
     "three stages, the cache's sizes on the scorer": Document(
         former=False,

@@ -82,8 +82,7 @@ class World:
     """A scraper of one endpoint, a, through these feeds."""
 
     def __init__(self, *feeds: Feed) -> None:
-        self.servers = Servers()
-        self.servers.answers = {"a": page(3)}
+        self.servers = Servers(a=page(3))
         self.failures = PluginFailures(time.monotonic)
         self.scrapes = 0
         self.scraper = Scraper(self.servers, self._on_scraped, interval=0.002, backoff=0.01, failures=self.failures)

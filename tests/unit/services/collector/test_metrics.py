@@ -21,8 +21,7 @@ class Watching:
     """A scraper of two servers, one of which refuses; `time` is what its clock says."""
 
     def __init__(self) -> None:
-        self.servers, self.watcher = Servers(), Watcher()
-        self.servers.answers = {"a": page(1), "b": refuse}
+        self.servers, self.watcher = Servers(a=page(1), b=refuse), Watcher()
         self.scraper = Scraper(
             self.servers, self.watcher, interval=0.002, backoff=0.01, failures=PluginFailures(time.monotonic)
         )

@@ -11,7 +11,6 @@ from typing import Any
 from unittest.mock import AsyncMock, patch
 
 import pytest
-from yarl import URL
 
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.http.client import Client, Failure
@@ -19,9 +18,8 @@ from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, F
 from services.collector.page.selection import Choice
 from services.collector.pipeline import Feed, Pipeline
 from services.collector.scraper import Scraper, Watched
-from services.collector.sources.http import HttpSource
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
-from shared.attributes import REACHABLE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
+from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
 from shared.bus.frame_columns import pack
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures
@@ -203,34 +201,6 @@ async def test_a_source_that_fails_costs_what_it_brings_and_nobody_elses(fails_a
             assert not bad.up
             assert bad.error == "KeyError: 'gpu'"
         assert it.failed("odd") == it.failed("core") == 0, "it isn't them who failed"
-
-
-class TwoPages(HttpSource):
-    """Half of what it reads is on one page, half on another."""
-
-    TYPE = "two-pages"
-    OUTPUT = PROMETHEUS_TEXT
-    interval = 0.002
-
-    async def poll(self, endpoint: Endpoint, http: Client) -> Any:
-        pages = [await http.get(URL(f"http://{host}:1/metrics"), self.tls) for host in (endpoint.address, "b")]
-        return b"".join(pages)
-
-    async def read(self, page: Any, bindings: Sequence[Binding]) -> None:
-        await MetricsSource("m").read(page, bindings)
-
-
-async def test_a_source_may_make_two_requests() -> None:
-    core = CoreMetricsExtractor("core")
-    async with world(Feed(TwoPages("two"), (core,))) as it:
-        it.servers.answers["b"] = running
-        await eventually(lambda: it.attributes.get(RUNNING_REQUESTS_SIZE) == 7.0)
-        assert it.attributes.get(WAITING_QUEUE_SIZE) == 3.0
-        assert it.servers.asked[:2] == ["http://a:1/metrics", "http://b:1/metrics"]
-
-
-async def running() -> bytes:
-    return b"vllm:num_requests_running 7\n"
 
 
 class Called(PollingSource):

@@ -153,10 +153,6 @@ def test_every_problem_of_a_struct_is_told_at_once() -> None:
     ]
 
 
-def test_required_fields_that_are_missing_are_all_told() -> None:
-    assert read({}, Needy) == (None, ["at.name: required, and missing", "at.port: required, and missing"])
-
-
 def test_null_leaves_the_default_of_a_field_that_has_one() -> None:
     assert read({"weight": None, "items": None}, Outer) == (Outer(), [])
     assert read({"name": None, "port": 1}, Needy) == (None, ["at.name: null; a string is expected"])

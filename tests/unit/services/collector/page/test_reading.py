@@ -15,7 +15,7 @@ from services.collector.page import reading
 from services.collector.page.measure import Aggregation, Function
 from services.collector.page.reading import MOST_GROUP, SLACK, WHOLE_EVERY, WHOLE_PAGES, MetricsReader
 from services.collector.page.scan import scan
-from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, AttributeKey, AttributeMap
+from shared.attributes import ACTIVE_MODELS, AttributeKey, AttributeMap
 from shared.model import Endpoint
 from tests.unit.services.collector.pages import recorded_vllm_page
 
@@ -294,20 +294,6 @@ def test_an_adapter_is_seen_on_the_page_that_first_has_it() -> None:
         asyncio.run(reader.read(one, at))
         binding.store(attributes, at)
     assert attributes.get(ACTIVE_MODELS) == ("sql",)
-
-
-def test_a_former_name_takes_over_when_the_new_one_disappears() -> None:
-    binding, attributes = CoreMetricsExtractor("core").bind(ENDPOINT), AttributeMap()
-    reader = MetricsReader([binding])
-    queue = group("vllm:num_requests_waiting", "vllm:num_requests_waiting 1")
-    new = group("vllm:kv_cache_usage_perc", "vllm:kv_cache_usage_perc 0.5")
-    old = group("vllm:gpu_cache_usage_perc", "vllm:gpu_cache_usage_perc 0.25")
-    values = []
-    for step, page in enumerate((new + old, old, old, new, new + old)):
-        asyncio.run(reader.read((queue + page).encode(), step * 0.1))
-        binding.store(attributes, 0.0)
-        values.append(attributes.get(KV_CACHE_USAGE))
-    assert values == [0.5, 0.25, 0.25, 0.5, 0.5]
 
 
 async def test_a_hundred_thousand_series_are_read_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:

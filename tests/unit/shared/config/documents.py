@@ -195,24 +195,6 @@ DOCUMENTS = {
         sources={"models-data-source": "model-server-protocol-models", "endpoint-notification-source": "", **SCRAPED},
         parsers=("openai-parser",),
     ),
-    "llm-d 0.9": Document(
-        former=False,
-        rest="featureGates: [flowControl=false]\ndataLayer: {injectDefaults: true, discovery: {pluginRef: files}}\n"
-        "requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: anthropic-parser}]}\n"
-        "flowControl: {saturationDetector: {pluginRef: utilization-detector}}\n",
-        plugins="""
-            files=file-discovery {path: /etc/pool/endpoints.yaml, watchFile: false}
-            label-selector-filter {matchLabels: {tier: decode}}
-            inflight-load-producer {addEstimatedOutputTokens: true}
-            active-request-scorer {inFlightLoadProducerName: inflight-load-producer}
-            approx-prefix-cache-producer
-            prefix-cache-scorer {prefixMatchInfoProducerName: approx-prefix-cache-producer}
-            utilization-detector
-            openai-parser
-            anthropic-parser""",
-        profiles={"default": "label-selector-filter active-request-scorer prefix-cache-scorer=2"},
-        parsers=("openai-parser", "anthropic-parser"),
-    ),
     "llm-d 0.10": Document(
         former=False,
         rest="featureGates: [flowControl, haPopulateNonLeaderDatastore=false]\n"

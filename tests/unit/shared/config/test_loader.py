@@ -20,6 +20,12 @@ def loaded(body: str, *, allow_experimental: bool = False) -> LoadedConfig:
     return load(HEADER + body, registry(), allow_experimental=allow_experimental)
 
 
+def test_an_experimental_type_loads_where_it_is_allowed() -> None:
+    """What is said where it isn't: among all errors of a document."""
+    body = "plugins: [{type: untested-scorer}]"
+    assert "untested-scorer" in loaded(body, allow_experimental=True).plugins
+
+
 CATALOGUE = """\
 # parameter that goes to a producer
 plugins: [{type: prefix-scorer, parameters: {blockSize: 0}}]

@@ -1,7 +1,6 @@
 """What surprises in documents: places where the original does what nobody means, or where two readings are possible."""
 
 import pytest
-from msgspec.structs import replace
 
 from shared.config import Invalid, LoadedConfig, load
 from shared.plugin import Registry
@@ -11,8 +10,8 @@ from tests.unit.shared.config.plugins import HEADER, MetricsSource, UtilizationD
 REGISTRY = Registry.installed()
 
 
-def loaded(body: str, types: Registry | None = None, *, allow_experimental: bool = False) -> LoadedConfig:
-    return load(HEADER + body, types or registry(), allow_experimental=allow_experimental)
+def loaded(body: str, types: Registry | None = None) -> LoadedConfig:
+    return load(HEADER + body, types or registry())
 
 
 def errors(body: str, types: Registry | None = None) -> list[str]:
@@ -100,14 +99,6 @@ def test_what_shares_the_load_of_replicas_has_no_effect_and_its_references_have_
     ]
 
 
-@pytest.mark.parametrize("kind", ["dcgm-data-source", "dcgm-extractor"])
-def test_experimental_types_load_where_they_are_allowed(kind: str) -> None:
-    assert errors(f"plugins: [{{type: {kind}}}]", REGISTRY) == [
-        f"plugins[0].type: '{kind}' is experimental (alpha); allow it with --allow-experimental-plugins"
-    ]
-    assert kind in loaded(f"plugins: [{{type: {kind}}}]", REGISTRY, allow_experimental=True).plugins
-
-
 @pytest.mark.parametrize("kind", ["queue-scorer", "passthrough-parser"])
 def test_a_parameter_of_a_type_that_has_none_is_an_error(kind: str) -> None:
     """The original leaves it unread, and a misspelt name of a type's own unnoticed."""
@@ -130,16 +121,3 @@ def test_what_a_section_stands_for_and_isnt_installed_is_named() -> None:
     assert errors("", registry(MetricsSource)) == [
         "plugins: the plugin type 'metrics-data-source', which is added by default, isn't installed"
     ]
-
-
-def test_json_and_yaml_of_one_document_come_to_the_same() -> None:
-    text = (
-        '{"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig", "plugins": '
-        '[{"type": "queue-scorer", "parameters": {}}], "dataLayer": {"staleMetrics": {"after": "3s"}}}'
-    )
-    assert replace(load(text, REGISTRY), revision="") == replace(
-        loaded(
-            "plugins:\n- type: queue-scorer\n  parameters: {}\ndataLayer:\n  staleMetrics:\n    after: 3s\n", REGISTRY
-        ),
-        revision="",
-    )

@@ -146,11 +146,6 @@ def test_the_engine_of_the_flags_is_the_default_one_beside_all_others() -> None:
     assert list(parameters.engines()) == ["flags", "vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton"]
 
 
-def test_an_extractor_that_is_added_by_default_has_the_flags_too() -> None:
-    config = loaded(HEAD + "plugins: [{type: queue-scorer}]\n", "--total-queued-requests-metric=vllm:q")
-    assert core(config).default_engine == "flags"
-
-
 def test_what_the_document_says_of_labels_and_recognition_holds_beside_the_flags() -> None:
     text = HEAD + (
         "plugins:\n- {type: core-metrics-extractor, parameters: {engineLabelKey: e, recognizeEngine: false}}\n"

@@ -170,15 +170,8 @@ async def test_a_changed_address_takes_effect_at_once_and_ends_the_request_to_th
         await eventually(lambda: watcher.count("a") >= 1)
         assert servers.cancelled == ["old"]
         assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 7.0
-
-
-async def test_what_was_known_of_a_server_is_forgotten_with_its_port() -> None:
-    servers = Servers(a=page(7))
-    async with scraping(servers) as (scraper, watcher):
-        scraper.assign({"a": endpoint("a")})
-        await eventually(lambda: watcher.count("a") >= 1)
-        scraper.assign({"a": endpoint("a", port=9000)})
-        assert len(scraper.watched["a"].attributes) == 0
+        scraper.assign({"a": endpoint("a", address="new", port=9000)})
+        assert len(scraper.watched["a"].attributes) == 0, "another port is another server"
 
 
 async def test_a_node_that_becomes_known_is_where_an_exporter_is_asked_from_then_on() -> None:

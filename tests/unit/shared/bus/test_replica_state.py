@@ -140,11 +140,16 @@ def synced(*names: str) -> tuple[Owner, Reader]:
 # The start
 
 
-def test_a_snapshot_that_agrees_with_synced_is_the_first_reset() -> None:
+def owning(*names: str) -> Owner:
     owner = Owner()
-    owner.put("a")
-    owner.put("b")
+    for name in names:
+        owner.put(name)
     owner.synced()
+    return owner
+
+
+def test_a_snapshot_that_agrees_with_synced_is_the_first_reset() -> None:
+    owner = owning("a", "b")
     reader = Reader()
     assert not reader.due(0.0)
     reader.state.connected(0.0)
@@ -156,9 +161,7 @@ def test_a_snapshot_that_agrees_with_synced_is_the_first_reset() -> None:
 
 
 def test_a_snapshot_in_the_middle_of_a_burst_waits_for_what_follows() -> None:
-    owner = Owner()
-    owner.put("a")
-    owner.synced()
+    owner = owning("a")
     owner.put("b")
     reader = connected()
     reader.take_snapshot(owner.snapshot(), 0.0)
@@ -170,10 +173,7 @@ def test_a_snapshot_in_the_middle_of_a_burst_waits_for_what_follows() -> None:
 
 
 def test_what_was_heard_while_the_snapshot_was_on_its_way_is_applied_on_top_of_it() -> None:
-    owner = Owner()
-    owner.put("a")
-    owner.put("b")
-    owner.synced()
+    owner = owning("a", "b")
     old = owner.snapshot()
     reader = connected()
     reader.state.snapshot_started(0.0)
@@ -319,9 +319,7 @@ def test_a_wiped_bucket_changes_nothing_until_its_owner_has_published_again() ->
 
 
 def test_a_bucket_that_was_rolled_back_does_not_bring_old_facts_back() -> None:
-    owner = Owner()
-    owner.put("a")
-    owner.synced()
+    owner = owning("a")
     old = owner.snapshot()
     owner.delete("a")
     owner.put("b")

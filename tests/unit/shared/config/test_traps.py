@@ -78,21 +78,9 @@ def test_a_renamed_source_that_feeds_nothing_gets_the_core_extractor() -> None:
 
 
 @pytest.mark.parametrize("section", ["data", "dataLayer"])
-def test_what_shares_the_load_of_replicas_has_no_effect_and_its_references_have_to_be_right(section: str) -> None:
-    said = "no effect: pickers share their load by themselves; leave it out"
-    config = loaded(
-        "plugins: [{type: plain-scorer}]\n"
-        f"{section}: {{peerDiscovery: {{pluginRef: plain-scorer}}, crossReplicaSyncerPluginRef: plain-scorer, "
-        "crossReplicaSyncInterval: 1s}"
-    )
-    assert warnings(config)[-3:] == [
-        f"{section}.{key}: {said}"
-        for key in ("peerDiscovery", "crossReplicaSyncerPluginRef", "crossReplicaSyncInterval")
-    ]
-    wrong = (
-        f"{section}: {{peerDiscovery: {{}}, crossReplicaSyncerPluginRef: plain-scorr, crossReplicaSyncInterval: 0s}}"
-    )
-    assert sorted(errors(f"plugins: [{{type: plain-scorer}}]\n{wrong}")) == [
+def test_what_shares_the_load_of_replicas_has_to_be_right_though_it_has_no_effect(section: str) -> None:
+    wrong = "{peerDiscovery: {}, crossReplicaSyncerPluginRef: plain-scorr, crossReplicaSyncInterval: 0s}"
+    assert sorted(errors(f"plugins: [{{type: plain-scorer}}]\n{section}: {wrong}")) == [
         f"{section}.crossReplicaSyncInterval: '0s' is not above 0",
         f"{section}.crossReplicaSyncerPluginRef: 'plain-scorr' is no plugin's name; did you mean 'plain-scorer'?",
         f"{section}.peerDiscovery.pluginRef: required, and missing",

@@ -214,11 +214,11 @@ def test_a_group_that_says_the_same_is_not_parsed_again_and_counts_as_seen_anew(
     ("fillers", "searches"), [((3, 9, 1), 1), ((3, SLACK, SLACK), 2)], ids=["a little: no search", "far: once"]
 )
 def test_a_group_that_has_moved_is_found(monkeypatch: pytest.MonkeyPatch, fillers: list[int], searches: int) -> None:
-    counted = Counted(monkeypatch)
+    counted, tail = Counted(monkeypatch), filler(SLACK, 2).encode()
     reader, binding, attributes, key = watch()
     values = []
     for step, before in enumerate(fillers):
-        asyncio.run(reader.read(waiting(str(step), before), step * 0.1))
+        asyncio.run(reader.read(waiting(str(step), before) + tail, step * 0.1))
         binding.store(attributes, 0.0)
         values.append(attributes.get(key))
     assert values == [0.0, 1.0, 2.0]

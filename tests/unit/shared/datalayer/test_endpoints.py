@@ -129,6 +129,7 @@ def test_what_extractors_made_goes_with_them() -> None:
 def test_without_extractors_nothing_is_kept() -> None:
     world = World()
     assert world.reset(A, B) == []
+    assert not world.events.upsert(A)
     assert world.events.describe() == []
 
 

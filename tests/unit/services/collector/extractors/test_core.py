@@ -253,17 +253,26 @@ def lora(running: str, waiting: str, at: str, most: str = "4") -> str:
         (lora("a", "", "100") + lora("b,c", "d", "300") + lora("e", "", "200"), (("b", "c"), ("d",), 4.0)),
         (lora("a", "b", "100") + lora("", "", "200"), ((), (), 4.0)),
         (lora(" a , ,b,,a ", "", "1", ""), (("a", "b"), ())),
-        (lora(",".join(f"adapter-{number}" for number in range(20_000)), "", "1"), ()),
     ],
-    ids=["the last word counts", "there are none", "trimmed", "a monstrous list"],
+    ids=["the last word counts", "there are none", "trimmed"],
 )
 def test_lora_adapters(page: str, values: tuple[Any, ...]) -> None:
     assert extract("vllm", page) == dict(zip(LORA, values, strict=False))
 
 
 @pytest.mark.parametrize(
+    ("count", "outcome"), [(6_000, Outcome.INVALID), (20_000, Outcome.ABSENT)], ids=["the list", "the whole line"]
+)
+def test_a_monstrous_list_of_adapters_is_refused(count: int, outcome: Outcome) -> None:
+    binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
+    read(binding, lora(",".join(f"adapter-{number}" for number in range(count)), "", "1"), attributes)
+    assert [one.outcome for one in binding.findings() if one.attribute in LORA] == [outcome] * 3
+    assert len(attributes) == 0
+
+
+@pytest.mark.parametrize(
     ("blocks", "expected"),
-    [("2048", {"CacheNumBlocks": 2048.0}), *((one, {}) for one in ("None", "", "-1", "1.5", "²"))],
+    [("9" * 18, {"CacheNumBlocks": 1e18}), *((one, {}) for one in ("None", "", "-1", "1.5", "²", "9" * 19))],
 )
 def test_a_label_that_is_no_whole_number_costs_only_its_own_attribute(blocks: str, expected: dict[str, Any]) -> None:
     page = f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}"}} 1\n'

@@ -17,49 +17,39 @@ SMALL = """\
 vllm:num_requests_waiting{model_name="m"} 3
 vllm:num_requests_running{model_name="m"} NaN
 """
-MINE = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
+HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+MINE = f"""\
+{HEAD}plugins:
 - type: core-metrics-extractor
   parameters:
     engineLabelKey: engine
     defaultEngine: mine
-    engineConfigs: [{name: mine, queuedRequestsSpec: 'jobs{state=queued}'}]
+    engineConfigs: [{{name: mine, queuedRequestsSpec: 'jobs{{state=queued}}'}}]
 """
 
 
 @pytest.mark.parametrize(
-    ("text", "url"),
+    ("text", "meant"),
     [
-        ("http://10.0.0.1:8000", "http://10.0.0.1:8000/metrics"),
         ("10.0.0.1:8000", "http://10.0.0.1:8000/metrics"),
         ("http://10.0.0.1:8000/", "http://10.0.0.1:8000/metrics"),
         ("vllm-0.pool:8000/prometheus/metrics", "http://vllm-0.pool:8000/prometheus/metrics"),
         ("https://vllm", "https://vllm:443/metrics"),
         ("http://vllm/m?a=b", "http://vllm:80/m?a=b"),
         ("[fd00::1]:8000", "http://[fd00::1]:8000/metrics"),
+        ("-", Saved(path="-")),
+        ("file:page.txt", Saved(path="page.txt")),
+        ("file:/tmp/page.txt", Saved(path="/tmp/page.txt")),
+        ("file:///tmp/a%20page.txt", Saved(path="/tmp/a page.txt")),
+        ("./page.txt", Saved(path="./page.txt")),
+        ("/tmp/page.txt", Saved(path="/tmp/page.txt")),
     ],
 )
-def test_a_server_goes_by_its_url_and_without_a_path_by_its_metrics_page(text: str, url: str) -> None:
+def test_a_server_goes_by_its_url_and_without_a_path_by_its_metrics_page_and_a_saved_page_by_its_path(
+    text: str, meant: str | Saved
+) -> None:
     target = parse_target(text)
-    assert isinstance(target, Server)
-    assert target.url("/metrics") == url
-
-
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("-", "-"),
-        ("file:page.txt", "page.txt"),
-        ("file:/tmp/page.txt", "/tmp/page.txt"),
-        ("file:///tmp/a%20page.txt", "/tmp/a page.txt"),
-        ("./page.txt", "./page.txt"),
-        ("/tmp/page.txt", "/tmp/page.txt"),
-    ],
-)
-def test_a_saved_page_goes_by_its_path(text: str, path: str) -> None:
-    assert parse_target(text) == Saved(path=path)
+    assert (target.url("/metrics") if isinstance(target, Server) else target) == meant
 
 
 @pytest.mark.parametrize(
@@ -139,20 +129,32 @@ def test_the_recorded_page_of_vllm_gives_its_values(probe: Probe) -> None:
     assert page["bytes"] == len(recorded_vllm_page())
 
 
-def test_a_page_without_some_families_is_read_and_says_which(probe: Probe) -> None:
-    assert probe(SMALL) == 0
-    told, rows = probe.out, [line.split() for line in probe.out.splitlines()]
-    assert ["WaitingQueueSize", "3", "found", "vllm:num_requests_waiting"] in rows
-    assert ["RunningRequestsSize", "–", "invalid", "vllm:num_requests_running"] in rows
-    assert "vllm:num_requests_running (invalid)" in told
-    assert "vllm:lora_requests_info (absent)" in told
-
-
-def test_a_page_with_nothing_on_it_is_a_page(probe: Probe) -> None:
-    assert probe("") == 0
-    told = probe.out
-    assert "read, 0 bytes" in told
-    assert "\n  0 of 5 found; not: vllm:num_requests_waiting (absent), " in told
+@pytest.mark.parametrize(
+    ("page", "rows", "told"),
+    [
+        (
+            SMALL,
+            [
+                ["WaitingQueueSize", "3", "found", "vllm:num_requests_waiting"],
+                ["RunningRequestsSize", "–", "invalid", "vllm:num_requests_running"],
+            ],
+            ["vllm:num_requests_running (invalid)", "vllm:lora_requests_info (absent)"],
+        ),
+        ("", [], ["read, 0 bytes", "\n  0 of 5 found; not: vllm:num_requests_waiting (absent), "]),
+        (
+            '{"data": [{"id": "llama"}, {"id": "sql", "parent": "llama"}]}',
+            [["/v1/models", "llama,", "sql", "found", "data[].id"]],
+            ["models-data-source → models-data-extractor", "models: 2, 1 of them adapters"],
+        ),
+    ],
+    ids=["some families", "nothing on it", "a list of models"],
+)
+def test_a_saved_page_is_read_and_says_what_is_on_it(
+    probe: Probe, page: str, rows: list[list[str]], told: list[str]
+) -> None:
+    assert probe(page) == 0
+    assert [row for row in rows if row not in [line.split() for line in probe.out.splitlines()]] == []
+    assert [one for one in told if one not in probe.out] == []
 
 
 def test_durations_and_sizes_are_above_0_and_as_small_as_one_likes(probe: Probe) -> None:
@@ -177,20 +179,23 @@ def test_the_engine_can_be_given_and_a_label_chooses_it_as_it_does_for_an_endpoi
     assert by_label["extractions"][0]["decided"]["engine"] == "sglang"
 
 
-def test_an_engine_that_does_not_exist_is_a_mistake_in_the_arguments(probe: Probe) -> None:
+UNFED = HEAD + "plugins: [{type: models-data-extractor}]\ndataLayer: {injectDefaults: false}\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "problem"),
+    [
+        ("", "vlm", "--engine: 'vlm' is no engine; known: sglang, "),
+        (UNFED, "vllm", "--engine: no core-metrics-extractor is fed"),
+    ],
+)
+def test_an_engine_that_does_not_exist_or_is_for_nobody_is_a_mistake_in_the_arguments(
+    probe: Probe, config: str, engine: str, problem: str
+) -> None:
     with pytest.raises(SystemExit) as caught:
-        probe(SMALL, "--engine", "vlm")
+        probe(SMALL, "--engine", engine, *(["--config", probe.config(config)] if config else []))
     assert caught.value.code == 2
-    assert "--engine: 'vlm' is no engine; known: sglang, " in probe.err
-
-
-def test_a_saved_list_of_models_is_read_as_one(probe: Probe) -> None:
-    models = '{"data": [{"id": "llama"}, {"id": "sql", "parent": "llama"}]}'
-    assert probe(models) == 0
-    told = probe.out
-    assert "models-data-source → models-data-extractor" in told
-    assert "models: 2, 1 of them adapters" in told
-    assert "/v1/models  llama, sql  found    data[].id" in told
+    assert problem in probe.err
 
 
 def test_a_configuration_says_what_is_read(probe: Probe) -> None:
@@ -214,21 +219,6 @@ def test_a_page_is_read_by_the_source_that_gives_its_format_and_without_one_that
     assert found["error"] == "its format is OpenAI list of models, which no source of the configuration gives"
 
 
-def test_metrics_of_ones_own_are_read_too(probe: Probe) -> None:
-    config = probe.config(
-        MINE
-        + "- {name: small, type: prometheus-metric, parameters: {metricName: jobs, labels: {size: s}}}\n"
-        + "- {name: large, type: prometheus-metric, parameters: {metricName: jobs, labels: {size: l}}}\n"
-    )
-    page = 'jobs{size="s",state="queued"} 7\njobs{size="l"} 2\n'
-    found = probe.page(page, "--config", config)
-    assert {one["extractor"]: values(one) for one in found["extractions"]} == {
-        "core-metrics-extractor": {"WaitingQueueSize": 7.0},
-        "small": {"jobs": 7.0},
-        "large": {"jobs": 2.0},
-    }
-
-
 def test_the_collectors_flags_are_given_behind_two_dashes(probe: Probe) -> None:
     page = 'nv_trt_llm_request_metrics{request_type="max"} 9\n'
     flag = "--total-queued-requests-metric=nv_trt_llm_request_metrics{request_type=max}"
@@ -236,16 +226,6 @@ def test_the_collectors_flags_are_given_behind_two_dashes(probe: Probe) -> None:
     assert values(found["extractions"][0])["WaitingQueueSize"] == 9.0
     assert probe(page, "--", "--total-queued-request-metric=x") == 1
     assert "did you mean '--total-queued-requests-metric'" in probe.err
-
-
-def test_an_engine_for_nobody_is_an_error(probe: Probe) -> None:
-    config = probe.config(
-        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: models-data-extractor}]\n"
-        "dataLayer: {injectDefaults: false}\n"
-    )
-    with pytest.raises(SystemExit):
-        probe("{}", "--config", config, "--engine", "vllm")
-    assert "--engine: no core-metrics-extractor is fed" in probe.err
 
 
 def test_a_configuration_that_can_not_be_used_is_told_in_full(probe: Probe) -> None:

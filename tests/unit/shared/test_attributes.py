@@ -25,13 +25,6 @@ def test_the_standard_keys_have_names_of_their_own() -> None:
     assert len({key.wire for key in STANDARD_KEYS}) == len(STANDARD_KEYS)
 
 
-def test_the_newest_sample_replaces_the_one_before() -> None:
-    attributes = AttributeMap()
-    attributes.put(KV_CACHE_USAGE, 0.1, at=1.0)
-    attributes.put(KV_CACHE_USAGE, 0.2, at=2.0)
-    assert dict(attributes.items()) == {KV_CACHE_USAGE: Sample(0.2, 2.0)}
-
-
 def test_equal_keys_are_one() -> None:
     assert AttributeKey("Depth", "one", float) is AttributeKey("Depth", "one", float)
     assert AttributeKey("Depth", "one", float) != AttributeKey("Depth", "other", float)

@@ -7,14 +7,9 @@ from shared.model import Endpoint, Fact, Pool, is_ip, join_host_port, split_host
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("10.0.0.1:8000", ("10.0.0.1", 8000)),
-        ("10.0.0.1", ("10.0.0.1", None)),
-        ("[fd00::1]:8000", ("fd00::1", 8000)),
-        ("[fd00::1]", ("fd00::1", None)),
-        ("fd00::1", ("fd00::1", None)),
-        ("vllm-0.default:80", ("vllm-0.default", 80)),
-        ("vllm-0", ("vllm-0", None)),
-        ("a:65535", ("a", 65535)),
+        *(("10.0.0.1:8000", ("10.0.0.1", 8000)), ("10.0.0.1", ("10.0.0.1", None))),
+        *(("[fd00::1]:8000", ("fd00::1", 8000)), ("[fd00::1]", ("fd00::1", None)), ("fd00::1", ("fd00::1", None))),
+        *(("vllm-0.default:80", ("vllm-0.default", 80)), ("vllm-0", ("vllm-0", None)), ("a:65535", ("a", 65535))),
     ],
 )
 def test_an_address_is_split_into_host_and_port(text: str, parts: tuple[str, int | None]) -> None:

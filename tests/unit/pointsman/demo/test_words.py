@@ -8,13 +8,8 @@ from pointsman.demo.words import bar, clock, count, duration, share
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, "–"),
-        (0.00034, "340 µs"),
-        (0.0012, "1.2 ms"),
-        (0.084, "84 ms"),
-        (2.345, "2.3 s"),
-        (99.94, "99.9 s"),
-        (240.0, "240 s"),
+        *((None, "–"), (0.00034, "340 µs"), (0.0012, "1.2 ms"), (0.084, "84 ms"), (2.345, "2.3 s")),
+        *((99.94, "99.9 s"), (240.0, "240 s")),
     ],
 )
 def test_durations(seconds: float | None, text: str) -> None:

@@ -21,8 +21,7 @@ class Watching:
     """A scraper of two servers, one of which refuses; `time` is what its clock says."""
 
     def __init__(self) -> None:
-        self.servers, self.watcher = Servers(), Watcher()
-        self.servers.answers = {"a": page(1), "b": refuse}
+        self.servers, self.watcher = Servers(a=page(1), b=refuse), Watcher()
         self.scraper = Scraper(
             self.servers,
             self.watcher,
@@ -69,6 +68,9 @@ async def test_endpoints_show_how_their_scrapes_go_and_leave_nothing_behind(watc
     assert 'pointsman_collector_endpoint_failures_total{endpoint="b",kind="connect",source="metrics"}' in text
     assert "pointsman_collector_assigned_endpoints 2.0" in text
     assert 'pointsman_collector_config_reloads_total{result="refused"} 1.0' in text
+    engines = [line for line in text.splitlines() if line.startswith("pointsman_collector_engine{")]
+    assert [line.count('engine="vllm"') + line.count('chosen_by="default"') for line in engines] == [2, 2]
+    assert all(line.endswith(" 1.0") for line in engines)
     watching.scraper.assign({})
     text = watching.text()
     assert 'endpoint="a"' not in text
@@ -89,14 +91,6 @@ async def test_pages_and_failures_show_how_long_ago_they_were(watching: Watching
     name = "pointsman_collector_last_failure_age_seconds"
     assert watching.value(name, endpoint="b", source="metrics") == pytest.approx(4)
     assert watching.value(name, endpoint="a", source="metrics") is None
-
-
-async def test_an_endpoint_shows_as_which_engine_it_is_read(watching: Watching) -> None:
-    await watching.scraped()
-    engines = [line for line in watching.text().splitlines() if line.startswith("pointsman_collector_engine{")]
-    assert len(engines) == 2
-    assert all('engine="vllm"' in line and 'chosen_by="' in line and line.endswith(" 1.0") for line in engines)
-    assert not any('chosen_by=""' in line for line in engines)
 
 
 async def test_attributes_are_counted_by_outcome_over_all_endpoints(watching: Watching) -> None:

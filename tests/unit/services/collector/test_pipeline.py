@@ -45,18 +45,14 @@ class Detector(Plugin):
 REGISTRY = Registry([*PLUGINS, OtherExtractor, EventExtractor, AnyPlugin, Handler, Detector])
 
 
-def test_the_metrics_source_and_the_core_extractor_are_there_without_being_asked_for() -> None:
-    pipeline = build(load(HEAD, REGISTRY))
-    assert pipeline.describe() == [{"source": "metrics-data-source", "extractors": ["core-metrics-extractor"]}]
-
-
-def test_a_metrics_source_under_another_name_is_not_joined_by_a_second_one() -> None:
+def test_a_pipeline_has_the_sources_of_the_configuration_and_no_second_one() -> None:
     text = HEAD + (
         "plugins:\n- {name: mine, type: metrics-data-source, parameters: {port: 8002}}\n"
         "- {type: core-metrics-extractor}\n"
         "dataLayer: {sources: [{pluginRef: mine, extractors: [{pluginRef: core-metrics-extractor}]}]}\n"
     )
-    assert [feed.source.name for feed in build(load(text, REGISTRY)).feeds] == ["mine"]
+    pipeline = build(load(text, REGISTRY))
+    assert pipeline.describe() == [{"source": "mine", "extractors": ["core-metrics-extractor"]}]
 
 
 def test_a_source_that_feeds_nobody_is_not_asked() -> None:

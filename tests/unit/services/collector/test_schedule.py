@@ -113,21 +113,6 @@ def test_the_back_off_never_makes_an_interval_shorter() -> None:
     assert all(gap == pytest.approx(5.0) for gap in gaps(starts)[1:])
 
 
-def test_a_failing_target_delays_no_other() -> None:
-    schedule: Schedule[str] = Schedule(1.0)
-    schedule.add("hangs", 0.1, 0.5, 1000.0)
-    schedule.add("works", 0.1, 0.5, 1000.0)
-    started: list[float] = []
-    now = 1000.0
-    while now < 1002.0:
-        for key in schedule.due(now):
-            if key == "works":
-                started.append(now)
-                schedule.finished(key, True, now)
-        now = schedule.next_at() or 1002.0
-    assert len(started) >= 18
-
-
 def test_after_a_pause_of_the_process_there_is_no_burst() -> None:
     schedule: Schedule[str] = Schedule(1.0)
     for number in range(100):

@@ -5,6 +5,7 @@ from typing import Any
 
 from services.simulator.counters import FinishReason
 from services.simulator.engine import SECOND, Engine
+from services.simulator.requests import Call
 from services.simulator.sequence import Progress, Work
 from services.simulator.settings import SimulatorSettings
 from services.simulator.tokens import BYTES_PER_TOKEN, Prompt
@@ -60,3 +61,16 @@ def events(data: bytes) -> list[Any]:
         found.append(json.loads(text.removeprefix("data: ")))
         assert name == f"event: {found[-1]['type']}"
     return found
+
+
+def prompt(call: Call) -> bytes:
+    return call.choices[0].work.prompt.data
+
+
+def progress(call: Call, tokens: int, *, index: int = 0, cached: int = 0) -> Progress:
+    work = call.choices[index].work
+    return Progress(work.id, 0, tokens, cached, tokens == work.output_tokens)
+
+
+def end(call: Call, index: int = 0, *, cached: int = 0) -> Progress:
+    return progress(call, call.choices[index].work.output_tokens, index=index, cached=cached)

@@ -9,17 +9,6 @@ def loaded(*names: str, capacity: int = 2) -> Adapters:
     return adapters
 
 
-def test_loading_takes_its_time() -> None:
-    adapters = Adapters(1, 10)
-    assert not adapters.want("a", 5, ())
-    assert adapters.next_load == 15
-    adapters.finish_loads(14)
-    assert not adapters.want("a", 14, ())
-    adapters.finish_loads(15)
-    assert adapters.want("a", 15, ())
-    assert adapters.next_load is None
-
-
 def test_the_adapter_that_was_used_longest_ago_makes_room() -> None:
     adapters = loaded("a", "b")
     adapters.use("a")

@@ -6,8 +6,7 @@ from services.simulator.anthropic_api import error_body
 from services.simulator.anthropic_responses import DONE, MessageEvents, whole
 from services.simulator.api_error import ApiError
 from services.simulator.requests import Call
-from services.simulator.sequence import Progress
-from tests.unit.services.simulator.scenario import events, settings
+from tests.unit.services.simulator.scenario import end, events, progress, settings
 
 SETTINGS = settings(models=("m",), kv_blocks=250)
 
@@ -18,17 +17,8 @@ def message(**given: Any) -> Call:
     return anthropic_requests.messages(json.dumps(body).encode(), "1", SETTINGS)
 
 
-def progress(call: Call, tokens: int, cached: int = 0) -> Progress:
-    work = call.choices[0].work
-    return Progress(work.id, 0, tokens, cached, tokens == work.output_tokens)
-
-
-def end(call: Call, cached: int = 0) -> Progress:
-    return progress(call, call.choices[0].work.output_tokens, cached)
-
-
 def body(call: Call, cached: int = 0) -> Any:
-    return json.loads(whole(call, 12, {call.choices[0].work.id: end(call, cached)}))
+    return json.loads(whole(call, 12, {call.choices[0].work.id: end(call, cached=cached)}))
 
 
 def test_cached_tokens_are_no_input_tokens() -> None:
@@ -48,7 +38,9 @@ def test_a_message_says_why_it_ended() -> None:
 def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
     call = message()
     stream = MessageEvents(call, 12)
-    told = events(stream.of(progress(call, 1, 2)) + stream.of(progress(call, 2, 2)) + stream.of(end(call, 2)))
+    told = events(
+        stream.of(progress(call, 1, cached=2)) + stream.of(progress(call, 2, cached=2)) + stream.of(end(call, cached=2))
+    )
     assert [event["type"] for event in told] == [
         "message_start",
         "content_block_start",

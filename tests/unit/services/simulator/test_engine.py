@@ -185,14 +185,6 @@ def test_cancelling_makes_the_next_token_of_the_others_quicker() -> None:
     assert ends(run_out(engine))["a"] == (3 + 11 + 8 * 10) * MS
 
 
-def test_a_waiting_request_can_be_cancelled() -> None:
-    engine = Engine(settings(slots=1), 0)
-    engine.submit(work("one", text(10), 2), 0)
-    engine.submit(work("two", text(10), 2), 0)
-    assert engine.cancel("two", 0)
-    assert ends(run_out(engine)) == {"one": 20 * MS}
-
-
 def test_what_cannot_be_taken_is_refused_with_the_reason() -> None:
     engine = Engine(settings(slots=1, kv_blocks=10, max_requests=2), 100)
     with pytest.raises(ContextTooLong, match="38 prompt tokens and 3 output tokens are more than the context of 40"):

@@ -41,12 +41,3 @@ def test_without_room_nothing_is_taken() -> None:
     assert (cache.used, cache.cached) == (0, 3)
     assert cache.allocate([1, 2], 2)
     assert (cache.used, cache.cached, cache.evictions) == (4, 0, 1)
-
-
-def test_the_end_of_a_prefix_is_evicted_before_its_beginning() -> None:
-    cache = KvCache(3)
-    cache.grow(3)
-    cache.publish([1, 2, 3])
-    cache.release([1, 2, 3], 0)
-    cache.grow(1)
-    assert cache.match([1, 2, 3]) == 2

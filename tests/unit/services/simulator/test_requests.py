@@ -45,16 +45,10 @@ def test_an_answer_is_cut_at_max_tokens(tokens: int) -> None:
         assert len(call.choices[0].text) == 4 * tokens
 
 
-def test_ignore_eos_goes_to_the_end() -> None:
+def test_ignore_eos_goes_to_the_end_which_is_sixteen_tokens_or_the_context_when_it_isnt_said() -> None:
     [choice] = completion(max_tokens=400, ignore_eos=True).choices
     assert (choice.work.output_tokens, choice.work.finish) == (400, FinishReason.LENGTH)
-
-
-def test_a_completion_has_sixteen_tokens_when_it_does_not_say() -> None:
     assert completion(ignore_eos=True).choices[0].work.output_tokens == 16
-
-
-def test_a_chat_that_does_not_say_may_fill_the_context() -> None:
     [choice] = chat(ignore_eos=True).choices
     assert choice.work.prompt.tokens + choice.work.output_tokens == 1000
 

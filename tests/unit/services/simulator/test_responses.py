@@ -9,7 +9,7 @@ from services.simulator import requests, responses
 from services.simulator.requests import Call
 from services.simulator.responses import Events
 from services.simulator.sequence import Progress
-from tests.unit.services.simulator.scenario import settings
+from tests.unit.services.simulator.scenario import end, progress, settings
 
 SETTINGS = settings(models=("m",), kv_blocks=250)
 
@@ -25,13 +25,8 @@ def chat(**given: Any) -> Call:
     return requests.chat(json.dumps(body).encode(), "1", SETTINGS)
 
 
-def end(call: Call, index: int = 0, cached: int = 0) -> Progress:
-    work = call.choices[index].work
-    return Progress(work.id, 0, work.output_tokens, cached, True)
-
-
 def ends(call: Call, *cached: int) -> dict[str, Progress]:
-    all = [end(call, index, cached[index] if cached else 0) for index in range(len(call.choices))]
+    all = [end(call, index, cached=cached[index] if cached else 0) for index in range(len(call.choices))]
     return {one.id: one for one in all}
 
 
@@ -62,17 +57,12 @@ def test_usage_counts_the_prompt_of_several_choices_once() -> None:
     assert responses.usage(call, ends(call, 0, 0).values())["prompt_tokens"] == 2
 
 
-def test_a_whole_chat_has_a_message() -> None:
+def test_a_whole_chat_has_a_message_and_a_whole_completion_text() -> None:
     call = chat()
+    choice = {"index": 0, "message": {"role": "assistant", "content": call.choices[0].text}, "finish_reason": "length"}
     body = json.loads(responses.whole(call, 12, ends(call)))
-    assert body["object"] == "chat.completion"
-    assert (body["created"], body["model"]) == (12, "m")
-    [choice] = body["choices"]
-    assert choice["message"] == {"role": "assistant", "content": call.choices[0].text}
-    assert choice["finish_reason"] == "length"
-
-
-def test_a_whole_completion_has_text() -> None:
+    assert (body["object"], body["created"], body["model"]) == ("chat.completion", 12, "m")
+    assert [one.items() >= choice.items() for one in body["choices"]] == [True]
     call = completion(n=2)
     body = json.loads(responses.whole(call, 12, ends(call)))
     assert body["object"] == "text_completion"
@@ -82,8 +72,7 @@ def test_a_whole_completion_has_text() -> None:
 def test_a_streamed_chat_begins_with_its_role_and_adds_up_to_the_text() -> None:
     call = chat()
     stream = Events(call, 12)
-    id = call.choices[0].work.id
-    data = stream.of(Progress(id, 0, 1, 0, False)) + stream.of(Progress(id, 0, 4, 0, False))
+    data = stream.of(progress(call, 1)) + stream.of(progress(call, 4))
     completed = [stream.complete]
     data += stream.of(end(call))
     assert [*completed, stream.complete] == [False, True]
@@ -111,9 +100,8 @@ def test_the_stop_string_is_not_shown() -> None:
     text = completion().choices[0].text
     call = completion(stop=text[6:9])
     stream = Events(call, 12)
-    id = call.choices[0].work.id
     tokens = range(1, call.choices[0].work.output_tokens)
-    parts = [stream.of(Progress(id, 0, count, 0, False)) for count in tokens]
+    parts = [stream.of(progress(call, count)) for count in tokens]
     parts.append(stream.of(end(call)))
     parsed = events(b"".join(parts))
     assert "".join(event["choices"][0]["text"] for event in parsed) == text[: text.find(text[6:9])]

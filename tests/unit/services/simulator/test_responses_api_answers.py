@@ -4,8 +4,7 @@ from typing import Any
 from services.simulator.requests import Call
 from services.simulator.responses_api_answers import ResponseEvents, whole
 from services.simulator.responses_api_requests import ResponsesBody, responses
-from services.simulator.sequence import Progress
-from tests.unit.services.simulator.scenario import events, settings
+from tests.unit.services.simulator.scenario import end, events, progress, settings
 
 SETTINGS = settings(models=("m",), kv_blocks=250)
 
@@ -15,20 +14,11 @@ def response(**given: Any) -> tuple[Call, ResponsesBody]:
     return responses(json.dumps(body).encode(), "1", SETTINGS)
 
 
-def progress(call: Call, tokens: int, cached: int = 0) -> Progress:
-    work = call.choices[0].work
-    return Progress(work.id, 0, tokens, cached, tokens == work.output_tokens)
-
-
-def end(call: Call, cached: int = 0) -> Progress:
-    return progress(call, call.choices[0].work.output_tokens, cached)
-
-
 def test_a_whole_response() -> None:
     tools = [{"type": "function", "name": "switch", "parameters": {}}]
     call, asked = response(instructions="Be brief.", tools=tools, metadata={"a": "b"})
     prompt = call.choices[0].work.prompt.tokens
-    assert json.loads(whole(call, 12, {call.choices[0].work.id: end(call, 4)}, asked)) == {
+    assert json.loads(whole(call, 12, {call.choices[0].work.id: end(call, cached=4)}, asked)) == {
         "id": "resp_1",
         "object": "response",
         "created_at": 12,
@@ -73,7 +63,9 @@ def test_an_answer_that_ended_by_itself_is_completed() -> None:
 def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
     call, asked = response()
     stream = ResponseEvents(call, 12, asked)
-    data = stream.of(progress(call, 1, 2)) + stream.of(progress(call, 2, 2)) + stream.of(end(call, 2))
+    data = (
+        stream.of(progress(call, 1, cached=2)) + stream.of(progress(call, 2, cached=2)) + stream.of(end(call, cached=2))
+    )
     assert stream.complete
     told = events(data + stream.end())
     assert [event["type"] for event in told] == [
@@ -92,5 +84,5 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
     assert (begun["model"], begun["status"], begun["output"], begun["usage"]) == ("m", "in_progress", [], None)
     assert "".join(event["delta"] for event in told[4:7]) == told[7]["text"] == call.choices[0].text
     assert {event["item_id"] for event in told[3:9]} == {told[2]["item"]["id"]} == {"msg_1"}
-    assert told[-1]["response"] == json.loads(whole(call, 12, {call.choices[0].work.id: end(call, 2)}, asked))
+    assert told[-1]["response"] == json.loads(whole(call, 12, {call.choices[0].work.id: end(call, cached=2)}, asked))
     assert told[-1]["response"]["output"] == [told[-2]["item"]]

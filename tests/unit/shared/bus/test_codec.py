@@ -26,7 +26,6 @@ from shared.bus.messages import (
     MAX_FRAME_ENDPOINTS,
     Candidate,
     Epoch,
-    FactEnvelope,
     Frame,
     Holder,
     Load,
@@ -66,14 +65,6 @@ def test_a_message_survives_the_way_with_fields_that_a_reader_doesnt_know_and_no
     assert decode(type(message), msgspec.msgpack.encode(fields | {"added-later": [1, 2]})) == message
     with pytest.raises(Malformed, match="other/9"):
         decode(type(message), msgspec.msgpack.encode(fields | {"type": "other/9"}))
-
-
-def test_a_fact_survives_the_way_in_its_envelope() -> None:
-    raw = encode_fact(ENDPOINT)
-    envelope = decode(FactEnvelope, encode(FactEnvelope(epoch=1, sequence=2, fact=msgspec.Raw(raw))))
-    assert (envelope.epoch, envelope.sequence) == (1, 2)
-    assert bytes(envelope.fact) == raw
-    assert decode_fact(envelope.fact) == ENDPOINT
 
 
 @given(st.binary())

@@ -35,17 +35,12 @@ def test_what_an_endpoint_is_known_not_to_have_is_told_apart_from_what_isnt_know
     assert packed.objects == {}
 
 
-def test_what_always_holds_is_of_age_0_whenever_it_is_sent() -> None:
-    packed = pack([("a", attributes(ALWAYS, queue=3.0))], 1e6)
-    assert unpack_ages(packed.ages[WAITING_QUEUE_SIZE.wire]).tolist() == [0.0]
-
-
-def test_every_value_has_its_own_age() -> None:
+def test_every_value_has_its_own_age_and_what_always_holds_none() -> None:
     one = attributes(9.0, queue=3.0)
     one.put(KV_CACHE_USAGE, 0.5, 7.5)
-    packed = pack([("a", one)], 10.0)
-    assert unpack_ages(packed.ages[WAITING_QUEUE_SIZE.wire]).tolist() == [1.0]
-    assert unpack_ages(packed.ages[KV_CACHE_USAGE.wire]).tolist() == [2.5]
+    ages = pack([("a", one), ("b", attributes(ALWAYS, queue=3.0, kv=0.5))], 10.0).ages
+    assert unpack_ages(ages[WAITING_QUEUE_SIZE.wire]).tolist() == [1.0, 0.0]
+    assert unpack_ages(ages[KV_CACHE_USAGE.wire]).tolist() == [2.5, 0.0]
 
 
 def test_names_travel_as_objects() -> None:

@@ -153,12 +153,6 @@ async def test_a_change_that_everything_has_told_already_isnt_told_again() -> No
     assert [part for part, _ in recorder.frames] == [0, 0]
 
 
-async def test_more_than_a_thousand_endpoints_are_several_parts() -> None:
-    recorder = Recorder()
-    await sender(recorder, endpoints(2500), Clock()).send()
-    assert [(part, len(ids)) for part, ids in recorder.frames] == [(0, 1000), (1, 1000), (2, 500)]
-
-
 async def test_a_frame_that_is_too_large_for_a_message_is_halved() -> None:
     recorder, clock, watched = Recorder(most=2), Clock(), endpoints(5)
     sending = sender(recorder, watched, clock)

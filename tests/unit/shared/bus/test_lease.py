@@ -30,18 +30,13 @@ def test_a_lease_is_held_for_its_time_from_the_moment_the_request_was_sent() -> 
 
 def test_a_holder_renews_and_after_a_failure_tries_again_sooner() -> None:
     clock = lease_clock()
+    assert clock.next_request(10.0) == 10.0
     clock.tried(10.0)
+    assert clock.next_request(10.1) == 10.25, "a standby"
     clock.succeeded(10.0)
     assert clock.next_request(10.0) == 10.5
     clock.tried(10.5)
     assert clock.next_request(11.0) == 10.75
-
-
-def test_a_standby_tries_in_its_own_interval() -> None:
-    clock = lease_clock()
-    assert clock.next_request(10.0) == 10.0
-    clock.tried(10.0)
-    assert clock.next_request(10.1) == 10.25
 
 
 @pytest.mark.parametrize("times", [{"hold": 2.0}, {"renew": 1.5}, {"attempt": 0.6}, {"attempt": 0.0}])

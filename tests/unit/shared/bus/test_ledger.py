@@ -47,19 +47,6 @@ def test_only_what_differs_is_written_and_deletes_come_last() -> None:
     assert settle(ledger) == [Change("default_p.endpoint.default/a", encode_fact(endpoint("a", port=9000)))]
 
 
-def test_what_is_in_doubt_is_written_again_and_what_may_be_there_is_deleted_again() -> None:
-    ledger = wanting(endpoint("a"))
-    (change,) = ledger.changes()
-    ledger.doubt(change)
-    assert ledger.changes() == [change]
-    ledger.want({}, [POOL])
-    assert ledger.changes() == [Change(change.key, None)]
-    ledger.doubt(Change(change.key, None))
-    assert ledger.changes() == [Change(change.key, None)]
-    settle(ledger)
-    assert ledger.changes() == []
-
-
 def test_a_new_leader_writes_only_what_differs_from_what_it_finds() -> None:
     ledger = wanting(endpoint("same"), endpoint("changed"), endpoint("missing"))
     changed, gone = fact_key(POOL, endpoint("changed")), fact_key(POOL, endpoint("gone"))

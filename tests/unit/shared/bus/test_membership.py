@@ -31,19 +31,12 @@ def test_a_member_that_leaves_is_gone_at_once() -> None:
     assert not members.heard(beat("a", leaving=True), 0.2)
 
 
-def test_without_a_connection_nobody_expires() -> None:
-    members = Members(expiry=1.5)
-    members.heard(beat("a"), 0.0)
-    members.pause()
-    assert members.next_expiry() is None
-    assert members.expire(100.0) == ()
-
-
-def test_after_a_reconnect_everybody_has_one_expiry_to_be_heard() -> None:
+def test_without_a_connection_nobody_expires_and_then_everybody_has_one_expiry_to_be_heard() -> None:
     members = Members(expiry=1.5)
     members.heard(beat("a"), 0.0)
     members.heard(beat("b"), 0.0)
     members.pause()
+    assert (members.next_expiry(), members.expire(100.0)) == (None, ())
     members.resume(100.0)
     members.heard(beat("b"), 100.4)
     assert members.expire(101.4) == ()

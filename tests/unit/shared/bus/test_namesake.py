@@ -29,23 +29,15 @@ def test_messages_of_one_moment_are_our_own_of_the_connection_before() -> None:
     assert not lines
 
 
-def test_it_is_over_when_nothing_comes_any_more_or_the_other_leaves() -> None:
+def test_it_is_over_when_nothing_comes_any_more_or_the_other_leaves_and_the_next_one_is_told_again() -> None:
     namesake = Namesake("picker", "p1")
-    for now in (10.0, 10.5, 11.0):
-        namesake.heard(now)
-    assert namesake.problem(11.0) == namesake.problem(12.4) == PROBLEM
-    assert namesake.problem(12.5) is None
-    for now in (20.0, 20.5, 21.0):
-        namesake.heard(now)
-    assert namesake.problem(21.1) == PROBLEM
+    with capture_logs() as lines:
+        for now in (10.0, 10.5, 11.0):
+            namesake.heard(now)
+        assert namesake.problem(11.0) == namesake.problem(12.4) == PROBLEM
+        assert namesake.problem(12.5) is None
+        for now in (20.0, 20.5, 21.0):
+            namesake.heard(now)
+    assert (namesake.problem(21.1), len(lines)) == (PROBLEM, 2)
     namesake.heard(21.2, leaving=True)
     assert namesake.problem(21.3) is None
-
-
-def test_the_next_one_is_told_again() -> None:
-    namesake = Namesake("collector", "c1")
-    with capture_logs() as lines:
-        for start in (10.0, 20.0):
-            for number in range(4):
-                namesake.heard(start + number / 2)
-    assert len(lines) == 2

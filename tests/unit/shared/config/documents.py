@@ -158,21 +158,6 @@ DOCUMENTS = {
         sources={"pages": "numbers"},
         parameters={"pages": {"scheme": "http", "insecure_skip_verify": True}},
     ),
-    "GIE 1.4": Document(
-        rest="featureGates: [flowControl]\n"
-        "flowControl: {maxBytes: 3000000000, defaultRequestTTL: 45s, priorityBands: [{priority: 50, maxBytes: 8k}]}\n",
-        plugins="""
-            queue-scorer
-            core-metrics-extractor {defaultEngine: n, engineConfigs: [{name: n, queuedRequestsSpec: q, kvUsageSpec: u}]}
-            prefix-cache-scorer {blockSizeTokens: 96, blockSize: 16}""",
-        profiles={"default": "queue-scorer=1.5 prefix-cache-scorer=2.25"},
-        warnings=(
-            QUEUES,
-            *moved(2, "blockSizeTokens"),
-            "plugins[2].parameters: blockSize is deprecated, and has no effect beside blockSizeTokens; leave it out",
-        ),
-        parameters={"approx-prefix-cache-producer": {"block_size_tokens": 96}},
-    ),
     "GIE 1.5": Document(
         rest="featureGates: [enableLegacyMetrics, flowControl]\nsaturationDetector: {pluginRef: gauge}\n"
         "parser: {pluginRef: vllmgrpc-parser}\nflowControl: {maxBytes: 4Gi, maxRequests: 2k}\n",
@@ -210,24 +195,6 @@ DOCUMENTS = {
         sources={"models-data-source": "model-server-protocol-models", "endpoint-notification-source": "", **SCRAPED},
         parsers=("openai-parser",),
     ),
-    "llm-d 0.9": Document(
-        former=False,
-        rest="featureGates: [flowControl=false]\ndataLayer: {injectDefaults: true, discovery: {pluginRef: files}}\n"
-        "requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: anthropic-parser}]}\n"
-        "flowControl: {saturationDetector: {pluginRef: utilization-detector}}\n",
-        plugins="""
-            files=file-discovery {path: /etc/pool/endpoints.yaml, watchFile: false}
-            label-selector-filter {matchLabels: {tier: decode}}
-            inflight-load-producer {addEstimatedOutputTokens: true}
-            active-request-scorer {inFlightLoadProducerName: inflight-load-producer}
-            approx-prefix-cache-producer
-            prefix-cache-scorer {prefixMatchInfoProducerName: approx-prefix-cache-producer}
-            utilization-detector
-            openai-parser
-            anthropic-parser""",
-        profiles={"default": "label-selector-filter active-request-scorer prefix-cache-scorer=2"},
-        parsers=("openai-parser", "anthropic-parser"),
-    ),
     "llm-d 0.10": Document(
         former=False,
         rest="featureGates: [flowControl, haPopulateNonLeaderDatastore=false]\n"
@@ -246,27 +213,10 @@ DOCUMENTS = {
         ),
         sources={**SCRAPED, "endpoint-notification-source": "topology-extractor"},
     ),
-    "a source of one's own beside the scraped one": Document(
-        rest="dataLayer: {sources: [{pluginRef: canned-metrics-source}]}\n",
-        plugins="queue-scorer\nlora-affinity-scorer\ncanned-metrics-source",
-        profiles={"default": "queue-scorer lora-affinity-scorer"},
-        sources={"canned-metrics-source": "", **SCRAPED},
-    ),
     "a profile of plugins that play no part in it": Document(
         plugins="openai-parser\ncost=request-attribute-reporter {attributes: [{expression: usage.prompt_tokens}]}",
         profiles={"default": "openai-parser cost"},
         parsers=("openai-parser", *PARSERS[1:]),
-    ),
-    "a chart's document for another engine": Document(
-        plugins="""
-            queue-scorer
-            metrics-data-source {scheme: https, path: /stats, insecureSkipVerify: false}
-            core-metrics-extractor {defaultEngine: sglang}""",
-        profiles={"default": "queue-scorer=2"},
-        parameters={
-            "metrics-data-source": {"scheme": "https", "path": "/stats", "insecure_skip_verify": False},
-            "core-metrics-extractor": {"default_engine": "sglang"},
-        },
     ),
     "a metric of one's own that steers": Document(
         rest="data: {sources: [{pluginRef: page, extractors: [{pluginRef: swapped}]}]}\n",
@@ -279,18 +229,6 @@ DOCUMENTS = {
         warnings=(*moved(3, "blockSizeTokens"), DATA),
         sources={"page": "swapped core-metrics-extractor"},
         parameters={"approx-prefix-cache-producer": {"block_size_tokens": 128}},
-    ),
-    "a cache that servers report, with endpoint events": Document(
-        former=False,
-        rest="dataLayer: {sources: [{pluginRef: endpoint-notification-source, extractors: "
-        "[{pluginRef: precise-prefix-cache-scorer}]}]}\n",
-        plugins="""
-            token-producer {modelName: "${SERVED}", vllm: {http: "http://127.0.0.1:8100"}}
-            endpoint-notification-source
-            precise-prefix-cache-scorer {tokenProcessorConfig: {blockSize: 32}, indexerConfig: {interval: 2000000000}}
-            queue-scorer""",
-        profiles={"default": "precise-prefix-cache-scorer=4.0 queue-scorer=1.0"},
-        sources={"endpoint-notification-source": "precise-prefix-cache-scorer", **SCRAPED},
     ),
     "three stages, the cache's sizes on the scorer": Document(
         former=False,

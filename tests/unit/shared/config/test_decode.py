@@ -48,26 +48,12 @@ def read(raw: object, kind: Any, **options: bool) -> tuple[Any, list[str]]:
 @pytest.mark.parametrize(
     ("raw", "kind", "value"),
     [
-        (5, int, 5),
-        (5.0, int, 5),
-        (5, float, 5.0),
-        ("a", str, "a"),
-        (True, bool, True),
-        ("red", Colour, Colour.RED),
-        ("on", Literal["on", "off"], "on"),
-        (None, int | None, None),
-        (5, int | None, 5),
-        ([1, 2], list[int], [1, 2]),
-        ([1, 2], tuple[int, ...], (1, 2)),
-        ({"a": 1}, dict[str, int], {"a": 1}),
-        ({1: 1}, dict[str, int], {"1": 1}),
-        ({"x": [1]}, Any, {"x": [1]}),
-        ("200ms", Duration, 0.2),
-        (2, Duration, 2.0),
-        ("64Ki", Size, 65536),
-        (80, int | str, 80),
-        ("80", int | str, "80"),
-        ({"blockSize": 2}, Inner | UnsetType, Inner(2)),
+        *((5, int, 5), (5.0, int, 5), (5, float, 5.0), ("a", str, "a"), (True, bool, True)),
+        *(("red", Colour, Colour.RED), ("on", Literal["on", "off"], "on"), (None, int | None, None)),
+        *((5, int | None, 5), ([1, 2], list[int], [1, 2]), ([1, 2], tuple[int, ...], (1, 2))),
+        *(({"a": 1}, dict[str, int], {"a": 1}), ({1: 1}, dict[str, int], {"1": 1}), ({"x": [1]}, Any, {"x": [1]})),
+        *(("200ms", Duration, 0.2), (2, Duration, 2.0), ("64Ki", Size, 65536), (80, int | str, 80)),
+        *(("80", int | str, "80"), ({"blockSize": 2}, Inner | UnsetType, Inner(2))),
     ],
 )
 def test_a_sound_value_is_converted(raw: object, kind: Any, value: object) -> None:
@@ -151,10 +137,6 @@ def test_every_problem_of_a_struct_is_told_at_once() -> None:
         "at.flag: 'no' is a string; true or false is expected",
         "at.extra: unknown field; known: count, flag, inner, items, labels, weight",
     ]
-
-
-def test_required_fields_that_are_missing_are_all_told() -> None:
-    assert read({}, Needy) == (None, ["at.name: required, and missing", "at.port: required, and missing"])
 
 
 def test_null_leaves_the_default_of_a_field_that_has_one() -> None:

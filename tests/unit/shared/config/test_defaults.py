@@ -72,12 +72,6 @@ def test_a_profile_without_a_picker_gets_the_first_one_that_is_listed() -> None:
     assert (members(config, 0), members(config, 1)) == ([("r", 1.0)], [("max-score-picker", 1.0)])
 
 
-def test_all_profiles_share_the_picker_that_is_added() -> None:
-    config = loaded("plugins: [{type: many-profiles-handler}]\nschedulingProfiles: [{name: a}, {name: b}]")
-    assert config.profiles[0].members == config.profiles[1].members
-    assert config.profile_handler == "many-profiles-handler"
-
-
 @pytest.mark.parametrize(
     ("entry", "field", "name"),
     [
@@ -90,14 +84,6 @@ def test_a_renamed_plugin_stands_for_the_default_of_its_type(entry: str, field: 
     assert getattr(loaded(f"plugins: [{entry}]"), field) == name
 
 
-def test_an_explicit_list_of_parsers_is_taken_as_it_is() -> None:
-    config = loaded(
-        "plugins: [{type: passthrough-parser}]\nrequestHandler: {parsers: [{pluginRef: passthrough-parser}]}"
-    )
-    assert config.parsers == ("passthrough-parser",)
-    assert "openai-parser" not in config.plugins
-
-
 def test_default_parsers_that_arent_installed_are_left_out() -> None:
     assert loaded(types=registry(PassthroughParser)).parsers == ("openai-parser",)
 
@@ -108,6 +94,10 @@ def test_default_parsers_that_arent_installed_are_left_out() -> None:
         ("plugins: [{type: prefix-scorer}]", ("tokenizer", "index")),
         ("plugins: [{type: index, name: mine}, {type: prefix-scorer}]", ("tokenizer", "mine")),
         ("plugins: [{type: prefix-scorer, parameters: {indexName: index}}]", ("tokenizer", "index")),
+        (
+            "plugins: [{type: prefix-scorer, parameters: {indexName: mine}}, {type: index, name: mine}]",
+            ("tokenizer", "mine"),
+        ),
         ("plugins: [{type: index}, {type: queue-scorer}]", ()),
         (
             "plugins: [{type: prefix-scorer}, {type: plain-scorer}]\n"
@@ -117,7 +107,16 @@ def test_default_parsers_that_arent_installed_are_left_out() -> None:
         ("plugins: [{type: curious-scorer}]", ()),
         ("plugins: [{type: curious-scorer}, {type: index}]", ("tokenizer", "index")),
     ],
-    ids=["added", "listed", "named", "nobody reads it", "in no profile", "optional, missing", "optional, there"],
+    ids=[
+        "added",
+        "listed",
+        "named",
+        "named and listed later",
+        "nobody reads it",
+        "in no profile",
+        "optional, missing",
+        "optional, there",
+    ],
 )
 def test_the_producers_run_that_somebody_reads_and_those_that_they_require(
     body: str, producers: tuple[str, ...]

@@ -60,21 +60,11 @@ def loaded(*plugins: str, parameters: str = "{withoutDepth: true}") -> LoadedCon
     )
 
 
-def test_what_is_required_and_lacks_is_an_error_at_the_parameter() -> None:
-    with pytest.raises(Invalid) as caught:
-        loaded("depth-scorer")
-    assert caught.value.lines() == ["plugins[1].parameters.withoutDepth: required by ('depth-scorer',)"]
-
-
-def test_an_attribute_that_parameters_name_is_required_like_any_other() -> None:
+def test_what_is_required_and_lacks_is_an_error_at_the_parameter_and_what_is_used_can_be_a_warning() -> None:
     with pytest.raises(Invalid) as caught:
         loaded("naming-scorer", "depth-scorer")
     assert caught.value.lines() == ["plugins[1].parameters.withoutDepth: required by ('naming-scorer', 'depth-scorer')"]
-
-
-def test_what_is_only_used_and_lacks_can_be_a_warning() -> None:
-    config = loaded("width-filter")
-    assert [str(one) for one in config.warnings] == ["plugins[1].parameters: used by ('width-filter',)"]
+    assert [str(one) for one in loaded("width-filter").warnings] == ["plugins[1].parameters: used by ('width-filter',)"]
 
 
 def test_a_plugin_is_not_asked_for_what_nobody_reads() -> None:
@@ -82,8 +72,9 @@ def test_a_plugin_is_not_asked_for_what_nobody_reads() -> None:
     assert loaded("depth-scorer", "width-filter", parameters="{}").warnings == ()
 
 
-def test_a_spec_knows_which_parameters_the_document_gives() -> None:
-    """In whatever case; one with no value is one that isn't given."""
-    assert loaded(parameters="{WithoutDepth: false}").plugins["depth-extractor"].given == {"withoutDepth"}
-    assert loaded(parameters="{withoutDepth: null}").plugins["depth-extractor"].given == frozenset()
-    assert loaded(parameters="{}").plugins["depth-extractor"].given == frozenset()
+@pytest.mark.parametrize(
+    ("parameters", "given"),
+    [("{WithoutDepth: false}", {"withoutDepth"}), ("{withoutDepth: null}", set()), ("{}", set())],
+)
+def test_a_spec_knows_which_parameters_the_document_gives(parameters: str, given: set[str]) -> None:
+    assert loaded(parameters=parameters).plugins["depth-extractor"].given == given

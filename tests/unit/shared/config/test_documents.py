@@ -7,7 +7,7 @@ with stand-ins for these it loads.
 import pytest
 
 from shared.attributes import AttributeKey
-from shared.config import Invalid, LoadedConfig, load
+from shared.config import Invalid, load
 from shared.plugin import Registry
 from tests.unit.shared.config.documents import DOCUMENTS, GROUP, Document
 from tests.unit.shared.config.stand_ins import completed, missing
@@ -15,10 +15,6 @@ from tests.unit.shared.config.stand_ins import completed, missing
 REGISTRY = Registry.installed()
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
-
-
-def loaded(document: Document) -> LoadedConfig:
-    return load(document.text, completed(document.text, REGISTRY))
 
 
 @every_document
@@ -32,32 +28,16 @@ def test_types_that_arent_installed_are_named_at_their_places_and_nothing_else_i
 
 
 @every_document
-def test_profiles_have_the_members_and_weights_that_are_written(document: Document) -> None:
-    config = loaded(document)
+def test_a_document_comes_to_what_it_says_with_what_it_leaves_out_added(document: Document) -> None:
+    """Parameters reach the plugin that has them now, and only what is written the former way is warned of."""
+    config = load(document.text, completed(document.text, REGISTRY))
     found = {each.name: [(one.plugin.name, one.weight) for one in each.members] for each in config.profiles}
-    assert found == document.members
-    assert config.profile_handler == document.handler
-
-
-@every_document
-def test_only_what_is_written_the_former_way_is_warned_of(document: Document) -> None:
-    group = (GROUP,) if document.former else ()
-    assert tuple(map(str, loaded(document).warnings)) == (*group, *document.warnings)
-
-
-@every_document
-def test_what_a_document_leaves_out_is_added(document: Document) -> None:
-    config = loaded(document)
+    assert (found, config.profile_handler) == (document.members, document.handler)
+    assert [str(one) for one in config.warnings] == [*[GROUP] * document.former, *document.warnings]
     assert {one.source: " ".join(one.extractors) for one in config.sources} == dict(document.sources)
-    assert config.parsers == document.parsers
-    assert config.saturation_detector == document.detector
-
-
-@every_document
-def test_parameters_reach_the_plugin_that_has_them_now(document: Document) -> None:
-    plugins = loaded(document).plugins
+    assert (config.parsers, config.saturation_detector) == (document.parsers, document.detector)
     for name, given in document.parameters.items():
-        assert {field: getattr(plugins[name].parameters, field) for field in given} == dict(given)
+        assert {field: getattr(config.plugins[name].parameters, field) for field in given} == dict(given)
 
 
 def test_a_scorer_reads_the_metric_that_an_extractor_makes_and_is_told_where_none_does() -> None:

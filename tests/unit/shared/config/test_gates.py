@@ -9,13 +9,10 @@ def read(*texts: str) -> tuple[dict[str, bool], Problems]:
     return read_gates(texts, "featureGates", problems), problems
 
 
-def test_gates_have_defaults() -> None:
-    assert read()[0] == GATES
-
-
 @pytest.mark.parametrize(
     ("text", "on"),
     [
+        ("haPopulateNonLeaderDatastore", GATES[FLOW_CONTROL]),
         ("flowControl", True),
         ("flowControl=true", True),
         (" FLOWCONTROL = T ", True),

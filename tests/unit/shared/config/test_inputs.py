@@ -72,6 +72,9 @@ TWO = (
     "- {name: large, type: family-extractor, parameters: {family: depth}}\n"
 )
 BOTH_FED = "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}, {pluginRef: large}]}]"
+ONE = "- {name: small, type: family-extractor, parameters: {family: depth}}\n"
+NAMES = "- {name: small, type: names-extractor, parameters: {family: staff}}\n"
+ONE_FED = "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}]}]"
 
 
 def loaded(plugins: str, sources: str, *, inject: bool = True) -> LoadedConfig:
@@ -85,88 +88,58 @@ def loaded(plugins: str, sources: str, *, inject: bool = True) -> LoadedConfig:
 def problem(plugins: str, sources: str) -> str:
     with pytest.raises(Invalid) as caught:
         loaded(plugins, sources)
-    (only,) = caught.value.problems
-    return str(only)
+    (only,) = caught.value.lines()
+    return only
 
 
 def scorer(family: str, producer: str = "") -> str:
     return f"- {{type: family-scorer, parameters: {{family: {family}, producer: '{producer}'}}}}\n"
 
 
-def test_an_attribute_is_found_by_its_own_name() -> None:
-    one = "- {name: small, type: family-extractor, parameters: {family: depth}}\n"
-    config = loaded(one + scorer("depth"), "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}]}]")
-    assert config.inputs == {"family-scorer": {"family": AttributeKey("depth", "small", float)}}
-
-
-def test_an_attribute_is_found_by_the_name_of_the_plugin_that_makes_it() -> None:
-    config = loaded(TWO + scorer("large"), BOTH_FED)
-    assert config.inputs["family-scorer"]["family"].wire == "depth/large"
-
-
-def test_an_attribute_of_a_certain_producer_is_that_producers() -> None:
-    config = loaded(TWO + scorer("depth", "small"), BOTH_FED)
-    assert config.inputs["family-scorer"]["family"].producer == "small"
-
-
-def test_a_producer_can_be_named_by_its_type() -> None:
-    config = loaded(scorer("WaitingQueueSize", "core-metrics-extractor"), "[]")
-    assert config.inputs["family-scorer"]["family"] == WAITING_QUEUE_SIZE
+@pytest.mark.parametrize(
+    ("plugins", "sources", "family", "producer", "key"),
+    [
+        (ONE, ONE_FED, "depth", "", AttributeKey("depth", "small", float)),
+        (TWO, BOTH_FED, "large", "", AttributeKey("depth", "large", float)),
+        (TWO, BOTH_FED, "depth", "small", AttributeKey("depth", "small", float)),
+        (TWO, BOTH_FED, "depth/small", "", AttributeKey("depth", "small", float)),
+        (TWO, BOTH_FED, "depth/large", "large", AttributeKey("depth", "large", float)),
+        ("", "[]", "WaitingQueueSize", "core-metrics-extractor", WAITING_QUEUE_SIZE),
+        ("", "[]", "WaitingQueueSize/core-metrics-extractor", "", WAITING_QUEUE_SIZE),
+    ],
+    ids=["name", "maker", "name and maker", "one word", "one word and maker", "maker's type", "its type in one word"],
+)
+def test_an_attribute_is_found_by_its_name_its_maker_or_both(
+    plugins: str, sources: str, family: str, producer: str, key: AttributeKey[float]
+) -> None:
+    assert loaded(plugins + scorer(family, producer), sources).inputs == {"family-scorer": {"family": key}}
 
 
 @pytest.mark.parametrize(
-    ("written", "producer", "wire"),
+    ("plugins", "sources", "family", "producer", "said"),
     [
-        ("depth/small", "", "depth/small"),
-        ("depth/large", "large", "depth/large"),
-        ("WaitingQueueSize/core-metrics-extractor", "", "WaitingQueueSize/core-metrics-extractor"),
+        (ONE, ONE_FED, "dept", "", "nothing makes 'dept'; did you mean 'depth'?"),
+        (ONE, ONE_FED, "smal", "", "nothing makes 'smal'; did you mean 'small'?"),
+        (ONE, ONE_FED, "zebra", "", "nothing makes 'zebra'; add a family-extractor"),
+        (TWO, BOTH_FED, "depth/small", "large", "nothing makes 'depth/small' by 'large'"),
+        ("", "[]", "core-metrics-extractor", "", "nothing makes 'core-metrics-extractor'; add a family-extractor"),
+        (TWO, BOTH_FED, "depth", "", "'depth' is made by 'small' and 'large'; write the name of one of these plugins"),
+        (
+            TWO,
+            "[{pluginRef: metrics-data-source, extractors: [{pluginRef: large}]}]",
+            "small",
+            "",
+            "no source feeds 'small'; list it under a source in dataLayer.sources",
+        ),
+        (NAMES, ONE_FED, "staff", "", "'staff' holds names; a number is expected"),
     ],
 )
-def test_an_attribute_is_found_by_its_name_and_its_producers_in_one_word(
-    written: str, producer: str, wire: str
+def test_an_attribute_that_cant_be_read_is_an_error_that_says_what_would_be_right(
+    plugins: str, sources: str, family: str, producer: str, said: str
 ) -> None:
-    config = loaded(TWO + scorer(written, producer), BOTH_FED)
-    assert config.inputs["family-scorer"]["family"].wire == wire
-
-
-def test_an_attribute_in_one_word_of_a_producer_that_doesnt_make_it_isnt_found() -> None:
-    assert "nothing makes 'depth/small' by 'large'" in problem(TWO + scorer("depth/small", "large"), BOTH_FED)
-
-
-@pytest.mark.parametrize(("written", "meant"), [("dept", "depth"), ("smal", "small"), ("zebra", "")])
-def test_a_slip_in_an_attributes_or_its_makers_name_is_told_with_what_is_right(written: str, meant: str) -> None:
-    one = "- {name: small, type: family-extractor, parameters: {family: depth}}\n"
-    said = problem(one + scorer(written), "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}]}]")
-    assert f"nothing makes '{written}'{f'; did you mean {meant!r}?' if meant else ';'}" in said
-
-
-def test_a_plugin_of_several_attributes_is_no_name_for_one() -> None:
-    said = problem(scorer("core-metrics-extractor"), "[]")
-    assert "nothing makes 'core-metrics-extractor'; add a family-extractor" in said
-
-
-def test_a_name_that_several_plugins_make_is_an_error_that_names_them() -> None:
-    said = problem(TWO + scorer("depth"), BOTH_FED)
-    assert said.startswith("plugins[3].parameters.family: ")
-    assert "'depth' is made by 'small' and 'large'; write the name of one of these plugins" in said
-
-
-def test_an_attribute_that_nothing_makes_is_an_error_that_says_what_would() -> None:
-    said = problem(TWO + scorer("dept"), BOTH_FED)
-    assert "nothing makes 'dept'" in said
-    assert "'depth'" in said
-    assert said.endswith("add a family-extractor")
-
-
-def test_an_extractor_that_no_source_feeds_makes_nothing() -> None:
-    said = problem(TWO + scorer("small"), "[{pluginRef: metrics-data-source, extractors: [{pluginRef: large}]}]")
-    assert "no source feeds 'small'; list it under a source in dataLayer.sources" in said
-
-
-def test_an_attribute_that_holds_something_else_is_an_error() -> None:
-    names = "- {name: small, type: names-extractor, parameters: {family: staff}}\n"
-    said = problem(names + scorer("staff"), "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}]}]")
-    assert said == "plugins[2].parameters.family: 'staff' holds names; a number is expected"
+    line = problem(plugins + scorer(family, producer), sources)
+    assert line.startswith(f"plugins[{1 + plugins.count('- ')}].parameters.family: ")
+    assert said in line
 
 
 def test_instances_are_handed_what_their_parameters_name() -> None:
@@ -176,36 +149,41 @@ def test_instances_are_handed_what_their_parameters_name() -> None:
     assert config.instances(Tier.PICKER)["max-score-picker"].inputs == {}
 
 
-def test_the_core_extractor_joins_the_first_metrics_source() -> None:
-    config = loaded(TWO, BOTH_FED)
-    assert [(one.source, one.extractors) for one in config.sources] == [
-        ("metrics-data-source", ("small", "large", "core-metrics-extractor"))
+@pytest.mark.parametrize(
+    ("plugins", "sources", "inject", "fed"),
+    [
+        (TWO, BOTH_FED, True, {"metrics-data-source": ("small", "large", "core-metrics-extractor")}),
+        (TWO, BOTH_FED, False, {"metrics-data-source": ("small", "large")}),
+        (
+            "- {name: small, type: core-metrics-extractor}\n",
+            ONE_FED,
+            True,
+            {"metrics-data-source": ("small",)},
+        ),
+        ("- {type: position-extractor}\n", "[]", False, {"position-source": ("position-extractor",)}),
+        (
+            "- {name: positions, type: position-source}\n- {type: position-extractor}\n",
+            "[{pluginRef: positions}]",
+            False,
+            {"positions": ("position-extractor",)},
+        ),
+    ],
+    ids=[
+        "the core extractor joins the first metrics source",
+        "but not without injectDefaults",
+        "nor where one is fed already",
+        "an extractor that is only listed comes with its source",
+        "or joins the one that is there",
+    ],
+)
+def test_extractors_that_no_section_feeds_are_fed(
+    plugins: str, sources: str, inject: bool, fed: dict[str, tuple[str, ...]]
+) -> None:
+    config = loaded(plugins, sources, inject=inject)
+    assert {one.source: one.extractors for one in config.sources} == fed
+    assert [name for name in fed if config.plugins[name].injected] == [
+        name for name in fed if name == "position-source"
     ]
-
-
-def test_the_core_extractor_isnt_added_where_one_is_fed_already() -> None:
-    core = "- {name: mine, type: core-metrics-extractor}\n"
-    config = loaded(core, "[{pluginRef: metrics-data-source, extractors: [{pluginRef: mine}]}]")
-    assert [one.extractors for one in config.sources] == [("mine",)]
-
-
-def test_the_core_extractor_isnt_added_without_inject_defaults() -> None:
-    assert [one.extractors for one in loaded(TWO, BOTH_FED, inject=False).sources] == [("small", "large")]
-
-
-def test_a_listed_extractor_that_comes_with_a_source_gets_it() -> None:
-    config = loaded("- {type: position-extractor}\n", "[]", inject=False)
-    assert [(one.source, one.extractors) for one in config.sources] == [("position-source", ("position-extractor",))]
-    assert config.plugins["position-source"].injected
-
-
-def test_a_listed_extractor_joins_the_source_that_it_comes_with_where_there_is_one() -> None:
-    config = loaded(
-        "- {name: positions, type: position-source}\n- {type: position-extractor}\n",
-        "[{pluginRef: positions}]",
-        inject=False,
-    )
-    assert [(one.source, one.extractors) for one in config.sources] == [("positions", ("position-extractor",))]
 
 
 TWICE = """\
@@ -222,15 +200,6 @@ dataLayer:
   - {pluginRef: one, extractors: [EXTRACTORS]}
   - {pluginRef: two, extractors: [MORE]}
 """
-
-
-def twice(extractors: str, more: str) -> list[str]:
-    document = TWICE.replace("EXTRACTORS", extractors).replace("MORE", more)
-    try:
-        load(document, Registry.installed())
-    except Invalid as error:
-        return [str(one) for one in error.problems]
-    return []
 
 
 @pytest.mark.parametrize(
@@ -259,9 +228,11 @@ def twice(extractors: str, more: str) -> list[str]:
 def test_an_attribute_that_two_would_write_is_an_error_that_names_both(
     extractors: str, more: str, problem: str
 ) -> None:
-    assert [one.partition(" (line")[0] for one in twice(extractors, more)] == [problem]
+    with pytest.raises(Invalid) as caught:
+        load(TWICE.replace("EXTRACTORS", extractors).replace("MORE", more), Registry.installed())
+    assert [one.partition(" (line")[0] for one in caught.value.lines()] == [problem]
 
 
 def test_two_sources_may_feed_extractors_of_their_own() -> None:
-    assert twice("{pluginRef: core}", "{pluginRef: depth}") == []
-    assert twice("", "{pluginRef: core}, {pluginRef: depth}") == []
+    for one, two in (("{pluginRef: core}", "{pluginRef: depth}"), ("", "{pluginRef: core}, {pluginRef: depth}")):
+        load(TWICE.replace("EXTRACTORS", one).replace("MORE", two), Registry.installed())

@@ -1,10 +1,11 @@
 """What is wrong with a configuration: each kind of error, and many at once."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 
-from shared.config import Invalid, LoadedConfig, load, load_document
+from shared.config import Invalid, LoadedConfig, load
 from shared.plugin import Registry
 from tests.unit.shared.config.plugins import HEADER, MaxScorePicker, OpenAIParser, SingleProfileHandler, registry
 
@@ -19,33 +20,44 @@ def loaded(body: str, *, allow_experimental: bool = False) -> LoadedConfig:
     return load(HEADER + body, registry(), allow_experimental=allow_experimental)
 
 
-def warnings(config: LoadedConfig) -> list[str]:
-    return [str(one) for one in config.warnings]
+def test_an_experimental_type_loads_where_it_is_allowed() -> None:
+    """What is said where it isn't: among all errors of a document."""
+    body = "plugins: [{type: untested-scorer}]"
+    assert "untested-scorer" in loaded(body, allow_experimental=True).plugins
 
 
 CATALOGUE = """\
-# top-level fields mind their case
-Plugins: []
-=> Plugins: unknown field; did you mean 'plugins'?
-# wrong type of an entry
+# parameter that goes to a producer
+plugins: [{type: prefix-scorer, parameters: {blockSize: 0}}]
+=> plugins[0].parameters.blockSize: 0 is not above 0
+# references to a broken plugin
+plugins: [{type: zebra, name: z}]
+schedulingProfiles: [{name: a, plugins: [{pluginRef: z}]}, {name: b, plugins: [{pluginRef: z}]}]
+dataLayer: {injectDefaults: false, sources: [{pluginRef: z, extractors: [{pluginRef: z}]}]}
+parser: {pluginRef: z}
+=> plugins[0].type: 'zebra' is no plugin type that is installed
+# references where the plugins can't be read
+plugins: {type: queue-scorer}
+schedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer}]}]
+=> plugins: {'type': 'queue-scorer'} is a mapping; a list is expected
+# references to a plugin that can't be read
 plugins: [queue-scorer]
+schedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer}]}]
 => plugins[0]: 'queue-scorer' is a string; a mapping is expected
-# parameter out of range
-plugins: [{type: plain-scorer, parameters: {queueDepthThreshold: 0, share: 1.1}}]
-=> plugins[0].parameters.queueDepthThreshold: 0 is not above 0
-=> plugins[0].parameters.share: 1.1 is above 1
-# negative interval
-plugins: [{type: plain-scorer, parameters: {interval: -5s}}]
-=> plugins[0].parameters.interval: '-5s' is negative
+# what a broken plugin may be for isn't missed
+plugins: [{type: queue-scorer}, {type: core-metric-extractor}]
+dataLayer: {injectDefaults: false}
+=> plugins[1].type: 'core-metric-extractor' is no plugin type that is installed; did you mean 'core-metrics-extractor'?
+# what lacks, beside an error elsewhere
+plugins: [{type: queue-scorer}]
+featureGates: [zebra]
+dataLayer: {injectDefaults: false}
+=> featureGates[0]: 'zebra' names no feature gate; known: flowControl, haPopulateNonLeaderDatastore
+=> plugins[0]: queue-scorer needs WaitingQueueSize; add core-metrics-extractor, which produces it, under a source \
+in dataLayer.sources, or leave injectDefaults on
 # parameters that contradict each other
 plugins: [{type: plain-scorer, parameters: {mode: auto, names: [a]}}]
 => plugins[0].parameters: names: not with mode auto
-# required parameter
-plugins: [{type: label-filter}]
-=> plugins[0].parameters.labelKey: required, and missing
-# parameters that are no mapping
-plugins: [{type: plain-scorer, parameters: 5}]
-=> plugins[0].parameters: 5 is a number; a mapping is expected
 # producer that a parameter names and isn't there
 plugins: [{type: prefix-scorer, parameters: {indexName: mine}}]
 => plugins[0].parameters.indexName: 'mine' is no plugin's name
@@ -137,10 +149,10 @@ dataLayer: {}
 # discovery that isn't there
 dataLayer: {discovery: {pluginRef: d}}
 => dataLayer.discovery.pluginRef: 'd' is no plugin's name
-# stale metrics
-dataLayer: {staleMetrics: {after: 0s, policy: ignored}}
-=> dataLayer.staleMetrics.after: '0s' is not above 0
-=> dataLayer.staleMetrics.policy: 'ignored' isn't one of 'ignore', 'lastKnown', 'saturated'
+# discovery that is something else
+plugins: [{type: plain-scorer}]
+dataLayer: {discovery: {pluginRef: plain-scorer}}
+=> dataLayer.discovery.pluginRef: 'plain-scorer' is of type plain-scorer, which is no endpoint discovery
 # attribute that nothing produces
 plugins: [{type: queue-scorer}]
 dataLayer: {injectDefaults: false}
@@ -285,39 +297,6 @@ requestHandler: {parsers: [{pluginRef: q}, {pluginRef: p}]}
     ]
 
 
-def test_a_reference_to_a_broken_plugin_is_no_second_error() -> None:
-    body = (
-        "plugins: [{type: zebra, name: z}]\n"
-        "schedulingProfiles: [{name: a, plugins: [{pluginRef: z}]}, {name: b, plugins: [{pluginRef: z}]}]\n"
-        "dataLayer: {injectDefaults: false, sources: [{pluginRef: z, extractors: [{pluginRef: z}]}]}\n"
-        "parser: {pluginRef: z}\n"
-    )
-    assert errors(body) == ["plugins[0].type: 'zebra' is no plugin type that is installed"]
-
-
-@pytest.mark.parametrize("plugins", ["{type: queue-scorer}", "[queue-scorer]"])
-def test_references_are_not_judged_where_the_plugins_cant_be_read(plugins: str) -> None:
-    body = f"plugins: {plugins}\nschedulingProfiles: [{{name: a, plugins: [{{pluginRef: queue-scorer}}]}}]"
-    assert len(errors(body)) == 1
-
-
-def test_what_seems_to_lack_beside_a_broken_plugin_is_not_reported() -> None:
-    """The broken one may be the extractor that is missed."""
-    body = "plugins: [{type: queue-scorer}, {type: core-metric-extractor}]\ndataLayer: {injectDefaults: false}"
-    assert [line.split(":")[0] for line in errors(body)] == ["plugins[1].type"]
-
-
-def test_what_lacks_is_reported_beside_errors_elsewhere() -> None:
-    body = "plugins: [{type: queue-scorer}]\nfeatureGates: [zebra]\ndataLayer: {injectDefaults: false}"
-    assert [line.split(":")[0] for line in errors(body)] == ["featureGates[0]", "plugins[0]"]
-
-
-def test_errors_of_parameters_that_go_to_a_producer_are_where_they_are_written() -> None:
-    assert errors("plugins: [{type: prefix-scorer, parameters: {blockSize: 0}}]") == [
-        "plugins[0].parameters.blockSize: 0 is not above 0"
-    ]
-
-
 def test_a_default_that_isnt_installed_is_named() -> None:
     lines = errors("plugins: [{type: queue-scorer}]", types=registry(MaxScorePicker, SingleProfileHandler))
     assert lines == [
@@ -341,20 +320,6 @@ def test_lines_are_led_by_the_origin() -> None:
         load(f"{HEADER}pluggins: []", registry(), "pool.yaml")
 
 
-def test_a_document_that_is_data_already_is_loaded_too() -> None:
-    with pytest.raises(Invalid, match="kind: 'Pod'"):
-        load_document({"kind": "Pod"}, registry())
-
-
-def test_the_former_name_of_a_type_loads_with_a_warning_and_names_the_plugin() -> None:
-    config = loaded(
-        "plugins: [{type: least-queue-scorer}]\n"
-        "schedulingProfiles: [{name: a, plugins: [{pluginRef: least-queue-scorer, weight: 2}]}]"
-    )
-    assert config.plugins["least-queue-scorer"].kind.TYPE == "queue-scorer"
-    assert warnings(config) == ["plugins[0].type: least-queue-scorer is deprecated; write queue-scorer"]
-
-
 def test_thresholds_in_the_section_are_a_detector_that_filters_nothing() -> None:
     """Such documents are older than detectors that are filters too."""
     config = loaded("plugins: [{type: queue-scorer}]\nsaturationDetector: {queueDepthThreshold: 9, INTERVAL: 150ms}")
@@ -362,62 +327,70 @@ def test_thresholds_in_the_section_are_a_detector_that_filters_nothing() -> None
     assert config.plugins["utilization-detector"].parameters.queue_depth_threshold == 9
     assert config.plugins["utilization-detector"].parameters.interval == 0.15
     assert [one.plugin.name for one in config.profiles[0].members] == ["queue-scorer", "max-score-picker"]
-    assert warnings(config) == [
+    assert list(map(str, config.warnings)) == [
         "saturationDetector: thresholds here are deprecated; write a utilization-detector plugin"
     ]
 
 
-def test_the_former_place_of_the_detector_loads_with_a_warning_and_the_new_one_goes_first() -> None:
-    plugins = "plugins: [{type: utilization-detector, name: a}, {type: utilization-detector, name: b}]\n"
-    former = loaded(f"{plugins}saturationDetector: {{pluginRef: b}}")
-    assert former.saturation_detector == "b"
-    assert warnings(former) == ["saturationDetector: deprecated; write flowControl.saturationDetector"]
-    both = loaded(
-        f"{plugins}saturationDetector: {{pluginRef: b}}\nflowControl: {{saturationDetector: {{pluginRef: a}}}}"
-    )
-    assert both.saturation_detector == "a"
-    assert warnings(both) == ["saturationDetector: has no effect beside flowControl.saturationDetector; leave it out"]
+DETECTORS = "plugins: [{type: utilization-detector, name: a}, {type: utilization-detector, name: b}]\n"
+PARSERS = "plugins: [{type: passthrough-parser, name: p}, {type: openai-parser, name: o}]\n"
+SCORERS = "plugins: [{type: plain-scorer}, {type: queue-scorer}]\nschedulingProfiles: [{name: a, plugins: [%s]}]"
 
 
-def test_the_default_detector_needs_no_entry() -> None:
-    assert loaded("saturationDetector: {pluginRef: utilization-detector}").saturation_detector == "utilization-detector"
+def weights(config: LoadedConfig) -> object:
+    return [one.weight for one in config.profiles[0].members]
 
 
-def test_the_former_place_of_the_parser_loads_with_a_warning_and_the_new_one_goes_first() -> None:
-    plugins = "plugins: [{type: passthrough-parser, name: p}, {type: openai-parser, name: o}]\n"
-    former = loaded(f"{plugins}parser: {{pluginRef: p}}")
-    assert former.parsers == ("p",)
-    assert warnings(former) == ["parser: deprecated; write requestHandler.parsers"]
-    both = loaded(f"{plugins}parser: {{pluginRef: p}}\nrequestHandler: {{parsers: [{{pluginRef: o}}]}}")
-    assert both.parsers == ("o",)
-    assert warnings(both) == ["parser: has no effect beside requestHandler.parsers; leave it out"]
-
-
-def test_flow_control_without_its_gate_is_not_judged_and_says_so() -> None:
-    config = loaded("flowControl: {maxRequests: 5, priorityBands: [{orderingPolicyRef: none}]}")
-    assert config.flow_control is None
-    assert warnings(config) == ["flowControl: the feature gate flowControl is off: only its saturationDetector counts"]
-
-
-def test_a_plugin_that_counts_twice_in_a_profile_is_a_warning() -> None:
-    config = loaded(
-        "plugins: [{type: plain-scorer}]\n"
-        "schedulingProfiles: [{name: a, plugins: [{pluginRef: plain-scorer}, {pluginRef: plain-scorer, weight: 2}]}]"
-    )
-    assert [one.weight for one in config.profiles[0].members] == [1.0, 2.0, 1.0]
-    assert warnings(config) == [
-        "schedulingProfiles[0].plugins[1].pluginRef: 'plain-scorer' is listed twice, and counts twice"
-    ]
-
-
-def test_negative_and_zero_weights_are_taken_and_a_scorers_negative_one_is_warned_of() -> None:
-    config = loaded(
-        "plugins: [{type: plain-scorer}, {type: queue-scorer}]\n"
-        "schedulingProfiles: [{name: a, plugins: [{pluginRef: plain-scorer, weight: -1}, "
-        "{pluginRef: queue-scorer, weight: 0}]}]"
-    )
-    assert [one.weight for one in config.profiles[0].members] == [-1.0, 0.0, 1.0]
-    assert warnings(config) == [
-        "schedulingProfiles[0].plugins[0].weight: "
-        "-1 is negative: the endpoints that 'plain-scorer' scores best are avoided"
-    ]
+@pytest.mark.parametrize(
+    ("body", "read", "value", "warning"),
+    [
+        (
+            DETECTORS + "saturationDetector: {pluginRef: b}",
+            lambda config: config.saturation_detector,
+            "b",
+            "saturationDetector: deprecated; write flowControl.saturationDetector",
+        ),
+        (
+            DETECTORS + "saturationDetector: {pluginRef: b}\nflowControl: {saturationDetector: {pluginRef: a}}",
+            lambda config: config.saturation_detector,
+            "a",
+            "saturationDetector: has no effect beside flowControl.saturationDetector; leave it out",
+        ),
+        (
+            PARSERS + "parser: {pluginRef: p}",
+            lambda config: config.parsers,
+            ("p",),
+            "parser: deprecated; write requestHandler.parsers",
+        ),
+        (
+            PARSERS + "parser: {pluginRef: p}\nrequestHandler: {parsers: [{pluginRef: o}]}",
+            lambda config: config.parsers,
+            ("o",),
+            "parser: has no effect beside requestHandler.parsers; leave it out",
+        ),
+        (
+            "flowControl: {maxRequests: 5, priorityBands: [{orderingPolicyRef: none}]}",
+            lambda config: config.flow_control,
+            None,
+            "flowControl: the feature gate flowControl is off: only its saturationDetector counts",
+        ),
+        (
+            SCORERS % "{pluginRef: plain-scorer}, {pluginRef: plain-scorer, weight: 2}",
+            weights,
+            [1.0, 2.0, 1.0],
+            "schedulingProfiles[0].plugins[1].pluginRef: 'plain-scorer' is listed twice, and counts twice",
+        ),
+        (
+            SCORERS % "{pluginRef: plain-scorer, weight: -1}, {pluginRef: queue-scorer, weight: 0}",
+            weights,
+            [-1.0, 0.0, 1.0],
+            "schedulingProfiles[0].plugins[0].weight: "
+            "-1 is negative: the endpoints that 'plain-scorer' scores best are avoided",
+        ),
+    ],
+)
+def test_what_is_taken_with_a_warning(
+    body: str, read: Callable[[LoadedConfig], object], value: object, warning: str
+) -> None:
+    config = loaded(body)
+    assert (read(config), [str(one) for one in config.warnings]) == (value, [warning])

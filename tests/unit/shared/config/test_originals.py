@@ -72,9 +72,6 @@ def test_cache_tracking_is_explained_in_one_message() -> None:
     assert error.startswith("plugins[0].parameters: mode: 'cache_tracking' of llm-d 0.2 to 0.5")
     assert "precise-prefix-cache-producer" in error
     assert "Leave out mode, indexerConfig, kvEventsConfig:" in error
-
-
-def test_a_cache_that_is_tracked_without_the_mode_is_refused_too() -> None:
     (error,) = errors("- {type: prefix-cache-scorer, parameters: {kvCacheRedisAddr: 'redis:6379'}}")
     assert error.startswith("plugins[0].parameters: kvCacheRedisAddr: of mode 'cache_tracking'")
 
@@ -84,20 +81,3 @@ def test_the_mode_that_the_scorer_has_is_left_out_with_a_warning() -> None:
     assert [str(one) for one in config.warnings] == [
         "plugins[0].parameters: mode is deprecated, and has no effect; leave it out"
     ]
-
-
-@pytest.mark.parametrize(
-    ("type", "parameters"),
-    [
-        ("endpoint-attribute-scorer", "{attributeKey: %s, algorithm: {type: linear_lower_is_better}}"),
-        (
-            "endpoint-attribute-filter",
-            "{attribute: %s, algorithm: {type: threshold, threshold: {operator: LessThan, value: 1}}}",
-        ),
-        ("metric-scorer", "{metricName: %s, max: 1}"),
-    ],
-)
-def test_an_attribute_is_named_with_its_producer_in_one_word(type: str, parameters: str) -> None:
-    key = "GPUUtilization/dcgm-extractor"
-    config = loaded(f"- type: dcgm-extractor\n- {{type: {type}, parameters: {parameters % key}}}")
-    assert [key.wire for key in config.inputs[type].values()] == [key]

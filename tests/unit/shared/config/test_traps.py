@@ -1,7 +1,6 @@
 """What surprises in documents: places where the original does what nobody means, or where two readings are possible."""
 
 import pytest
-from msgspec.structs import replace
 
 from shared.config import Invalid, LoadedConfig, load
 from shared.plugin import Registry
@@ -11,8 +10,8 @@ from tests.unit.shared.config.plugins import HEADER, MetricsSource, UtilizationD
 REGISTRY = Registry.installed()
 
 
-def loaded(body: str, types: Registry | None = None, *, allow_experimental: bool = False) -> LoadedConfig:
-    return load(HEADER + body, types or registry(), allow_experimental=allow_experimental)
+def loaded(body: str, types: Registry | None = None) -> LoadedConfig:
+    return load(HEADER + body, types or registry())
 
 
 def errors(body: str, types: Registry | None = None) -> list[str]:
@@ -23,55 +22,6 @@ def errors(body: str, types: Registry | None = None) -> list[str]:
 
 def warnings(config: LoadedConfig) -> list[str]:
     return [str(one) for one in config.warnings]
-
-
-@pytest.mark.parametrize("parameters", ["", ", parameters: null", ", parameters: {}"])
-def test_no_parameters_are_the_defaults(parameters: str) -> None:
-    config = loaded(f"plugins: [{{type: plain-scorer{parameters}}}]")
-    assert config.plugins["plain-scorer"].parameters.queue_depth_threshold == 5
-
-
-def test_null_leaves_a_parameters_default_beside_others() -> None:
-    config = loaded("plugins: [{type: plain-scorer, parameters: {queueDepthThreshold: null, share: 0.5}}]")
-    assert config.plugins["plain-scorer"].parameters.queue_depth_threshold == 5
-    assert config.plugins["plain-scorer"].parameters.share == 0.5
-
-
-def test_parameters_match_in_any_case_at_every_depth() -> None:
-    config = loaded(
-        "plugins:\n- type: core-metrics-extractor\n"
-        "  parameters: {DEFAULTENGINE: north, EngineConfigs: [{NAME: north, QueuedRequestsSPEC: waiting, "
-        "kvusagespec: used}]}",
-        REGISTRY,
-    )
-    (engine,) = config.plugins["core-metrics-extractor"].parameters.engine_configs
-    assert (engine.name, engine.queued_requests_spec, engine.kv_usage_spec) == ("north", "waiting", "used")
-
-
-def test_members_run_in_the_order_of_their_profile_not_of_the_plugins() -> None:
-    config = loaded(
-        "plugins: [{type: queue-scorer}, {type: plain-scorer}, {type: max-score-picker}, "
-        "{type: utilization-detector}]\n"
-        "schedulingProfiles: [{name: a, plugins: [{pluginRef: max-score-picker}, {pluginRef: plain-scorer}, "
-        "{pluginRef: utilization-detector}, {pluginRef: queue-scorer}]}]"
-    )
-    assert [one.plugin.name for one in config.profiles[0].members] == [
-        "max-score-picker",
-        "plain-scorer",
-        "utilization-detector",
-        "queue-scorer",
-    ]
-
-
-def test_profiles_share_the_instances_that_both_name() -> None:
-    config = loaded(
-        "plugins: [{type: plain-scorer}, {type: many-profiles-handler}]\n"
-        "schedulingProfiles: [{name: a, plugins: [{pluginRef: plain-scorer, weight: 2}]}, "
-        "{name: b, plugins: [{pluginRef: plain-scorer, weight: 3}]}]"
-    )
-    first, second = (profile.members[0] for profile in config.profiles)
-    assert first.plugin is second.plugin
-    assert (first.weight, second.weight) == (2.0, 3.0)
 
 
 def test_a_weight_on_what_is_no_scorer_is_taken() -> None:
@@ -90,14 +40,6 @@ def test_a_detector_in_a_profile_filters_there_and_still_says_when_the_pool_is_s
     assert config.profiles[0].members[0].plugin.name == config.saturation_detector == "gauge"
 
 
-def test_the_detector_counts_while_flow_control_is_off() -> None:
-    config = loaded(
-        "plugins: [{type: utilization-detector, name: a}, {type: utilization-detector, name: b}]\n"
-        "flowControl: {saturationDetector: {pluginRef: b}}"
-    )
-    assert (config.saturation_detector, config.flow_control, config.warnings) == ("b", None, ())
-
-
 @pytest.mark.parametrize(
     ("plugins", "detector"), [("[]", "utilization-detector"), ("[{type: utilization-detector, name: own}]", "own")]
 )
@@ -108,24 +50,24 @@ def test_an_empty_section_for_the_detector_is_none(plugins: str, detector: str) 
     assert warnings(config) == ["saturationDetector: says nothing; leave it out"]
 
 
-def test_an_empty_list_of_parsers_is_none() -> None:
-    assert loaded("requestHandler: {parsers: []}", REGISTRY).parsers == PARSERS
-    assert loaded("requestHandler: {parsers: []}\nparser: {pluginRef: openai-parser}", REGISTRY).parsers == (
-        "openai-parser",
-    )
+@pytest.mark.parametrize(
+    ("body", "parsers"),
+    [
+        ("requestHandler: {parsers: []}", PARSERS),
+        ("requestHandler: {parsers: []}\nparser: {pluginRef: openai-parser}", ("openai-parser",)),
+        *((f"parser: {{pluginRef: {name}}}", (name,)) for name in PARSERS),
+    ],
+)
+def test_an_empty_list_of_parsers_is_none_and_the_former_place_may_name_a_default_one(
+    body: str, parsers: tuple[str, ...]
+) -> None:
+    assert loaded(body, REGISTRY).parsers == parsers
 
 
-def test_any_default_parser_may_be_at_the_former_place_without_being_listed() -> None:
-    for name in PARSERS:
-        assert loaded(f"parser: {{pluginRef: {name}}}", REGISTRY).parsers == (name,)
+def test_a_parser_that_isnt_a_default_has_to_be_listed() -> None:
     assert errors("parser: {pluginRef: vllmgrpc-parser}", REGISTRY) == [
         "parser.pluginRef: 'vllmgrpc-parser' is no plugin's name; list it under plugins"
     ]
-
-
-def test_a_plugin_may_be_referred_to_by_one_that_is_listed_before_it() -> None:
-    config = loaded("plugins: [{type: prefix-scorer, parameters: {indexName: mine}}, {type: index, name: mine}]")
-    assert config.producers == ("tokenizer", "mine")
 
 
 def test_a_renamed_source_that_feeds_nothing_gets_the_core_extractor() -> None:
@@ -136,39 +78,13 @@ def test_a_renamed_source_that_feeds_nothing_gets_the_core_extractor() -> None:
 
 
 @pytest.mark.parametrize("section", ["data", "dataLayer"])
-def test_what_shares_the_load_of_replicas_has_no_effect_and_its_references_have_to_be_right(section: str) -> None:
-    said = "no effect: pickers share their load by themselves; leave it out"
-    config = loaded(
-        "plugins: [{type: plain-scorer}]\n"
-        f"{section}: {{peerDiscovery: {{pluginRef: plain-scorer}}, crossReplicaSyncerPluginRef: plain-scorer, "
-        "crossReplicaSyncInterval: 1s}"
-    )
-    assert warnings(config)[-3:] == [
-        f"{section}.{key}: {said}"
-        for key in ("peerDiscovery", "crossReplicaSyncerPluginRef", "crossReplicaSyncInterval")
-    ]
-    wrong = (
-        f"{section}: {{peerDiscovery: {{}}, crossReplicaSyncerPluginRef: plain-scorr, crossReplicaSyncInterval: 0s}}"
-    )
-    assert sorted(errors(f"plugins: [{{type: plain-scorer}}]\n{wrong}")) == [
+def test_what_shares_the_load_of_replicas_has_to_be_right_though_it_has_no_effect(section: str) -> None:
+    wrong = "{peerDiscovery: {}, crossReplicaSyncerPluginRef: plain-scorr, crossReplicaSyncInterval: 0s}"
+    assert sorted(errors(f"plugins: [{{type: plain-scorer}}]\n{section}: {wrong}")) == [
         f"{section}.crossReplicaSyncInterval: '0s' is not above 0",
         f"{section}.crossReplicaSyncerPluginRef: 'plain-scorr' is no plugin's name; did you mean 'plain-scorer'?",
         f"{section}.peerDiscovery.pluginRef: required, and missing",
     ]
-
-
-def test_discovery_names_a_plugin_that_discovers() -> None:
-    assert errors("plugins: [{type: plain-scorer}]\ndataLayer: {discovery: {pluginRef: plain-scorer}}") == [
-        "dataLayer.discovery.pluginRef: 'plain-scorer' is of type plain-scorer, which is no endpoint discovery"
-    ]
-
-
-@pytest.mark.parametrize("kind", ["dcgm-data-source", "dcgm-extractor"])
-def test_experimental_types_load_where_they_are_allowed(kind: str) -> None:
-    assert errors(f"plugins: [{{type: {kind}}}]", REGISTRY) == [
-        f"plugins[0].type: '{kind}' is experimental (alpha); allow it with --allow-experimental-plugins"
-    ]
-    assert kind in loaded(f"plugins: [{{type: {kind}}}]", REGISTRY, allow_experimental=True).plugins
 
 
 @pytest.mark.parametrize("kind", ["queue-scorer", "passthrough-parser"])
@@ -176,17 +92,6 @@ def test_a_parameter_of_a_type_that_has_none_is_an_error(kind: str) -> None:
     """The original leaves it unread, and a misspelt name of a type's own unnoticed."""
     assert errors(f"plugins: [{{type: {kind}, parameters: {{threshold: 3}}}}]", REGISTRY) == [
         "plugins[0].parameters.threshold: unknown field; there are none"
-    ]
-
-
-def test_two_indexes_of_one_attribute_are_an_error_though_a_scorer_names_one() -> None:
-    body = (
-        "plugins:\n- {type: approx-prefix-cache-producer, name: small}\n"
-        "- {type: approx-prefix-cache-producer, name: large}\n"
-        "- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: large}}"
-    )
-    assert errors(body, REGISTRY) == [
-        "plugins[1]: 'large' makes PrefixCacheMatchInfo, as 'small' does; one plugin makes it"
     ]
 
 
@@ -204,16 +109,3 @@ def test_what_a_section_stands_for_and_isnt_installed_is_named() -> None:
     assert errors("", registry(MetricsSource)) == [
         "plugins: the plugin type 'metrics-data-source', which is added by default, isn't installed"
     ]
-
-
-def test_json_and_yaml_of_one_document_come_to_the_same() -> None:
-    text = (
-        '{"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig", "plugins": '
-        '[{"type": "queue-scorer", "parameters": {}}], "dataLayer": {"staleMetrics": {"after": "3s"}}}'
-    )
-    assert replace(load(text, REGISTRY), revision="") == replace(
-        loaded(
-            "plugins:\n- type: queue-scorer\n  parameters: {}\ndataLayer:\n  staleMetrics:\n    after: 3s\n", REGISTRY
-        ),
-        revision="",
-    )

@@ -1,15 +1,12 @@
-import math
 import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.picker.state.view import View
 from shared.attributes import ALWAYS, AttributeKey, AttributeMap, Sample
 from shared.datalayer.endpoints import (
     EndpointDispatcher,
@@ -21,7 +18,6 @@ from shared.datalayer.events import Change, Tally
 from shared.datalayer.metrics import DataLayerMetrics
 from shared.datalayer.wiring import Feed
 from shared.model import Endpoint
-from shared.plugin import Tier
 from shared.plugin_failures import PluginFailures
 
 PORT = AttributeKey("Port", "port", float)
@@ -85,40 +81,22 @@ class World:
 A, B = endpoint("a"), endpoint("b")
 
 
-def test_the_source_runs_where_endpoints_are_seen() -> None:
-    assert [tier for tier in Tier if EndpointNotificationSource.runs_in(tier)] == [Tier.COLLECTOR, Tier.PICKER]
-
-
-def test_endpoints_come_change_and_go() -> None:
+@pytest.mark.parametrize("fields", [{"port": 9000}, {"labels": {"zone": "x"}}, {"address": "10.0.0.2"}, {"node": "n1"}])
+def test_endpoints_come_change_and_go(fields: dict[str, Any]) -> None:
     listener = Listener()
     world = World(listener)
-    moved = replace(A, port=9000)
+    moved = replace(A, **fields)
     assert world.events.upsert(A)
+    assert not world.events.upsert(endpoint("a")), "known already"
     assert world.events.upsert(moved)
+    world.events.delete("unknown")
+    assert world.events.describe() == [{"source": "events", "extractors": ["port"]}]
     world.events.delete("a")
     assert listener.heard == [
         EndpointEvent(Change.ADDED, A),
         EndpointEvent(Change.UPDATED, moved, previous=A),
         EndpointEvent(Change.DELETED, moved),
     ]
-
-
-@pytest.mark.parametrize("fields", [{"labels": {"zone": "x"}}, {"address": "10.0.0.2"}, {"node": "n1"}])
-def test_any_change_is_an_event(fields: dict[str, Any]) -> None:
-    listener = Listener()
-    world = World(listener)
-    world.events.upsert(A)
-    world.events.upsert(endpoint("a", **fields))
-    assert listener.told == [("added", "a"), ("updated", "a")]
-
-
-def test_what_is_known_already_is_no_event() -> None:
-    listener = Listener()
-    world = World(listener)
-    world.events.upsert(A)
-    assert not world.events.upsert(endpoint("a"))
-    world.events.delete("unknown")
-    assert listener.told == [("added", "a")]
 
 
 def test_what_isnt_in_a_reset_is_told_as_deleted() -> None:
@@ -151,7 +129,8 @@ def test_what_extractors_made_goes_with_them() -> None:
 def test_without_extractors_nothing_is_kept() -> None:
     world = World()
     assert world.reset(A, B) == []
-    assert repr(world.events) == "<EndpointDispatcher 0 endpoints to nobody>"
+    assert not world.events.upsert(A)
+    assert world.events.describe() == []
 
 
 def test_a_failing_extractor_stops_no_other() -> None:
@@ -177,14 +156,13 @@ class Says(EndpointExtractor):
     TYPE = "says"
     PRODUCES: ClassVar[tuple[AttributeKey[Any], ...]] = (SIZE, NAMES)
 
-    def __init__(self, says: dict[AttributeKey[Any], Any], at: Any = ALWAYS) -> None:
+    def __init__(self, says: dict[AttributeKey[Any], Any]) -> None:
         super().__init__("says")
         self.says = says
-        self._at = at
 
     def on_endpoint(self, event: EndpointEvent, attributes: AttributeMap) -> None:
         for key, value in self.says.items():
-            attributes.put(key, value, self._at)
+            attributes.put(key, value, ALWAYS)
 
 
 def test_what_an_extractor_declares_and_doesnt_say_is_denied() -> None:
@@ -223,25 +201,6 @@ def test_a_value_that_would_break_the_readers_costs_only_itself(
     assert world.tally.failures.counts() == {"port": 0, "says": 1}
 
 
-@pytest.mark.parametrize("at", ["now", math.nan, None])
-def test_a_value_without_a_time_is_refused(at: Any) -> None:
-    world = World(Says({SIZE: 1.0}, at))
-    world.events.upsert(A)
-    assert world.of("a").get(SIZE) is None
-    assert world.tally.failures.counts() == {"says": 1}
-
-
-def test_no_value_that_an_extractor_says_stops_a_pickers_decisions() -> None:
-    view, says = View(), Says({SIZE: "large"})
-    events = EndpointDispatcher(
-        [Feed(EndpointNotificationSource("e"), (says,))], view.made, Tally(PluginFailures(time.monotonic))
-    )
-    view.reset({"default.endpoint.a": A})
-    events.reset(view.endpoints)
-    assert len(view.layout) == 1
-    assert np.isnan(view.columns.numbers(SIZE.wire).values).all()
-
-
 def test_events_are_metrics() -> None:
     world = World(Broken())
     world.reset(A, B)
@@ -250,10 +209,3 @@ def test_events_are_metrics() -> None:
     registry.register(DataLayerMetrics(world.tally))
     assert registry.get_sample_value("pointsman_datalayer_events_total", {"source": "events", "event": "added"}) == 2
     assert registry.get_sample_value("pointsman_datalayer_events_total", {"source": "events", "event": "deleted"}) == 1
-
-
-def test_it_says_what_it_has() -> None:
-    world = World(Listener())
-    world.reset(A)
-    assert repr(world.events) == "<EndpointDispatcher 1 endpoints to port>"
-    assert world.events.describe() == [{"source": "events", "extractors": ["port"]}]

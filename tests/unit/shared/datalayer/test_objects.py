@@ -106,24 +106,17 @@ def test_what_isnt_in_a_reset_is_told_as_deleted_and_what_didnt_change_isnt_told
     assert not events.reset([node("n2"), node("n3")])
 
 
-def test_objects_of_one_name_in_two_namespaces_are_two() -> None:
-    listener = Listener()
-    events = dispatcher(listener, kind=POD)
-    events.reset([KubernetesObject(POD, "p", {}, "a"), KubernetesObject(POD, "p", {}, "b")])
-    events.reset([KubernetesObject(POD, "p", {}, "b")])
-    assert listener.told == [("added", "p"), ("added", "p"), ("deleted", "p")]
-
-
 def test_an_extractor_hears_of_its_sources_kind_only() -> None:
+    """Two objects of one name in two namespaces are two."""
     nodes, pods, both = Listener("nodes"), Listener("pods"), Listener("more nodes")
     events = ObjectDispatcher(
         [Feed(Source(NODE), (nodes, both)), Feed(Source(POD), (pods,))], Tally(PluginFailures(time.monotonic))
     )
-    events.reset(
-        [node("n1"), KubernetesObject(POD, "p", {}, "a"), KubernetesObject(ObjectKind("", "v1", "Secret"), "s", {})]
-    )
+    here, there = KubernetesObject(POD, "p", {}, "a"), KubernetesObject(POD, "p", {}, "b")
+    events.reset([node("n1"), here, there, KubernetesObject(ObjectKind("", "v1", "Secret"), "s", {})])
+    events.reset([node("n1"), there])
     assert nodes.told == both.told == [("added", "n1")]
-    assert pods.told == [("added", "p")]
+    assert pods.told == [("added", "p"), ("added", "p"), ("deleted", "p")]
     assert events.kinds == {NODE, POD}
     assert [(one["kind"], one["objects"]) for one in events.describe()] == [("v1 Node", 1), ("v1 Pod", 1)]
 

@@ -29,70 +29,49 @@ def errors(plugins: str, sources: str = "") -> list[str]:
     return [str(one) for one in caught.value.problems]
 
 
-def test_the_originals_example_with_a_source_of_no_name_loads() -> None:
-    config = loaded(
-        f"{NODE_SOURCE}\n{{type: node-labels-extractor, parameters: {LABELS}}}",
-        feed("k8s-notification-source", "node-labels-extractor"),
-    )
-    assert config.sources[0].extractors == ("node-labels-extractor",)
+READS_NODES = f"{{type: node-labels-extractor, parameters: {LABELS}}}"
+PODS = "{type: k8s-notification-source, name: pods, parameters: {version: v1, kind: Pod}}"
 
 
-def test_an_extractor_under_a_source_of_another_sort_is_an_error() -> None:
-    assert errors(
-        "{type: endpoint-notification-source}\n{type: core-metrics-extractor}",
-        feed("endpoint-notification-source", "core-metrics-extractor"),
-    ) == [
-        "dataLayer.sources[0].extractors[0].pluginRef: 'core-metrics-extractor' reads Prometheus text; "
-        "the source 'endpoint-notification-source' gives endpoint events"
-    ]
-    assert errors(
-        "{type: metrics-data-source}\n{type: topology-extractor}", feed("metrics-data-source", "topology-extractor")
-    )
-    assert errors(f"{NODE_SOURCE}\n{{type: topology-extractor}}", feed("k8s-notification-source", "topology-extractor"))
+@pytest.mark.parametrize(
+    ("plugins", "sources", "said"),
+    [
+        (
+            "{type: metrics-data-source}\n{type: topology-extractor}",
+            feed("metrics-data-source", "topology-extractor"),
+            "'topology-extractor' reads endpoint events; the source 'metrics-data-source' gives Prometheus text",
+        ),
+        (
+            f"{NODE_SOURCE}\n{{type: topology-extractor}}",
+            feed("k8s-notification-source", "topology-extractor"),
+            "'topology-extractor' reads endpoint events; the source 'k8s-notification-source' gives Kubernetes objects",
+        ),
+        (
+            f"{PODS}\n{READS_NODES}",
+            feed("pods", "node-labels-extractor"),
+            "'node-labels-extractor' reads v1 Node; the source 'pods' gives v1 Pod",
+        ),
+    ],
+)
+def test_an_extractor_under_a_source_that_gives_something_else_is_an_error(
+    plugins: str, sources: str, said: str
+) -> None:
+    assert errors(plugins, sources) == [f"dataLayer.sources[0].extractors[0].pluginRef: {said}"]
 
 
-def test_an_extractor_under_a_source_of_another_kind_of_object_is_an_error() -> None:
-    assert errors(
-        "{type: k8s-notification-source, name: pods, parameters: {version: v1, kind: Pod}}\n"
-        f"{{type: node-labels-extractor, parameters: {LABELS}}}",
-        feed("pods", "node-labels-extractor"),
-    ) == [
-        "dataLayer.sources[0].extractors[0].pluginRef: 'node-labels-extractor' reads v1 Node; "
-        "the source 'pods' gives v1 Pod"
-    ]
-
-
-def test_sources_of_different_kinds_stand_beside_each_other() -> None:
-    loaded(
-        f"{{type: k8s-notification-source, name: a, parameters: {NODES}}}\n"
-        "{type: k8s-notification-source, name: b, parameters: {version: v1beta1, kind: Node}}\n"
-        "{type: k8s-notification-source, name: c, parameters: {group: apps, version: v1, kind: Node}}\n"
-        "{type: metrics-data-source, name: d}\n{type: metrics-data-source, name: e}"
-    )
-
-
-def test_version_and_kind_are_required() -> None:
-    assert errors("{type: k8s-notification-source}") == [
-        "plugins[0].parameters.version: required, and missing",
-        "plugins[0].parameters.kind: required, and missing",
-    ]
-    [error] = errors('{type: k8s-notification-source, parameters: {version: v1, kind: ""}}')
-    assert error.startswith("plugins[0].parameters.kind")
-
-
-def test_an_extractor_that_is_only_listed_gets_a_source_of_the_kind_that_it_reads() -> None:
-    config = loaded(f"{{type: node-labels-extractor, parameters: {LABELS}}}")
-    [source] = [one for one in config.sources if one.extractors == ("node-labels-extractor",)]
-    assert config.plugins[source.source].topic == "v1 Node"
-
-
-def test_an_extractor_that_is_only_listed_joins_the_source_of_the_kind_that_it_reads() -> None:
-    config = loaded(
-        "{type: k8s-notification-source, name: pods, parameters: {version: v1, kind: Pod}}\n"
-        f"{{type: k8s-notification-source, name: nodes, parameters: {NODES}}}\n"
-        f"{{type: node-labels-extractor, parameters: {LABELS}}}"
-    )
-    assert [one.source for one in config.sources if "node-labels-extractor" in one.extractors] == ["nodes"]
+@pytest.mark.parametrize(
+    ("sources", "name"),
+    [
+        ("", "k8s-notification-source"),
+        (f"{PODS}\n{{type: k8s-notification-source, name: nodes, parameters: {NODES}}}\n", "nodes"),
+    ],
+)
+def test_an_extractor_that_is_only_listed_gets_or_joins_a_source_of_the_kind_that_it_reads(
+    sources: str, name: str
+) -> None:
+    config = loaded(sources + READS_NODES)
+    [source] = [one.source for one in config.sources if "node-labels-extractor" in one.extractors]
+    assert (source, config.plugins[source].topic) == (name, "v1 Node")
 
 
 def test_each_tier_makes_what_runs_in_it() -> None:

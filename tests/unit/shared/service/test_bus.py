@@ -30,8 +30,3 @@ def test_a_file_that_cannot_be_read_is_told_by_its_flag(tmp_path: Path) -> None:
     assert refused(CommonSettings(nats_credentials=missing)) == [
         f"--nats-credentials: {missing!r} can't be read: No such file or directory"
     ]
-
-
-def test_options_that_cannot_be_used_together_are_told_by_their_flags() -> None:
-    assert refused(CommonSettings(nats_user="u")) == ["--nats-user and --nats-password: one is given without the other"]
-    assert refused(CommonSettings(nats_prefix="a.b"))[0].startswith("--nats-prefix: 'a.b': letters, digits")

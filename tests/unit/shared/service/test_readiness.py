@@ -1,10 +1,6 @@
 from shared.service.readiness import Phase, Readiness
 
 
-def test_a_process_without_conditions_is_ready_while_it_serves() -> None:
-    assert Readiness().ready
-
-
 def test_every_condition_that_doesnt_hold_gives_its_reason() -> None:
     reasons: dict[str, str | None] = {"view": "no endpoints yet", "bus": None, "port": "taken"}
     readiness = Readiness()
@@ -13,13 +9,6 @@ def test_every_condition_that_doesnt_hold_gives_its_reason() -> None:
     assert readiness.reasons() == {"view": "no endpoints yet", "port": "taken"}
     reasons.update(view=None, port=None)
     assert readiness.ready
-
-
-def test_a_condition_is_asked_each_time() -> None:
-    answers = iter([None, "gone", None])
-    readiness = Readiness()
-    readiness.require("bus", lambda: next(answers))
-    assert [readiness.ready for _ in range(3)] == [True, False, True]
 
 
 def test_a_process_that_starts_or_stops_is_not_ready_whatever_its_conditions_say() -> None:

@@ -27,24 +27,6 @@ def test_what_an_engine_leaves_out_is_off() -> None:
     assert config(queuedRequestsSpec="q").engine() == Engine(name="mine", queued=specs("q"))
 
 
-def test_every_constituent_has_a_field_of_its_own() -> None:
-    engine = config(
-        allRequestsSpec="a",
-        usedKvBlocksSpec="ub",
-        maxKvBlocksSpec="mb",
-        usedKvTokensSpec="ut",
-        maxKvTokensSpec="mt",
-    ).engine()
-    assert engine == Engine(
-        name="mine",
-        all=specs("a"),
-        used_blocks=specs("ub"),
-        max_blocks=specs("mb"),
-        used_tokens=specs("ut"),
-        max_tokens=specs("mt"),
-    )
-
-
 def test_what_an_engine_leaves_out_is_that_of_the_engine_which_it_extends() -> None:
     engine = config(extends="vllm", runningRequestsSpec="mine_running", loraSpec="").engine()
     assert engine.running == specs("mine_running")
@@ -86,10 +68,6 @@ def test_what_a_quantity_is_derived_from_stands_in_for_the_extended_engines_own_
         (
             {"customMetrics": [{"attributeKey": "WaitingQueueSize", "metricSpec": "m"}]},
             "attributeKey: 'WaitingQueueSize' has a field of its own",
-        ),
-        (
-            {"customMetrics": [{"attributeKey": "a", "metricSpec": "m", "function": "quantile"}]},
-            "quantile: required by function 'quantile'",
         ),
         (
             {"customMetrics": [{"attributeKey": "a", "metricSpec": "m_sum", "function": "mean"}]},

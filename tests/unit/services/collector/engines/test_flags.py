@@ -146,11 +146,6 @@ def test_the_engine_of_the_flags_is_the_default_one_beside_all_others() -> None:
     assert list(parameters.engines()) == ["flags", "vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton"]
 
 
-def test_an_extractor_that_is_added_by_default_has_the_flags_too() -> None:
-    config = loaded(HEAD + "plugins: [{type: queue-scorer}]\n", "--total-queued-requests-metric=vllm:q")
-    assert core(config).default_engine == "flags"
-
-
 def test_what_the_document_says_of_labels_and_recognition_holds_beside_the_flags() -> None:
     text = HEAD + (
         "plugins:\n- {type: core-metrics-extractor, parameters: {engineLabelKey: e, recognizeEngine: false}}\n"
@@ -224,10 +219,6 @@ def endpoint(name: str, address: str, metrics_host: str = "") -> Endpoint:
     return Endpoint(id=name, name=name, address=address, port=8000, metrics_host=metrics_host)
 
 
-def hosts(pool: Pool | None, *endpoints: Endpoint, port: int | None = 8002) -> list[str]:
-    return [one.metrics_host for one in at_metrics_port({one.id: one for one in endpoints}, pool, port).values()]
-
-
 def test_the_flags_of_the_page_are_about_no_other_page() -> None:
     text = HEAD + "plugins:\n- type: dcgm-extractor\n- type: models-data-extractor\n"
     config = load(text, REGISTRY, allow_experimental=True)
@@ -251,27 +242,28 @@ def test_an_interval_of_the_collector_is_a_millisecond_at_least() -> None:
         settings("--interval=100us")
 
 
-def test_the_port_is_that_of_every_endpoint_of_a_pool_with_one_port() -> None:
-    one, other = endpoint("a", "10.0.0.1"), endpoint("b", "fd00::1")
-    for pool in (None, Pool(name="p"), Pool(name="p", target_ports=(8000,))):
-        assert hosts(pool, one, other) == ["10.0.0.1:8002", "[fd00::1]:8002"]
+A, B, SAME = endpoint("a", "10.0.0.1"), endpoint("b", "fd00::1"), endpoint("c", "10.0.0.1")
+OWN = endpoint("a", "10.0.0.1", "10.0.0.9:9")
 
 
-def test_the_port_is_nobodys_in_a_pool_with_several() -> None:
-    assert hosts(Pool(name="p", target_ports=(8000, 8001)), endpoint("a", "10.0.0.1")) == [""]
-
-
-def test_without_a_word_of_the_pool_endpoints_that_share_an_address_have_several_ports() -> None:
-    assert hosts(None, endpoint("a", "10.0.0.1"), endpoint("b", "10.0.0.1"), endpoint("c", "10.0.0.2")) == [
-        "",
-        "",
-        "10.0.0.2:8002",
-    ]
-
-
-def test_an_endpoints_own_metrics_address_goes_before_the_port() -> None:
-    assert hosts(None, endpoint("a", "10.0.0.1", "10.0.0.9:9")) == ["10.0.0.9:9"]
-
-
-def test_without_the_flag_endpoints_stay_as_they_are() -> None:
-    assert hosts(None, endpoint("a", "10.0.0.1"), port=None) == [""]
+@pytest.mark.parametrize(
+    ("pool", "endpoints", "port", "hosts"),
+    [
+        (None, (A, B), 8002, ["10.0.0.1:8002", "[fd00::1]:8002"]),
+        (Pool(name="p"), (A, B), 8002, ["10.0.0.1:8002", "[fd00::1]:8002"]),
+        (Pool(name="p", target_ports=(8000,)), (A, B), 8002, ["10.0.0.1:8002", "[fd00::1]:8002"]),
+        (Pool(name="p", target_ports=(8000, 8001)), (A,), 8002, [""]),
+        (None, (A, SAME, B), 8002, ["", "", "[fd00::1]:8002"]),
+        (None, (OWN,), 8002, ["10.0.0.9:9"]),
+        (None, (A,), None, [""]),
+    ],
+    ids=[
+        *("no pool", "no word of ports", "one port", "several: nobody's", "shared address: several ports"),
+        *("an endpoint's own goes before", "no flag"),
+    ],
+)
+def test_the_port_is_that_of_every_endpoint_of_a_pool_with_one_port(
+    pool: Pool | None, endpoints: tuple[Endpoint, ...], port: int | None, hosts: list[str]
+) -> None:
+    found = at_metrics_port({one.id: one for one in endpoints}, pool, port)
+    assert [one.metrics_host for one in found.values()] == hosts

@@ -64,9 +64,6 @@ def test_every_engine_is_checked_and_named_by_its_place() -> None:
     "engine",
     [
         "{name: mine, allRequestsSpec: a, runningRequestsSpec: r, usedKvBlocksSpec: u, maxKvBlocksSpec: m}",
-        "{name: mine, queuedRequestsSpec: q, usedKvTokensSpec: u, maxKvTokensSpec: m}",
-        "{name: mine, queuedRequestsSpec: q, usedKvBlocksSpec: u, cacheNumBlocksSpec: m}",
-        "{name: mine, extends: vllm}",
         "{name: vllm, extends: vllm, customMetrics: [{attributeKey: a, metricSpec: m}]}",
     ],
 )

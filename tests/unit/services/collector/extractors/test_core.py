@@ -10,15 +10,12 @@ from services.collector.interfaces import Binding
 from services.collector.page.selection import Outcome
 from services.collector.sources.metrics import MetricsSource
 from shared.attributes import (
-    ACTIVE_MODELS,
     CACHE_BLOCK_SIZE,
     CACHE_NUM_BLOCKS,
     CORE,
     KV_CACHE_USAGE,
-    MAX_ACTIVE_MODELS,
     RUNNING_REQUESTS_SIZE,
     STANDARD_KEYS,
-    WAITING_MODELS,
     WAITING_QUEUE_SIZE,
     AttributeKey,
     AttributeMap,
@@ -37,9 +34,11 @@ def read(binding: Binding, page: str | bytes, attributes: AttributeMap, at: floa
     return binding.store(attributes, at)
 
 
-def extract(engine: str, page: str | bytes) -> dict[str, Any]:
+def extract(engine: str, page: str | bytes, **given: Any) -> dict[str, Any]:
+    made = parameters(**given)
+    assert isinstance(made, CoreParameters), made
     attributes = AttributeMap()
-    read(CoreMetricsExtractor("core").bind(labelled(engine)), page, attributes)
+    read(CoreMetricsExtractor("core", made).bind(labelled(engine)), page, attributes)
     return {key.name: sample.value for key, sample in attributes.items()}
 
 
@@ -62,17 +61,21 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="2048"} 1.0
 """
 
 
+VALUES = {
+    "WaitingQueueSize": 2.0,
+    "RunningRequestsSize": 3.0,
+    "KVCacheUsagePercent": 0.25,
+    "ActiveModels": ("a", "b"),
+    "WaitingModels": ("c",),
+    "MaxActiveModels": 4.0,
+    "CacheBlockSize": 16.0,
+    "CacheNumBlocks": 2048.0,
+}
+LORA = ("ActiveModels", "WaitingModels", "MaxActiveModels")
+
+
 def test_vllm() -> None:
-    assert extract("vllm", VLLM) == {
-        "WaitingQueueSize": 2.0,
-        "RunningRequestsSize": 3.0,
-        "KVCacheUsagePercent": 0.25,
-        "ActiveModels": ("a", "b"),
-        "WaitingModels": ("c",),
-        "MaxActiveModels": 4.0,
-        "CacheBlockSize": 16.0,
-        "CacheNumBlocks": 2048.0,
-    }
+    assert extract("vllm", VLLM) == VALUES
 
 
 @pytest.mark.parametrize(
@@ -144,44 +147,37 @@ def test_the_label_and_the_default_engine_can_be_configured() -> None:
     assert extractor.bind(triton).engine.name == "triton"
 
 
-def test_an_engine_of_the_configuration_replaces_a_built_in_one_completely() -> None:
-    extractor = CoreMetricsExtractor(
-        "core", parameters(engineConfigs=[{"name": "vllm", "queuedRequestsSpec": "my_queue{tier=gold}"}])
-    )
-    attributes = AttributeMap()
-    read(extractor.bind(labelled("vllm")), VLLM + 'my_queue{tier="gold"} 8\n', attributes)
-    assert {key.name: sample.value for key, sample in attributes.items()} == {"WaitingQueueSize": 8.0}
-
-
-def test_an_engine_can_be_added() -> None:
-    extractor = CoreMetricsExtractor(
-        "core",
-        parameters(
-            engineConfigs=[
-                {
-                    "name": "mine",
-                    "cacheInfoSpec": "my_cache",
-                    "cacheBlockSizeLabelName": "bs",
-                    "cacheNumBlocksLabelName": "n",
-                }
-            ]
+@pytest.mark.parametrize(
+    ("given", "engine", "page", "values"),
+    [
+        (
+            {"engineConfigs": [{"name": "vllm", "queuedRequestsSpec": "my_queue{tier=gold}"}]},
+            "vllm",
+            VLLM + 'my_queue{tier="gold"} 8\n',
+            {"WaitingQueueSize": 8.0},
         ),
-    )
-    attributes = AttributeMap()
-    read(extractor.bind(labelled("mine")), 'my_cache{bs="8",n="9"} 1\n', attributes)
-    assert (attributes.get(CACHE_BLOCK_SIZE), attributes.get(CACHE_NUM_BLOCKS)) == (8.0, 9.0)
-
-
-def test_the_first_generations_parameters_stand_for_fields_of_the_default_engine() -> None:
-    given = parameters(queueRequestsSpec="q", loraSpec="")
-    assert isinstance(given, CoreParameters)
-    extractor = CoreMetricsExtractor("core", given)
-    attributes = AttributeMap()
-    read(extractor.bind(labelled("vllm")), VLLM + "q 6\n", attributes)
-    assert attributes.get(WAITING_QUEUE_SIZE) == 6.0
-    assert attributes.get(RUNNING_REQUESTS_SIZE) == 3.0
-    assert attributes.get(ACTIVE_MODELS) is None
-    assert len(extractor.deprecations(given)) == 2
+        (
+            {
+                "engineConfigs": [
+                    {"name": "mine", "cacheInfoSpec": "my_cache", "cacheBlockSizeLabelName": "bs"}
+                    | {"cacheNumBlocksLabelName": "n"}
+                ]
+            },
+            "mine",
+            'my_cache{bs="8",n="9"} 1\n',
+            {"CacheBlockSize": 8.0, "CacheNumBlocks": 9.0},
+        ),
+        (
+            {"queueRequestsSpec": "q", "loraSpec": ""},
+            "vllm",
+            VLLM + "q 6\n",
+            {name: value for name, value in VALUES.items() if name not in LORA} | {"WaitingQueueSize": 6.0},
+        ),
+    ],
+    ids=["in place of a built-in one", "added", "fields of the default one, as the first generation has them"],
+)
+def test_engines_of_the_configuration(given: dict[str, Any], engine: str, page: str, values: dict[str, Any]) -> None:
+    assert extract(engine, page, **given) == values
 
 
 @pytest.mark.parametrize(
@@ -246,51 +242,41 @@ def test_only_a_value_that_is_another_than_before_is_a_change() -> None:
     assert read(binding, VLLM.replace("0.25", "0.26").replace("a, b", "a"), attributes, at=4.0)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "expected"), [("2048", 2048.0), ("None", None), ("", None), ("-1", None), ("1.5", None), ("²", None)]
-)
-def test_a_label_that_is_no_whole_number_costs_only_its_own_attribute(blocks: str, expected: float | None) -> None:
-    attributes = AttributeMap()
-    page = f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}"}} 1\n'
-    read(CoreMetricsExtractor("core").bind(labelled("vllm")), page, attributes)
-    assert attributes.get(CACHE_BLOCK_SIZE) == 16.0
-    assert attributes.get(CACHE_NUM_BLOCKS) == expected
-
-
 def lora(running: str, waiting: str, at: str, most: str = "4") -> str:
     labels = f'max_lora="{most}",running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"'
     return f"vllm:lora_requests_info{{{labels}}} {at}\n"
 
 
-def test_lora_adapters_are_those_that_were_said_last() -> None:
-    page = lora("a", "", "100") + lora("b,c", "d", "300") + lora("e", "", "200")
-    attributes = AttributeMap()
-    read(CoreMetricsExtractor("core").bind(labelled("vllm")), page, attributes)
-    assert attributes.get(ACTIVE_MODELS) == ("b", "c")
-    assert attributes.get(WAITING_MODELS) == ("d",)
-    assert attributes.get(MAX_ACTIVE_MODELS) == 4.0
+@pytest.mark.parametrize(
+    ("page", "values"),
+    [
+        (lora("a", "", "100") + lora("b,c", "d", "300") + lora("e", "", "200"), (("b", "c"), ("d",), 4.0)),
+        (lora("a", "b", "100") + lora("", "", "200"), ((), (), 4.0)),
+        (lora(" a , ,b,,a ", "", "1", ""), (("a", "b"), ())),
+    ],
+    ids=["the last word counts", "there are none", "trimmed"],
+)
+def test_lora_adapters(page: str, values: tuple[Any, ...]) -> None:
+    assert extract("vllm", page) == dict(zip(LORA, values, strict=False))
 
 
-def test_empty_lists_of_adapters_mean_that_there_are_none() -> None:
+@pytest.mark.parametrize(
+    ("count", "outcome"), [(6_000, Outcome.INVALID), (20_000, Outcome.ABSENT)], ids=["the list", "the whole line"]
+)
+def test_a_monstrous_list_of_adapters_is_refused(count: int, outcome: Outcome) -> None:
     binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
-    read(binding, lora("a", "b", "100"), attributes)
-    assert read(binding, lora("a", "b", "100") + lora("", "", "200"), attributes)
-    assert attributes.get(ACTIVE_MODELS) == ()
-    assert attributes.get(WAITING_MODELS) == ()
-
-
-def test_names_of_adapters_are_trimmed_and_empty_ones_dropped() -> None:
-    attributes = AttributeMap()
-    read(CoreMetricsExtractor("core").bind(labelled("vllm")), lora(" a , ,b,,a ", "", "1", ""), attributes)
-    assert attributes.get(ACTIVE_MODELS) == ("a", "b")
-    assert attributes.get(MAX_ACTIVE_MODELS) is None
-
-
-def test_a_monstrous_list_of_adapters_is_refused() -> None:
-    attributes = AttributeMap()
-    page = lora(",".join(f"adapter-{number}" for number in range(20_000)), "", "1")
-    read(CoreMetricsExtractor("core").bind(labelled("vllm")), page, attributes)
+    read(binding, lora(",".join(f"adapter-{number}" for number in range(count)), "", "1"), attributes)
+    assert [one.outcome for one in binding.findings() if one.attribute in LORA] == [outcome] * 3
     assert len(attributes) == 0
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [("9" * 18, {"CacheNumBlocks": 1e18}), *((one, {}) for one in ("None", "", "-1", "1.5", "²", "9" * 19))],
+)
+def test_a_label_that_is_no_whole_number_costs_only_its_own_attribute(blocks: str, expected: dict[str, Any]) -> None:
+    page = f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}"}} 1\n'
+    assert extract("vllm", page) == {"CacheBlockSize": 16.0, **expected}
 
 
 # Metrics of the user's own
@@ -317,30 +303,14 @@ def test_metrics_of_every_engines_own_are_among_what_the_extractor_makes() -> No
 
 
 def test_an_own_metric_is_an_attribute_beside_the_standard_ones() -> None:
-    extractor = CoreMetricsExtractor("core", parameters(engineConfigs=OWN))
-    binding, attributes = extractor.bind(labelled("mine")), AttributeMap()
-    read(binding, VLLM + 'cost{tier="gold"} -2.5\ncost{tier="iron"} 1\ntokens_total 100\n', attributes, at=1.0)
-    assert attributes.get(COST) == -2.5
-    assert attributes.get(WAITING_QUEUE_SIZE) == 2.0
-    assert attributes.get(TOKENS) is None
-    read(binding, VLLM + 'cost{tier="gold"} -2.5\ntokens_total 140\n', attributes, at=5.0)
-    assert attributes.get(TOKENS) == 10.0
-
-
-def test_two_engines_can_make_one_attribute_of_different_metrics() -> None:
-    extractor = CoreMetricsExtractor("core", parameters(engineConfigs=OWN))
+    binding = CoreMetricsExtractor("core", parameters(engineConfigs=OWN)).bind(labelled("mine"))
     attributes = AttributeMap()
-    read(extractor.bind(labelled("other")), 'price{gpu="0"} 1\nprice{gpu="1"} 2\n', attributes)
-    assert attributes.get(COST) == 3.0
-
-
-def test_an_own_metric_that_the_page_does_not_have_is_absent_and_no_error() -> None:
-    binding, attributes = (
-        CoreMetricsExtractor("core", parameters(engineConfigs=OWN)).bind(labelled("mine")),
-        AttributeMap(),
-    )
-    read(binding, VLLM, attributes)
-    assert attributes.get(COST) is None
-    outcomes = {one.attribute: (one.what, one.outcome) for one in binding.findings()}
-    assert outcomes["Cost"] == ("cost{tier=gold}", Outcome.ABSENT)
-    assert outcomes["Tokens"] == ("rate(tokens_total, 10s)", Outcome.ABSENT)
+    read(binding, VLLM + "tokens_total 100\n", attributes, at=1.0)
+    assert (attributes.get(COST), attributes.get(TOKENS)) == (None, None)
+    found = {one.attribute: (one.what, one.outcome) for one in binding.findings()}
+    assert found["Cost"] == ("cost{tier=gold}", Outcome.ABSENT)
+    assert found["Tokens"][0] == "rate(tokens_total, 10s)"
+    read(binding, VLLM + 'cost{tier="gold"} -2.5\ncost{tier="iron"} 1\ntokens_total 140\n', attributes, at=5.0)
+    found_values = {key: attributes.get(key) for key in (COST, WAITING_QUEUE_SIZE, TOKENS)}
+    assert found_values == {COST: -2.5, WAITING_QUEUE_SIZE: 2.0, TOKENS: 10.0}
+    assert extract("other", 'price{gpu="0"} 1\nprice{gpu="1"} 2\n', engineConfigs=OWN) == {"Cost": 3.0}

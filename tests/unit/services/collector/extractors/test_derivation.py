@@ -31,20 +31,18 @@ BLOCKS = {"usedKvBlocksSpec": "b{type=used}", "maxKvBlocksSpec": "b{type=max}"}
 TOKENS = {"usedKvTokensSpec": "t_used", "maxKvTokensSpec": "t_max"}
 
 
-def test_those_that_wait_are_all_less_those_that_run() -> None:
-    page = 'r{type="active"} 9\nr{type="scheduled"} 6\n'
-    assert values(bound(**REQUESTS), page) == {"WaitingQueueSize": 3.0, "RunningRequestsSize": 6.0}
-
-
-def test_a_queue_is_never_below_zero() -> None:
-    """A server counts one after the other, so a page can have more that run than there are."""
-    assert values(bound(**REQUESTS), 'r{type="active"} 2\nr{type="scheduled"} 6\n')["WaitingQueueSize"] == 0.0
-
-
-def test_the_direct_metric_goes_before_the_derived_one() -> None:
-    binding = bound(queuedRequestsSpec="q", **REQUESTS)
-    assert values(binding, 'q 5\nr{type="active"} 9\nr{type="scheduled"} 6\n')["WaitingQueueSize"] == 5.0
-    assert values(binding, 'r{type="active"} 9\nr{type="scheduled"} 6\n')["WaitingQueueSize"] == 3.0
+@pytest.mark.parametrize(
+    ("page", "waiting"),
+    [
+        ('r{type="active"} 9\nr{type="scheduled"} 6\n', 3.0),
+        ('q 5\nr{type="active"} 9\nr{type="scheduled"} 6\n', 5.0),
+        ('r{type="active"} 2\nr{type="scheduled"} 6\n', 0.0),
+    ],
+    ids=["all less those that run", "the direct metric goes before", "counted one after the other: never below zero"],
+)
+def test_how_many_wait(page: str, waiting: float) -> None:
+    found = values(bound(queuedRequestsSpec="q", **REQUESTS), page)
+    assert found == {"WaitingQueueSize": waiting, "RunningRequestsSize": 6.0}
 
 
 @pytest.mark.parametrize(

@@ -31,16 +31,10 @@ def answer(*ids: object) -> bytes:
 
 
 def test_base_models_and_adapters_are_served_in_order_each_once() -> None:
-    listing = read_models(json.dumps(VLLM).encode(), ModelsExtractorParameters())
-    assert listing.outcome is Outcome.FOUND
-    assert listing.ids == ("llama", "sql", "llama-alias")
-    assert listing.adapters == 1
-    assert listing.problem == ""
-
-
-def test_an_empty_list_is_a_list() -> None:
-    assert read_models(answer(), ModelsExtractorParameters()).ids == ()
-    assert read_models(answer(), ModelsExtractorParameters()).outcome is Outcome.FOUND
+    assert read_models(json.dumps(VLLM).encode(), ModelsExtractorParameters()) == Listing(
+        Outcome.FOUND, ("llama", "sql", "llama-alias"), adapters=1
+    )
+    assert read_models(answer(), ModelsExtractorParameters()) == Listing(Outcome.FOUND), "an empty list is a list"
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,6 @@ def extract(page: str, **given: Any) -> tuple[float | None, Outcome]:
     return attributes.get(AttributeKey(given["metricName"], "mine", float)), finding.outcome
 
 
-def test_the_attribute_has_the_metrics_name_and_the_instance_as_its_producer() -> None:
-    page = 'gpu_temperature{gpu="0"} 71\n'
-    assert extract(page, metricName="gpu_temperature") == (71.0, Outcome.FOUND)
-
-
 def test_only_series_with_all_the_labels_count() -> None:
     page = 'm{gpu="0",job="a"} 1\nm{gpu="1",job="a"} 2\nm{gpu="1"} 3\n'
     assert extract(page, metricName="m", labels={"gpu": "1"}) == (2.0, Outcome.FOUND)
@@ -72,8 +67,6 @@ def test_a_store_says_whether_the_value_is_another_one_and_a_missing_metric_leav
         ({"metricName": "a b"}, "metricName: 'a b' is no name of a metric"),
         ({"metricName": ""}, "metricName: '' is no name of a metric"),
         ({"metricName": "m", "labels": {"a-b": "1"}}, "labels: 'a-b' is no name of a label"),
-        ({"metricName": "m", "labels": {"a": 1}}, "parameters.labels.a: 1 is a number; a string is expected"),
-        ({"metricName": "m", "function": "quantile"}, "quantile: required by function 'quantile'"),
         ({"metricName": "m_bucket", "function": "mean"}, "metricName: 'm_bucket' is one of a histogram's series"),
     ],
 )

@@ -54,16 +54,6 @@ def test_an_engine_is_recognized_from_the_first_page(page: str, engine: tuple[st
     assert chosen(binding) == engine
 
 
-def test_the_page_that_tells_the_engine_gives_its_values_too() -> None:
-    attributes = AttributeMap()
-    assert read(bound(), SGLANG, attributes)
-    assert {key.name: sample.value for key, sample in attributes.items()} == {
-        "WaitingQueueSize": 1.0,
-        "RunningRequestsSize": 5.0,
-        "KVCacheUsagePercent": 0.5,
-    }
-
-
 @pytest.mark.parametrize(
     ("label", "expected"),
     [("vllm", ("vllm", "label")), ("triton", ("triton", "label")), ("unheard-of", ("sglang", "recognized"))],

@@ -27,16 +27,13 @@ def measure(name: str = "m", **given: Any) -> Measure:
     return parameters(**given).measure(spec(name), "metricName")
 
 
-def test_without_parameters_the_newest_series_stands_for_all() -> None:
-    assert measure() == Measure(MetricSpec("m"), Function.VALUE, Aggregation.NEWEST)
-
-
 @pytest.mark.parametrize(
-    ("function", "default"),
-    [("value", Aggregation.NEWEST), ("rate", Aggregation.SUM), ("mean", Aggregation.SUM)],
+    ("given", "default"),
+    [({}, Aggregation.NEWEST), ({"function": "rate"}, Aggregation.SUM), ({"function": "mean"}, Aggregation.SUM)],
 )
-def test_what_moves_is_summed_unless_something_else_is_asked_for(function: str, default: Aggregation) -> None:
-    assert measure(function=function).aggregation is default
+def test_what_moves_is_summed_unless_something_else_is_asked_for(given: dict[str, str], default: Aggregation) -> None:
+    function = Function(given.get("function", "value"))
+    assert measure(**given) == Measure(MetricSpec("m"), function, default)
 
 
 @pytest.mark.parametrize("function", list(Function))
@@ -75,9 +72,6 @@ def test_a_histogram_goes_by_its_own_name(end: str) -> None:
     with pytest.raises(ValueError, match=f"metricName: 'm{end}' is one of a histogram's series; .* name, 'm'"):
         measure(f"m{end}", function="mean")
     assert measure(f"m{end}", function="rate").spec.name == f"m{end}"
-
-
-def test_a_quantile_reads_all_buckets() -> None:
     with pytest.raises(ValueError, match="metricName: function 'quantile' reads all buckets; leave the label 'le' out"):
         measure('m{le="1"}', function="quantile", quantile=0.5)
 

@@ -47,6 +47,9 @@ TWO = 'm{i="1"} 3 5\nm{i="2"} 4\n'
 )
 def test_values_are_aggregated_over_the_series(aggregation: str, value: float) -> None:
     assert read(meter("m", aggregation=aggregation), [TWO]) == [value]
+    if aggregation == "sum":
+        newest = 'm{i="1"} 3 5\nm{i="1"} 9 6\nm{i="1"} 8 6\nm{i="2"} 4\n'
+        assert read(meter("m", aggregation="sum"), [newest]) == [13.0], "samples of one series in a row are one"
 
 
 @pytest.mark.parametrize("aggregation", ["sum", "max", "min", "mean"])
@@ -54,11 +57,6 @@ def test_a_series_that_is_no_number_makes_the_result_none(aggregation: str) -> N
     one = meter("m", aggregation=aggregation)
     assert read(one, [TWO + 'm{i="3"} NaN\n']) == [None]
     assert one.outcome is Outcome.INVALID
-
-
-def test_samples_of_one_series_in_a_row_count_as_the_newest_of_them() -> None:
-    one = meter("m", aggregation="sum")
-    assert read(one, ['m{i="1"} 3 5\nm{i="1"} 9 6\nm{i="1"} 8 6\nm{i="2"} 4\n']) == [13.0]
 
 
 PAIR = ['c{r="a"} 0\nc{r="b"} 0\n', 'c{r="a"} 3\nc{r="b"} 6\n']
@@ -114,6 +112,7 @@ IDLE = [(1, 1), (5, 2), (5, 2), (5, 2), (5, 2), (8, 3)]
         ({"window": "2s"}, IDLE, [None, 4.0, 4.0, None, None, 3.0]),
         ({"window": "2s", "emptyValue": 0.1}, IDLE, [0.1, 4.0, 4.0, 0.1, 0.1, 3.0]),
         ({}, [(0, 1), (-6, 3)], [None, -3.0]),
+        ({}, [(0, 0), (0, 0)], [None, None]),
         ({"emptyValue": 0.1}, [(), (0, 0), (3, 1), (3, 1), (0, 0), (7, 1)], [0.1, 0.1, 3.0, 3.0, 0.1, 7.0]),
         ({"emptyValue": 0.1}, [(500, 100), (500, 100)], [0.1, 0.1]),
     ],
@@ -122,22 +121,19 @@ IDLE = [(1, 1), (5, 2), (5, 2), (5, 2), (5, 2), (8, 3)]
         "without observations it ages",
         "without observations the empty value holds",
         "a sum of negative observations falls without a restart",
+        "nothing was observed",
         "the empty value holds before the first observation and after a restart",
         "what was observed before the collector came isn't counted",
     ],
 )
 def test_means(given: dict[str, Any], observed: list[tuple[float, ...]], means: list[float | None]) -> None:
-    assert read(meter("h", function="mean", **given), [histogram(*one) if one else "" for one in observed]) == means
+    one = meter("h", function="mean", **given)
+    assert read(one, [histogram(*each) if each else "" for each in observed]) == means
+    assert (one.outcome is Outcome.UNOBSERVED) is (means[-1] in (None, 0.1))
 
 
 def test_means_pool_the_observations_of_all_series() -> None:
     assert read(meter("h", function="mean"), [SERIES % (0, 0, 0, 0), SERIES % (1, 1, 9, 3)])[-1] == 2.5
-
-
-def test_a_mean_that_nothing_was_observed_for_says_so() -> None:
-    one = meter("h", function="mean")
-    assert read(one, [histogram(0, 0), histogram(0, 0)]) == [None, None]
-    assert one.outcome is Outcome.UNOBSERVED
 
 
 def test_series_that_disappear_leave_their_value_to_age_and_are_forgotten_after_a_window() -> None:
@@ -152,24 +148,36 @@ def buckets(**counts: float) -> str:
     )
 
 
-def test_a_quantile_is_interpolated_within_its_bucket() -> None:
-    one = meter("h", function="quantile", quantile=0.5)
-    assert read(one, [buckets(le1=5, le2=5, leInf=5), buckets(le1=6, le2=9, leInf=9)]) == [None, 1 + 1 / 3]
-
-
-def test_quantiles_add_the_series_up() -> None:
-    one = meter("h", function="quantile", quantile=0.5)
-    before = 'h_bucket{e="0",le="1"} 0\nh_bucket{e="0",le="+Inf"} 0\n'
-    after = (
-        'h_bucket{e="0",le="1"} 2\nh_bucket{e="0",le="+Inf"} 2\nh_bucket{e="1",le="1"} 2\nh_bucket{e="1",le="+Inf"} 2\n'
-    )
-    assert read(one, [before, after])[-1] == 0.5
-
-
-def test_a_quantile_looks_back_one_window_and_no_further() -> None:
-    one = meter("h", function="quantile", quantile=1.0, window="1s", emptyValue=0.5)
-    pages = [buckets(le1=0, le2=0, leInf=0), buckets(le1=0, le2=4, leInf=4), buckets(le1=4, le2=8, leInf=8)]
-    assert read(one, [*pages, pages[-1]]) == [0.5, 2.0, 1.0, 0.5]
+@pytest.mark.parametrize(
+    ("given", "pages", "values"),
+    [
+        (
+            {"quantile": 0.5},
+            [buckets(le1=5, le2=5, leInf=5), buckets(le1=6, le2=9, leInf=9)],
+            [None, 1 + 1 / 3],
+        ),
+        (
+            {"quantile": 0.5},
+            [
+                'h_bucket{e="0",le="1"} 0\nh_bucket{e="0",le="+Inf"} 0\n',
+                "".join(f'h_bucket{{e="{e}",le="{le}"}} 2\n' for e in "01" for le in ("1", "+Inf")),
+            ],
+            [None, 0.5],
+        ),
+        (
+            {"quantile": 1.0, "window": "1s", "emptyValue": 0.5},
+            [
+                buckets(le1=0, le2=0, leInf=0),
+                buckets(le1=0, le2=4, leInf=4),
+                *[buckets(le1=4, le2=8, leInf=8)] * 2,
+            ],
+            [0.5, 2.0, 1.0, 0.5],
+        ),
+    ],
+    ids=["interpolated within its bucket", "all series together", "one window back and no further"],
+)
+def test_quantiles(given: dict[str, Any], pages: list[str], values: list[float | None]) -> None:
+    assert read(meter("h", function="quantile", **given), pages) == values
 
 
 @pytest.mark.parametrize(
@@ -229,8 +237,6 @@ def test_series_that_change_with_every_page_fill_no_memory(given: dict[str, Any]
     assert len(window._samples) <= SAMPLES + 2
 
 
-def test_a_window_keeps_few_moments_however_often_the_endpoint_is_asked() -> None:
+def test_a_rate_holds_however_often_the_endpoint_is_asked() -> None:
     one = meter("c", function="rate", window="10s")
-    rates = [page(one, f"c {index}\n", index * 0.01) for index in range(5000)]
-    assert rates[-1] == pytest.approx(100.0)
-    assert len(one._reading._window._samples) <= SAMPLES + 2  # type: ignore[attr-defined]
+    assert read(one, (f"c {index}\n" for index in range(5000)), every=0.01)[-1] == pytest.approx(100.0)

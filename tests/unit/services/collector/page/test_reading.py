@@ -15,7 +15,7 @@ from services.collector.page import reading
 from services.collector.page.measure import Aggregation, Function
 from services.collector.page.reading import MOST_GROUP, SLACK, WHOLE_EVERY, WHOLE_PAGES, MetricsReader
 from services.collector.page.scan import scan
-from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, AttributeKey, AttributeMap
+from shared.attributes import ACTIVE_MODELS, AttributeKey, AttributeMap
 from shared.model import Endpoint
 from tests.unit.services.collector.pages import recorded_vllm_page
 
@@ -210,26 +210,19 @@ def test_a_group_that_says_the_same_is_not_parsed_again_and_counts_as_seen_anew(
     assert (sample.value, sample.at) == (5.0, 0.5)
 
 
-def test_a_group_that_has_moved_a_little_is_found_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Counted(monkeypatch)
+@pytest.mark.parametrize(
+    ("fillers", "searches"), [((3, 9, 1), 1), ((3, SLACK, SLACK), 2)], ids=["a little: no search", "far: once"]
+)
+def test_a_group_that_has_moved_is_found(monkeypatch: pytest.MonkeyPatch, fillers: list[int], searches: int) -> None:
+    counted, tail = Counted(monkeypatch), filler(SLACK, 2).encode()
     reader, binding, attributes, key = watch()
     values = []
-    for step, page in enumerate((waiting("5"), waiting("5.25", 9), waiting("6", 1))):
-        asyncio.run(reader.read(page, step * 0.1))
+    for step, before in enumerate(fillers):
+        asyncio.run(reader.read(waiting(str(step), before) + tail, step * 0.1))
         binding.store(attributes, 0.0)
         values.append(attributes.get(key))
-    assert values == [5.0, 5.25, 6.0]
-    assert counted.take() == ([b"m"], [b"m"] * 3)
-
-
-def test_a_group_that_has_moved_far_is_searched_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Counted(monkeypatch)
-    reader, binding, attributes, key = watch()
-    for step, page in enumerate((waiting("5"), waiting("6", SLACK), waiting("7", SLACK))):
-        asyncio.run(reader.read(page, step * 0.1))
-    binding.store(attributes, 0.0)
-    assert attributes.get(key) == 7.0
-    assert counted.take()[0] == [b"m", b"m"]
+    assert values == [0.0, 1.0, 2.0]
+    assert counted.take()[0] == [b"m"] * searches
 
 
 @pytest.mark.parametrize(("before", "after"), [(b"", b"# HELP m Help.\n"), (b"# HELP m Help.\n", b"")])
@@ -242,7 +235,10 @@ def test_a_header_may_get_lines_on_either_side(before: bytes, after: bytes) -> N
 
 
 @pytest.mark.parametrize(("interval", "pages"), [(0.05, 20), (0.1, 10), (1.0, 10), (5.0, 10)])
-def test_a_family_that_appears_is_found_within_a_second_or_ten_pages(interval: float, pages: int) -> None:
+def test_a_family_that_appears_is_found_within_a_second_or_ten_pages(
+    monkeypatch: pytest.MonkeyPatch, interval: float, pages: int
+) -> None:
+    counted = Counted(monkeypatch)
     reader, binding, attributes, key = watch("late")
     before, after = waiting("5"), waiting("5") + b"# TYPE late gauge\nlate 3\n"
     found = []
@@ -251,6 +247,7 @@ def test_a_family_that_appears_is_found_within_a_second_or_ten_pages(interval: f
         binding.store(attributes, 0.0)
         found.append(attributes.get(key))
     assert found == [*[None] * pages, 3.0]
+    assert len(counted.take()[0]) == 2, "no page between is searched as a whole"
 
 
 def test_a_page_that_breaks_the_rule_hides_a_sample_until_the_whole_page_is_looked_at() -> None:
@@ -262,17 +259,6 @@ def test_a_page_that_breaks_the_rule_hides_a_sample_until_the_whole_page_is_look
         binding.store(attributes, 0.0)
         found.append(attributes.get(key))
     assert found == [*[5.0] * WHOLE_PAGES, 8.0]
-
-
-@pytest.mark.parametrize("interval", [0.05, 1.0, 5.0])
-def test_few_pages_are_searched_as_a_whole_however_long_the_interval_is(
-    monkeypatch: pytest.MonkeyPatch, interval: float
-) -> None:
-    counted = Counted(monkeypatch)
-    reader, *_ = watch()
-    for step in range(50):
-        asyncio.run(reader.read(waiting(str(step)), step * interval))
-    assert len(counted.take()[0]) <= 50 / WHOLE_PAGES
 
 
 def test_a_page_that_breaks_the_rule_from_the_beginning_is_scanned_as_a_whole_each_time() -> None:
@@ -308,20 +294,6 @@ def test_an_adapter_is_seen_on_the_page_that_first_has_it() -> None:
         asyncio.run(reader.read(one, at))
         binding.store(attributes, at)
     assert attributes.get(ACTIVE_MODELS) == ("sql",)
-
-
-def test_a_former_name_takes_over_when_the_new_one_disappears() -> None:
-    binding, attributes = CoreMetricsExtractor("core").bind(ENDPOINT), AttributeMap()
-    reader = MetricsReader([binding])
-    queue = group("vllm:num_requests_waiting", "vllm:num_requests_waiting 1")
-    new = group("vllm:kv_cache_usage_perc", "vllm:kv_cache_usage_perc 0.5")
-    old = group("vllm:gpu_cache_usage_perc", "vllm:gpu_cache_usage_perc 0.25")
-    values = []
-    for step, page in enumerate((new + old, old, old, new, new + old)):
-        asyncio.run(reader.read((queue + page).encode(), step * 0.1))
-        binding.store(attributes, 0.0)
-        values.append(attributes.get(KV_CACHE_USAGE))
-    assert values == [0.5, 0.25, 0.25, 0.5, 0.5]
 
 
 async def test_a_hundred_thousand_series_are_read_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:

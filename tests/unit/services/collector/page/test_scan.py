@@ -19,83 +19,36 @@ EXAMPLES = int(os.environ.get("POINTSMAN_SCAN_EXAMPLES", "100"))
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("m 1\n", ({}, 1.0, 0.0)),
-        ("m 1", ({}, 1.0, 0.0)),
-        ("m 1\r\n", ({}, 1.0, 0.0)),
         ("m\t1\n", ({}, 1.0, 0.0)),
         ("  m   1  \n", ({}, 1.0, 0.0)),
-        ("m{} 1\n", ({}, 1.0, 0.0)),
         ("m {} 1\n", ({}, 1.0, 0.0)),
-        ('m{a="v"} 1\n', ({"a": "v"}, 1.0, 0.0)),
+        ('m{a="\udcff\udcfe"} 1\n', ({"a": "��"}, 1.0, 0.0)),
         ('m{a="v"}1\n', ({"a": "v"}, 1.0, 0.0)),
-        ('m{a="v",} 1\n', ({"a": "v"}, 1.0, 0.0)),
-        ('m{ a = "v" , b = "w" } 1\n', ({"a": "v", "b": "w"}, 1.0, 0.0)),
-        ('m{a="v"} 1 1700000000000\n', ({"a": "v"}, 1.0, 1700000000000.0)),
-        ("m 1 -5\n", ({}, 1.0, -5.0)),
         ("m 1 1700000000.5\n", ({}, 1.0, 1700000000.5)),
         ('m{a="x}{,= y"} 1\n', ({"a": "x}{,= y"}, 1.0, 0.0)),
         (r'm{a="q\" b\\ n\n t\t"} 1' + "\n", ({"a": 'q" b\\ n\n t\\t'}, 1.0, 0.0)),
         ('m{a="ä€"} 1\n', ({"a": "ä€"}, 1.0, 0.0)),
         ('m{a="v"} 5 # {trace_id="x"} 0.5 1.0\n', ({"a": "v"}, 5.0, 0.0)),
         ('m 5 1.5 # {trace_id="} 9"} 0.5 1.0\n', ({}, 5.0, 1.5)),
-        ("m 1e3\n", ({}, 1000.0, 0.0)),
-        ("m -0.5\n", ({}, -0.5, 0.0)),
-        ("m +Inf\n", ({}, math.inf, 0.0)),
-        ("m -Inf\n", ({}, -math.inf, 0.0)),
     ],
 )
 def test_a_sample_has_labels_a_value_and_perhaps_a_timestamp(
     line: str, expected: tuple[dict[str, str], float, float]
 ) -> None:
-    assert samples(line.encode(), ["m"]) == [("m", *expected)]
-
-
-def test_a_value_may_be_no_number() -> None:
-    ((_, _, value, _),) = samples(b"m NaN\n", ["m"])
-    assert math.isnan(value)
+    assert samples(line.encode(errors="surrogateescape"), ["m"]) == [("m", *expected)]
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "m",
-        "m ",
-        "m{",
-        "m{}",
-        "m{a} 1",
-        "m{a=v} 1",
-        'm{a="v} 1',
-        'm{a="v"',
-        'm{a="v"} ',
-        'm{a="v" b="w"} 1',
-        'm{a="v"}} 1',
-        "m one",
-        "m 1_000",
-        "m 1 later",
-        "m 1 2 3",
-        "m 0x1p-2",
-        "# m 1",
-        "# HELP m is a metric 1",
-        "# TYPE m gauge",
-        "other m 1",
-        'other{m="m 1"} 1',
-        "mm 1",
-        "m:m 1",
-        "xm 1",
-        "m_total 1",
+        *("m", "m ", "m{", "m{}", "m{a} 1", "m{a=v} 1", 'm{a="v} 1', 'm{a="v"', 'm{a="v"} ', 'm{a="v" b="w"} 1'),
+        *('m{a="v"}} 1', "m one", "m 1_000", "m 1 later", "m 1 2 3", "m 0x1p-2", "# m 1", "# HELP m is a metric 1"),
+        *("# TYPE m gauge", "other m 1", 'other{m="m 1"} 1', "mm 1", "m:m 1", "xm 1", "m_total 1"),
     ],
 )
 def test_a_line_that_is_no_sample_of_the_metric_costs_only_itself(line: str) -> None:
     page = f"m 7\n{line}\nm 8\n".encode()
     assert [value for _, _, value, _ in samples(page, ["m"])] == [7.0, 8.0]
-
-
-def test_a_broken_last_line_leaves_the_others() -> None:
-    assert samples(b'a 1\nb 2\nm{a="v', ["a", "b", "m"]) == [("a", {}, 1.0, 0.0), ("b", {}, 2.0, 0.0)]
-
-
-def test_bytes_that_are_no_text_are_replaced_in_labels() -> None:
-    assert samples(b'm{a="\xff\xfe"} 1\n', ["m"]) == [("m", {"a": "��"}, 1.0, 0.0)]
 
 
 def test_sinks_of_one_metric_are_all_offered_its_samples() -> None:

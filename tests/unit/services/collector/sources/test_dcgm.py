@@ -20,8 +20,7 @@ def endpoint(**given: Any) -> Endpoint:
     ("given", "where", "url"),
     [
         ({}, {}, "http://10.0.0.1:9400/metrics"),
-        ({"port": 9500}, {}, "http://10.0.0.1:9500/metrics"),
-        ({"scheme": "https", "path": "/gpus"}, {}, "https://10.0.0.1:9400/gpus"),
+        ({"scheme": "https", "path": "/gpus", "port": 9500}, {}, "https://10.0.0.1:9500/gpus"),
         ({}, {"metrics_host": "10.0.0.7:8002", "node_address": "10.1.0.1"}, "http://10.0.0.1:9400/metrics"),
         ({"useNodeAddress": True}, {"node_address": "10.1.0.1"}, "http://10.1.0.1:9400/metrics"),
         ({"useNodeAddress": True}, {"node_address": "fd00::1"}, "http://[fd00::1]:9400/metrics"),
@@ -37,11 +36,6 @@ def test_the_exporter_is_in_the_pod_or_on_the_node(given: dict[str, Any], where:
     parameters = decode(given, DcgmParameters, "parameters", problems, ignore_case=True)
     assert parameters is not MISSING, problems.errors
     assert DcgmSource("d", parameters).url(endpoint(**where)) == url
-
-
-def test_an_endpoint_whose_node_has_no_known_address_can_not_be_asked_there() -> None:
-    with pytest.raises(ValueError, match="the address of its node isn't known, and useNodeAddress asks for that one"):
-        DcgmSource("d", DcgmParameters(use_node_address=True)).url(endpoint())
 
 
 def test_it_gives_metrics_pages_once_a_second_and_is_alpha() -> None:

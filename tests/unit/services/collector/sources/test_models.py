@@ -13,11 +13,8 @@ def test_the_list_is_where_openai_has_it() -> None:
     assert ModelsSource("m", ModelsParameters(path="/openai/models", port=9000)).url(ENDPOINT) == (
         "http://10.0.0.1:9000/openai/models"
     )
-
-
-def test_a_metrics_page_on_another_port_does_not_move_the_list() -> None:
     where = Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000, metrics_host="10.0.0.9:8002")
-    assert ModelsSource("m").url(where) == "http://10.0.0.1:8000/v1/models"
+    assert ModelsSource("m").url(where) == "http://10.0.0.1:8000/v1/models", "a metrics page elsewhere moves nothing"
 
 
 def test_it_is_asked_every_second_unless_told_otherwise() -> None:

@@ -30,8 +30,7 @@ _SAMPLE = re.compile(
     )?
     [ \t]* (?P<value> [^\s{}"\#]+ )
     (?: [ \t]+ (?P<timestamp> [^\s{}"\#]+ ) )?
-    (?: [ \t]+ \# [^\n]* )?
-    [ \t\r]* (?: \n | \Z )
+    (?: [ \t]+ \# [^\n]* | [ \t\r]* ) (?: \n | \Z )
     """,
     re.VERBOSE,
 )

@@ -6,7 +6,8 @@ from pathlib import Path
 from services.collector.http.response import Answer, AnswerReader, BadAnswerError, TooLargeError
 
 CORPUS = Path(__file__).parent / "corpus" / "answers"
-LONGEST_REFUSAL = 300
+LONGEST_REFUSAL = 600
+"""Characters: the beginning of a line, whose control characters take four each, and what is said of it."""
 MOST_BYTES = 4096
 """Of an input: as many as a page may have here."""
 HEADER_LIMIT = 256
@@ -33,7 +34,9 @@ def _read(data: bytes, cuts: list[int] | range) -> tuple[object, ...] | type[Exc
     except TooLargeError:
         return TooLargeError
     except BadAnswerError as error:
-        assert 0 < len(str(error)) < LONGEST_REFUSAL
-        return BadAnswerError
-    assert len(answer.body) <= MOST_BYTES
-    return answer.status, answer.reason, answer.headers, answer.body, answer.encoding
+        refusal = str(error)
+    else:
+        assert len(answer.body) <= MOST_BYTES
+        return answer.status, answer.reason, answer.headers, answer.body, answer.encoding
+    assert 0 < len(refusal) < LONGEST_REFUSAL
+    return BadAnswerError

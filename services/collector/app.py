@@ -96,6 +96,7 @@ class CollectorService(Service):
         self.readiness.require("endpoints", self.replica.readiness)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
         self.readiness.mention("id", self.members.taken)
+        self.readiness.mention("bus", malformed.note)
         self.readiness.require("configuration", lambda: self._unconfigured or None)
 
     async def start(self) -> None:

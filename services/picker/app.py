@@ -43,6 +43,7 @@ from shared.bus import (
     encode,
 )
 from shared.bus.subjects import parse_key
+from shared.bus.transit import IMPLAUSIBLE
 from shared.config import load
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import Tally
@@ -141,6 +142,7 @@ class PickerService(Service):
         self.readiness.mention("metrics", self._vanished.problem)
         self._proxy = ProxyFailureMode(self.view, time.monotonic, named_models_only=settings.require_named_models)
         self.readiness.mention("proxy", self._proxy.problem)
+        self.readiness.mention("bus", malformed.note)
         self.readiness.mention("id", lambda: self.namesake.problem(time.monotonic()))
         self.grpc = ExtProcServer(
             self.desk.exchange,
@@ -296,8 +298,8 @@ class PickerService(Service):
             return
         if row.sender == self.id:
             self.namesake.heard(time.monotonic(), leaving=row.leaving)
-        else:
-            self.view.apply_load(row, time.monotonic())
+        elif not self.view.apply_load(row, time.monotonic()):
+            self._malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
 
     # What the bus is told
 

@@ -122,10 +122,10 @@ class View:
         if REACHABLE.wire in frame.columns or REACHABLE.wire in frame.absent:
             self.health.refresh(now)
 
-    def apply_load(self, load: Load, now: float) -> None:
-        """A peer's load in flight, which arrived at `now`."""
+    def apply_load(self, load: Load, now: float) -> bool:
+        """A peer's load in flight, which arrived at `now`; whether it can have been sent when it says."""
         _ = self.layout
-        self.in_flight.apply(load, now)
+        return self.in_flight.apply(load, now)
 
     def state(self, now: float) -> list[dict[str, Any]]:
         """Every endpoint with what is known of it, for `/debug/state`."""

@@ -58,7 +58,6 @@ class Conversation:
 
     __slots__ = (
         "_answers",
-        "_body",
         "_chunks",
         "_completed",
         "_fallback",
@@ -95,7 +94,7 @@ class Conversation:
         self._received_at = 0.0
         self._held = Held(limits.held) if held is None else held
         self._chunks = Chunks(self._held)
-        self._body = b""
+        """The request's body, until what is answered to it has been sent."""
         self._headers_owed = False
         self._unanswered_chunks = 0
         self._trailers_owed = False
@@ -173,10 +172,10 @@ class Conversation:
         set_headers = dict(route.set_headers)
         if self._headers.get(names.REQUEST_ID) != self._head.request_id:
             set_headers[names.REQUEST_ID] = self._head.request_id
-        body = self._body
+        shown = body = self._chunks.whole()
         if route.model is not None:
             body = replace_model(body, route.model)
-        changed = body is not self._body
+        changed = body is not shown
         if changed:
             set_headers["content-length"] = str(len(body))
         control = names.CONTROL.intersection(self._headers.names())
@@ -187,7 +186,6 @@ class Conversation:
         )
         self._state = _ROUTED
         self._response = Response(self._modes.response, reader, observe)
-        self._body = b""
         self._answer_request(mutation, body, changed)
 
     def refuse(self, refusal: Refusal) -> None:
@@ -198,10 +196,20 @@ class Conversation:
         if self._undecided():
             self._refuse(refusal)
 
+    @property
+    def held(self) -> int:
+        """Bytes of the request's body that are kept."""
+        return self._chunks.size
+
     def responses(self) -> list[bytes]:
         """What to send now, in order: serialized `ProcessingResponse`s. Each is handed out once."""
         answers, self._answers = self._answers, []
         return answers
+
+    def sent(self) -> None:
+        """What was handed out has been sent: of the request that it answers nothing is needed any more."""
+        if self._state is _ROUTED:
+            self._chunks.clear()
 
     def end(self, now: float) -> list[Event]:
         """The stream is over: half-closed, cancelled, or lost."""
@@ -261,14 +269,14 @@ class Conversation:
         chunk = shown.body
         if self._chunks.size + len(chunk) > self._limits.request_body:
             return self._refuse_itself(refusals.large_body(self._limits))
+        if not self._held.takes(len(chunk)):
+            return self._refuse_itself(refusals.no_room(self._held.most))
         # a BUFFERED body is one message, also when trailers follow and it isn't the end of the stream
         if mode in _BUFFERED or shown.end_of_stream:
             self._unanswered_chunks = 1
-            self._body = chunk
+            self._chunks.add(chunk)
             return self._ready(truncated=mode is BodyMode.BUFFERED_PARTIAL and not shown.end_of_stream)
         if chunk:
-            if not self._held.takes(len(chunk)):
-                return self._refuse_itself(refusals.no_room(self._held.most))
             self._chunks.add(chunk)
         return []
 
@@ -288,9 +296,6 @@ class Conversation:
             self._subset = context.subset
 
     def _ready(self, *, has_body: bool = True, withheld: bool = False, truncated: bool = False) -> list[Event]:
-        if self._chunks.size:
-            self._chunks.add(self._body)
-            self._body = self._chunks.take()
         headers = self._headers
         self._head = RequestHead(
             headers=headers,
@@ -304,7 +309,7 @@ class Conversation:
             truncated=truncated,
         )
         self._state = _DECIDING
-        return [RequestReady(self._head, self._body)]
+        return [RequestReady(self._head, self._chunks.whole())]
 
     def _undecided(self) -> bool:
         if self._state is _DECIDING:
@@ -352,7 +357,6 @@ class Conversation:
 
     def _release(self) -> None:
         self._chunks.clear()
-        self._body = b""
 
     # -- the response
 
@@ -393,8 +397,7 @@ class Conversation:
         return [Completed(aborted)]
 
     def __repr__(self) -> str:
-        size = self._chunks.size or len(self._body)
-        held = f", holds {size} bytes" if size else ""
+        held = f", holds {self.held} bytes" if self.held else ""
         response = "complete" if self._completed else "awaited"
         if self._response is not None and self._response.started and not self._completed:
             response = "started"

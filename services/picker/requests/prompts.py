@@ -6,6 +6,7 @@ sounds and other parts that aren't text stand as a short digest: equal parts are
 count as a megabyte of text.
 """
 
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -15,8 +16,19 @@ import xxhash
 from msgspec import Raw, Struct
 
 from services.picker.requests.json_values import NOTHING, given
+from services.picker.requests.marks import LONGEST, Marks
 
 _ID_BYTES = 4
+TOKEN_BYTES = 4
+"""Of a text, as estimates have it."""
+_BLOCK = 16 * 2**10
+"""Bytes: each string that is longer than two of these has one of them to itself."""
+_DATA = re.compile(rb"[A-Za-z0-9+/=_-]*")
+_DATA_SEEN = 1024
+"""Bytes of a string that tell whether it is data, in base64, rather than text."""
+_LIST_SEEN = 64
+"""Bytes of a list that tell what is in it."""
+_LIST_OF = re.compile(rb"\[[ \t\r\n]*(?P<first>[-0-9\[\"])")
 
 
 class Prompt(Struct, frozen=True):
@@ -46,6 +58,10 @@ class Part(Struct):
     file: Raw = NOTHING
     file_id: Raw = NOTHING
     file_data: Raw = NOTHING
+
+
+_NO_PART = Part()
+_OTHER_PARTS = Part.__struct_fields__[1:]
 
 
 class Message(Struct):
@@ -80,10 +96,13 @@ def front(*fields: Raw) -> bytes:
     return b"".join([bytes(field) + b"\n" for field in fields if field is not NOTHING and given(field)])
 
 
-def dialogue(messages: Iterable[Message]) -> bytes:
-    """Messages one after another, each as role, content and calls."""
+def dialogue(messages: Iterable[Message | str]) -> bytes:
+    """Messages one after another, each as role, content and calls. A mere text is the user's."""
     pieces: list[bytes] = []
     for message in messages:
+        if isinstance(message, str):
+            pieces += (b"user\n", message.encode(), b"\n")
+            continue
         pieces.append((message.role or "").encode())
         pieces.append(b"\n")
         content = message.content
@@ -156,13 +175,58 @@ def part_of(part: Part) -> bytes:
     """A part of a message: its text, or the digest of what else it is."""
     if part.text is not None:
         return part.text.encode()
-    for name in Part.__struct_fields__[1:]:
-        value: Raw = getattr(part, name)
-        if given(value):
-            return digest_of(name, value)
+    if part != _NO_PART:
+        for name in _OTHER_PARTS:
+            value: Raw = getattr(part, name)
+            if value is not NOTHING and given(value):
+                return digest_of(name, value)
     return b""
 
 
-def digest_of(name: str, value: Raw) -> bytes:
+def digest_of(name: str, value: Raw | memoryview) -> bytes:
     """What stands for a value that is no text."""
     return f"<{name} {xxhash.xxh3_64_hexdigest(value)}>".encode()
+
+
+def undecoded(fields: Iterable[tuple[Raw, bool]]) -> Prompt:
+    """A prompt as the JSON text of what holds it, with whether that may be token ids or several prompts: equal
+    beginnings stay equal, at no cost for what is in it. Only its beginning is kept of one longer than `LONGEST`.
+
+    Strings of base64 stand as a digest. Token ids are counted, and prompts by their commas unless they have pictures.
+    """
+    pieces: list[bytes] = []
+    tokens, count = None, 1
+    for field, plain in fields:
+        if field is NOTHING or not given(field):
+            continue
+        text = bytes(field)
+        if plain and (found := _LIST_OF.match(text, 0, _LIST_SEEN)) is not None:
+            marks = Marks(text)
+            if found["first"] == b'"':
+                count = min(marks.commas + 1, marks.quotes // 2)
+            else:
+                tokens, count = marks.commas + 1, max(marks.openings - 1, 1)
+        pieces += (_without_data(text), b"\n")
+    text = b"".join(pieces)
+    if len(text) > LONGEST:
+        tokens = len(text) // TOKEN_BYTES if tokens is None else tokens
+        text = text[:LONGEST]
+    return Prompt(text, tokens, count)
+
+
+def _without_data(text: bytes) -> bytes:
+    """A JSON text in which digests stand for long strings of base64."""
+    pieces: list[bytes] = []
+    kept = at = 0
+    while at + _BLOCK <= len(text):
+        if text.find(b'"', at, at + _BLOCK) >= 0:
+            at += _BLOCK
+            continue
+        start, end = max(text.rfind(b'"', kept, at) + 1, kept), text.find(b'"', at)
+        if end < 0:
+            break
+        if _DATA.fullmatch(text, max(start, end - _DATA_SEEN), end):
+            pieces += (text[kept:start], digest_of("data", memoryview(text)[start:end]))
+            kept = end
+        at = end
+    return b"".join((*pieces, text[kept:])) if pieces else text

@@ -153,8 +153,14 @@ async def _converse(exchange: Exchange, context: Any) -> Outcome:
     Raises DecodeError for bytes that are no `ProcessingRequest`."""
     read, write = context.read, context.write
     while (data := await read()) is not _EOF:
-        for answer in exchange.receive(data):
-            await write(answer)
+        answers = exchange.receive(data)
+        del data  # nothing of a large body is kept while its response is awaited
+        for answer in answers:
+            if answer:
+                await write(answer)
+            else:
+                await asyncio.sleep(0)
+        answers, answer = (), b""
         if exchange.closed:
             return "refused"
     return "finished"

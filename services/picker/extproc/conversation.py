@@ -6,8 +6,9 @@ the body carries the decision; with NONE and STREAMED, and for requests without 
 Whatever order messages come in, `receive` doesn't raise, and `Completed` comes exactly once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import chain
 
 from services.picker.chunks import Chunks, Held
 from services.picker.extproc import incoming, names, outgoing, refusals
@@ -24,6 +25,8 @@ _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _HEADERS_DECIDE = (BodyMode.NONE, BodyMode.STREAMED)
 _ECHOED = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
 _NO_HEADERS = Headers()
+_LONG_ECHO = 2**20
+"""Bytes of a body that isn't cut into answers at once."""
 
 
 class State(Enum):
@@ -60,6 +63,7 @@ class Conversation:
         "_answers",
         "_chunks",
         "_completed",
+        "_echo",
         "_fallback",
         "_head",
         "_headers",
@@ -101,6 +105,8 @@ class Conversation:
         self._response: Response | None = None
         self._completed = False
         self._answers: list[bytes] = []
+        self._echo: Iterator[bytes] | None = None
+        """What follows the answers: a long body on its way back."""
 
     @property
     def closed(self) -> bool:
@@ -201,10 +207,14 @@ class Conversation:
         """Bytes of the request's body that are kept."""
         return self._chunks.size
 
-    def responses(self) -> list[bytes]:
-        """What to send now, in order: serialized `ProcessingResponse`s. Each is handed out once."""
+    def responses(self) -> Iterable[bytes]:
+        """What to send now, in order: serialized `ProcessingResponse`s. Each is handed out once. Those with a long body
+        are made while they are asked for."""
         answers, self._answers = self._answers, []
-        return answers
+        if self._echo is None:
+            return answers
+        echo, self._echo = self._echo, None
+        return chain(answers, echo)
 
     def sent(self) -> None:
         """What was handed out has been sent: of the request that it answers nothing is needed any more."""
@@ -327,11 +337,12 @@ class Conversation:
             pending = None
         if self._modes.request is BodyMode.FULL_DUPLEX_STREAMED:
             if body or self._unanswered_chunks:
-                last = max(0, len(body) - 1) // PIECE * PIECE
-                for start in range(0, last + 1, PIECE):
-                    end = start == last and not self._trailers_owed
-                    answers.append(outgoing.echo_request(body[start : start + PIECE], end, pending))
-                    pending = None
+                pieces = _echo(body, not self._trailers_owed, pending)
+                if len(body) > _LONG_ECHO:
+                    self._echo = pieces
+                else:
+                    answers.extend(pieces)
+                pending = None
         else:
             for _ in range(self._unanswered_chunks):
                 if pending is None:
@@ -340,9 +351,11 @@ class Conversation:
                     answers.append(outgoing.answer_body(pending, body if changed else None))
                     pending = None
         if self._trailers_owed:
-            answers.append(
-                outgoing.REQUEST_TRAILERS_UNCHANGED if pending is None else outgoing.answer_trailers(pending)
-            )
+            last = outgoing.REQUEST_TRAILERS_UNCHANGED if pending is None else outgoing.answer_trailers(pending)
+            if self._echo is None:
+                answers.append(last)
+            else:
+                self._echo = chain(self._echo, (last,))
 
     # -- refusals
 
@@ -405,6 +418,14 @@ class Conversation:
             f"<Conversation {self._state.value}, response {response}, "
             f"bodies {self._modes.request.name}/{self._modes.response.name}{held}>"
         )
+
+
+def _echo(body: bytes, ends: bool, mutation: Mutation | None) -> Iterator[bytes]:
+    """A body on its way back in pieces: the first carries the decision, the last says whether the body `ends` there."""
+    last = max(0, len(body) - 1) // PIECE * PIECE
+    for start in range(0, last + 1, PIECE):
+        yield outgoing.echo_request(body[start : start + PIECE], ends and start == last, mutation)
+        mutation = None
 
 
 _HANDLERS: dict[str | None, Callable[[Conversation, Message], list[Event]]] = {

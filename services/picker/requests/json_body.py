@@ -7,7 +7,7 @@ A missing model isn't an error here: a rewrite may supply it, which is for the d
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import xxhash
 from msgspec import Raw, Struct, defstruct, json
@@ -46,9 +46,9 @@ class JsonBody(Struct):
         """What the model will read. Raises `Unparsable` when there is nothing to read."""
         raise NotImplementedError
 
-    def undecoded_prompt(self) -> Prompt:
-        """The same of the coarse twin. What is missing is for the server to say."""
-        return undecoded([(getattr(self, name), name == self.PLAIN) for name in self.PROMPT])
+    def undecoded_prompt(self, body: bytes) -> Prompt:
+        """The same of the coarse twin, which was decoded from this body. What is missing is for the server to say."""
+        return undecoded(body, [(getattr(self, name), name == self.PLAIN) for name in self.PROMPT])
 
     def output_limit(self) -> int | None:
         """The most tokens that the client takes."""
@@ -58,10 +58,11 @@ class JsonBody(Struct):
         """How many answers the client asks for; None when it doesn't say."""
         return None
 
-    def content(self) -> Content:
-        """What the body says. Raises `Unparsable` with the field that is wrong."""
+    def content(self, prompt: Prompt | None = None) -> Content:
+        """What the body says; `prompt` where it is known already. Raises `Unparsable` with the field that is wrong."""
         model = self._model()
-        prompt = self.prompt_of()
+        if prompt is None:
+            prompt = self.prompt_of()
         return Content(
             api=self.API,
             model=model,
@@ -94,19 +95,16 @@ class BodyReader:
 
     def __init__(self, kind: type[JsonBody]) -> None:
         self._kind = kind
-        coarse = defstruct(
-            f"Coarse{kind.__name__}",
-            [(name, Raw, NOTHING) for name in kind.PROMPT],
-            bases=(kind,),
-            namespace={"prompt_of": kind.undecoded_prompt},
+        self._coarse = defstruct(
+            f"Coarse{kind.__name__}", [(name, Raw, NOTHING) for name in kind.PROMPT], bases=(kind,)
         )
-        assert issubclass(coarse, JsonBody)
         self._decode: Callable[[bytes], JsonBody] = json.Decoder(kind).decode
-        self._decode_coarsely: Callable[[bytes], JsonBody] = json.Decoder(coarse).decode
+        self._decode_coarsely: Callable[[bytes], Any] = json.Decoder(self._coarse).decode
 
     def content(self, body: bytes, most: JsonParameters) -> Content:
         """What a body says. Raises `Unparsable`."""
-        return read(self._decode, body, most, self._decode_coarsely).content()
+        found: JsonBody = read(self._decode, body, most, self._decode_coarsely)
+        return found.content(found.undecoded_prompt(body) if isinstance(found, self._coarse) else None)
 
     def __repr__(self) -> str:
         return f"<BodyReader of {self._kind.API}>"

@@ -38,8 +38,10 @@ class JsonParameters(Struct, frozen=True, rename="camel"):
 
     max_objects: Annotated[int, Meta(gt=0)] = 250_000
     """Objects and lists, by their opening braces and brackets."""
-    max_values: Annotated[int, Meta(gt=0)] = 1_000_000
+    max_values: Annotated[int, Meta(gt=0)] = 500_000
     """Values, by their commas."""
+    max_text_bytes: Annotated[int, Meta(gt=0, extra={"format": "size"})] = 8 * 2**20
+    """Bytes besides long stretches of base64, or of anything else that is so simple."""
 
 
 def read(
@@ -51,8 +53,10 @@ def read(
     if not size:
         raise Unparsable("the body is empty; a JSON object is needed")
     few = True
-    if size > SHORT or size > most.max_objects or size > most.max_values:
+    if size > SHORT or size > most.max_objects or size > most.max_values or size > most.max_text_bytes:
         marks = Marks(body)
+        if size > most.max_text_bytes:
+            _within(marks.dense, most.max_text_bytes, "bytes that aren't base64")
         # a body has no more of anything than it has bytes
         if size > most.max_objects:
             _within(marks.openings, most.max_objects, "opening braces and brackets")

@@ -113,7 +113,7 @@ class _Conversations(JsonBody):
             raise Unparsable(f"items: {lacking(self.items)}; a non-empty list of items is needed")
         return UNREAD
 
-    def undecoded_prompt(self) -> Prompt:
+    def undecoded_prompt(self, body: bytes) -> Prompt:
         return UNREAD
 
 
@@ -139,8 +139,8 @@ class _RenderedChat(_Chat):
 
     API = "render"
 
-    def content(self) -> Content:
-        return _rendered(super().content())
+    def content(self, prompt: Prompt | None = None) -> Content:
+        return _rendered(super().content(prompt))
 
 
 class _RenderedCompletions(_Completions):
@@ -148,8 +148,8 @@ class _RenderedCompletions(_Completions):
 
     API = "render"
 
-    def content(self) -> Content:
-        return _rendered(super().content())
+    def content(self, prompt: Prompt | None = None) -> Content:
+        return _rendered(super().content(prompt))
 
 
 def _rendered(content: Content) -> Content:

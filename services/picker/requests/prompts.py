@@ -8,7 +8,7 @@ count as a megabyte of text.
 
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TypeAlias, cast
 
@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 
 from services.picker.requests.json_values import NOTHING, given
 from services.picker.requests.marks import LONGEST, Marks
+from services.picker.spans import start_of
 
 _ID_BYTES = 4
 TOKEN_BYTES = 4
@@ -188,45 +189,47 @@ def digest_of(name: str, value: Raw | memoryview) -> bytes:
     return f"<{name} {xxhash.xxh3_64_hexdigest(value)}>".encode()
 
 
-def undecoded(fields: Iterable[tuple[Raw, bool]]) -> Prompt:
-    """A prompt as the JSON text of what holds it, with whether that may be token ids or several prompts: equal
-    beginnings stay equal, at no cost for what is in it. Only its beginning is kept of one longer than `LONGEST`.
+def undecoded(body: bytes, fields: Iterable[tuple[Raw, bool]]) -> Prompt:
+    """A prompt as the JSON text of the fields of a body that hold it, each with whether that may be token ids or
+    several prompts: equal beginnings stay equal, and nothing is decoded. At most its first `LONGEST` bytes are kept.
 
     Strings of base64 stand as a digest. Token ids are counted, and prompts by their commas unless they have pictures.
     """
     pieces: list[bytes] = []
-    tokens, count = None, 1
+    tokens, count, size = None, 1, 0
     for field, plain in fields:
         if field is NOTHING or not given(field):
             continue
-        text = bytes(field)
-        if plain and (found := _LIST_OF.match(text, 0, _LIST_SEEN)) is not None:
-            marks = Marks(text)
+        start = start_of(field, body)
+        end = start + len(memoryview(field))
+        if plain and (found := _LIST_OF.match(body, start, min(end, start + _LIST_SEEN))) is not None:
+            marks = Marks(body, start, end)
             if found["first"] == b'"':
                 count = min(marks.commas + 1, marks.quotes // 2)
             else:
                 tokens, count = marks.commas + 1, max(marks.openings - 1, 1)
-        pieces += (_without_data(text), b"\n")
-    text = b"".join(pieces)
-    if len(text) > LONGEST:
-        tokens = len(text) // TOKEN_BYTES if tokens is None else tokens
-        text = text[:LONGEST]
-    return Prompt(text, tokens, count)
+        for begin, stop in (*_data_in(body, start, end), (end, end)):
+            pieces.append(body[start : min(begin, start + max(LONGEST - size, 0))])
+            size += begin - start
+            if stop > begin:
+                pieces.append(digest_of("data", memoryview(body)[begin:stop]))
+            start = stop
+        pieces.append(b"\n")
+    if size > LONGEST and tokens is None:
+        tokens = size // TOKEN_BYTES
+    return Prompt(b"".join(pieces), tokens, count)
 
 
-def _without_data(text: bytes) -> bytes:
-    """A JSON text in which digests stand for long strings of base64."""
-    pieces: list[bytes] = []
-    kept = at = 0
-    while at + _BLOCK <= len(text):
-        if text.find(b'"', at, at + _BLOCK) >= 0:
+def _data_in(body: bytes, at: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where the long strings of base64 in a JSON text begin and end."""
+    first = at
+    while at + _BLOCK <= end:
+        if body.find(b'"', at, at + _BLOCK) >= 0:
             at += _BLOCK
             continue
-        start, end = max(text.rfind(b'"', kept, at) + 1, kept), text.find(b'"', at)
-        if end < 0:
+        start, stop = max(body.rfind(b'"', first, at) + 1, first), body.find(b'"', at, end)
+        if stop < 0:
             break
-        if _DATA.fullmatch(text, max(start, end - _DATA_SEEN), end):
-            pieces += (text[kept:start], digest_of("data", memoryview(text)[start:end]))
-            kept = end
-        at = end
-    return b"".join((*pieces, text[kept:])) if pieces else text
+        if _DATA.fullmatch(body, max(start, stop - _DATA_SEEN), stop):
+            yield start, stop
+        first = at = stop

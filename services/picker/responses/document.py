@@ -23,6 +23,8 @@ _any = msgspec.json.Decoder().decode
 _text = msgspec.json.Decoder(str).decode
 _LONGEST_USAGE = 64 * 2**10
 """Bytes of a usage object that is read: those of servers have a few hundred."""
+_LONGEST_INNER = 2 * 2**20
+"""Bytes of an object in the object that are looked at: they are passed over a second time."""
 _ESCAPED = 6
 """Bytes that one of a name takes at most in JSON, escaped."""
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -46,7 +48,7 @@ def read(text: bytes, served: bytes, asked: bytes) -> Document | None:
     """
     try:
         top = _object(text)
-        inner = [_object(part) for part in (top.response, top.message) if _is_object(part)]
+        inner = [_object(part) for part in (top.response, top.message) if _is_inner(part)]
     except _ERRORS:
         return None
     usage = NOTHING
@@ -78,6 +80,10 @@ def is_name(found: bytes | Raw, name: bytes) -> bool:
         return _text(value) == _text(name)
     except _ERRORS:
         return False
+
+
+def _is_inner(value: Raw) -> bool:
+    return _is_object(value) and len(memoryview(value)) <= _LONGEST_INNER
 
 
 def _is_object(value: Raw) -> bool:

@@ -18,7 +18,7 @@ _SPELLING = 6
 """Bytes that a byte of a name may take at most: `\\u00e9`."""
 _STEPS = 10_000
 """Marks of a piece that are looked at, at a microsecond each: what has more passes on."""
-_LONGEST = 512 * 2**10
+_LONGEST = 128 * 2**10
 """Bytes of a piece that are looked at."""
 
 _BLANKS = re.compile(rb"[ \t\r\n]*")

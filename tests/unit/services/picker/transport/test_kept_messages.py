@@ -11,6 +11,7 @@ from services.picker.extproc.outgoing import REQUEST_BODY_UNCHANGED
 from services.picker.transport.grpc_server import SERVICE, ExtProcServer
 from tests.waiting import eventually
 
+GRPC: Any = grpc.aio
 LARGE = 8 * 2**20
 
 
@@ -30,8 +31,8 @@ async def test_neither_a_message_nor_its_answers_stay_while_a_response_is_awaite
     server = ExtProcServer(Answering, host="127.0.0.1", port=0)
     await server.start()
     most: Any = (("grpc.max_receive_message_length", 2 * LARGE), ("grpc.max_send_message_length", 2 * LARGE))
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=most) as channel:
-        call: Any = channel.stream_stream(f"/{SERVICE}/Process")()
+    async with GRPC.insecure_channel(f"127.0.0.1:{server.port}", options=most) as channel:
+        call = channel.stream_stream(f"/{SERVICE}/Process")()
         tracemalloc.start()
         try:
             await call.write(bytes(LARGE))

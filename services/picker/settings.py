@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from services.picker.requests.json_body import MOST_NAME
 from shared.quantities import Duration, PositiveDuration, Size, format_duration
 from shared.service import CommonSettings
 
@@ -48,7 +47,7 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            le=MOST_NAME,
+            le=64 * 2**10,  # parsers decode no longer ones
             extra={"format": "size"},
             description="bytes of a model's name, in a body or in a header that rewrites it; a longer one is refused "
             "with 400",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-SHORT = 64 * 2**10
+SHORT = 32 * 2**10
 """Bytes of a body that may be decoded whatever they are."""
 LONGEST = 2 * 2**20
 """Bytes of a body that may be decoded at all."""

@@ -106,6 +106,7 @@ class PickerService(Service):
                 request_body=settings.max_request_body,
                 held=settings.max_held_bodies,
                 header_bytes=settings.max_request_headers,
+                model_name=settings.max_model_name,
             ),
             make_id=lambda: str(uuid.uuid4()),
             clock=time.monotonic,
@@ -115,7 +116,7 @@ class PickerService(Service):
         )
         held = Gauge(
             "pointsman_picker_held_body_bytes",
-            "Bytes of request and response bodies that are kept until more of them comes",
+            "Bytes of request bodies until they are answered, and of response bodies until more of them comes",
             registry=self.registry,
         )
         held.set_function(lambda: self.desk.held.size)

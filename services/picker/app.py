@@ -107,6 +107,7 @@ class PickerService(Service):
                 held=settings.max_held_bodies,
                 header_bytes=settings.max_request_headers,
                 model_name=settings.max_model_name,
+                subset_entries=settings.max_subset_entries,
             ),
             make_id=lambda: str(uuid.uuid4()),
             clock=time.monotonic,

@@ -124,7 +124,7 @@ class WatcherService(Service):
     async def _load(self, keeper: PoolKeeper) -> None:
         """All that the sources know, with the addresses of names, and in Envoy's file."""
         await self._origin.load(keeper)
-        await keeper.resolver.look_up_due()
+        await keeper.resolver.look_up_due(within=self._settings.resolve_timeout)
         keeper.publishes = not keeper.names.unresolved
         keeper.refresh()
         if keeper.eds is not None:

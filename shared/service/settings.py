@@ -24,6 +24,9 @@ PREFIX = "POINTSMAN_"
 _SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
 """How the value of a variable begins that Kubernetes sets in every pod for each Service of the namespace."""
 
+MAX_TEXT = 2**20
+"""Bytes of a file that a flag names, be it a configuration or a certificate."""
+
 _PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType)
 
 
@@ -169,9 +172,13 @@ def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
 
 def read_text(path: str, flag: str) -> str:
     """The text of the file that a flag names, with its own ends of lines: its revision is that of its bytes. Raises
-    `Invalid` that names the flag and the file."""
+    `Invalid` that names the flag and the file, also for one of more than `MAX_TEXT` bytes."""
     try:
-        return Path(path).read_bytes().decode("utf-8")
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_TEXT + 1)
+        if len(data) > MAX_TEXT:
+            raise Invalid([Problem(flag, f"{path!r} is larger than {MAX_TEXT} bytes")])
+        return data.decode("utf-8")
     except OSError as error:
         raise Invalid([Problem(flag, f"{path!r} can't be read: {error.strerror or error}")]) from error
     except UnicodeDecodeError as error:

@@ -16,6 +16,7 @@ from services.watcher.endpoints_file import read_endpoints
 from services.watcher.objects import read_object
 from services.watcher.positions import Places, document_text
 from services.watcher.resources import GROUPS, KINDS, PoolId, Resource, read_resource
+from shared.bus.publishable import fault
 from shared.config.problems import Problem, Problems, join, nearest, show
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.config.yaml import parse_documents
@@ -217,6 +218,8 @@ class _Reader:
             return
         self._configuration_line, text = document_text(self._text, index)
         self._configuration = Configuration(text=text, origin=self._origin)
+        if reason := fault(self._configuration):
+            problems.error("", reason)
 
 
 def _led(lead: str, problem: Problem) -> Problem:

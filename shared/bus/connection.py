@@ -34,6 +34,9 @@ Handler: TypeAlias = Callable[[Msg], None]
 MINIMUM_SERVER = (2, 11)
 """The first nats-server with batched direct gets and a time to live per message."""
 
+MAX_PAYLOAD = 2**20
+"""Bytes of a message, as nats-server takes them unless it is told otherwise."""
+
 _OUTSTANDING_PINGS = 2
 
 
@@ -149,6 +152,11 @@ class Bus:
     @property
     def connected(self) -> bool:
         return self._client is not None and self._client.is_connected
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of a message that the server takes, with its headers; while there is none, that a server usually does."""
+        return MAX_PAYLOAD if self._client is None else self._client.max_payload
 
     def readiness(self) -> str | None:
         """None while connected, otherwise why not and for how long."""

@@ -78,6 +78,7 @@ class WatcherService(Service):
         self.readiness.mention("files", self._amiss)
         self.readiness.mention("bus", self.leadership.malformed.note)
         self.readiness.mention("facts", self._unpublished)
+        self.readiness.mention("other watchers", lambda: self.leadership.disagreement.reason)
         self.readiness.mention("kubernetes", self._origin.problem)
         self.readiness.mention("status", self._origin.unreported)
 
@@ -124,6 +125,7 @@ class WatcherService(Service):
             else:
                 self._run(keeper)
         self._leading = self.spawn(self.leadership.run(), "leadership")
+        self.spawn(self.leadership.compare(), "comparison")
 
     async def _load(self, keeper: PoolKeeper) -> None:
         """All that the sources know, with the addresses of names, and in Envoy's file."""

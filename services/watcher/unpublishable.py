@@ -34,7 +34,9 @@ class Unpublishable:
         """The facts that can be published; of the others it is noted why not."""
         before = {} if self.outdated else self._sound
         self._limit = self._most()
-        found = {key: why for key, fact in facts.items() if before.get(key) is not fact and (why := fault(fact, self._limit))}
+        found = {
+            key: why for key, fact in facts.items() if before.get(key) is not fact and (why := fault(fact, self._limit))
+        }
         for key in found.keys() - self.reasons.keys():
             log.error("fact.unpublishable", key=key, reason=found[key])
         self.reasons = found

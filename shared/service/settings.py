@@ -27,6 +27,9 @@ _SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
 MAX_TEXT = 2**20
 """Bytes of a file that a flag names, be it a configuration or a certificate."""
 
+SECRETS = ("nats_url", "nats_password", "nats_token")
+"""Settings whose values, and what may be a part of them, are in no message."""
+
 _PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType)
 
 
@@ -70,6 +73,10 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
         Duration, Meta(description="how long a stopping process takes at most to let go of its connections")
     ] = 5.0
 
+    def __repr__(self) -> str:
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in SECRETS}
+        return f"<{type(self).__name__} {', '.join(f'{name}={value!r}' for name, value in given.items())}>"
+
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
         """(names of settings, what is wrong with them) beyond what their types say.
@@ -100,6 +107,7 @@ def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str], prog: 
         {name: _base(field.type)[0] for name, field in fields.items()},
         problems,
         {name: _aliases(field) for name, field in fields.items()},
+        SECRETS,
     )
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}

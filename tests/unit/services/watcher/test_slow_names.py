@@ -164,4 +164,9 @@ def test_names_that_failed_least_are_asked_for_first() -> None:
         for _ in range(failures):
             names.failed(host, "", 0.0)
     assert names.due(1000.0) == ["c", "b", "a"]
-    assert [names.next_due(under_way) for under_way in ((), {"c"}, {"b", "c"}, {"a", "b", "c"})] == [0.0, 0.5, 2.0, None]
+    assert [names.next_due(under_way) for under_way in ((), {"c"}, {"b", "c"}, {"a", "b", "c"})] == [
+        0.0,
+        0.5,
+        2.0,
+        None,
+    ]

@@ -44,7 +44,10 @@ CONFIGURATION = "kind: EndpointPickerConfig\napiVersion: llm-d.ai/v1alpha1\n#" +
         (resource("a\ud800"), rf"metadata.name: \ud800 {HALF}"),
         (yaml(rank=1180591620717411303424), "endpoints[0].rank: 1180591620717411303424"),
         (yaml(labels={"a": "x" * 1_100_000}), "endpoints[0]: it makes a message of 1100"),
-        (yaml(name="漢" * 253), "endpoints[0]: its name takes 2285 bytes of a key on the bus; 1536 are allowed (line 3)"),
+        (
+            yaml(name="漢" * 253),
+            "endpoints[0]: its name takes 2285 bytes of a key on the bus; 1536 are allowed (line 3)",
+        ),
         (resource("x" * 5000), "document: its name takes 5000 bytes of a key on the bus; 1536 are allowed (line 1)"),
         (CONFIGURATION, "document: it makes a message of 1100"),
     ],

@@ -259,7 +259,7 @@ def list_files(path: Path, most: int) -> list[Path]:
         raise Unusable(f"no {', '.join(SUFFIXES)} file in it; `endpoints: []` in one says that there are none")
     for one in found:
         if not one.name.isprintable():
-            raise Unusable(f"{ascii(one.name)} in it: the name of a file consists of printable characters")
+            raise Unusable(f"{one.name!a} in it: the name of a file consists of printable characters")
     if len(found) > most:
         raise Unusable(f"{len(found)} files; at most {most} are read")
     return found

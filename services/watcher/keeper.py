@@ -59,8 +59,8 @@ class PoolKeeper:
         on_accepted: Callable[["PoolKeeper"], None],
         on_change: Callable[[], None],
     ) -> None:
-        """`preferred` is the origin whose configuration goes before others'. `most` gives the bytes that NATS takes of a
-        fact. `on_accepted` hears of each set that holds from now on, `on_change` of facts that are to be published."""
+        """`preferred` is the origin whose configuration goes before others', `most` gives the bytes of a fact at most.
+        `on_accepted` hears of each set that holds from now on, `on_change` of facts that are to be published."""
         self.pool = pool
         self.token = pool_token(pool.namespace, pool.name)
         self.sources = tuple(sources)

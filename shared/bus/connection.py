@@ -155,7 +155,7 @@ class Bus:
 
     @property
     def max_payload(self) -> int:
-        """Bytes of a message that the server takes, with its headers; while there is none, that a server usually does."""
+        """Bytes of a message, headers and all, that the server takes; while there is none, that servers usually do."""
         return MAX_PAYLOAD if self._client is None else self._client.max_payload
 
     def readiness(self) -> str | None:

@@ -89,7 +89,7 @@ def _bound_lists(raw: object, path: str, problems: Problems) -> bool:
         return True
     else:
         return False
-    return any([_bound_lists(value, at, problems) for at, value in inner])
+    return sum(_bound_lists(value, at, problems) for at, value in inner) > 0
 
 
 def _around(path: str) -> Iterator[str]:

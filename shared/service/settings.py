@@ -41,9 +41,9 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     ] = ""
     pool_name: Annotated[str, Meta(min_length=1, description="the InferencePool that is served")] = "default"
     pool_namespace: Annotated[str, Meta(min_length=1, description="the pool's namespace")] = "default"
-    nats_url: Annotated[tuple[str, ...], Meta(min_length=1, description="nats-server addresses")] = (
-        "nats://127.0.0.1:4222",
-    )
+    nats_url: Annotated[
+        tuple[str, ...], Meta(min_length=1, description="nats-server addresses; a comma in a password is written %2C")
+    ] = ("nats://127.0.0.1:4222",)
     nats_prefix: Annotated[
         str, Meta(min_length=1, description="leads every subject and bucket, so that installations can share one NATS")
     ] = "pointsman"

@@ -37,7 +37,7 @@ class Unpublishable:
         found = {
             key: why for key, fact in facts.items() if before.get(key) is not fact and (why := fault(fact, self._limit))
         }
-        for key in found.keys() - self.reasons.keys():
+        for key in sorted(found.keys() - self.reasons.keys()):
             log.error("fact.unpublishable", key=key, reason=found[key])
         self.reasons = found
         self._sound = {key: fact for key, fact in facts.items() if key not in found}

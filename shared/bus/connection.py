@@ -26,6 +26,7 @@ from shared.bus.client import CLOSE_TIMEOUT, NatsClient, close_client
 from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeout
 from shared.bus.options import check_login, checked_servers, login_of, tls_context, without_secrets
+from shared.bus.publishable import MAX_PAYLOAD
 from shared.bus.replies import Replies, Reply, is_no_responders
 
 Handler: TypeAlias = Callable[[Msg], None]
@@ -33,9 +34,6 @@ Handler: TypeAlias = Callable[[Msg], None]
 
 MINIMUM_SERVER = (2, 11)
 """The first nats-server with batched direct gets and a time to live per message."""
-
-MAX_PAYLOAD = 2**20
-"""Bytes of a message, as nats-server takes them unless it is told otherwise."""
 
 _OUTSTANDING_PINGS = 2
 

@@ -5,10 +5,11 @@ again, with that of the server that it is connected to.
 """
 
 from shared.bus.codec import encode_fact
-from shared.bus.connection import MAX_PAYLOAD
 from shared.bus.subjects import fact_key
 from shared.model import Fact
 
+MAX_PAYLOAD = 2**20
+"""Bytes of a message, as nats-server takes them unless it is told otherwise."""
 HEADROOM = 8 * 2**10
 """Bytes of a message beside its fact: headers, those of its copy on the republish subject, the envelope."""
 MAX_FACT = MAX_PAYLOAD - HEADROOM

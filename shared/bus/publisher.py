@@ -96,7 +96,7 @@ class FactPublisher:
         self._replicas = replicas
         self._established = False
         self._check_at = 0.0
-        self._found_at = 0.0
+        self._found_at = float("-inf")
         """When the bucket was read last."""
         self._base = 0
         """The bucket's last sequence when it was looked at last."""
@@ -283,7 +283,8 @@ class FactPublisher:
         by the next `synced`. Of what a later owner has written, nothing is removed."""
         try:
             before = (await self._extent()).last_sequence + 1
-            self._adopt(await self._read(fenced=False), trust=False)
+            if self._clock() - self._found_at >= self._check_interval:
+                self._adopt(await self._read(fenced=False), trust=False)
             for key in self._ledger.unwanted():
                 self._require_leadership()
                 subject = self._subjects.fact(key)

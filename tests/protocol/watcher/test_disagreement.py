@@ -17,6 +17,7 @@ async def test_the_one_on_standby_says_that_it_would_publish_something_else(nats
         async with watcher(nats.url, endpoints_file=str(other)) as standby:
             standby.leadership.disagreement = Disagreement(settling=0.0)
             note = await eventually(lambda: standby.readiness.notes().get("other watchers"), "a note")
+            assert note is not None
             assert "default_default.endpoint.default/b, default_default.endpoint.default/c" in note
             assert leader.readiness.notes() == {}
             await seen.sees("a", "b")

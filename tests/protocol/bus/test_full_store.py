@@ -8,8 +8,7 @@ import pytest
 from shared.bus import Bus, FactPublisher, fact_key
 from shared.model import Endpoint, Fact
 from tests.nats import NatsServer, nats_server
-from tests.protocol.bus.conftest import Connect
-from tests.protocol.bus.helpers import POOL, SUBJECTS, leading, reading
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, leading, reading
 from tests.waiting import eventually
 
 

@@ -15,6 +15,9 @@ from shared.config.problems import Problem
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = "tag:yaml.org,2002:null"
 
+MAX_KEY = 512
+"""Characters of a key that is looked for; a problem at a longer one has the line of what is around it."""
+
 
 def with_lines(text: str, index: int, problems: Iterable[Problem]) -> list[Problem]:
     """The problems of the stream's document `index`, each with its line (see `Places`)."""
@@ -64,7 +67,7 @@ class Places:
         longest that fits is meant."""
         if isinstance(node, yaml.MappingNode):
             members = self._members_of(node)
-            for end in range(len(path), 0, -1):
+            for end in range(min(len(path), MAX_KEY), 0, -1):
                 if (end == len(path) or path[end] in ".[") and (member := members.get(path[:end])) is not None:
                     return member[0].start_mark.line + 1, member[1], path[end:]
             return None

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from services.watcher.documents import read_documents
-from shared.config.problems import Problems
+from services.watcher.positions import MAX_KEY, with_lines
+from shared.config.problems import Problem, Problems
 
 
 class Counted:
@@ -55,3 +56,10 @@ def test_a_resource_that_is_given_twice_is_named_wherever_it_is() -> None:
     assert [str(one) for one in problems.errors] == [
         "documents[50].metadata.name: InferenceObjective 'o7' is given twice (line 254)"
     ]
+
+
+@pytest.mark.parametrize(("length", "line"), [(MAX_KEY, 2), (MAX_KEY + 1, 1), (200_000, 1)])
+def test_a_key_is_looked_for_up_to_a_length(length: int, line: int) -> None:
+    key = "." * length
+    [problem] = with_lines(f"a:\n  ? {key!r}\n  : 1\n", 0, [Problem(f"a.{key}", "")])
+    assert problem.line == line

@@ -1,0 +1,135 @@
+"""What must hold whatever the attackers do: asked of the system while they act, and once more when they are gone."""
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from pointsman.local.process import Process
+from pointsman.local.services import ServiceProcess
+from pointsman.local.stack import LocalStack
+from tests.attack.journal import Journal
+from tests.faults.system.conftest import settled
+
+PERIOD = 0.5
+"""Seconds between two looks."""
+UNANSWERED = 10.0
+"""Seconds after which an admin port that doesn't answer is noted."""
+MIB = 2**20
+MOST_RESIDENT = {"watcher": 700 * MIB, "collector": 300 * MIB, "picker": 900 * MIB}
+"""Bytes that a process of a tier may ever have resident."""
+LONGEST = "pointsman_event_loop_longest_pause_seconds"
+PORTS = re.compile(r'"port_value":\s*(\d+)')
+PAUSES = "pointsman_event_loop_pause_seconds_count"
+
+
+class Watch:
+    """Looks at all processes until it is stopped, and notes in the journal what doesn't hold."""
+
+    def __init__(self, stack: LocalStack, journal: Journal) -> None:
+        self._stack = stack
+        self._journal = journal
+        self._services: list[ServiceProcess] = [*stack.watchers, *stack.collectors, *stack.pickers]
+        self._good = {f"default/{one.name}" for one in stack.simulators}
+        self.oldest = 0.0
+        """Seconds: the greatest age of a good endpoint's metrics that a picker had."""
+        self.slowest = 0.0
+        """Seconds that an admin page took at most."""
+        self.unanswered = 0
+        """Looks at a process that came to nothing."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._again(stop, self._look_around))
+            for one in self._services:
+                group.create_task(self._again(stop, partial(self._look_at, one)))
+
+    async def _again(self, stop: asyncio.Event, look: Callable[[], Awaitable[None]]) -> None:
+        while not stop.is_set():
+            await look()
+            await asyncio.sleep(PERIOD)
+
+    async def _look_around(self) -> None:
+        """What needs no answer."""
+        for process in self._stack.processes:
+            if not process.running:
+                self._journal.breach(f"{process.name} has ended with {process.exit_code}: {_last_line(process)}")
+        for one in self._services:
+            if resident(one, "VmHWM") > MOST_RESIDENT[one.tier]:
+                self._journal.breach(f"{one.name} has more than {MOST_RESIDENT[one.tier] // MIB} MiB resident")
+        listed = set(PORTS.findall(self._stack.eds_file.read_text(encoding="utf-8")))
+        for simulator in self._stack.simulators:
+            if str(simulator.http.port) not in listed:
+                self._journal.breach(f"Envoy's list doesn't have {simulator.name}")
+
+    async def _look_at(self, service: ServiceProcess) -> None:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(UNANSWERED):
+                state = await service.state()
+        except (httpx.HTTPError, TimeoutError, ValueError) as error:
+            self.unanswered += 1
+            if isinstance(error, TimeoutError):
+                self._journal.breach(f"{service.name} didn't answer for {UNANSWERED:g} s", began)
+            return
+        self.slowest = max(self.slowest, time.monotonic() - began)
+        if service.tier == "picker":
+            self._check_view(service.name, state, began)
+
+    def _check_view(self, name: str, state: dict[str, Any], began: float) -> None:
+        known = {one["id"]: one for one in state["endpoints"]}
+        for missing in sorted(self._good - known.keys()):
+            self._journal.breach(f"{name} doesn't know {missing}", began)
+        for id in sorted(self._good & known.keys()):
+            ages = [value["age"] for value in known[id]["attributes"].values() if value["age"] is not None]
+            self.oldest = max([self.oldest, *ages])
+
+
+async def calm(stack: LocalStack, journal: Journal) -> None:
+    """Wait until nothing is in flight and all views are one; then the same of a picker that has just started."""
+    try:
+        await settled(stack)
+        await stack.pickers[0].restart()
+        await settled(stack)
+    except Exception as error:  # noqa: BLE001 - whatever keeps it from that is the finding
+        journal.breach(f"afterwards: {error!r} because of {error.__cause__!r}"[:2000], -math.inf)
+
+
+async def pauses(stack: LocalStack) -> dict[str, tuple[int, float]]:
+    """Of each process that runs: how often its event loop stood still for more than 50 ms, and for how long at most."""
+    found = {}
+    for service in (*stack.watchers, *stack.collectors, *stack.pickers):
+        if not service.running:
+            continue
+        lines = dict(line.rsplit(" ", 1) for line in (await service.metrics()).splitlines() if line[:1] != "#")
+        found[service.name] = int(float(lines.get(PAUSES, 0))), float(lines.get(LONGEST, 0))
+    return found
+
+
+def resident(process: Process, what: str = "VmRSS") -> int:
+    """Bytes that a process has resident, or with VmHWM had at most; 0 where there is no /proc."""
+    try:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{what}:")), 0)
+
+
+def exceptions(stack: LocalStack) -> list[str]:
+    """Lines of our processes' logs that show an exception which nobody expected."""
+    found = []
+    for service in (*stack.watchers, *stack.collectors, *stack.pickers):
+        for line in service.log.read_text(encoding="utf-8", errors="replace").splitlines():
+            if '"exception"' in line or line.startswith("Traceback"):
+                found.append(f"{service.name}: {line[:300]}")
+    return found
+
+
+def _last_line(process: Process) -> str:
+    return "".join(process.tail(1))[:300]

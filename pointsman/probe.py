@@ -127,7 +127,9 @@ class Probe:
             case Server() as server:
                 settings = self._settings
                 client = Client(
-                    self._options.timeout or settings.scrape_timeout, self._options.page_limit or settings.page_limit
+                    self._options.timeout or settings.scrape_timeout,
+                    self._options.page_limit or settings.page_limit,
+                    settings.header_limit,
                 )
                 await client.open()
                 try:

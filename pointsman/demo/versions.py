@@ -7,7 +7,7 @@ import re
 from pointsman.local.binaries import find
 from shared.version import VERSION
 
-_NUMBER = re.compile(r"\d+\.\d+\.\d+")
+_NUMBER = re.compile(r"\d{1,9}\.\d{1,9}\.\d{1,9}")
 
 
 async def versions() -> str:

@@ -70,7 +70,7 @@ class CollectorService(Service):
             self.bus, subjects, self._pool, self.tier, self.id, lambda _: self._reassign_soon(), malformed=malformed
         )
         self._publisher = FramePublisher(self.bus, subjects, self._pool, self.id)
-        self._client = Client(settings.scrape_timeout, settings.page_limit)
+        self._client = Client(settings.scrape_timeout, settings.page_limit, settings.header_limit)
         self.scraper = Scraper(
             self._client,
             self._on_scraped,

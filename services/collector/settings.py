@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from services.collector.http.response import HEADER_LIMIT
 from services.collector.page.spec import SpecError, parse_spec
 from services.collector.sources.http import LEAST_INTERVAL, check_path
 from shared.quantities import Duration, PositiveDuration, Size, format_duration
@@ -52,6 +53,10 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
         1.0
     )
     page_limit: Annotated[Size, Meta(description="bytes of a page; a larger one is refused")] = 16 * 2**20
+    header_limit: Annotated[
+        Size,
+        Meta(description="bytes of a page's HTTP headers, interim answers (1xx) included; longer ones are refused"),
+    ] = HEADER_LIMIT
     backoff_limit: Annotated[
         Duration,
         Meta(description="longest time between two attempts at an endpoint that keeps failing, if not the interval"),

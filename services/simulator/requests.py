@@ -3,7 +3,6 @@
 Fields that mean nothing without a real model (temperature, logprobs, …) are accepted and ignored, as are unknown ones.
 """
 
-import re
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -109,7 +108,6 @@ class Call(Struct, frozen=True, kw_only=True):
 
 
 B = TypeVar("B", bound=Struct)
-_PATH = re.compile(r" - at `\$\.?(.*)`$")
 
 
 def chat(body: bytes, id: str, settings: SimulatorSettings) -> Call:
@@ -264,7 +262,7 @@ def decode(body: bytes, kind: type[B]) -> B:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         text = str(error)
-        place = _PATH.search(text)
-        raise bad_request(text, place.group(1) if place else None) from error
+        _, at, path = text.removesuffix("`").rpartition(" - at `$")
+        raise bad_request(text, path.removeprefix(".") if at else None) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(f"The body is not JSON: {error}") from error

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from shared.bus.errors import BusOptionError
 
-_SECTION = re.compile(rb"-----BEGIN ([A-Z ]+)-----\s*(\S+)\s*-{3,}END \1-{3,}")
+_SECTION = re.compile(rb"-----BEGIN ([A-Z ]+)-----\s*(\S+)\s+-{3,}END \1-{3,}")
 _JWT = b"NATS USER JWT"
 _SEED = b"USER NKEY SEED"
 _SEED_BYTES = 36

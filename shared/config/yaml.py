@@ -21,15 +21,22 @@ MAX_EXPANSION = 100_000
 """Values that a document may have once each alias counts for what it names, beyond ten times those that are written."""
 
 
+MAX_DIGITS = 100
+"""Characters of a whole number: PyYAML's time for one with colons (`1:30` is 90) grows with their square."""
+_FLOAT = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
+
+
 class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at import
     """PyYAML's safe loader, which also reads numbers as JSON and YAML 1.2 write them (`1e3`)."""
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
+        if len(node.value) > MAX_DIGITS:
+            raise ValueError(f"{show(node.value)} is a number of more than {MAX_DIGITS} digits")
+        return super().construct_yaml_int(node)
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 class _Refused(Exception):

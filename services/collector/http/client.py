@@ -13,7 +13,14 @@ from typing import TypeAlias, cast
 
 from yarl import URL
 
-from services.collector.http.response import Answer, AnswerReader, BadAnswerError, TooLargeError, expanded
+from services.collector.http.response import (
+    HEADER_LIMIT,
+    Answer,
+    AnswerReader,
+    BadAnswerError,
+    TooLargeError,
+    expanded,
+)
 from services.collector.http.tls import tls_context
 from shared.quantities import format_duration
 from shared.version import VERSION
@@ -22,6 +29,8 @@ KEPT = 60.0
 """Seconds for which a connection is kept that nobody uses."""
 LOOKS = 20
 """How often within the time-out the connections in use are looked after: an answer may take a twentieth longer."""
+MOST_AT_ONCE = 64 * 1024
+"""Bytes of an answer after which others have their turn: an event loop reads on while a server sends."""
 
 
 class Failure(StrEnum):
@@ -54,9 +63,9 @@ class ScrapeError(Exception):
 class _Connection(asyncio.Protocol):
     """A connection to one server, for one request at a time, always the same."""
 
-    def __init__(self, request: bytes, limit: int) -> None:
+    def __init__(self, request: bytes, limit: int, header_limit: int) -> None:
         self._request = request
-        self._limit = limit
+        self._limits = limit, header_limit
         self._transport: asyncio.Transport | None = None
         self._reader: AnswerReader | None = None
         self._waiting: asyncio.Future[Answer] | None = None
@@ -79,7 +88,7 @@ class _Connection(asyncio.Protocol):
     async def ask(self) -> Answer:
         """Send the request, wait for the answer. Raises what the reader does, and OSError."""
         assert self._transport is not None, "it is connected"
-        self._reader = AnswerReader(self._limit)
+        self._reader = AnswerReader(*self._limits)
         self._waiting = asyncio.get_running_loop().create_future()
         self._transport.write(self._request)
         try:
@@ -98,6 +107,13 @@ class _Connection(asyncio.Protocol):
             return
         if answer is not None:
             self._waiting.set_result(answer)
+        elif len(data) >= MOST_AT_ONCE and self._transport is not None:
+            self._transport.pause_reading()
+            self._waiting.get_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None and self.open:
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -134,9 +150,17 @@ Place: TypeAlias = tuple[URL, SSLContext | bool]
 class Client:
     """The collector's HTTP client: connections are kept open, one per endpoint and source."""
 
-    def __init__(self, timeout: float, page_limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        timeout: float,
+        page_limit: int,
+        header_limit: int = HEADER_LIMIT,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.timeout = timeout
         self.page_limit = page_limit
+        self.header_limit = header_limit
         self._clock = clock
         self._idle: dict[Place, list[_Connection]] = {}
         self._used: set[_Connection] = set()
@@ -248,7 +272,7 @@ class Client:
         request, host = _request(url), url.host or ""
         try:
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: _Connection(request, self.page_limit),
+                lambda: _Connection(request, self.page_limit, self.header_limit),
                 host,
                 url.port or 0,
                 ssl=context,
@@ -309,7 +333,10 @@ def _check(answer: Answer) -> None:
         if 300 <= status < 400:
             where = answer.headers.get("location", "nowhere")
             raise ScrapeError(Failure.REDIRECT, f"redirected ({status}) to {where[:200]!r}, not followed")
-        raise ScrapeError(Failure.STATUS, f"status {status} {answer.reason}".rstrip())
+        reason = answer.reason[:200]
+        raise ScrapeError(
+            Failure.STATUS, f"status {status} {reason if reason.isprintable() else repr(reason)}".rstrip()
+        )
     if answer.headers.get("content-type", "").lower().startswith("text/html"):
         raise ScrapeError(Failure.CONTENT, "the answer is HTML, not a metrics page")
 

@@ -1,34 +1,35 @@
 """One HTTP/1.1 answer, read as its bytes come. Pure: bytes in, an answer out.
 
-A collector asks thousands of times a second for the same page of the same server; that is all that this has to do, and
-it costs a fraction of what a general client does (docs/performance.md). What isn't plain is refused rather
-than guessed at: the framing of an answer is by its length, by chunks, or by the end of the connection (RFC 9112,
-section 6). An answer that isn't 200 is complete with its head: nobody reads its body. Nothing takes long in one go,
-whatever a server sends: an answer in crumbs is refused, and a body that comes compressed is expanded piece by piece.
+llhttp reads heads and chunks, strictly. What it leaves open is decided here: how much may come, which of the framings
+(RFC 9112, section 6) are taken, and whether the connection can be used again. An answer that isn't 200 is complete with
+its head: nobody reads its body. Work grows with the bytes alone, however they are cut into headers, chunks or packets,
+and a body that comes compressed is expanded piece by piece.
 """
 
-import re
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
 
-MOST_HEAD = 64 * 1024
-"""Bytes of a head, or of what stands between two chunks."""
+HEADER_LIMIT = 16 * 1024
+"""Bytes of the headers, if nothing else is said. Node.js takes as many; a model server sends 200."""
+MOST_HEADERS = 256
+"""Headers of one head: each costs two microseconds."""
+MOST_INTERIM = 8
+"""Interim answers (1xx) before the answer."""
 CACHED_HEAD = 1024
 """Longer heads aren't remembered, so that a hostile server can't fill the memory."""
-LEAST_CHUNK = 16
-"""Bytes that the chunks of an answer have to have on average, if there are more than `FREE_CHUNKS`: each costs a
-microsecond."""
-FREE_CHUNKS = 1000
 SMALL = 512
 """Bytes of a piece that is put together with others, to be an object no longer."""
 EXPANDED = 64 * 1024
 """Bytes that are expanded in one go."""
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([^\r\n]*))?")
-_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*", re.DOTALL)
-_CHUNK = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
+_HEAD_END = b"\r\n\r\n"
+_CHUNKED = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+"""What readies llhttp for chunks, and for nothing after them."""
+_SHOWN = 80
+"""Characters of a line that an error shows."""
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
@@ -56,34 +57,43 @@ class Answer(Struct, frozen=True):
 
 
 class AnswerReader:
-    """Reads one answer whose body has at most `limit` bytes."""
+    """Reads one answer whose body has at most `limit` bytes.
+
+    Its head and the interim answers before it have at most `header_limit` bytes. What stands between chunks and after
+    them has at most as many bytes as both limits together.
+    """
 
     __slots__ = (
         "_answer",
-        "_chunk",
-        "_chunked",
         "_chunks",
-        "_head",
+        "_framing",
+        "_header_limit",
+        "_held",
+        "_interim",
         "_left",
         "_limit",
         "_pieces",
+        "_room",
         "_size",
         "begun",
     )
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, header_limit: int = HEADER_LIMIT) -> None:
         self._limit = limit
-        self._head: bytes = b""
-        """What came before it was known what it is: of the head, or between two chunks."""
+        self._header_limit = header_limit
+        self._room = header_limit
+        """Bytes that heads may still have."""
+        self._held = bytearray()
+        """What came of a head that isn't complete."""
+        self._interim = 0
         self._answer: Answer | None = None
         """The answer without its body, when the head has been read."""
-        self._chunked = False
-        self._chunk = -1
-        """Bytes of the chunk that are still to come; -1 between chunks."""
-        self._chunks = 0
-        """How many have begun."""
+        self._chunks: _Chunks | None = None
+        """Where the body comes in chunks."""
+        self._framing = limit + header_limit
+        """Bytes that may still come in chunks without being of the body."""
         self._left: int | None = None
-        """Bytes of the body that are still to come; None when the end of the connection ends it."""
+        """Bytes of the body that are still to come; None when chunks or the end of the connection end it."""
         self._pieces: list[bytes | bytearray] = []
         self._size = 0
         self.begun = False
@@ -93,36 +103,51 @@ class AnswerReader:
         """More bytes; the answer when they complete it. Raises `BadAnswerError` and `TooLargeError`."""
         self.begun = True
         if self._answer is None:
-            data = self._head + data
-            answer, data = self._read_heads(data)
-            if answer is None:
-                if len(data) > MOST_HEAD or data[:7] != b"HTTP/1."[: len(data)]:
-                    raise BadAnswerError("the answer isn't HTTP/1.1")
-                self._head = data
+            head, data = self._read_heads(data)
+            if head is None:
                 return None
-            self._answer, self._head = answer, b""
-            if answer.status != 200:
-                return answer
-        return self._read_chunks(data) if self._chunked else self._read_plain(data)
+            self._answer, self._left = head.answer, head.length
+            if head.answer.status != 200:
+                return head.answer
+            if self._left is not None and self._left > self._limit:
+                raise TooLargeError
+            if head.chunked:
+                self._chunks = _Chunks()
+        return self._read_plain(data) if self._chunks is None else self._read_chunks(self._chunks, data)
 
     def end(self) -> Answer:
         """The connection has ended. Raises `BadAnswerError` unless that completes the answer."""
-        if self._answer is None or self._left is not None or self._chunked:
+        if self._answer is None or self._left is not None or self._chunks is not None:
             raise BadAnswerError("the connection ended before the answer did")
         return self._complete(reusable=False)
 
-    def _read_heads(self, data: bytes) -> tuple[Answer | None, bytes]:
-        """(the answer without its body, if its head is there; what follows). Interim answers are passed over."""
-        while 0 <= (end := data.find(b"\r\n\r\n")) <= MOST_HEAD:
-            head = _remembered(data[:end]) if end <= CACHED_HEAD else _read_head(data[:end])
-            data = data[end + 4 :]
-            if head is None:
-                continue  # an interim answer: the real one follows
-            self._chunked, self._left = head.chunked, head.length
-            if self._left is not None and self._left > self._limit:
-                raise TooLargeError
-            return head.answer, data
-        return None, data
+    def _read_heads(self, data: bytes) -> tuple["_Head | None", bytes]:
+        """(the answer's head, if it is there; what follows). Interim answers are passed over."""
+        held = self._held
+        while True:
+            before = len(held)
+            if before:
+                held += data[: self._room - before]
+            text = held or data
+            end = text.find(_HEAD_END, max(0, before - len(_HEAD_END) + 1), self._room) + len(_HEAD_END)
+            if not text.startswith(b"HTTP/1."[: len(text)]):
+                raise _not_http(bytes(text))
+            if end < len(_HEAD_END):
+                if not before:
+                    held += data[: self._room]
+                if len(held) >= self._room:
+                    line = bytes(held[held.rfind(b"\r\n") + 1 :]).strip(b"\r\n")
+                    raise BadAnswerError(f"its headers have more than {self._header_limit} bytes, at {_shown(line)}")
+                return None, b""
+            head = (_remembered if end <= CACHED_HEAD else _read_head)(bytes(text[:end]))
+            data = data[end - before :]
+            held.clear()
+            self._room -= end
+            if head is not None:
+                return head, data
+            self._interim += 1
+            if self._interim > MOST_INTERIM:
+                raise BadAnswerError(f"more than {MOST_INTERIM} interim answers (1xx) came before the answer")
 
     def _read_plain(self, data: bytes) -> Answer | None:
         if self._left is None:
@@ -136,49 +161,18 @@ class AnswerReader:
         self._take(data[: self._left] if beyond else data)
         return self._complete(reusable=not beyond)
 
-    def _read_chunks(self, data: bytes) -> Answer | None:
-        """A chunk is its size, a line end, so many bytes, a line end; the last has size 0, and trailers follow it."""
-        if self._head:
-            data, self._head = self._head + data, b""
-        at = 0
-        while True:
-            if self._chunk > 0:
-                piece = data[at : at + self._chunk]
-                self._take(piece)
-                self._chunk -= len(piece)
-                at += len(piece)
-                if self._chunk:
-                    return None
-            if self._chunk == 0:
-                if len(data) - at < 2:
-                    break
-                if data[at : at + 2] != b"\r\n":
-                    raise BadAnswerError("a chunk doesn't end where it should")
-                at, self._chunk = at + 2, -1
-            end = data.find(b"\r\n", at)
-            if end < 0:
-                break
-            size = _CHUNK.fullmatch(data[at:end])
-            if size is None:
-                raise BadAnswerError(f"{data[at : min(end, at + 60)]!r} is no size of a chunk")
-            number = int(size.group(1), 16)
-            if number == 0:
-                # Trailers are read to their end, an empty line, and say nothing that anybody wants.
-                if data[end + 2 : end + 4] == b"\r\n":
-                    return self._complete(reusable=len(data) == end + 4)
-                last = data.find(b"\r\n\r\n", end)
-                if last < 0:
-                    break
-                return self._complete(reusable=len(data) == last + 4)
-            if self._size + number > self._limit:
-                raise TooLargeError
-            self._chunks += 1
-            if self._chunks > FREE_CHUNKS and self._chunks * LEAST_CHUNK > self._size + number:
-                raise BadAnswerError(f"the answer is in crumbs: {self._size} bytes in {self._chunks} chunks")
-            at, self._chunk = end + 2, number
-        self._head = data[at:]
-        if len(self._head) > MOST_HEAD:
-            raise BadAnswerError("there is no end to what stands between two chunks")
+    def _read_chunks(self, chunks: "_Chunks", data: bytes) -> Answer | None:
+        error = chunks.feed(data)
+        piece = chunks.take()
+        self._framing -= len(data) - len(piece)
+        self._take(piece)
+        if self._framing < 0:
+            most = self._limit + self._header_limit
+            raise BadAnswerError(f"sizes, extensions and trailers of its chunks have more than {most} bytes")
+        if chunks.complete:
+            return self._complete(reusable=chunks.clean)
+        if error:
+            raise BadAnswerError(f"its chunks are broken after {self._size} bytes of the page: {error}")
         return None
 
     def _take(self, piece: bytes) -> None:
@@ -204,6 +198,60 @@ class AnswerReader:
         return f"<AnswerReader {where}>"
 
 
+class _Chunks:
+    """The chunks of one body."""
+
+    __slots__ = ("_events", "_parser", "_tail")
+
+    def __init__(self) -> None:
+        self._events = _ChunkEvents()
+        self._parser = HttpResponseParser(self._events)
+        self._parser.feed_data(_CHUNKED)
+        self._tail = b""
+        """The last bytes that came."""
+
+    @property
+    def complete(self) -> bool:
+        return self._events.complete
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing has come after the last chunk and its trailers. Line ends would be no error to llhttp."""
+        return self._tail[1:] == _HEAD_END and self._tail[:1] not in b"\r\n"
+
+    def feed(self, data: bytes) -> str:
+        """More bytes. Returns what is wrong with them, if something is."""
+        self._tail = (self._tail + data[-5:])[-5:]
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError as error:
+            self._tail = b""
+            return str(error)
+        return ""
+
+    def take(self) -> bytes:
+        """What has come of the body since the last call."""
+        pieces = self._events.pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        return body
+
+
+class _ChunkEvents:
+    """What llhttp tells of chunks. The method that is called for each of them is the list's own, which takes a tenth of
+    the time of one in Python."""
+
+    __slots__ = ("complete", "on_body", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.on_body = self.pieces.append
+        self.complete = False
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
 class _Head(Struct, frozen=True):
     """What a head says."""
 
@@ -213,33 +261,54 @@ class _Head(Struct, frozen=True):
     """Of the body; None where chunks, or the end of the connection, end it."""
 
 
+class _HeadEvents:
+    """What llhttp tells of a head."""
+
+    __slots__ = ("complete", "headers", "reason")
+
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+        self.reason = ""
+        self.complete = False
+
+    def on_status(self, reason: bytes) -> None:
+        self.reason = reason.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key, text = name.decode("ascii").lower(), value.decode("latin-1").rstrip(" \t")
+        self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
 def _read_head(head: bytes) -> _Head | None:
-    """What a head says, without the empty line that ends it; None for that of an interim answer. Raises
-    `BadAnswerError`."""
-    first, *lines = head.split(b"\r\n")
-    status = _STATUS.fullmatch(first)
-    if status is None:
-        raise BadAnswerError(f"the answer begins with {first[:60]!r}, which isn't HTTP/1.1")
-    version, code, reason = status.groups()
-    if code[:1] == b"1":
-        if code == b"101":
-            raise BadAnswerError("the server switches to another protocol")
+    """What a head says; None for that of an interim answer. Raises `BadAnswerError`."""
+    if head.count(b"\r\n") > MOST_HEADERS + 2:
+        raise BadAnswerError(f"it has more than {MOST_HEADERS} headers")
+    events = _HeadEvents()
+    parser = HttpResponseParser(events)
+    try:
+        parser.feed_data(head)
+    except (HttpParserError, HttpParserUpgrade) as error:
+        # 101 ends with its head what can be read
+        if not events.complete:
+            raise BadAnswerError(f"{error}, at {_shown(_wrong_line(head))}") from error
+    status, version, headers = parser.get_status_code(), parser.get_http_version(), events.headers
+    if not 100 <= status < 600:
+        raise _not_http(head)
+    if status == 101:
+        raise BadAnswerError("the server switches to another protocol")
+    if status < 200:
         return None
-    headers: dict[str, str] = {}
-    for line in lines:
-        match = _HEADER.fullmatch(line)
-        if match is None:
-            raise BadAnswerError(f"the header {line[:60]!r} is none")
-        name, value = match.group(1).decode().lower(), match.group(2).decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
     asked = headers.get("connection", "").lower()
-    reusable = code == b"200" and "close" not in asked and (version == b"1" or "keep-alive" in asked)
-    text = (reason or b"").decode("latin-1")
-    if code != b"200":
-        return _Head(Answer(int(code), text, headers, b"", reusable))
+    reusable = "close" not in asked and (version == "1.1" or "keep-alive" in asked)
+    if status != 200:
+        return _Head(Answer(status, events.reason, headers, b"", reusable=False))
     chunked, length, encoding = _framing(headers)
-    framed = chunked or length is not None
-    return _Head(Answer(int(code), text, headers, b"", reusable and framed, encoding), chunked, length)
+    # RFC 9112, section 6.1: HTTP/1.0 has no chunks, and a connection on which they come anyway isn't used again
+    reusable = reusable and (length is not None or (chunked and version == "1.1"))
+    return _Head(Answer(status, events.reason, headers, b"", reusable, encoding), chunked, length)
 
 
 _remembered = lru_cache(maxsize=256)(_read_head)
@@ -247,23 +316,39 @@ _remembered = lru_cache(maxsize=256)(_read_head)
 
 
 def _framing(headers: Mapping[str, str]) -> tuple[bool, int | None, str]:
-    """(whether the body comes in chunks, else its length if that is said, how it is compressed)."""
+    """(whether the body comes in chunks, else its length if that is said, how it is compressed). llhttp has refused
+    lengths that aren't numbers, several of them, and one beside a transfer encoding."""
     encoding = headers.get("content-encoding", "").lower()
     if encoding == "identity":
         encoding = ""
     if encoding and encoding not in _WINDOW_BITS:
-        raise BadAnswerError(f"the content is encoded as {encoding[:60]!r}, which wasn't asked for")
+        raise BadAnswerError(f"Content-Encoding is {encoding[:_SHOWN]!r}, which wasn't asked for")
     transfer, length = headers.get("transfer-encoding"), headers.get("content-length")
-    if transfer is not None:
-        if transfer.lower() != "chunked":
-            raise BadAnswerError(f"the transfer is encoded as {transfer[:60]!r}, which wasn't asked for")
-        return True, None, encoding
-    if length is None:
-        return False, None, encoding
-    one, *others = {part.strip() for part in length.split(",")}
-    if others or not (one.isascii() and one.isdigit() and len(one) <= 18):
-        raise BadAnswerError(f"the content's length is {length[:60]!r}")
-    return False, int(one), encoding
+    if transfer is not None and transfer.lower() != "chunked":
+        raise BadAnswerError(f"Transfer-Encoding is {transfer[:_SHOWN]!r}, which wasn't asked for")
+    return transfer is not None, None if length is None else int(length), encoding
+
+
+def _wrong_line(head: bytes) -> bytes:
+    """The line of a head at which llhttp stops."""
+    parser = HttpResponseParser(object())
+    for line in head.split(b"\r\n"):
+        try:
+            parser.feed_data(line + b"\r\n")
+        except HttpParserError:
+            return line
+    return b""
+
+
+def _not_http(head: bytes) -> BadAnswerError:
+    first, _, _ = head.partition(b"\r\n")
+    return BadAnswerError(f"the answer begins with {_shown(first)}, which isn't HTTP/1.1")
+
+
+def _shown(line: bytes) -> str:
+    """A line as an error shows it."""
+    text = line[: _SHOWN + 1].decode("latin-1")
+    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
 
 
 def expanded(answer: Answer, limit: int) -> Iterator[bytes]:

@@ -235,10 +235,10 @@ def _group(page: bytes, name: bytes, first: int, last: int) -> _Group | None:
     if family is None or name[len(family) :] not in _PARTS or not name.startswith(family):
         return None
     start = line
-    while start and _family(page, before := page.rfind(b"\n", 0, start - 1) + 1) == family:
+    while start > max(0, line - MOST_GROUP) and _family(page, before := page.rfind(b"\n", 0, start - 1) + 1) == family:
         start = before
     body = line
-    while _family(page, body) == family:
+    while body < line + MOST_GROUP and _family(page, body) == family:
         body = page.find(b"\n", body) + 1 or len(page)
     end = _end(page, start, body)
     return None if end is None or last > end else _Group(page, family, start, body, end)

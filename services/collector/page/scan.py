@@ -30,12 +30,11 @@ _SAMPLE = re.compile(
     )?
     [ \t]* (?P<value> [^\s{}"\#]+ )
     (?: [ \t]+ (?P<timestamp> [^\s{}"\#]+ ) )?
-    (?: [ \t]+ \# [^\n]* )?
-    [ \t\r]* (?: \n | \Z )
+    (?: [ \t]+ \# [^\n]* | [ \t\r]* ) (?: \n | \Z )
     """,
     re.VERBOSE,
 )
-_LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
+_LABEL = re.compile(rb'[ \t,]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _ESCAPE = re.compile(r'\\([\\n"])')
 _NEWLINE, _TAB, _SPACE, _BRACE = b"\n\t {"
 _CACHED_LABELS = 4096
@@ -128,7 +127,12 @@ def parse_labels(raw: bytes) -> Mapping[str, str]:
 
 
 def _parse(raw: bytes) -> Mapping[str, str]:
-    return {name.decode("ascii"): _text(value) for name, value in _LABEL.findall(raw)}
+    labels: dict[str, str] = {}
+    at = 0
+    while found := _LABEL.match(raw, at):
+        labels[found[1].decode("ascii")] = _text(found[2])
+        at = found.end()
+    return labels
 
 
 _remembered = lru_cache(maxsize=4096)(_parse)

@@ -5,7 +5,6 @@ whatever somebody puts there. Only fields with a type are decoded, and a body wi
 begun: a list of empty objects takes thirty times its bytes.
 """
 
-import re
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -23,8 +22,6 @@ _LARGEST = 2**31 - 1
 """A larger number of tokens or sequences says nothing: no model goes that far."""
 _SHOWN = 80
 """Characters of a wrong value that an error shows."""
-_AT = re.compile(r"(?P<what>.*) - at `\$\.(?P<path>.*)`", re.DOTALL)
-_STEP = re.compile(r"\[(?P<index>\d+)\]|\.?(?P<field>[^.\[]+)")
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_number = msgspec.json.Decoder(int | float).decode
 
@@ -111,21 +108,21 @@ def _unreadable(error: Exception) -> Unparsable:
 
 def _mismatch(body: bytes, text: str) -> str:
     """msgspec's complaint, with the field first and the value that was found there last."""
-    found = _AT.fullmatch(text)
-    if found is None:
+    what, at, path = text.removesuffix("`").rpartition(" - at `$.")
+    if not at or not text.endswith("`"):
         return f"the body: {_lowered(text)}"
-    return f"{found['path']}: {_lowered(found['what'])}{_value_at(body, found['path'])}"
+    return f"{path}: {_lowered(what)}{_value_at(body, path)}"
 
 
 def _value_at(body: bytes, path: str) -> str:
     value = Raw(body)
     try:
-        for step in _STEP.finditer(path):
-            if step["index"]:
-                value = msgspec.json.decode(value, type=list[Raw])[int(step["index"])]
+        for step in path.replace("[", ".[").lstrip(".").split("."):
+            if step.startswith("["):
+                value = msgspec.json.decode(value, type=list[Raw])[int(step[1:-1])]
             else:
-                value = msgspec.json.decode(value, type=dict[str, Raw])[step["field"]]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError):
+                value = msgspec.json.decode(value, type=dict[str, Raw])[step]
+    except (msgspec.DecodeError, ValueError, RecursionError, LookupError):
         return ""  # the body has more wrong with it than this value, and can't be read up to here
     return f": {shown(value)}"
 

@@ -19,7 +19,7 @@ from shared.model import Endpoint
 
 log = structlog.get_logger(__name__)
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _Text = Annotated[str, Meta(min_length=1)]
 
 

@@ -67,6 +67,12 @@ async def broken_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     raise ConnectionResetError
 
 
+async def interim(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 100)
+        await writer.drain()
+
+
 MISBEHAVIOURS: dict[str, tuple[Behaviour | bytes, Failure]] = {
     "hangs": (hang, Failure.TIMEOUT),
     "trickles a byte a second": (trickle, Failure.TIMEOUT),
@@ -77,6 +83,8 @@ MISBEHAVIOURS: dict[str, tuple[Behaviour | bytes, Failure]] = {
     "endless": (endless, Failure.TOO_LARGE),
     "resets": (reset, Failure.PROTOCOL),
     "breaks off": (broken_off, Failure.PROTOCOL),
+    "a header of blanks": (answer(b"", headers="X-A: a" + " " * 60_000 + "b"), Failure.PROTOCOL),
+    "endless interim answers": (interim, Failure.PROTOCOL),
     "no HTTP": (b"hello\r\n\r\n", Failure.PROTOCOL),
 }
 

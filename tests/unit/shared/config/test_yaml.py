@@ -1,7 +1,7 @@
 import pytest
 
 from shared.config.problems import Problems
-from shared.config.yaml import MAX_DEPTH, parse_documents
+from shared.config.yaml import MAX_DEPTH, MAX_DIGITS, parse_documents
 
 
 def read(text: str) -> tuple[list[object], list[str]]:
@@ -77,6 +77,10 @@ def test_what_would_harm_is_refused_in_one_line(text: str, said: str) -> None:
         ("a: 'x\n", "document: not valid YAML: found unexpected end of stream (line 2)"),
         ("a: *b\n", "document: not valid YAML: found undefined alias (line 1)"),
         ("? [1, 2]\n: 3\n", "document: not valid YAML: found unhashable key (line 1)"),
+        (
+            f"a: {'1:' * MAX_DIGITS}1\n",
+            f"document: not valid YAML: '{'1:' * 38}… is a number of more than {MAX_DIGITS} digits",
+        ),
         ("a: 2024-13-45\n", "document: not valid YAML: month must be in 1..12"),
         ("[" * (MAX_DEPTH + 1), f"document: not valid YAML: nested deeper than {MAX_DEPTH} levels (line 1)"),
         ("- " * (MAX_DEPTH + 1), f"document: not valid YAML: nested deeper than {MAX_DEPTH} levels (line 1)"),

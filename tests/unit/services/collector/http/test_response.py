@@ -3,6 +3,7 @@
 import gzip
 import random
 import zlib
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +12,9 @@ from msgspec.structs import replace
 
 from services.collector.http.response import (
     EXPANDED,
-    FREE_CHUNKS,
-    LEAST_CHUNK,
-    MOST_HEAD,
+    HEADER_LIMIT,
+    MOST_HEADERS,
+    MOST_INTERIM,
     SMALL,
     Answer,
     AnswerReader,
@@ -30,10 +31,17 @@ def head(*headers: str, status: str = "HTTP/1.1 200 OK") -> bytes:
     return "\r\n".join([status, *headers, "", ""]).encode()
 
 
-def read(data: bytes, *, limit: int = LIMIT, cuts: list[int] | None = None, end: bool = False) -> Answer | None:
+def read(
+    data: bytes,
+    *,
+    limit: int = LIMIT,
+    header_limit: int = HEADER_LIMIT,
+    cuts: Sequence[int] = (),
+    end: bool = False,
+) -> Answer | None:
     """The answer in the data, which come in pieces; with `end` the connection ends after them."""
-    reader, at = AnswerReader(limit), 0
-    for cut in [*sorted(cuts or []), len(data)]:
+    reader, at = AnswerReader(limit, header_limit), 0
+    for cut in [*sorted(cuts), len(data)]:
         answer = reader.feed(data[at:cut]) if cut > at else None
         at = max(at, cut)
         if answer is not None:
@@ -48,15 +56,17 @@ def whole(answer: Answer, limit: int) -> Answer:
 
 LENGTH = head("Content-Type: text/plain; version=0.0.4", f"content-length:{len(PAGE)} ") + PAGE
 CHUNKS = (
-    head("Transfer-Encoding: Chunked") + b"4\r\nvllm\r\n0a ; name=value\r\n:num_reque\r\n"
+    head("Transfer-Encoding: Chunked") + b'4\r\nvllm\r\n0a;name="v;alue";x\r\n:num_reque\r\n'
     b"%x\r\n" % (len(PAGE) - 14) + PAGE[14:] + b"\r\n0\r\nTrailer: x\r\n\r\n"
 )
+EARLY = "HTTP/1.1 103 Early Hints"
+INTERIM = head("Link: </style.css>", status=EARLY)
 SOUND = {
     "by length": LENGTH,
     "in chunks": CHUNKS,
-    "after interim answers": head(status="HTTP/1.1 100 Continue") + head(status="HTTP/1.1 103 Early Hints") + LENGTH,
+    "after interim answers": head(status="HTTP/1.1 100 Continue") + INTERIM + LENGTH,
     "without a reason": head(f"Content-Length: {len(PAGE)}", status="HTTP/1.1 200") + PAGE,
-    "of equal lengths": head(f"Content-Length: {len(PAGE)}", f"Content-Length: {len(PAGE)}") + PAGE,
+    "with a header of blanks": head("X-A: a" + " " * 8000 + "b", f"Content-Length: {len(PAGE)}") + PAGE,
     "HTTP/1.0 kept": head(f"Content-Length: {len(PAGE)}", "Connection: Keep-Alive", status="HTTP/1.0 200 OK") + PAGE,
 }
 
@@ -97,8 +107,12 @@ def test_without_a_length_the_end_of_the_connection_ends_the_page() -> None:
         head(f"Content-Length: {len(PAGE)}", status="HTTP/1.0 200 OK") + PAGE,
         LENGTH + b"more",
         CHUNKS + b"more",
+        CHUNKS + LENGTH,
+        CHUNKS + b"\r\n",
+        head("Transfer-Encoding: chunked", "Connection: keep-alive", status="HTTP/1.0 200 OK")
+        + b"%x\r\n%s\r\n0\r\n\r\n" % (len(PAGE), PAGE),
     ],
-    ids=["close", "HTTP/1.0", "more than its length", "more than its chunks"],
+    ids=["close", "HTTP/1.0", "more than its length", "more", "another", "a line end", "HTTP/1.0 in chunks"],
 )
 def test_a_connection_is_not_used_again_when(data: bytes) -> None:
     answer = read(data)
@@ -123,38 +137,80 @@ def test_an_answer_that_is_no_page_is_complete_with_its_head(status: int) -> Non
     assert answer.headers["location"] == "/there"
 
 
+CHUNKED = head("Transfer-Encoding: chunked")
 BAD = {
-    "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n",
-    "no HTTP at all": b"\x16\x03\x01",
-    "HTTP/2": head(status="HTTP/2 200"),
-    "a status that is none": head(status="HTTP/1.1 2000 OK"),
-    "a switch of protocols": head("Upgrade: h2c", status="HTTP/1.1 101 Switching Protocols"),
-    "a header without a name": head(": x"),
-    "a header without a colon": head("nonsense"),
-    "a folded header": head("A: 1", " 2"),
-    "a blank before the colon": head("Content-Length : 5"),
-    "two lengths": head("Content-Length: 5", "Content-Length: 6"),
-    "a negative length": head("Content-Length: -1"),
-    "a length that is no number": head("Content-Length: 1_0"),
-    "a length of many digits": head("Content-Length: " + "1" * 30),
-    "an unknown transfer encoding": head("Transfer-Encoding: gzip, chunked"),
-    "an unknown content encoding": head("Content-Encoding: br", "Content-Length: 1"),
-    "a chunk without a size": head("Transfer-Encoding: chunked") + b"\r\n",
-    "a negative chunk": head("Transfer-Encoding: chunked") + b"-1\r\n",
-    "a chunk that doesn't end": head("Transfer-Encoding: chunked") + b"1\r\nabc",
-    "an endless size": head("Transfer-Encoding: chunked") + b"1;" + b"x" * (MOST_HEAD + 1),
-    "an endless trailer": head("Transfer-Encoding: chunked") + b"0\r\n" + b"x" * (MOST_HEAD + 1),
-    "an endless head": b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20_000,
-    "a large head": head("a: " + "b" * MOST_HEAD),
-    "gzip that is none": head("Content-Encoding: gzip", "Content-Length: 5") + b"hello",
-    "gzip that breaks off": head("Content-Encoding: gzip", "Content-Length: 20") + gzip.compress(PAGE * 4)[:20],
+    "no HTTP": (b"SSH-2.0-OpenSSH_9.2\r\n", "begins with 'SSH-2.0-OpenSSH_9.2', which isn't HTTP/1.1"),
+    "no HTTP at all": (b"\x16\x03\x01", "isn't HTTP/1.1"),
+    "a blank line first": (b"\r\n" + LENGTH, "isn't HTTP/1.1"),
+    "HTTP/0.9": (head(status="HTTP/0.9 200 OK"), "isn't HTTP/1.1"),
+    "HTTP/2": (head(status="HTTP/2 200"), "begins with 'HTTP/2 200', which isn't HTTP/1.1"),
+    "HTTP/1.2": (head(status="HTTP/1.2 200 OK"), "Invalid HTTP version, at 'HTTP/1.2 200 OK'"),
+    "a status that is none": (head(status="HTTP/1.1 2000 OK"), "Invalid response status, at 'HTTP/1.1 2000 OK'"),
+    "a status below all": (head(status="HTTP/1.1 099 OK"), "isn't HTTP/1.1"),
+    "a status above all": (head(status="HTTP/1.1 600 OK"), "isn't HTTP/1.1"),
+    "a switch of protocols": (head("Upgrade: h2c", status="HTTP/1.1 101 Switching Protocols"), "switches"),
+    "a switch to nothing": (head(status="HTTP/1.1 101 Switching Protocols"), "switches"),
+    "a header without a name": (head(": x"), "at ': x'"),
+    "a header without a colon": (head("nonsense"), "at 'nonsense'"),
+    "a folded header": (head("A: 1", " 2"), "at ' 2'"),
+    "a blank before the colon": (head("Content-Length : 5"), "at 'Content-Length : 5'"),
+    "a control character": (head("A: 1", "B: \x01"), r"Invalid header value char, at 'B: \\x01'"),
+    "a line that a bare CR ends": (head("A: 1\rB: 2"), r"Missing expected LF after header value, at 'A: 1\\rB: 2'"),
+    "a line that a bare LF ends": (head("A: 1\nB: 2"), r"Missing expected CR after header value, at 'A: 1\\nB: 2'"),
+    "a long wrong line": (head("A: \x01" + "x" * 200), r"at 'A: \\x01x{76}…'"),
+    "two lengths": (head("Content-Length: 5", "Content-Length: 6"), "Duplicate Content-Length, at 'Content-Length: 6'"),
+    "one length twice": (head("Content-Length: 5", "Content-Length: 5"), "Duplicate Content-Length"),
+    "a list of lengths": (head("Content-Length: 5, 5"), "at 'Content-Length: 5, 5'"),
+    "a negative length": (head("Content-Length: -1"), "at 'Content-Length: -1'"),
+    "a length that is no number": (head("Content-Length: 1_0"), "at 'Content-Length: 1_0'"),
+    "an empty length": (head("Content-Length:"), "Empty Content-Length"),
+    "a length of many digits": (head("Content-Length: " + "1" * 30), "overflow, at 'Content-Length: 1{30}'"),
+    "a length, then chunks": (
+        head("Content-Length: 5", "Transfer-Encoding: chunked"),
+        "at 'Transfer-Encoding: chunked'",
+    ),
+    "chunks, then a length": (head("Transfer-Encoding: chunked", "Content-Length: 5"), "at 'Content-Length: 5'"),
+    "an unknown transfer encoding": (head("Transfer-Encoding: gzip, chunked"), "Transfer-Encoding is 'gzip, chunked'"),
+    "chunks twice": (head(*["Transfer-Encoding: chunked"] * 2), "Transfer-Encoding is 'chunked, chunked'"),
+    "an unknown content encoding": (head("Content-Encoding: br", "Content-Length: 1"), "Content-Encoding is 'br'"),
+    "a chunk without a size": (CHUNKED + b"\r\n", "chunks are broken after 0 bytes of the page: Invalid character"),
+    "a negative chunk": (CHUNKED + b"-1\r\n", "Invalid character in chunk size"),
+    "a size with blanks": (CHUNKED + b"1 \r\na\r\n", "Invalid character in chunk size"),
+    "a size of many digits": (CHUNKED + b"1" * 17 + b"\r\n", "overflow"),
+    "a chunk that doesn't end": (CHUNKED + b"1\r\nabc", "broken after 1 bytes of the page"),
+    "an endless size": (CHUNKED + b"1;" + b"x" * (LIMIT + HEADER_LIMIT), f"more than {LIMIT + HEADER_LIMIT} bytes"),
+    "an endless trailer": (CHUNKED + b"0\r\nA: " + b"x" * (LIMIT + HEADER_LIMIT), "trailers of its chunks"),
+    "endless trailers": (CHUNKED + b"0\r\n" + b"a: b\r\n" * (LIMIT + HEADER_LIMIT), "trailers of its chunks"),
+    "an endless reason": (b"HTTP/1.1 200 " + b"x" * HEADER_LIMIT, f"{HEADER_LIMIT} bytes, at 'HTTP/1.1 200 x+…'"),
+    "an endless header": (b"HTTP/1.1 200 OK\r\nX-A: a" + b" " * HEADER_LIMIT, "bytes, at 'X-A: a +…'"),
+    "blanks within a header": (head("X-A: a" + " " * 60_000 + "b"), f"more than {HEADER_LIMIT} bytes, at 'X-A: a +…'"),
+    "endless headers": (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * HEADER_LIMIT, f"more than {HEADER_LIMIT} bytes"),
+    "too many headers": (head(*["a: b"] * (MOST_HEADERS + 1)), f"more than {MOST_HEADERS} headers"),
+    "too many interim answers": (INTERIM * (MOST_INTERIM + 1) + LENGTH, f"more than {MOST_INTERIM} interim answers"),
+    "endless interim answers": (INTERIM * 10_000, f"more than {MOST_INTERIM} interim answers"),
+    "large interim answers": (head("a: " + "b" * 6000, status=EARLY) * 3, f"more than {HEADER_LIMIT} bytes"),
+    "gzip that is none": (head("Content-Encoding: gzip", "Content-Length: 5") + b"hello", "isn't what gzip gives"),
+    "gzip that breaks off": (
+        head("Content-Encoding: gzip", "Content-Length: 20") + gzip.compress(PAGE * 4)[:20],
+        "breaks off",
+    ),
 }
 
 
 @pytest.mark.parametrize("what", BAD)
 def test_is_refused(what: str) -> None:
+    data, why = BAD[what]
+    with pytest.raises(BadAnswerError, match=why):
+        read(data)
+    with pytest.raises(BadAnswerError, match=why):
+        read(data, cuts=range(0, len(data), 97))
+
+
+def test_headers_of_exactly_the_limits_are_read() -> None:
+    interim, page = INTERIM * MOST_INTERIM, head(*["a: b"] * (MOST_HEADERS - 1), "Content-Length: 0")
+    assert read(interim + page, header_limit=len(interim + page)) is not None
     with pytest.raises(BadAnswerError):
-        read(BAD[what])
+        read(interim + page, header_limit=len(interim + page) - 1)
 
 
 @pytest.mark.parametrize(
@@ -178,19 +234,14 @@ def test_what_was_compressed_is_expanded_in_small_pieces() -> None:
 
 def chunked(*sizes: int) -> bytes:
     chunks = b"".join(b"%x\r\n" % size + b"x" * size + b"\r\n" for size in sizes)
-    return head("Transfer-Encoding: chunked") + chunks + b"0\r\n\r\n"
+    return CHUNKED + chunks + b"0\r\n\r\n"
 
 
-def test_an_answer_in_crumbs_is_refused() -> None:
-    with pytest.raises(BadAnswerError, match="in crumbs: 1000 bytes in 1001 chunks"):
-        read(chunked(*[1] * 50_000), limit=10**6)
-
-
-@pytest.mark.parametrize(
-    "sizes", [[1] * FREE_CHUNKS, [LEAST_CHUNK] * 5000, [40_000] + [1] * 2000, [SMALL, SMALL + 1] * 3]
-)
-def test_an_answer_in_small_chunks_is_read(sizes: list[int]) -> None:
-    answer = read(chunked(*sizes), limit=10**6)
+@pytest.mark.parametrize("sizes", [[1] * 50_000, [SMALL, SMALL + 1] * 3, [40_000, *[1] * 2000]])
+@pytest.mark.parametrize("step", [1000, 10**6])
+def test_an_answer_in_small_chunks_is_read(sizes: list[int], step: int) -> None:
+    data = chunked(*sizes)
+    answer = read(data, limit=10**6, cuts=range(0, len(data), step))
     assert answer is not None
     assert answer.body == b"x" * sum(sizes)
     assert type(answer.body) is bytes
@@ -199,8 +250,8 @@ def test_an_answer_in_small_chunks_is_read(sizes: list[int]) -> None:
 BOMB = gzip.compress(b"0" * 1_000_000)
 LARGE = {
     "a length": head(f"Content-Length: {LIMIT + 1}"),
-    "a chunk": head("Transfer-Encoding: chunked") + b"%x\r\n" % (LIMIT + 1),
-    "many chunks": head("Transfer-Encoding: chunked") + b"64\r\n" % () + (b"x" * 100 + b"\r\n64\r\n") * 10,
+    "a chunk": CHUNKED + b"%x\r\n" % (LIMIT + 1) + b"x" * (LIMIT + 1),
+    "many chunks": CHUNKED + (b"64\r\n" + b"x" * 100 + b"\r\n") * 11,
     "no end": head() + b"x" * (LIMIT + 1),
     "what was compressed": head("Content-Encoding: gzip", f"Content-Length: {len(BOMB)}") + BOMB,
 }
@@ -215,7 +266,7 @@ def test_a_page_beyond_the_limit_is_refused_for(what: str) -> None:
 def test_a_page_of_exactly_the_limit_is_read() -> None:
     body = b"x" * LIMIT
     assert read(head(f"Content-Length: {LIMIT}") + body) is not None
-    assert read(head("Transfer-Encoding: chunked") + b"%x\r\n" % LIMIT + body + b"\r\n0\r\n\r\n") is not None
+    assert read(CHUNKED + b"%x\r\n" % LIMIT + body + b"\r\n0\r\n\r\n") is not None
     assert read(head() + body, end=True) is not None
 
 

@@ -46,7 +46,7 @@ class Watch:
 
     async def run(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._again(stop, self._look_around))
+            group.create_task(self._again(stop, self.look_around))
             for one in self._services:
                 group.create_task(self._again(stop, partial(self._look_at, one)))
 
@@ -55,7 +55,7 @@ class Watch:
             await look()
             await asyncio.sleep(PERIOD)
 
-    async def _look_around(self) -> None:
+    async def look_around(self) -> None:
         """What needs no answer."""
         for process in self._stack.processes:
             if not process.running:
@@ -105,9 +105,11 @@ async def pauses(stack: LocalStack) -> dict[str, tuple[int, float]]:
     """Of each process that runs: how often its event loop stood still for more than 50 ms, and for how long at most."""
     found = {}
     for service in (*stack.watchers, *stack.collectors, *stack.pickers):
-        if not service.running:
-            continue
-        lines = dict(line.rsplit(" ", 1) for line in (await service.metrics()).splitlines() if line[:1] != "#")
+        try:
+            page = await service.metrics()
+        except httpx.HTTPError:
+            continue  # it has ended, or would be noted for not answering
+        lines = dict(line.rsplit(" ", 1) for line in page.splitlines() if line[:1] != "#")
         found[service.name] = int(float(lines.get(PAUSES, 0))), float(lines.get(LONGEST, 0))
     return found
 

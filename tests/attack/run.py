@@ -91,6 +91,7 @@ async def run(
         peaks = {one.name: invariants.resident(one, "VmHWM") for one in services}
         after = {one.name: invariants.resident(one) for one in services}
         await invariants.calm(stack, journal)
+        await watch.look_around()
         exceptions = invariants.exceptions(stack)
     for failed in record.failed:
         journal.breach(f"a well-behaved request failed: {failed.what}", failed.began - 1.0, failed.ended)

@@ -25,8 +25,8 @@ MOST_P99 = 0.05
 """Seconds to the first byte of a well-behaved request."""
 MOST_AGE = 2.0
 """Seconds: `staleMetrics.after`, beyond which a good server's metrics count for nothing."""
-QUIET = 10.0
-"""Seconds without an attack, for comparison."""
+QUIET = 0.1
+"""The time without an attack, for comparison, by the attack's; some seconds at least."""
 MIB = 2**20
 
 
@@ -72,7 +72,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.directory or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
-        outcome = asyncio.run(run(options.seed, directory, seconds=options.seconds, quiet=QUIET, only=options.only))
+        quiet = max(QUIET * options.seconds, 5.0)
+        outcome = asyncio.run(run(options.seed, directory, seconds=options.seconds, quiet=quiet, only=options.only))
     sound = True
     for line, kept in report(outcome):
         sound = sound and kept

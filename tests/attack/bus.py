@@ -68,7 +68,7 @@ def readable(kind: str, data: bytes) -> bool:
         message = decode(KINDS[kind], data)
         if isinstance(message, FactEnvelope):
             decode_fact(message.fact)
-    except Malformed:
+    except (Malformed, UnicodeDecodeError):
         return False
     return True
 
@@ -107,6 +107,7 @@ class Bus(Front):
             "garbage": self._garbage,
             "truncated": self._truncated,
             "mutated": self._mutated,
+            "texts": self._texts,
             "other-kinds": self._other_kinds,
             "times": self._times,
             "epochs": self._epochs,
@@ -146,6 +147,15 @@ class Bus(Front):
                 if not readable(kind, bytes(data)):
                     await self._send(heard.subject, bytes(data))
                     break
+
+    async def _texts(self, random: Random) -> None:
+        """Texts that are no UTF-8: names of fields and senders, tags, values."""
+        for kind, heard in self._some(random):
+            letters = [at for at, byte in enumerate(heard.data) if chr(byte).isalpha() and byte < 0x80]
+            for at in random.sample(letters, min(len(letters), 5)):
+                data = heard.data[:at] + b"\xff" + heard.data[at + 1 :]
+                if not readable(kind, data):
+                    await self._send(heard.subject, data)
 
     async def _other_kinds(self, random: Random) -> None:
         """Each message where those of another kind are expected."""

@@ -155,6 +155,7 @@ class Clients(Front):
         async with connection(self._port) as (reader, writer):
             for at in range(0, len(data), 8):
                 writer.write(data[at : at + 8])
+                await writer.drain()
                 await asyncio.sleep(random.choice((0.02, 0.1)))
             await read(reader)
 

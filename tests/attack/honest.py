@@ -2,7 +2,7 @@
 
     python -m tests.attack.honest URL SEED
 
-About twenty small chats a second, whole and streamed: one client sends one after the other, and groups of five come at
+About twenty small chats a second, whole and streamed: one client sends one after the other, and groups of three come at
 once. At the end of its standard input it prints, as one line of JSON, what came of them: a `Record`.
 """
 
@@ -22,7 +22,7 @@ from tests.attack.target import MODEL
 
 PERIOD = 0.1
 """Seconds between two requests of the one client."""
-GROUP, GROUP_PERIOD = 5, 0.5
+GROUP, GROUP_PERIOD = 3, 0.3
 TOKENS = 4
 LIMIT = 30.0
 """Seconds after which a request has failed."""

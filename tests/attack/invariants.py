@@ -1,9 +1,11 @@
 """What must hold whatever the attackers do: asked of the system while they act, and once more when they are gone."""
 
 import asyncio
+import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import httpx
 
 from pointsman.local.process import Process
-from pointsman.local.services import ServiceProcess
+from pointsman.local.services import ROOT, ServiceProcess
 from pointsman.local.stack import LocalStack
 from tests.attack.journal import Journal
 from tests.faults.system.conftest import settled
@@ -124,13 +126,20 @@ def resident(process: Process, what: str = "VmRSS") -> int:
 
 
 def exceptions(stack: LocalStack) -> list[str]:
-    """Lines of our processes' logs that show an exception which nobody expected."""
-    found = []
+    """What our processes' logs show of exceptions that nobody expected: each once, with how often it came."""
+    found: Counter[str] = Counter()
     for service in (*stack.watchers, *stack.collectors, *stack.pickers):
         for line in service.log.read_text(encoding="utf-8", errors="replace").splitlines():
-            if '"exception"' in line or line.startswith("Traceback"):
-                found.append(f"{service.name}: {line[:300]}")
-    return found
+            if line.startswith("Traceback"):
+                found[f"{service.tier}: a traceback beside the log"] += 1
+            elif '"exception"' in line:
+                said = json.loads(line)
+                trace = said["exception"].splitlines()
+                places = [one.strip() for one in trace if one.strip().startswith("File ") and str(ROOT) in one]
+                place = places[-1].replace(f"{ROOT}/", "") if places else ""
+                kind = trace[-1].partition(":")[0]
+                found[f"{service.tier}: {said['event']} {said.get('task', '')}: {kind} in {place}"] += 1
+    return [f"{times} times in a {what}" for what, times in sorted(found.items())]
 
 
 def _last_line(process: Process) -> str:

@@ -75,6 +75,7 @@ def endless(start: bytes, *pieces: bytes, pause: float = 0.0) -> Answer:
 async def _drip(writer: asyncio.StreamWriter, random: Random) -> None:
     for byte in page(b"vllm:num_requests_waiting 1\n"):
         writer.write(bytes((byte,)))
+        await writer.drain()
         await asyncio.sleep(0.02)
 
 

@@ -138,14 +138,14 @@ class Clients(Front):
     async def _left_in_response(self, random: Random) -> None:
         async def leave() -> None:
             async with connection(self._port) as (reader, writer):
-                writer.write(post(CHAT, _chat(tokens=3000, stream=True)))
+                writer.write(post(CHAT, _chat(tokens=1000, stream=True)))
                 await reader.read(random.choice((1, 300, 5000)))
 
-        await asyncio.gather(*(leave() for _ in range(10)))
+        await asyncio.gather(*(leave() for _ in range(5)))
 
     async def _slow_reader(self, random: Random) -> None:
         async with connection(self._port) as (reader, writer):
-            writer.write(post(CHAT, _chat(tokens=3000, stream=True)))
+            writer.write(post(CHAT, _chat(tokens=1000, stream=True)))
             for _ in range(random.randint(20, 80)):
                 await reader.read(50)
                 await asyncio.sleep(0.05)

@@ -61,7 +61,7 @@ def closed(seed: int) -> bool:
 def plan(seed: int, directory: Path, *, patient: bool) -> StackPlan:
     """With `patient` Envoy waits for every picker that stands still, however busy the machine is."""
     flags: dict[str, str | int | float] = {
-        "speed": 1000,
+        "speed": 100,
         "models": f"{MODEL},{UNNAMED}",
         "max-body": "256Ki",  # what is larger is meant for pickers, and would keep these servers from others' requests
     }

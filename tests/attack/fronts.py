@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import TypeAlias
 
@@ -62,19 +61,17 @@ class Attack:
         self._front = front
         self._seed = f"{seed} {front.name}"
         self._journal = journal
-        self._acts = {
+        self.acts: Mapping[str, Act] = {
             name: act for name, act in front.acts().items() if only in (front.name, f"{front.name}.{name}", "")
         }
         self._gate = asyncio.Semaphore(front.at_once)
-        self.done: Counter[str] = Counter()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Act until `stop` is set, and until what has begun has ended."""
         choose, number = Random(self._seed), 0
-        async with AsyncExitStack() as life, asyncio.TaskGroup() as group:
-            await life.enter_async_context(self._front.ready())
-            while self._acts and not stop.is_set():
-                for name in choose.sample(sorted(self._acts), len(self._acts)):
+        async with self._front.ready(), asyncio.TaskGroup() as group:
+            while self.acts and not stop.is_set():
+                for name in choose.sample(sorted(self.acts), len(self.acts)):
                     await self._gate.acquire()
                     if stop.is_set():
                         return
@@ -88,12 +85,11 @@ class Attack:
         entry = self._journal.begin(f"{self._front.name}.{name}")
         try:
             async with asyncio.timeout(self._front.patience):
-                await self._acts[name](random)
+                await self.acts[name](random)
         except UNANSWERED:
             pass
         except Exception as error:  # noqa: BLE001 - the top of a task: the attack goes on, and says so
             self._journal.breach(f"the attacker itself failed in {entry.act}: {error!r}")
         finally:
             entry.ended = time.monotonic()
-            self.done[name] += 1
             self._gate.release()

@@ -24,7 +24,7 @@ PERIOD = 0.5
 UNANSWERED = 10.0
 """Seconds after which an admin port that doesn't answer is noted."""
 MIB = 2**20
-MOST_RESIDENT = {"watcher": 700 * MIB, "collector": 300 * MIB, "picker": 900 * MIB}
+MOST_RESIDENT = {"watcher": 400 * MIB, "collector": 200 * MIB, "picker": 600 * MIB}
 """Bytes that a process of a tier may ever have resident."""
 LONGEST = "pointsman_event_loop_longest_pause_seconds"
 PORTS = re.compile(r'"port_value":\s*(\d+)')

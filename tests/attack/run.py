@@ -22,6 +22,9 @@ from tests.attack.model_servers import ModelServers
 from tests.attack.proxies import Proxies
 from tests.attack.target import closed, plan
 
+WARM_UP = 2.0
+"""Seconds in which the well-behaved load starts, and the first requests open connections."""
+
 
 class Latency(Struct, frozen=True):
     """Seconds to the first byte."""
@@ -69,10 +72,12 @@ async def run(
         watch = invariants.Watch(stack, journal)
         fronts = (Clients(scene), Proxies(scene), servers, Bus(scene), Files(scene, servers), Admin(scene))
         attacks = [Attack(front, seed, journal, only) for front in fronts]
+        if not any(attack.acts for attack in attacks):
+            raise ValueError(f"{only!r} is no front and no act of one")
         services = [*stack.watchers, *stack.collectors, *stack.pickers]
         over, ended = asyncio.Event(), asyncio.Event()
         async with HonestProcess(stack.url, seed, str(ROOT)) as honest:
-            await asyncio.sleep(quiet)
+            await asyncio.sleep(WARM_UP + quiet)
             before = {one.name: invariants.resident(one) for one in services}
             began, used = time.monotonic(), _cpu()
             watching = asyncio.create_task(watch.run(ended), name="watch")
@@ -99,7 +104,7 @@ async def run(
         seed=seed,
         seconds=lasted,
         journal=journal,
-        quiet=_latency(record, 0.0, began),
+        quiet=_latency(record, began - quiet, began),
         attacked=_latency(record, began, began + lasted),
         slowest=_slowest(record, journal, began),
         load_late=record.late,

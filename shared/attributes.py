@@ -3,6 +3,9 @@
 An attribute that an endpoint doesn't have is absent, never zero: a reader has to say what absence means to it. On the
 bus and in the picker's columns an attribute goes by its `wire` name, `<name>/<producer>`, as in the Go original, so
 that two producers of one name don't meet.
+
+Every attribute of numbers has bounds. What a server says beyond them isn't taken: one that is wrong by a hundred orders
+of magnitude would spoil every sum, mean and array that it gets into.
 """
 
 import copy
@@ -10,8 +13,7 @@ import math
 from collections.abc import ItemsView, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeGuard, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -22,25 +24,57 @@ T = TypeVar("T")
 CORE = "core-metrics-extractor"
 
 
-@dataclass(frozen=True, eq=False)
+class Bounds(Struct, frozen=True):
+    """Between which numbers, both included, an attribute's value can be. NaN is between none."""
+
+    least: float
+    most: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        return f"{self.least:g} to {self.most:g}"
+
+
+ANY = Bounds(-(2.0**64), 2.0**64)
+"""Of an attribute that says none, such as one that a configuration makes of any metric: what counters of 64 bits hold,
+times in nanoseconds included. Squares and sums of thousands of such numbers are finite."""
+
+
+@dataclass(frozen=True, eq=False, init=False)
 class AttributeKey(Generic[T]):
-    """Names an attribute. `kind` is `float` (a column of numbers) or the struct or tuple that it holds.
+    """Names an attribute. `kind` is `float` (a column of numbers) or the struct or tuple that it holds. Raises
+    ValueError for other `bounds` than the attribute has.
 
     Equal keys are one object for as long as anybody has it, so that looking up what an endpoint has costs no comparison
-    of texts: it is done for every attribute of every page.
+    of texts: it is done for every attribute of every page. Whoever names no bounds means the attribute as it is.
     """
 
     name: str
     producer: str
     kind: type[T]
+    bounds: Bounds
+    """Of a number."""
 
     _known: ClassVar[WeakValueDictionary[tuple[str, str, Any], Any]] = WeakValueDictionary()
+    _numbers: ClassVar[WeakValueDictionary[str, Any]] = WeakValueDictionary()
+    """The attributes of numbers by wire name."""
 
-    def __new__(cls, name: str, producer: str, kind: type[T]) -> "AttributeKey[T]":
-        known: AttributeKey[T] | None = cls._known.get((name, producer, kind))
-        if known is None:
-            known = cls._known[name, producer, kind] = super().__new__(cls)
-        return known
+    def __new__(cls, name: str, producer: str, kind: type[T], bounds: Bounds | None = None) -> "AttributeKey[T]":
+        key: AttributeKey[T] | None = cls._known.get((name, producer, kind))
+        if key is None:
+            key = super().__new__(cls)
+            for field, value in (("name", name), ("producer", producer), ("kind", kind), ("bounds", bounds or ANY)):
+                object.__setattr__(key, field, value)
+            cls._known[name, producer, kind] = key
+            if kind is float:
+                cls._numbers[key.wire] = key
+        elif bounds is not None and bounds != key.bounds:
+            if key.bounds is not ANY:
+                raise ValueError(f"{key} is from {key.bounds}, not from {bounds}")
+            object.__setattr__(key, "bounds", bounds)  # somebody read the attribute before who makes it was loaded
+        return key
 
     @cached_property
     def wire(self) -> str:
@@ -50,18 +84,29 @@ class AttributeKey(Generic[T]):
         return self.wire
 
 
-WAITING_QUEUE_SIZE = AttributeKey("WaitingQueueSize", CORE, float)
+def bounds_of(wire: str) -> Bounds:
+    """The bounds of the attribute of numbers with this wire name, as far as anybody here has its key."""
+    key: AttributeKey[float] | None = AttributeKey._numbers.get(wire)
+    return ANY if key is None else key.bounds
+
+
+_REQUESTS = Bounds(0.0, 1e9)
+"""Of requests that a server holds: each takes kilobytes of its memory."""
+_SHARE = Bounds(0.0, 1.0)
+
+WAITING_QUEUE_SIZE = AttributeKey("WaitingQueueSize", CORE, float, _REQUESTS)
 """Requests that the model server has accepted and not started."""
-RUNNING_REQUESTS_SIZE = AttributeKey("RunningRequestsSize", CORE, float)
+RUNNING_REQUESTS_SIZE = AttributeKey("RunningRequestsSize", CORE, float, _REQUESTS)
 """Requests in the model server's batch."""
-KV_CACHE_USAGE = AttributeKey("KVCacheUsagePercent", CORE, float)
-"""Share of the KV cache in use, 0 to 1 (the name is the Go original's; the value is no percentage)."""
-CACHE_BLOCK_SIZE = AttributeKey("CacheBlockSize", CORE, float)
-"""Tokens in a KV cache block."""
-CACHE_NUM_BLOCKS = AttributeKey("CacheNumBlocks", CORE, float)
-"""KV cache blocks of the server."""
-MAX_ACTIVE_MODELS = AttributeKey("MaxActiveModels", CORE, float)
-"""LoRA adapters that fit on the server at a time."""
+KV_CACHE_USAGE = AttributeKey("KVCacheUsagePercent", CORE, float, Bounds(0.0, 2.0))
+"""Share of the KV cache in use, 0 to 1 (the name is the Go original's; the value is no percentage). Up to 2, because
+what is used and what there is may not be counted in one moment; a full cache given in percent is beyond."""
+CACHE_BLOCK_SIZE = AttributeKey("CacheBlockSize", CORE, float, Bounds(0.0, 65_536.0))
+"""Tokens in a KV cache block: 1 to 128, thousands in models with Mamba layers. 0 says nothing."""
+CACHE_NUM_BLOCKS = AttributeKey("CacheNumBlocks", CORE, float, Bounds(0.0, 1e9))
+"""KV cache blocks of the server: millions on eight GPUs, where a block is a token. 0 says nothing."""
+MAX_ACTIVE_MODELS = AttributeKey("MaxActiveModels", CORE, float, Bounds(0.0, 1e6))
+"""LoRA adapters that fit on the server at a time: vLLM's --max-loras, rarely above a hundred."""
 ACTIVE_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("ActiveModels", CORE, tuple)
 """LoRA adapters that are loaded."""
 WAITING_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("WaitingModels", CORE, tuple)
@@ -69,9 +114,9 @@ WAITING_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("WaitingModels", CO
 
 SERVED_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("/v1/models", "models-data-extractor", tuple)
 """Models that the server answers for, by the names that requests give: base models and LoRA adapters."""
-GPU_UTILIZATION = AttributeKey("GPUUtilization", "dcgm-extractor", float)
+GPU_UTILIZATION = AttributeKey("GPUUtilization", "dcgm-extractor", float, _SHARE)
 """Share of time in which the busiest of the endpoint's GPUs computed something, 0 to 1."""
-REACHABLE = AttributeKey("Reachable", "collector", float)
+REACHABLE = AttributeKey("Reachable", "collector", float, _SHARE)
 """1 as of the last scrape of the model server that brought a page; 0 as of the last failed one, when so many in a row
 were refused or timed out that the server seems to be down."""
 
@@ -110,7 +155,9 @@ def fault(key: AttributeKey[Any], value: object) -> str:
     all attributes.
     """
     if key.kind is float:
-        return "" if _is_number(value) else f"{key} is {_shown(value)}; a finite number is expected"
+        if not _is_number(value):
+            return f"{key} is {_shown(value)}; a finite number is expected"
+        return "" if value in key.bounds else f"{key} is {_shown(value)}; {key.bounds} is expected"
     if not isinstance(value, key.kind):
         return f"{key} is {_shown(value)}; a {key.kind.__name__} is expected"
     try:
@@ -133,13 +180,9 @@ def accepted(key: AttributeKey[T], value: T) -> T:
         raise ValueError(f"{key} is {_shown(value)}, which can't be copied: {type(error).__name__}: {error}") from error
 
 
-def _is_number(value: object) -> bool:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    try:
-        return isfinite(value)
-    except OverflowError:  # of a whole number beyond every float
-        return False
+def _is_number(value: object) -> TypeGuard[float]:
+    """Whether it is one; infinity is."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 
 
 _ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
@@ -181,20 +224,26 @@ class AttributeMap:
     3.0
     """
 
-    __slots__ = ("_changed", "_samples")
+    __slots__ = ("_changed", "_refused", "_samples")
 
     def __init__(self) -> None:
         self._samples: dict[AttributeKey[Any], Sample] = {}
         self._changed: set[AttributeKey[Any]] = set()
+        self._refused: dict[AttributeKey[Any], tuple[float, Bounds]] = {}
 
     def put(self, key: AttributeKey[T], value: T, at: float) -> bool:
         """The endpoint has this value, seen at `at` in monotonic seconds or `ALWAYS`; whether it is another one than
         before. Raises ValueError for a value that isn't of the key's kind, and for a time that is none.
 
-        What can be changed is copied, so a plugin may go on using the object that it gave."""
+        A number beyond the key's bounds isn't taken, but told by `take_refused`: what was known before ages. What can
+        be changed is copied, so a plugin may go on using the object that it gave."""
         changed = False
         if key.kind is float:
-            if type(value) is not float or not isfinite(value):  # type: ignore[arg-type]  # a float
+            bounds = key.bounds
+            if type(value) is not float or not bounds.least <= value <= bounds.most:  # type: ignore[operator]  # a float
+                if _is_number(value) and value not in bounds:
+                    self.refuse(key, value)
+                    return False
                 accepted(key, value)
         else:
             before = self._samples.get(key)
@@ -222,6 +271,21 @@ class AttributeMap:
             self._changed.add(key)
         self._samples[key] = Sample(value, at)
         return changed
+
+    def refuse(self, key: AttributeKey[Any], value: float, bounds: Bounds | None = None) -> None:
+        """The endpoint was said to have this number, which is beyond the bounds; none are the key's."""
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number beyond every float
+            number = math.copysign(math.inf, value > 0 or -1)
+        self._refused[key] = number, bounds or key.bounds
+
+    def take_refused(self) -> dict[AttributeKey[Any], tuple[float, Bounds]]:
+        """The numbers that weren't taken since this was last asked, the last of each key, and what they are beyond."""
+        refused = self._refused
+        if refused:
+            self._refused = {}
+        return refused
 
     def take_changed(self) -> set[AttributeKey[Any]]:
         """The keys whose values have changed since they were last taken."""

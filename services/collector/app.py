@@ -32,6 +32,7 @@ from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import Tally
 from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Configuration, Endpoint, Pool
+from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
 from shared.service import Service, read_text, run
 from shared.service.admin import as_json
@@ -70,6 +71,7 @@ class CollectorService(Service):
             self.bus, subjects, self._pool, self.tier, self.id, lambda _: self._reassign_soon(), malformed=malformed
         )
         self._publisher = FramePublisher(self.bus, subjects, self._pool, self.id)
+        self.out_of_range = OutOfRange(time.monotonic)
         self._client = Client(settings.scrape_timeout, settings.page_limit, settings.header_limit)
         self.scraper = Scraper(
             self._client,
@@ -78,6 +80,7 @@ class CollectorService(Service):
             backoff=settings.backoff_limit,
             failure_threshold=settings.failure_threshold,
             failures=self.plugin_failures,
+            out_of_range=self.out_of_range,
         )
         self.sender = FrameSender(
             self._publisher,
@@ -90,12 +93,15 @@ class CollectorService(Service):
         self._endpoint_events = EndpointDispatcher((), self._attributes, self._tally)
         self._use(first)
         self.registry.register(DataLayerMetrics(self._tally))
+        self.registry.register(self.out_of_range)
         self.registry.register(CollectorMetrics(self.scraper, self.sender))
         self.registry.register(ReloadMetrics("pointsman_collector_config_reloads", self.config))
         self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.members.namesake))
         self.readiness.require("endpoints", self.replica.readiness)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
         self.readiness.mention("id", self.members.taken)
+        self.readiness.mention("attributes", self.out_of_range.note)
+        self.readiness.mention("bus", malformed.note)
         self.readiness.require("configuration", lambda: self._unconfigured or None)
 
     async def start(self) -> None:

@@ -22,6 +22,7 @@ from services.collector.schedule import Schedule, phase
 from services.collector.target import Target
 from shared.attributes import REACHABLE, AttributeMap
 from shared.model import Endpoint
+from shared.out_of_range import OutOfRange
 from shared.plugin_failures import PluginFailures, reason_of
 
 log = structlog.get_logger(__name__)
@@ -71,6 +72,7 @@ class Scraper:
         interval: float,
         backoff: float,
         failures: PluginFailures,
+        out_of_range: OutOfRange | None = None,
         failure_threshold: int = 3,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -79,6 +81,7 @@ class Scraper:
         self._interval = interval
         self._failure_threshold = failure_threshold
         self._plugin_failures = failures
+        self._out_of_range = out_of_range or OutOfRange(clock)
         self._clock = clock
         self._pipeline = Pipeline()
         self._schedule: Schedule[Target] = Schedule(backoff)
@@ -218,6 +221,9 @@ class Scraper:
                 watched.reachability.answered(target.source.name, started)
                 reached = watched.attributes.put(REACHABLE, 1.0, started)
             changed = await target.read(page, started, watched.attributes) or reached
+            for key, (value, bounds) in watched.attributes.take_refused().items():
+                where, source = watched.endpoint.id, target.source.name
+                self._out_of_range.record(key.wire, value, bounds, endpoint=where, source=source)
             ok = True
         except ScrapeError as error:
             self._failed(target, watched, error.kind, str(error), started)

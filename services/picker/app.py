@@ -28,6 +28,7 @@ from services.picker.state.view import View
 from services.picker.transport import certificate
 from services.picker.transport.grpc_server import ExtProcServer, ServerOptions
 from services.picker.transport.health import HealthServer
+from shared.attributes import bounds_of
 from shared.bus import (
     Delete,
     Event,
@@ -43,11 +44,13 @@ from shared.bus import (
     encode,
 )
 from shared.bus.subjects import parse_key
+from shared.bus.transit import IMPLAUSIBLE
 from shared.config import load
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import Tally
 from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Configuration, Endpoint
+from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
 from shared.service import Service, read_text, run
 from shared.service.bus import BusMetrics, make_bus
@@ -78,7 +81,9 @@ class PickerService(Service):
         self._settings = settings
         self._plugins = Registry.installed() if plugins is None else plugins
         self._random = np.random.default_rng(settings.seed)
-        self.view = View(settings.unhealthy_expiry)
+        self.out_of_range = OutOfRange(time.monotonic)
+        self.registry.register(self.out_of_range)
+        self.view = View(settings.unhealthy_expiry, self._on_beyond)
         self.ring = DecisionRing(settings.decisions_kept, settings.decision_layouts_kept)
         self.metrics = PickerMetrics(
             self.registry,
@@ -101,6 +106,7 @@ class PickerService(Service):
                 request_body=settings.max_request_body,
                 held=settings.max_held_bodies,
                 header_bytes=settings.max_request_headers,
+                model_name=settings.max_model_name,
             ),
             make_id=lambda: str(uuid.uuid4()),
             clock=time.monotonic,
@@ -110,7 +116,7 @@ class PickerService(Service):
         )
         held = Gauge(
             "pointsman_picker_held_body_bytes",
-            "Bytes of request and response bodies that are kept until more of them comes",
+            "Bytes of request bodies until they are answered, and of response bodies until more of them comes",
             registry=self.registry,
         )
         held.set_function(lambda: self.desk.held.size)
@@ -141,6 +147,8 @@ class PickerService(Service):
         self.readiness.mention("metrics", self._vanished.problem)
         self._proxy = ProxyFailureMode(self.view, time.monotonic, named_models_only=settings.require_named_models)
         self.readiness.mention("proxy", self._proxy.problem)
+        self.readiness.mention("attributes", self.out_of_range.note)
+        self.readiness.mention("bus", malformed.note)
         self.readiness.mention("id", lambda: self.namesake.problem(time.monotonic()))
         self.grpc = ExtProcServer(
             self.desk.exchange,
@@ -288,6 +296,9 @@ class PickerService(Service):
                 if parsed.kind == "endpoint":
                     self._endpoint_events.delete(parsed.name)
 
+    def _on_beyond(self, sender: str, attribute: str, endpoint: str, value: float, count: int) -> None:
+        self.out_of_range.record(attribute, value, bounds_of(attribute), count, endpoint=endpoint, sender=sender)
+
     def _on_load(self, message: Msg) -> None:
         try:
             row = decode(Load, message.data)
@@ -296,8 +307,8 @@ class PickerService(Service):
             return
         if row.sender == self.id:
             self.namesake.heard(time.monotonic(), leaving=row.leaving)
-        else:
-            self.view.apply_load(row, time.monotonic())
+        elif not self.view.apply_load(row, time.monotonic()):
+            self._malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
 
     # What the bus is told
 

@@ -54,6 +54,13 @@ class Chunks:
             self._pieces[self._joined :] = [b"".join(self._pieces[self._joined :])]
             self._joined += 1
 
+    def whole(self) -> bytes:
+        """All of it, which stays here."""
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+            self._joined = 1
+        return self._pieces[0] if self._pieces else b""
+
     def take(self) -> bytes:
         """All of it; nothing is left."""
         pieces = self._pieces

@@ -25,6 +25,8 @@ from services.picker.state.view import View
 from shared.config.schema import StaleMetrics
 from shared.plugin import Role
 
+_LONGEST_PREFER = 1024
+"""Characters of all `Prefer` headers that are read."""
 RETRY_AFTER = 1
 """Seconds: an empty or full pool is a matter of scrapes and scaling, worth asking again soon."""
 
@@ -206,11 +208,8 @@ class Director:
 def _only_if_cached(headers: Headers) -> bool:
     """Whether the client prefers no answer to one whose prompt has to be computed first (`Prefer: if-available`,
     RFC 7240): an attempt at early decoding, before it asks for a prefill elsewhere."""
-    for value in headers.all("prefer"):
-        for preference in value.split(","):
-            if preference.partition(";")[0].partition("=")[0].strip().lower() == "if-available":
-                return True
-    return False
+    preferences = ",".join(headers.all("prefer"))[:_LONGEST_PREFER].split(",")
+    return any(one.partition(";")[0].partition("=")[0].strip().lower() == "if-available" for one in preferences)
 
 
 def _holders(cycle: Cycle, picked: tuple[int, ...]) -> tuple[int, ...]:

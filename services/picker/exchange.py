@@ -4,7 +4,7 @@ The only place where the conversation, the pipeline and the load in flight meet.
 is released exactly once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import structlog
 
@@ -24,15 +24,18 @@ from services.picker.extproc.events import (
     ResponseBodyStarted,
     ResponseStarted,
 )
+from services.picker.names import REWRITE_HEADERS
 from services.picker.pipeline import Pipeline
 from services.picker.requests.parsers import ParserFailed
-from services.picker.requests.request import Content, Refusal, Request, Route, Unparsable
+from services.picker.requests.request import Content, Headers, Refusal, Request, Route, Unparsable
 from services.picker.responses.reader import ResponseReader
 from services.picker.state.inflight import Charge
 from services.picker.state.view import View
 
 log = structlog.get_logger(__name__)
 
+HEAVY = 2**20
+"""Bytes of a request's body whose decision is made in steps, so that others get their turn in between."""
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -92,6 +95,9 @@ class Desk:
                 unreadable = Refusal(status=400, message=str(error))
             except ParserFailed as error:
                 failures.append(error)
+        too_long = _long_name(content.model, head.headers, self.limits.model_name)
+        if too_long is not None:
+            content, unreadable = Content(), too_long
         request = Request(
             id=head.request_id,
             headers=head.headers,
@@ -130,6 +136,14 @@ def _is_to_be_read(head: RequestHead) -> bool:
     return head.has_body or head.method in BODY_METHODS
 
 
+def _long_name(model: str, headers: Headers, most: int) -> Refusal | None:
+    """The refusal of a name that is too long to be kept, compared, or put back into each event of a response."""
+    for where, name in (("model", model), *((one, headers.get(one)) for one in REWRITE_HEADERS)):
+        if 4 * len(name) > most and (size := len(name.encode())) > most:
+            return Refusal(status=400, message=f"{where}: a model's name of {size} bytes; at most {most} are taken")
+    return None
+
+
 def _reader(route: Route, api: str, held: Held) -> ResponseReader | None:
     """What reads the response to a request of an API that is known: the tokens that it took, and the client's name of
     the model to put back, where it gave one."""
@@ -164,16 +178,35 @@ class Exchange:
         """Whether the stream has been answered for good and is to be ended."""
         return self._conversation.closed
 
-    def receive(self, data: bytes) -> Sequence[bytes]:
-        """A message of the proxy; what to answer now, in order. Raises DecodeError for bytes that are no message."""
+    def receive(self, data: bytes) -> Iterable[bytes]:
+        """A message of the proxy; what to answer now, in order. Raises DecodeError for bytes that are no message.
+
+        An empty answer isn't to be sent: it says that others may have their turn before the next one is made.
+        """
         conversation = self._conversation
         relayed = conversation.relay(data)
         if relayed is not None:
             return relayed
         now = self._desk.clock()
         if events := conversation.receive(data, now):
+            if conversation.held > HEAVY:
+                return self._in_steps(events, now)
             self._handle(events, now)
+            conversation.sent()
         return conversation.responses()
+
+    def _in_steps(self, events: Sequence[Event], now: float) -> Iterator[bytes]:
+        for event in events:
+            yield b""
+            if isinstance(event, RequestReady):
+                decision = self._desk.decide(event, now)
+                yield b""
+                self._decided(decision, now)
+            else:
+                self._handle((event,), now)
+        yield b""
+        yield from self._conversation.responses()
+        self._conversation.sent()
 
     def end(self) -> None:
         """The stream is over, for whatever reason."""
@@ -183,7 +216,7 @@ class Exchange:
     def _handle(self, events: Sequence[Event], now: float) -> None:
         for event in events:
             if isinstance(event, RequestReady):
-                self._decide(event, now)
+                self._decided(self._desk.decide(event, now), now)
             elif isinstance(event, ResponseStarted):
                 self._desk.observing += self._conversation.asked_to_read
                 self._on_response(event)
@@ -194,9 +227,8 @@ class Exchange:
             elif isinstance(event, Refused):
                 self._desk.metrics.refused(event.refusal.status, self._desk.clock() - now)
 
-    def _decide(self, ready: RequestReady, now: float) -> None:
+    def _decided(self, decision: Decision, now: float) -> None:
         desk = self._desk
-        decision = desk.decide(ready, now)
         if isinstance(decision.outcome, Route):
             endpoint = decision.layout.endpoints[decision.picked[0]]
             self._charge = desk.view.in_flight.charge(endpoint.id, decision.tokens)

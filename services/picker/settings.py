@@ -39,10 +39,20 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     max_held_bodies: Annotated[
         Size,
         Meta(
-            description="bytes of all bodies that are on their way in several messages; a request whose body would go "
+            description="bytes of all bodies that are on their way or not answered yet; a request whose body would go "
             "beyond is refused with 503. No less than --max-request-body"
         ),
     ] = 512 * 2**20
+    max_model_name: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64 * 2**10,  # parsers decode no longer ones
+            extra={"format": "size"},
+            description="bytes of a model's name, in a body or in a header that rewrites it; a longer one is refused "
+            "with 400",
+        ),
+    ] = 1024
     max_streams: Annotated[
         int, Meta(ge=1, description="open streams, one for each request; further ones are turned away")
     ] = 20_000

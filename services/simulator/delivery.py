@@ -83,7 +83,7 @@ class Reply:
         if not isinstance(fault, Truncate | Close):
             await self._put(data)
             return
-        await self._put(data if fault.after is None else data[: fault.after - self._sent])
+        await self._put(_first_event(data) if fault.after is None else data[: fault.after - self._sent])
         if fault.after is None or self._sent >= fault.after:
             self.spoiled = True
             if isinstance(fault, Close):
@@ -120,6 +120,12 @@ def _half(body: bytes) -> int:
     """The middle, but not at the end of a line: what is cut there would be whole."""
     cut = len(body) // 2
     return cut - 1 if body[cut - 1 : cut] == b"\n" else cut
+
+
+def _first_event(data: bytes) -> bytes:
+    """Of server-sent events that are written at once, as by a process that was kept waiting."""
+    event, end, _ = data.partition(b"\n\n")
+    return event + end
 
 
 def received_headers(request: web.Request) -> str:

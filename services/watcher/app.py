@@ -74,6 +74,7 @@ class WatcherService(Service):
         self._follow_metrics()
         self.readiness.require("published", self._published)
         self.readiness.mention("files", self._amiss)
+        self.readiness.mention("bus", self.leadership.malformed.note)
         self.readiness.mention("kubernetes", self._origin.problem)
         self.readiness.mention("status", self._origin.unreported)
 

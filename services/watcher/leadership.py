@@ -64,7 +64,13 @@ class Leadership:
         """What comes over the bus and can't be decoded."""
         self.lease = Lease(bus, subjects, LEASE, owner, replicas=replicas)
         self.publisher = FactPublisher(
-            bus, subjects, owner, replicas=replicas, is_leader=lambda: self.lease.held, age=age
+            bus,
+            subjects,
+            owner,
+            replicas=replicas,
+            is_leader=lambda: self.lease.held,
+            age=age,
+            malformed=self.malformed,
         )
         self.candidacy = Candidacy(bus, subjects, LEASE, owner, fitness, malformed=self.malformed)
         self.replica = Replica(bus, subjects, pool, on_event, malformed=self.malformed)

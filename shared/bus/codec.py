@@ -11,7 +11,7 @@ import structlog
 from xxhash import xxh3_64_intdigest
 
 from shared.bus.errors import Malformed
-from shared.bus.messages import Frame, Load, Message
+from shared.bus.messages import Frame, Load, Message, Synced
 from shared.model import Fact
 
 M = TypeVar("M", bound=Message)
@@ -21,6 +21,8 @@ _fact_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in get_args(Message)}
 _fact_decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
 
+SHOWN = 256
+"""Characters of a sender's name, and of what is wrong with a message, that are kept."""
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 """Digests are sums modulo 2^64."""
 
@@ -38,7 +40,7 @@ def decode(kind: type[M], data: bytes) -> M:
         message: M = _decoders[kind].decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(f"no {kind.__name__}: {error}") from error
-    if isinstance(message, Frame | Load):
+    if isinstance(message, Frame | Load | Synced):
         fault = message.fault()
         if fault is not None:
             raise Malformed(f"no {kind.__name__}: {fault}")
@@ -63,8 +65,9 @@ def fact_digest(key: str, raw: bytes | msgspec.Raw) -> int:
     return xxh3_64_intdigest(bytes(raw), xxh3_64_intdigest(key.encode()))
 
 
-class MalformedLog:
-    """Counts messages that can't be used, and logs one line per sender and minute that says how many there were.
+class SenderLog:
+    """Counts messages that something is wrong with, and logs one line per sender and minute that says how many there
+    were. `what` is wrong with them, in a word.
 
     Memory is bounded: when more than `max_senders` are known, those that may log again are forgotten, and with all
     of them recent, further senders share one entry.
@@ -72,12 +75,17 @@ class MalformedLog:
 
     OTHERS = "(others)"
 
-    def __init__(self, clock: Callable[[], float], *, interval: float = 60.0, max_senders: int = 1000) -> None:
+    def __init__(
+        self, clock: Callable[[], float], what: str, *, interval: float = 60.0, max_senders: int = 1000
+    ) -> None:
         self._clock = clock
+        self._what = what
         self._interval = interval
         self._max_senders = max_senders
         self._next: dict[str, float] = {}
         self._unlogged: dict[str, int] = {}
+        self._last: tuple[float, str, str] | None = None
+        """When the last one came, from whom, and what is wrong with it."""
         self._log = structlog.get_logger()
         self.total = 0
 
@@ -86,6 +94,8 @@ class MalformedLog:
         the pool and, where it can be read, the epoch of the watcher that wrote them."""
         self.total += 1
         now = self._clock()
+        sender = sender[:SHOWN]
+        self._last = now, sender, str(error)[:SHOWN]
         if sender not in self._next and len(self._next) >= self._max_senders:
             self._forget(now)
             if len(self._next) >= self._max_senders:
@@ -97,13 +107,31 @@ class MalformedLog:
         self._next[sender] = now + self._interval
         self._unlogged[sender] = 0
         self._log.warning(
-            "bus.message.malformed", sender=sender, subject=subject, reason=str(error), since_last_line=skipped + 1
+            f"bus.message.{self._what}", sender=sender, subject=subject, reason=str(error), since_last_line=skipped + 1
         )
         return True
+
+    def note(self) -> str | None:
+        """What `/readyz` mentions: the last one, when it came within the last minute."""
+        if self._last is None or self._clock() - self._last[0] >= self._interval:
+            return None
+        at, sender, reason = self._last
+        return f"{self.total} {self._what} messages, the last {self._clock() - at:.0f} s ago from {sender!r}: {reason}"
 
     def _forget(self, now: float) -> None:
         for sender in [sender for sender, due in self._next.items() if due <= now and sender != self.OTHERS]:
             del self._next[sender], self._unlogged[sender]
 
     def __repr__(self) -> str:
-        return f"<MalformedLog total={self.total} senders={len(self._next)}>"
+        return f"<{type(self).__name__} {self._what} total={self.total} senders={len(self._next)}>"
+
+
+class MalformedLog(SenderLog):
+    """Messages that can't be read, and, told apart, those that can be and say what can't be true."""
+
+    def __init__(self, clock: Callable[[], float], *, interval: float = 60.0, max_senders: int = 1000) -> None:
+        super().__init__(clock, "malformed", interval=interval, max_senders=max_senders)
+        self.implausible = SenderLog(clock, "implausible", interval=interval, max_senders=max_senders)
+
+    def note(self) -> str | None:
+        return "; ".join(note for note in (super().note(), self.implausible.note()) if note) or None

@@ -20,7 +20,7 @@ from shared.bus.connection import Bus, Subscription
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.messages import Frame
 from shared.bus.subjects import Subjects
-from shared.bus.transit import Transit
+from shared.bus.transit import IMPLAUSIBLE, Transit
 
 OnFrame: TypeAlias = Callable[[Frame, float], None]
 """Called with a frame and the seconds to add to each of its ages."""
@@ -29,15 +29,21 @@ ATTRIBUTES_TTL = 5.0
 """Seconds after which the attributes bucket forgets a frame."""
 
 
+OVERTAKEN = 1000
+"""By how many frames one that was overtaken may be behind: 20 a second for three quarters of a minute."""
+
+
 class FrameSequence:
-    """Which frames are news: those later than the last live one of their key, or of another run."""
+    """Which frames are news: those later than the last live one of their key, or of another run.
+
+    One that is far behind wasn't overtaken: what came before it had a number that its sender never gave."""
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[int, int, float]] = {}
 
     def live(self, key: str, frame: Frame, now: float) -> None:
         """Take down a live frame; one that was overtaken doesn't count as the last one."""
-        if self.news(key, frame):
+        if self.news(key, frame) or frame.sequence < self._newest[key][1] - OVERTAKEN:
             self._newest[key] = (frame.run, frame.sequence, now)
 
     def news(self, key: str, frame: Frame) -> bool:
@@ -123,10 +129,14 @@ class FrameReader:
         except Malformed as error:
             self.malformed.report(Subjects.sender(message.subject, -2), error, subject=message.subject)
             return
+        extra_age = self._transit.observe(frame.sender, frame.run, frame.sent, now)
+        if extra_age is None:
+            self.malformed.implausible.report(frame.sender, IMPLAUSIBLE, subject=message.subject)
+            return
         self._order.live(message.subject[self._start :], frame, now)
         self.frames += 1
         self.heard_at = now
-        self._on_frame(frame, self._transit.observe(frame.sender, frame.run, frame.sent, now))
+        self._on_frame(frame, extra_age)
         if now >= self._prune_at:
             self._prune_at = now + self._window
             self._transit.prune(now - self._window)

@@ -5,6 +5,7 @@ under the same tag. Numbers per endpoint travel as packed little-endian columns 
 tenth of the time and half the size of one map per endpoint.
 """
 
+from math import isfinite
 from typing import Any, TypeAlias
 
 import msgspec
@@ -37,6 +38,10 @@ class Synced(Struct, frozen=True, kw_only=True, tag="synced/1"):
     """Sum over the pool's facts of xxh3_64(key, fact without epoch and sequence), modulo 2^64."""
     age: float = 0.0
     """Seconds since that which the facts come from last confirmed them; 0 while it does."""
+
+    def fault(self) -> str | None:
+        """What can't be about it, or None."""
+        return None if isfinite(self.age) and self.age >= 0 else f"its facts were confirmed {self.age} s ago"
 
 
 class Epoch(Struct, frozen=True, kw_only=True, tag="epoch/1"):
@@ -72,6 +77,8 @@ class Frame(Struct, frozen=True, kw_only=True, tag="frame/1"):
 
     def fault(self) -> str | None:
         """What is inconsistent about it, or None."""
+        if not isfinite(self.sent):
+            return f"it was sent at {self.sent}"
         rows = len(self.ids)
         if rows > MAX_FRAME_ENDPOINTS:
             return f"{rows} endpoints in a frame, at most {MAX_FRAME_ENDPOINTS} are allowed"
@@ -114,6 +121,8 @@ class Load(Struct, frozen=True, kw_only=True, tag="load/1"):
 
     def fault(self) -> str | None:
         """What is inconsistent about it, or None."""
+        if not isfinite(self.sent):
+            return f"it was sent at {self.sent}"
         rows, rest = divmod(len(self.ids), 8)
         if rest:
             return f"ids has {len(self.ids)} bytes, which is no multiple of 8"

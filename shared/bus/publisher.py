@@ -13,8 +13,9 @@ from typing import NoReturn
 import structlog
 
 from shared.bus import jetstream
-from shared.bus.codec import decode, encode
+from shared.bus.codec import MalformedLog, decode, encode
 from shared.bus.connection import Bus
+from shared.bus.epochs import believed
 from shared.bus.errors import BusError, LostLeadership, Malformed, WrongLastSequence
 from shared.bus.ledger import Change, Ledger
 from shared.bus.messages import Epoch, FactEnvelope
@@ -61,6 +62,7 @@ class FactPublisher:
         age: Callable[[str], float] = lambda _pool: 0.0,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
@@ -82,6 +84,7 @@ class FactPublisher:
         self._age = age
         self._wall = wall
         self._clock = clock
+        self.malformed = malformed or MalformedLog(clock)
         self._log = structlog.get_logger()
 
         self._ledger = Ledger()
@@ -242,12 +245,16 @@ class FactPublisher:
                 seen = decode(Epoch, found.data)
             except Malformed as error:
                 self._log.warning("facts.epoch.malformed", bucket=self._bucket.name, reason=str(error))
+            if self._believed(seen.epoch) < 0:
+                reason = f"epoch {seen.epoch} can't be the time at which it took over; it is written over"
+                self.malformed.implausible.report(seen.owner, reason, subject=subject)
+                seen = Epoch(epoch=0, owner=seen.owner)
         ours = self._leads and seen == Epoch(epoch=self._ledger.epoch, owner=self.owner)
         if self._leads and not ours and seen.epoch > self._ledger.epoch:
             raise LostLeadership(f"{seen.owner!r} owns bucket {self._bucket.name!r} since epoch {seen.epoch}")
         first = not self._leads
         if not ours:
-            self._ledger.lead(next_epoch(self._wall(), max(seen.epoch, self._ledger.epoch)))
+            self._ledger.lead(next_epoch(self._wall(), max(seen.epoch, self._believed(self._ledger.epoch))))
             self._leads = True
         try:
             self._fence = await jetstream.put(
@@ -279,12 +286,17 @@ class FactPublisher:
                 found.append((key, message.data))
                 continue
             try:
-                found.append((key, bytes(decode(FactEnvelope, message.data).fact)))
+                envelope = decode(FactEnvelope, message.data)
+                sound = self._believed(envelope.epoch) >= 0
+                found.append((key, bytes(envelope.fact) if sound else None))
             except Malformed:
                 found.append((key, None))
         if not fenced:
             raise BusError(f"bucket {self._bucket.name!r} was read from a replica that is behind")
         return found
+
+    def _believed(self, epoch: int) -> int:
+        return believed(epoch, self._wall())
 
     async def _check(self) -> None:
         """Compare with what the bucket really holds: anybody may write to it by hand, unfenced. It is read only where

@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable
 
 import structlog
+from msgspec import structs
 from nats.aio.msg import Msg
 
 from shared.bus import jetstream
 from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus, Subscription
+from shared.bus.epochs import believed
 from shared.bus.errors import BusError, Malformed, NoResponders
+from shared.bus.messages import Synced
 from shared.bus.replica_state import Counters, Entry, Event, ReplicaState, Written, parse_entry
 from shared.bus.subjects import Subjects
 from shared.model import Fact
@@ -40,6 +43,7 @@ class Replica:
         page: int = jetstream.PAGE,
         timeout: float = jetstream.API_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
         malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
@@ -49,6 +53,7 @@ class Replica:
         self._page = page
         self._timeout = timeout
         self._clock = clock
+        self._wall = wall
         self.malformed = malformed or MalformedLog(clock)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -131,7 +136,14 @@ class Replica:
     def _checked(self, entry: Entry, subject: str) -> Entry:
         if isinstance(entry, Written) and entry.fact is None:
             self._report(entry.fault, subject, entry.epoch)
-        return entry
+        epoch = believed(entry.epoch, self._wall())
+        if epoch == entry.epoch:
+            return entry
+        sender = f"{self.pool}, epoch {entry.epoch}"
+        self.malformed.implausible.report(sender, "that epoch is more than a day from now", subject=subject)
+        if isinstance(entry, Synced):
+            return structs.replace(entry, epoch=epoch)
+        return structs.replace(entry, version=(epoch, entry.version[1]))
 
     def _report(self, error: Malformed | str, subject: str, epoch: int = 0) -> None:
         """A subject of facts doesn't name its sender. What has an epoch is from the watcher of that term; what has none

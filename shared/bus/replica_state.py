@@ -6,7 +6,8 @@ beside it, from a snapshot and everything heard since the subscription, whenever
 complete: at the start, after a reconnect, and when `synced` disagrees with the view. It becomes the view the moment it
 agrees; until then, and when the bucket is missing or empty, the view stays as it is and ages.
 
-`(epoch, sequence)` orders all writes, so messages may come twice, late or in any order.
+`(epoch, sequence)` orders all writes, so messages may come twice, late or in any order. Epochs are what the reader
+believes of them (`shared.bus.epochs`).
 """
 
 import math
@@ -16,6 +17,7 @@ from typing import TypeAlias
 from msgspec import Struct, structs
 
 from shared.bus.codec import MASK, decode, decode_fact, fact_digest
+from shared.bus.epochs import EPOCHS
 from shared.bus.errors import Malformed
 from shared.bus.messages import FactEnvelope, Synced
 from shared.bus.subjects import SYNCED, parse_key
@@ -27,7 +29,7 @@ SEQUENCE_HEADER = "Pointsman-Sequence"
 
 Version: TypeAlias = tuple[int, int]
 """(epoch, sequence)"""
-NEVER: Version = (0, -1)
+NEVER: Version = (-2 * EPOCHS, -1)
 
 
 class Reset(Struct, frozen=True):
@@ -90,7 +92,10 @@ def parse_entry(key: str, data: bytes, headers: Mapping[str, str]) -> Entry:
         raise Malformed(str(error)) from error
     if operation := headers.get("KV-Operation"):
         try:
-            return Removed(key, (int(headers[EPOCH_HEADER]), int(headers[SEQUENCE_HEADER])))
+            epoch, sequence = int(headers[EPOCH_HEADER]), int(headers[SEQUENCE_HEADER])
+            if not 0 <= epoch < EPOCHS:
+                raise ValueError(f"no epoch: {epoch}")
+            return Removed(key, (epoch, sequence))
         except (KeyError, ValueError) as error:
             raise Malformed(f"{operation} of {key} without {EPOCH_HEADER} and {SEQUENCE_HEADER}") from error
     if kind == SYNCED:
@@ -168,7 +173,8 @@ class ReplicaState:
 
     The reader takes a snapshot whenever `snapshot_due` has come: `snapshot_started` as it asks, then `snapshot` or
     `snapshot_failed`. Times are seconds of its monotonic clock: `disagreement` before another snapshot is taken,
-    `lower_epoch` before an owner with a lower epoch is believed, `retry` after a snapshot that failed.
+    `lower_epoch` before an owner with a lower epoch, or a lower sequence of one epoch, is believed, `retry` after a
+    snapshot that failed.
     """
 
     def __init__(
@@ -189,6 +195,8 @@ class ReplicaState:
         """The newest `synced` of the epoch that counts."""
         self._latest_heard: float | None = None
         """When it was last heard, not read from a snapshot."""
+        self._latest_at = -math.inf
+        """When it was last heard or read."""
         self._challengers: dict[int, float] = {}
         """Lower epochs whose `synced` is being heard, and since when, with nothing of a higher one in between."""
         self._disagrees_since: float | None = None
@@ -254,7 +262,7 @@ class ReplicaState:
         taken = _Copy()
         for entry in entries:
             if isinstance(entry, Synced):
-                self._read_synced(entry)
+                self._read_synced(entry, now)
             else:
                 taken.apply(entry)
         for key, version in heard.removed.items():
@@ -326,10 +334,12 @@ class ReplicaState:
 
     def _receive_synced(self, synced: Synced, now: float) -> None:
         before = self._latest
-        if before is not None and synced.sequence < before.sequence:
+        recent = now - self._latest_at < self._lower_epoch
+        if before is not None and synced.sequence < before.sequence and recent:
             self.counters.late += 1
             return
         self._latest, self._latest_heard, self.source_age = synced, now, synced.age
+        self._latest_at = now
         if self.synced and self._view.agrees(synced):
             self._confirm(now)
         elif self._candidate is not None and self._candidate.agrees(synced):
@@ -344,12 +354,12 @@ class ReplicaState:
                 # A new owner has published what it has, so what the view has beyond that can't be on its way.
                 self._snapshot_due = now
 
-    def _read_synced(self, synced: Synced) -> None:
+    def _read_synced(self, synced: Synced, now: float) -> None:
         """A `synced` out of a snapshot: it may be old, but never older than what it stands beside."""
         if synced.epoch > self.epoch:
             self._follow(synced.epoch)
         if synced.epoch == self.epoch and (self._latest is None or synced.sequence > self._latest.sequence):
-            self._latest, self._latest_heard = synced, None
+            self._latest, self._latest_heard, self._latest_at = synced, None, now
 
     def _compare(self, now: float) -> None:
         if self._latest is None:

@@ -133,6 +133,10 @@ class EndpointDispatcher:
                     self._tally.failures.record(extractor.name, error, endpoint=event.endpoint.id)
                     for key in keys:
                         attributes.deny(key, ALWAYS)
+                for key, (value, bounds) in attributes.take_refused().items():
+                    reason = f"{key} is {value:g}; {bounds} is expected"
+                    self._tally.failures.record(extractor.name, reason, endpoint=event.endpoint.id)
+                    attributes.deny(key, ALWAYS)
                 for reason in _settle(attributes, before, keys):
                     self._tally.failures.record(extractor.name, reason, endpoint=event.endpoint.id)
 

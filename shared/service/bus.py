@@ -74,6 +74,11 @@ class BusMetrics(Collector):
                 "Messages that could not be decoded, and were skipped",
                 self._malformed.total,
             )
+            yield CounterMetricFamily(
+                "pointsman_bus_implausible_messages",
+                "Messages with a time or an epoch that their sender can't have",
+                self._malformed.implausible.total,
+            )
         if self._namesake is not None:
             yield CounterMetricFamily(
                 "pointsman_bus_namesake_messages",

@@ -92,8 +92,8 @@ class PrometheusMetricBinding(MetricsBinding):
         return self._meter.choices
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
-        value = self._meter.read(at)
-        return value is not None and attributes.put(self._key, value, at)
+        self._meter.read(at)
+        return self._meter.store(self._key, attributes, at)
 
     def findings(self) -> list[Finding]:
         return [Finding(str(self._meter), self._key.name, self._meter.outcome)]

@@ -19,6 +19,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from services.collector.page.spec import MetricSpec
+from shared.attributes import ANY, Bounds
 from shared.quantities import PositiveDuration, format_duration
 
 DEFAULT_WINDOW = 10.0
@@ -74,6 +75,8 @@ class Measure(Struct, frozen=True):
     quantile: float = 0.0
     empty_value: float | None = None
     """What holds where nothing has been observed within the window."""
+    bounds: Bounds = ANY
+    """What is beyond them isn't taken."""
 
     @property
     def concern(self) -> str:
@@ -108,6 +111,10 @@ class MeasureParameters(Struct, frozen=True, kw_only=True, rename="camel"):
     window: PositiveDuration | None = None
     quantile: Annotated[float, Meta(ge=0, le=1)] | None = None
     empty_value: float | None = None
+    min_value: float | None = None
+    """What is below isn't taken."""
+    max_value: float | None = None
+    """What is above isn't taken."""
 
     def __post_init__(self) -> None:
         wrong: list[str] = []
@@ -125,8 +132,19 @@ class MeasureParameters(Struct, frozen=True, kw_only=True, rename="camel"):
             wrong.append("quantile: required by function 'quantile', a number from 0 to 1 such as 0.95")
         if self.empty_value is not None and not math.isfinite(self.empty_value):
             wrong.append(f"emptyValue: {self.empty_value!r} is no finite number")
+        elif self.empty_value is not None and self.empty_value not in self.bounds:
+            wrong.append(f"emptyValue: {self.empty_value!r} isn't among the values that are taken, {self.bounds}")
+        if not self.bounds.least <= self.bounds.most:
+            wrong.append(f"minValue, maxValue: no value is within {self.bounds}")
         if wrong:
             raise ValueError("; ".join(wrong))
+
+    @property
+    def bounds(self) -> Bounds:
+        """From the least to the greatest value that is taken."""
+        least = ANY.least if self.min_value is None else self.min_value
+        most = ANY.most if self.max_value is None else self.max_value
+        return Bounds(max(least, ANY.least), min(most, ANY.most))
 
     def measure(self, spec: MetricSpec, field: str) -> Measure:
         """The measure of these series. `field` is the parameter that names them, for errors.
@@ -149,4 +167,5 @@ class MeasureParameters(Struct, frozen=True, kw_only=True, rename="camel"):
             window=self.window or DEFAULT_WINDOW,
             quantile=self.quantile or 0.0,
             empty_value=self.empty_value,
+            bounds=self.bounds,
         )

@@ -21,12 +21,15 @@ from services.collector.page.measure import Aggregation, Function, Measure
 from services.collector.page.scan import parse_labels
 from services.collector.page.selection import Choice, Max, Mean, Min, Newest, Outcome, Selector, Series, Sum
 from services.collector.page.spec import MetricSpec
+from shared.attributes import AttributeKey, AttributeMap
 
 MOST_SERIES = 1024
 MOST_GROUPS = 256
 """Buckets of a histogram, or series whose rates are told apart."""
 SAMPLES = 50
 """Moments that a window is divided into; how far back it reaches is exact to one of them."""
+MOST_TOTAL = 2.0**53
+"""How far a counter may rise in all: beyond, small increases are lost in what is large, so a window begins anew."""
 
 K = TypeVar("K")
 
@@ -54,6 +57,8 @@ class Meter:
         """What the last page said."""
         self._value: float | None = None
         """What the last page made."""
+        self.refused: float | None = None
+        """What it made that is beyond the measure's bounds."""
         self._seen_at: float | None = None
         """When a page last had the series."""
 
@@ -66,8 +71,10 @@ class Meter:
     def _read(self, at: float) -> float | None:
         value = self._reading.read(at)
         self.outcome = self._reading.outcome
-        if value is not None and not math.isfinite(value):
+        self.refused = None
+        if value is not None and value not in self.measure.bounds:
             self.outcome = Outcome.INVALID
+            self.refused = None if math.isnan(value) else value
         match self.outcome:
             case Outcome.FOUND | Outcome.UNOBSERVED:
                 self._seen_at = at
@@ -81,6 +88,12 @@ class Meter:
                 return self.measure.empty_value
             case _:
                 return None
+
+    def store(self, key: AttributeKey[float], attributes: AttributeMap, at: float) -> bool:
+        """Put what the last page made into the attributes; whether that is news."""
+        if self.refused is not None:
+            attributes.refuse(key, self.refused, self.measure.bounds)
+        return self._value is not None and attributes.put(key, self._value, at)
 
     def __str__(self) -> str:
         return str(self.measure)
@@ -303,9 +316,13 @@ class _Window(Generic[K]):
         return len(self._totals)
 
     def add(self, group: K, rise: float) -> None:
+        total = self._totals.get(group, 0.0) + rise
+        if not abs(total) < MOST_TOTAL:
+            self.reset()
+            return
         if self._noted:
             self._totals, self._noted = dict(self._totals), False
-        self._totals[group] = self._totals.get(group, 0.0) + rise
+        self._totals[group] = total
 
     def clear(self) -> None:
         """Begin anew: what has risen so far no longer counts."""

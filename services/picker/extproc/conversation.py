@@ -6,8 +6,9 @@ the body carries the decision; with NONE and STREAMED, and for requests without 
 Whatever order messages come in, `receive` doesn't raise, and `Completed` comes exactly once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import chain
 
 from services.picker.chunks import Chunks, Held
 from services.picker.extproc import incoming, names, outgoing, refusals
@@ -24,6 +25,8 @@ _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _HEADERS_DECIDE = (BodyMode.NONE, BodyMode.STREAMED)
 _ECHOED = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
 _NO_HEADERS = Headers()
+_LONG_ECHO = 2**20
+"""Bytes of a body that isn't cut into answers at once."""
 
 
 class State(Enum):
@@ -58,9 +61,9 @@ class Conversation:
 
     __slots__ = (
         "_answers",
-        "_body",
         "_chunks",
         "_completed",
+        "_echo",
         "_fallback",
         "_head",
         "_headers",
@@ -95,13 +98,15 @@ class Conversation:
         self._received_at = 0.0
         self._held = Held(limits.held) if held is None else held
         self._chunks = Chunks(self._held)
-        self._body = b""
+        """The request's body, until what is answered to it has been sent."""
         self._headers_owed = False
         self._unanswered_chunks = 0
         self._trailers_owed = False
         self._response: Response | None = None
         self._completed = False
         self._answers: list[bytes] = []
+        self._echo: Iterator[bytes] | None = None
+        """What follows the answers: a long body on its way back."""
 
     @property
     def closed(self) -> bool:
@@ -173,10 +178,10 @@ class Conversation:
         set_headers = dict(route.set_headers)
         if self._headers.get(names.REQUEST_ID) != self._head.request_id:
             set_headers[names.REQUEST_ID] = self._head.request_id
-        body = self._body
+        shown = body = self._chunks.whole()
         if route.model is not None:
             body = replace_model(body, route.model)
-        changed = body is not self._body
+        changed = body is not shown
         if changed:
             set_headers["content-length"] = str(len(body))
         control = names.CONTROL.intersection(self._headers.names())
@@ -187,7 +192,6 @@ class Conversation:
         )
         self._state = _ROUTED
         self._response = Response(self._modes.response, reader, observe)
-        self._body = b""
         self._answer_request(mutation, body, changed)
 
     def refuse(self, refusal: Refusal) -> None:
@@ -198,10 +202,24 @@ class Conversation:
         if self._undecided():
             self._refuse(refusal)
 
-    def responses(self) -> list[bytes]:
-        """What to send now, in order: serialized `ProcessingResponse`s. Each is handed out once."""
+    @property
+    def held(self) -> int:
+        """Bytes of the request's body that are kept."""
+        return self._chunks.size
+
+    def responses(self) -> Iterable[bytes]:
+        """What to send now, in order: serialized `ProcessingResponse`s. Each is handed out once. Those with a long body
+        are made while they are asked for."""
         answers, self._answers = self._answers, []
-        return answers
+        if self._echo is None:
+            return answers
+        echo, self._echo = self._echo, None
+        return chain(answers, echo)
+
+    def sent(self) -> None:
+        """What was handed out has been sent: of the request that it answers nothing is needed any more."""
+        if self._state is _ROUTED:
+            self._chunks.clear()
 
     def end(self, now: float) -> list[Event]:
         """The stream is over: half-closed, cancelled, or lost."""
@@ -261,14 +279,14 @@ class Conversation:
         chunk = shown.body
         if self._chunks.size + len(chunk) > self._limits.request_body:
             return self._refuse_itself(refusals.large_body(self._limits))
+        if not self._held.takes(len(chunk)):
+            return self._refuse_itself(refusals.no_room(self._held.most))
         # a BUFFERED body is one message, also when trailers follow and it isn't the end of the stream
         if mode in _BUFFERED or shown.end_of_stream:
             self._unanswered_chunks = 1
-            self._body = chunk
+            self._chunks.add(chunk)
             return self._ready(truncated=mode is BodyMode.BUFFERED_PARTIAL and not shown.end_of_stream)
         if chunk:
-            if not self._held.takes(len(chunk)):
-                return self._refuse_itself(refusals.no_room(self._held.most))
             self._chunks.add(chunk)
         return []
 
@@ -288,9 +306,6 @@ class Conversation:
             self._subset = context.subset
 
     def _ready(self, *, has_body: bool = True, withheld: bool = False, truncated: bool = False) -> list[Event]:
-        if self._chunks.size:
-            self._chunks.add(self._body)
-            self._body = self._chunks.take()
         headers = self._headers
         self._head = RequestHead(
             headers=headers,
@@ -304,7 +319,7 @@ class Conversation:
             truncated=truncated,
         )
         self._state = _DECIDING
-        return [RequestReady(self._head, self._body)]
+        return [RequestReady(self._head, self._chunks.whole())]
 
     def _undecided(self) -> bool:
         if self._state is _DECIDING:
@@ -322,11 +337,12 @@ class Conversation:
             pending = None
         if self._modes.request is BodyMode.FULL_DUPLEX_STREAMED:
             if body or self._unanswered_chunks:
-                last = max(0, len(body) - 1) // PIECE * PIECE
-                for start in range(0, last + 1, PIECE):
-                    end = start == last and not self._trailers_owed
-                    answers.append(outgoing.echo_request(body[start : start + PIECE], end, pending))
-                    pending = None
+                pieces = _echo(body, not self._trailers_owed, pending)
+                if len(body) > _LONG_ECHO:
+                    self._echo = pieces
+                else:
+                    answers.extend(pieces)
+                pending = None
         else:
             for _ in range(self._unanswered_chunks):
                 if pending is None:
@@ -335,9 +351,11 @@ class Conversation:
                     answers.append(outgoing.answer_body(pending, body if changed else None))
                     pending = None
         if self._trailers_owed:
-            answers.append(
-                outgoing.REQUEST_TRAILERS_UNCHANGED if pending is None else outgoing.answer_trailers(pending)
-            )
+            last = outgoing.REQUEST_TRAILERS_UNCHANGED if pending is None else outgoing.answer_trailers(pending)
+            if self._echo is None:
+                answers.append(last)
+            else:
+                self._echo = chain(self._echo, (last,))
 
     # -- refusals
 
@@ -352,7 +370,6 @@ class Conversation:
 
     def _release(self) -> None:
         self._chunks.clear()
-        self._body = b""
 
     # -- the response
 
@@ -393,8 +410,7 @@ class Conversation:
         return [Completed(aborted)]
 
     def __repr__(self) -> str:
-        size = self._chunks.size or len(self._body)
-        held = f", holds {size} bytes" if size else ""
+        held = f", holds {self.held} bytes" if self.held else ""
         response = "complete" if self._completed else "awaited"
         if self._response is not None and self._response.started and not self._completed:
             response = "started"
@@ -402,6 +418,14 @@ class Conversation:
             f"<Conversation {self._state.value}, response {response}, "
             f"bodies {self._modes.request.name}/{self._modes.response.name}{held}>"
         )
+
+
+def _echo(body: bytes, ends: bool, mutation: Mutation | None) -> Iterator[bytes]:
+    """A body on its way back in pieces: the first carries the decision, the last says whether the body `ends` there."""
+    last = max(0, len(body) - 1) // PIECE * PIECE
+    for start in range(0, last + 1, PIECE):
+        yield outgoing.echo_request(body[start : start + PIECE], ends and start == last, mutation)
+        mutation = None
 
 
 _HANDLERS: dict[str | None, Callable[[Conversation, Message], list[Event]]] = {

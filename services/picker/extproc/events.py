@@ -14,12 +14,14 @@ class Limits(Struct, frozen=True, kw_only=True):
     request_body: Size = 64 * 2**20
     """Bytes; a larger body is refused with 413."""
     held: Size = 512 * 2**20
-    """Bytes of bodies that all conversations together hold from one message to the next; a request whose body would go
-    beyond is refused with 503, and a response passes unread."""
+    """Bytes of bodies that all conversations together hold; a request whose body would go beyond is refused with 503,
+    and a response passes unread."""
     header_count: int = 1000
     """Request headers; more are refused with 431."""
     header_bytes: Size = 256 * 2**10
     """Bytes of all request headers on the wire; more are refused with 431."""
+    model_name: Size = 1024
+    """Bytes of a model's name, in a body or header; a longer one is refused with 400."""
 
 
 class RequestHead(Struct, frozen=True, kw_only=True):

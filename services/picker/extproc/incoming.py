@@ -26,6 +26,10 @@ _SHORT: dict[bytes, tuple[Phase, Callable[[bytes], Any]]] = {
     wire.tag("ProcessingRequest", "request_body"): ("request_body", _pb.HttpBody.FromString),
 }
 """Phases whose own message is read apart from what follows it, by the byte that they begin with."""
+_REQUEST_BODY = wire.tag("ProcessingRequest", "request_body")
+_BODY = wire.tag("HttpBody", "body")
+_LONG = 64 * 2**10
+"""Bytes of a message from which a body is copied once only."""
 _HEADERS = ("request_headers", "response_headers")
 _LONGEST = 1024
 _REMEMBERED = 4096
@@ -40,6 +44,13 @@ class Context(Struct, frozen=True):
     """The subset hint: entries without blanks."""
     served: str | None = None
     """`address:port` of the endpoint that answered."""
+
+
+class Body(Struct, frozen=True):
+    """A long piece of a request's body, as `HttpBody` has it."""
+
+    body: bytes
+    end_of_stream: bool
 
 
 class Message(Struct, frozen=True):
@@ -75,12 +86,29 @@ def read(data: bytes) -> Message:
             context = _CONTEXTS.get(tail) or _learn(tail)
             if context is not None:
                 return Message(short[0], short[1](data[start:end]), end - start, context)
+    if len(data) > _LONG and (long := _long_body(data)) is not None:
+        return long
     message = ProcessingRequest.FromString(data)
     phase = message.WhichOneof("request")
     if phase is None:
         return Message(None, None, 0, _NOTHING)
     shown = getattr(message, phase)
     return Message(phase, shown, shown.ByteSize() if phase in _HEADERS else 0, _context(message))
+
+
+def _long_body(data: bytes) -> Message | None:
+    """A message that begins with a request's body, and that with its bytes; None for one that is laid out otherwise."""
+    start, end = wire.long_field(data, 0)
+    if data[:1] != _REQUEST_BODY or not end or data[start : start + 1] != _BODY:
+        return None
+    first, last = wire.long_field(data, start)
+    if not last or last > end or len(data) - last > _LONGEST:
+        return None
+    rest, tail = _pb.HttpBody.FromString(data[last:end]), data[end:]
+    context = _CONTEXTS.get(tail) or _learn(tail)
+    if context is None or rest.body:
+        return None
+    return Message("request_body", Body(data[first:last], rest.end_of_stream), 0, context)
 
 
 def _learn(tail: bytes) -> Context | None:

@@ -12,7 +12,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2
 from envoy.type.v3 import http_status_pb2
 from msgspec import Struct
 
-from services.picker.extproc import names
+from services.picker.extproc import names, wire
 from services.picker.extproc.messages import BodyMode, HttpBody
 
 _pb: Any = external_processor_pb2
@@ -22,6 +22,14 @@ _SEND = 1
 """`ProcessingMode.HeaderSendMode.SEND`."""
 _LONGEST = 256
 """Bytes of a destination whose answers are put together from pieces: a few endpoints are shorter."""
+
+
+_REPLACED = (
+    wire.tag("BodyMutation", "body"),
+    wire.tag("CommonResponse", "body_mutation"),
+    wire.tag("BodyResponse", "response"),
+    wire.tag("ProcessingResponse", "request_body"),
+)
 
 
 def _unchanged(phase: str) -> bytes:
@@ -62,7 +70,9 @@ def answer_headers(mutation: Mutation) -> bytes:
 
 def answer_body(mutation: Mutation, body: bytes | None = None) -> bytes:
     """The answer to a request body (BUFFERED) that says where the request goes; `body` replaces it."""
-    return (body is None and _plain(_mutated_body, mutation)) or _mutated_body(mutation, body)
+    answer = _plain(_mutated_body, mutation) or _mutated_body(mutation)
+    # messages that follow each other are one, so that a long body needn't be copied into another message first
+    return answer if body is None else b"".join((answer, wire.nested(_REPLACED, len(body)), body))
 
 
 def answer_trailers(mutation: Mutation) -> bytes:
@@ -154,12 +164,9 @@ def _mutated_headers(mutation: Mutation) -> bytes:
     return _serialized(answer)
 
 
-def _mutated_body(mutation: Mutation, body: bytes | None = None) -> bytes:
+def _mutated_body(mutation: Mutation) -> bytes:
     answer = _pb.ProcessingResponse()
-    response = answer.request_body.response
-    _mutate(answer, response, mutation)
-    if body is not None:
-        response.body_mutation.body = body
+    _mutate(answer, answer.request_body.response, mutation)
     return _serialized(answer)
 
 

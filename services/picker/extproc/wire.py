@@ -5,6 +5,8 @@ Most messages of a streamed response are pieces that nobody changes. `HttpBody`,
 own bytes with other length prefixes before them. Everything but the plain case is left to the protobuf library.
 """
 
+from collections.abc import Iterable
+
 from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
 
@@ -40,6 +42,26 @@ def span(data: bytes) -> tuple[int, int]:
         size = (size & 0x7F) | (size & 0x7F00) >> 1
     end = start + size
     return (start, end) if end <= len(data) else (0, 0)
+
+
+def long_field(data: bytes, start: int) -> tuple[int, int]:
+    """As `span`, of a field that begins at `start` and may be of any length."""
+    size = shift = 0
+    for at in range(start + 1, min(start + 6, len(data))):
+        size |= (data[at] & 0x7F) << shift
+        shift += 7
+        if data[at] < 0x80:
+            return (at + 1, at + 1 + size) if at + 1 + size <= len(data) else (0, 0)
+    return 0, 0
+
+
+def nested(tags: Iterable[bytes], size: int) -> bytes:
+    """What stands before `size` bytes that are the content of a field, which is all of a message that is a field, and
+    so on: the innermost tag comes first."""
+    prefix = b""
+    for one in tags:
+        prefix = one + _length(size + len(prefix)) + prefix
+    return prefix
 
 
 class Pieces:
@@ -108,10 +130,7 @@ def _head(size: int) -> bytes:
 
 
 def _answer(size: int) -> bytes:
-    prefix = _PIECE + _length(size)
-    for tag in _LAYERS:
-        prefix = tag + _length(size + len(prefix)) + prefix
-    return _remember(_ANSWERS, size, prefix)
+    return _remember(_ANSWERS, size, nested((_PIECE, *_LAYERS), size))
 
 
 def _remember(into: dict[int, bytes], size: int, prefix: bytes) -> bytes:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from msgspec import Raw, Struct, json
 
 from services.picker.requests import prompts
-from services.picker.requests.json_body import UNREAD, JsonBody
+from services.picker.requests.json_body import UNREAD, BodyReader, JsonBody
 from services.picker.requests.json_values import NOTHING, JsonParameters, count_of, given, lacking, read, text_of
 from services.picker.requests.parsers import Parser
 from services.picker.requests.prompts import Prompt
@@ -48,6 +48,7 @@ class _Message(Struct):
 
 class _Messages(JsonBody):
     API = "messages"
+    PROMPT = ("tools", "chat_template_kwargs", "system", "messages")
 
     messages: list[_Message] | None = None
     system: str | list[_Block] | None = None
@@ -87,7 +88,7 @@ class AnthropicParser(Parser):
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
         if path.endswith(_COUNT_TOKENS):
             return self._counted(body)
-        return read(_decode_messages, body, self.parameters).content()
+        return _READER.content(body, self.parameters)
 
     def _counted(self, body: bytes) -> Content:
         """Nothing of it is generated and nothing can be wrong with it here: whatever it is, the server answers it."""
@@ -98,7 +99,7 @@ class AnthropicParser(Parser):
         return Content(api="count_tokens", model=model, takes_model=bool(model), prompt_tokens=UNREAD.tokens)
 
 
-_decode_messages = json.Decoder(_Messages).decode
+_READER = BodyReader(_Messages)
 _decode_counted = json.Decoder(_Counted).decode
 
 

@@ -1,6 +1,7 @@
 """The frames that gRPC puts around messages: a flag, four bytes of length, the message.
 
-A compressed message is read as servers read it, up to a limit, so that little bytes can't become many.
+A compressed message is read as servers read it, up to limits: few bytes can become many, and many can become none,
+which takes as long.
 """
 
 import struct
@@ -10,6 +11,10 @@ from services.picker.requests.request import Headers, Unparsable
 
 HEADER = struct.Struct(">BI")
 """Before each message: whether it is compressed, and its length."""
+INFLATED = 2**20
+"""Bytes that a compressed message has uncompressed, at most, to be read."""
+COMPRESSED = 64 * 2**10
+"""Bytes that it has compressed, at most: made to take long, each costs 0.1 µs."""
 _WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 """By `grpc-encoding`: how zlib names the two formats that every gRPC server reads."""
 
@@ -19,11 +24,14 @@ def is_grpc(headers: Headers) -> bool:
     return headers.get("content-type").lower().startswith("application/grpc")
 
 
-def first_message(body: bytes, encoding: str, limit: int) -> memoryview | None:
+def first_message(
+    body: bytes, encoding: str, inflated: int = INFLATED, compressed: int = COMPRESSED
+) -> memoryview | None:
     """The message of the first frame; what follows it is left alone, as a unary call has but one.
 
     `encoding` is the request's `grpc-encoding`. None when the message is compressed in another way than gzip or
-    deflate, or has more than `limit` bytes uncompressed: it may be well, but can't be read here.
+    deflate, has more than `compressed` bytes, or more than `inflated` bytes uncompressed: it may be well, but isn't
+    read here.
 
     Raises `Unparsable` for what is no frame.
     """
@@ -41,7 +49,9 @@ def first_message(body: bytes, encoding: str, limit: int) -> memoryview | None:
         return message
     if encoding in ("", "identity"):
         raise Unparsable(f"compressed gRPC payload without a grpc-encoding: {encoding!r}; gzip or deflate is needed")
-    return _inflated(message, encoding, limit) if encoding in _WINDOW_BITS else None
+    if encoding not in _WINDOW_BITS or length > compressed:
+        return None
+    return _inflated(message, encoding, inflated)
 
 
 def _inflated(message: memoryview, encoding: str, limit: int) -> memoryview | None:

@@ -1,18 +1,29 @@
 """What the bodies of all JSON APIs have in common, and how one becomes the request's content.
 
+Each API's struct has a coarse twin, for bodies that would take long to decode: the fields that hold the prompt are its
+JSON text there, of which nothing is decoded.
+
 A missing model isn't an error here: a rewrite may supply it, which is for the decision to know.
 """
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
-from msgspec import Raw, Struct
+import xxhash
+from msgspec import Raw, Struct, defstruct, json
 
-from services.picker.requests.json_values import NOTHING, given, shown, text_of
-from services.picker.requests.prompts import Prompt
+from services.picker.requests.json_values import NOTHING, JsonParameters, given, read, shown, text_of
+from services.picker.requests.prompts import Prompt, undecoded
 from services.picker.requests.request import Content, Unparsable
 
 UNREAD = Prompt(tokens=0)
 """The prompt of a request that no model reads."""
+MOST_NAME = 64 * 2**10
+"""Bytes of a model's name that are ever decoded: what limits names limits them to less."""
+_LONGEST_SALT = 1024
+"""Bytes of a cache salt; the digest of a longer one stands for it."""
+_ESCAPED = 6
+"""Bytes that one of a text takes at most in JSON, escaped."""
 _TRUE = Raw(b"true")
 
 
@@ -22,6 +33,10 @@ class JsonBody(Struct):
     API: ClassVar[str]
     """Its name in `Content`."""
     NEEDS_MODEL: ClassVar[bool] = True
+    PROMPT: ClassVar[tuple[str, ...]] = ()
+    """The fields that hold what the model will read, in that order."""
+    PLAIN: ClassVar[str] = ""
+    """The one of them that may be token ids, or several prompts."""
 
     model: Raw = NOTHING
     stream: Raw = NOTHING
@@ -31,6 +46,10 @@ class JsonBody(Struct):
         """What the model will read. Raises `Unparsable` when there is nothing to read."""
         raise NotImplementedError
 
+    def undecoded_prompt(self, body: bytes) -> Prompt:
+        """The same of the coarse twin, which was decoded from this body. What is missing is for the server to say."""
+        return undecoded(body, [(getattr(self, name), name == self.PLAIN) for name in self.PROMPT])
+
     def output_limit(self) -> int | None:
         """The most tokens that the client takes."""
         return None
@@ -39,10 +58,11 @@ class JsonBody(Struct):
         """How many answers the client asks for; None when it doesn't say."""
         return None
 
-    def content(self) -> Content:
-        """What the body says. Raises `Unparsable` with the field that is wrong."""
+    def content(self, prompt: Prompt | None = None) -> Content:
+        """What the body says; `prompt` where it is known already. Raises `Unparsable` with the field that is wrong."""
         model = self._model()
-        prompt = self.prompt_of()
+        if prompt is None:
+            prompt = self.prompt_of()
         return Content(
             api=self.API,
             model=model,
@@ -51,12 +71,40 @@ class JsonBody(Struct):
             prompt=prompt.text,
             prompt_tokens=prompt.tokens,
             parallel=(self.sequences() or 1) * prompt.count,
-            cache_salt=text_of(self.cache_salt) or "",
+            cache_salt=self._salt(),
             output_limit=self.output_limit(),
         )
 
+    def _salt(self) -> str:
+        salt = self.cache_salt
+        if salt is not NOTHING and len(memoryview(salt)) > _LONGEST_SALT:
+            return xxhash.xxh3_128_hexdigest(salt)
+        return text_of(salt) or ""
+
     def _model(self) -> str:
+        if self.model is not NOTHING and (size := len(memoryview(self.model))) > MOST_NAME * _ESCAPED:
+            raise Unparsable(f"model: the name has {size} bytes; no more than {MOST_NAME} are ever read")
         name = text_of(self.model)
         if name is None and given(self.model):
             raise Unparsable(f"model: no name of a model: {shown(self.model)}; the name of the model is needed")
         return name or ""
+
+
+class BodyReader:
+    """Reads the bodies of one API."""
+
+    def __init__(self, kind: type[JsonBody]) -> None:
+        self._kind = kind
+        self._coarse = defstruct(
+            f"Coarse{kind.__name__}", [(name, Raw, NOTHING) for name in kind.PROMPT], bases=(kind,)
+        )
+        self._decode: Callable[[bytes], JsonBody] = json.Decoder(kind).decode
+        self._decode_coarsely: Callable[[bytes], Any] = json.Decoder(self._coarse).decode
+
+    def content(self, body: bytes, most: JsonParameters) -> Content:
+        """What a body says. Raises `Unparsable`."""
+        found: JsonBody = read(self._decode, body, most, self._decode_coarsely)
+        return found.content(found.undecoded_prompt(body) if isinstance(found, self._coarse) else None)
+
+    def __repr__(self) -> str:
+        return f"<BodyReader of {self._kind.API}>"

@@ -1,8 +1,9 @@
 """Reading JSON: a body into a struct, values that were kept raw, and errors that name the field and show the value.
 
 Values that nobody reads are skipped, and values that may be anything are kept raw: they cost what their bytes cost,
-whatever somebody puts there. Only fields with a type are decoded, and a body with more values than the limits isn't
-begun: a list of empty objects takes thirty times its bytes.
+whatever somebody puts there. Only fields with a type are decoded, and those only of a body with few values: of any
+other one the prompt is kept raw, too. A body with more values than the limits isn't begun: even passing over a value
+takes time.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from services.picker.requests.marks import SHORT, Marks
 from services.picker.requests.request import Unparsable
 
 T = TypeVar("T")
@@ -20,6 +22,8 @@ NOTHING = Raw()
 _NULL = Raw(b"null")
 _LARGEST = 2**31 - 1
 """A larger number of tokens or sequences says nothing: no model goes that far."""
+_LONGEST_NUMBER = 64
+"""Bytes of a number that are read."""
 _SHOWN = 80
 """Characters of a wrong value that an error shows."""
 _decode_text = msgspec.json.Decoder(str).decode
@@ -31,23 +35,35 @@ class JsonParameters(Struct, frozen=True, rename="camel"):
 
     max_objects: Annotated[int, Meta(gt=0)] = 250_000
     """Objects and lists, by their opening braces and brackets."""
-    max_values: Annotated[int, Meta(gt=0)] = 2_000_000
+    max_values: Annotated[int, Meta(gt=0)] = 500_000
     """Values, by their commas."""
+    max_text_bytes: Annotated[int, Meta(gt=0, extra={"format": "size"})] = 8 * 2**20
+    """Bytes besides long stretches of base64, or of anything else that is so simple."""
 
 
-def read(decode: Callable[[bytes], T], body: bytes, most: JsonParameters) -> T:
-    """The body as the decoder's struct. Raises `Unparsable` for one that can't be read, or has too many values."""
-    if not body:
+def read(
+    decode: Callable[[bytes], T], body: bytes, most: JsonParameters, coarsely: Callable[[bytes], T] | None = None
+) -> T:
+    """The body as the decoder's struct; `coarsely` decodes one that would take long. Raises `Unparsable` for one that
+    can't be read, or has too many values."""
+    size = len(body)
+    if not size:
         raise Unparsable("the body is empty; a JSON object is needed")
-    # a body has no more of anything than it has bytes
-    if len(body) > most.max_objects:
-        _within(body, b"{[", most.max_objects, "opening braces and brackets")
-    if len(body) > most.max_values:
-        _within(body, b",", most.max_values, "commas")
+    few = True
+    if size > SHORT or size > most.max_objects or size > most.max_values or size > most.max_text_bytes:
+        marks = Marks(body)
+        if size > most.max_text_bytes:
+            _within(marks.dense, most.max_text_bytes, "bytes that aren't base64")
+        # a body has no more of anything than it has bytes
+        if size > most.max_objects:
+            _within(marks.openings, most.max_objects, "opening braces and brackets")
+        if size > most.max_values:
+            _within(marks.commas, most.max_values, "commas")
+        few = marks.few
     try:
-        return decode(body)
+        return decode(body) if few or coarsely is None else coarsely(body)
     except msgspec.ValidationError as error:
-        raise Unparsable(_mismatch(body, str(error))) from error
+        raise Unparsable(_mismatch(body if few else b"", str(error))) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unreadable(error) from error
     except RecursionError as error:
@@ -79,7 +95,7 @@ def text_of(value: Raw) -> str | None:
 def count_of(*values: Raw) -> int | None:
     """The first of these that is a number of tokens or sequences: whole, from 0 to 2³¹-1; 16.0 is whole."""
     for value in values:
-        if value is NOTHING or value == _NULL:
+        if value is NOTHING or value == _NULL or len(memoryview(value)) > _LONGEST_NUMBER:
             continue
         try:
             number = _decode_number(value)
@@ -96,8 +112,7 @@ def shown(value: Raw) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def _within(body: bytes, marks: bytes, most: int, what: str) -> None:
-    count = sum(body.count(mark) for mark in marks)
+def _within(count: int, most: int, what: str) -> None:
     if count > most:
         raise Unparsable(f"the body has {count} {what}; at most {most} are read")
 

@@ -6,11 +6,11 @@ understands goes through. Each API has its struct, which lays out the prompt.
 
 from typing import ClassVar
 
-from msgspec import Raw, json
+from msgspec import Raw
 
 from services.picker.requests import prompts
-from services.picker.requests.json_body import UNREAD, JsonBody
-from services.picker.requests.json_values import NOTHING, JsonParameters, count_of, given, lacking, read, text_of
+from services.picker.requests.json_body import UNREAD, BodyReader, JsonBody
+from services.picker.requests.json_values import NOTHING, JsonParameters, count_of, given, lacking, text_of
 from services.picker.requests.parsers import Parser, longest_first
 from services.picker.requests.prompts import Embeddable, Message, Prompt, TextOrIds
 from services.picker.requests.request import Content, Headers, Unparsable
@@ -18,6 +18,7 @@ from services.picker.requests.request import Content, Headers, Unparsable
 
 class _Chat(JsonBody):
     API = "chat"
+    PROMPT = ("tools", "documents", "chat_template", "chat_template_kwargs", "messages")
 
     messages: list[Message] | None = None
     tools: Raw = NOTHING
@@ -43,6 +44,8 @@ class _Chat(JsonBody):
 
 class _Completions(JsonBody):
     API = "completions"
+    PROMPT = ("prompt",)
+    PLAIN = "prompt"
 
     prompt: TextOrIds | None = None
     prompt_embeds: Raw = NOTHING
@@ -63,6 +66,8 @@ class _Completions(JsonBody):
 
 class _Embeddings(JsonBody):
     API = "embeddings"
+    PROMPT = ("input", "messages")
+    PLAIN = "input"
 
     input: Embeddable | None = None
     messages: list[Message] | None = None
@@ -75,6 +80,7 @@ class _Embeddings(JsonBody):
 
 class _Responses(JsonBody):
     API = "responses"
+    PROMPT = ("tools", "instructions", "input")
 
     input: str | list[str | Message] | None = None
     instructions: Raw = NOTHING
@@ -87,9 +93,7 @@ class _Responses(JsonBody):
         start = prompts.front(self.tools)
         if (instructions := text_of(self.instructions)) is not None:
             start += prompts.dialogue([Message(role="system", content=instructions)])
-        items = [self.input] if isinstance(self.input, str) else self.input
-        turns = (Message(role="user", content=item) if isinstance(item, str) else item for item in items)
-        return Prompt(start + prompts.dialogue(turns))
+        return Prompt(start + prompts.dialogue([self.input] if isinstance(self.input, str) else self.input))
 
     def output_limit(self) -> int | None:
         return count_of(self.max_output_tokens)
@@ -100,6 +104,7 @@ class _Conversations(JsonBody):
 
     API = "conversations"
     NEEDS_MODEL = False
+    PROMPT = ("items",)
 
     items: list[Raw] | None = None
 
@@ -108,9 +113,13 @@ class _Conversations(JsonBody):
             raise Unparsable(f"items: {lacking(self.items)}; a non-empty list of items is needed")
         return UNREAD
 
+    def undecoded_prompt(self, body: bytes) -> Prompt:
+        return UNREAD
+
 
 class _Images(JsonBody):
     API = "images"
+    PROMPT = ("prompt",)
 
     prompt: str | None = None
     n: Raw = NOTHING
@@ -130,8 +139,8 @@ class _RenderedChat(_Chat):
 
     API = "render"
 
-    def content(self) -> Content:
-        return _rendered(super().content())
+    def content(self, prompt: Prompt | None = None) -> Content:
+        return _rendered(super().content(prompt))
 
 
 class _RenderedCompletions(_Completions):
@@ -139,8 +148,8 @@ class _RenderedCompletions(_Completions):
 
     API = "render"
 
-    def content(self) -> Content:
-        return _rendered(super().content())
+    def content(self, prompt: Prompt | None = None) -> Content:
+        return _rendered(super().content(prompt))
 
 
 def _rendered(content: Content) -> Content:
@@ -166,7 +175,7 @@ _APIS: dict[str, type[JsonBody]] = {
     "/chat/completions/render": _RenderedChat,
     "/completions/render": _RenderedCompletions,
 }
-_DECODERS = longest_first({suffix: json.Decoder(kind).decode for suffix, kind in _APIS.items()})
+_READERS = longest_first({suffix: BodyReader(kind) for suffix, kind in _APIS.items()})
 
 
 class OpenAIParser(Parser):
@@ -178,7 +187,7 @@ class OpenAIParser(Parser):
     parameters: JsonParameters
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
-        for suffix, decode in _DECODERS:
+        for suffix, reader in _READERS:
             if path.endswith(suffix):
-                return read(decode, body, self.parameters).content()
+                return reader.content(body, self.parameters)
         raise Unparsable(f"{self.TYPE} doesn't read {path}")

@@ -6,8 +6,9 @@ sounds and other parts that aren't text stand as a short digest: equal parts are
 count as a megabyte of text.
 """
 
+import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TypeAlias, cast
 
@@ -15,8 +16,20 @@ import xxhash
 from msgspec import Raw, Struct
 
 from services.picker.requests.json_values import NOTHING, given
+from services.picker.requests.marks import LONGEST, Marks
+from services.picker.spans import start_of
 
 _ID_BYTES = 4
+TOKEN_BYTES = 4
+"""Of a text, as estimates have it."""
+_BLOCK = 16 * 2**10
+"""Bytes: each string that is longer than two of these has one of them to itself."""
+_DATA = re.compile(rb"[A-Za-z0-9+/=_-]*")
+_DATA_SEEN = 1024
+"""Bytes of a string that tell whether it is data, in base64, rather than text."""
+_LIST_SEEN = 64
+"""Bytes of a list that tell what is in it."""
+_LIST_OF = re.compile(rb"\[[ \t\r\n]*(?P<first>[-0-9\[\"])")
 
 
 class Prompt(Struct, frozen=True):
@@ -46,6 +59,10 @@ class Part(Struct):
     file: Raw = NOTHING
     file_id: Raw = NOTHING
     file_data: Raw = NOTHING
+
+
+_NO_PART = Part()
+_OTHER_PARTS = Part.__struct_fields__[1:]
 
 
 class Message(Struct):
@@ -80,10 +97,13 @@ def front(*fields: Raw) -> bytes:
     return b"".join([bytes(field) + b"\n" for field in fields if field is not NOTHING and given(field)])
 
 
-def dialogue(messages: Iterable[Message]) -> bytes:
-    """Messages one after another, each as role, content and calls."""
+def dialogue(messages: Iterable[Message | str]) -> bytes:
+    """Messages one after another, each as role, content and calls. A mere text is the user's."""
     pieces: list[bytes] = []
     for message in messages:
+        if isinstance(message, str):
+            pieces += (b"user\n", message.encode(), b"\n")
+            continue
         pieces.append((message.role or "").encode())
         pieces.append(b"\n")
         content = message.content
@@ -156,13 +176,60 @@ def part_of(part: Part) -> bytes:
     """A part of a message: its text, or the digest of what else it is."""
     if part.text is not None:
         return part.text.encode()
-    for name in Part.__struct_fields__[1:]:
-        value: Raw = getattr(part, name)
-        if given(value):
-            return digest_of(name, value)
+    if part != _NO_PART:
+        for name in _OTHER_PARTS:
+            value: Raw = getattr(part, name)
+            if value is not NOTHING and given(value):
+                return digest_of(name, value)
     return b""
 
 
-def digest_of(name: str, value: Raw) -> bytes:
+def digest_of(name: str, value: Raw | memoryview) -> bytes:
     """What stands for a value that is no text."""
     return f"<{name} {xxhash.xxh3_64_hexdigest(value)}>".encode()
+
+
+def undecoded(body: bytes, fields: Iterable[tuple[Raw, bool]]) -> Prompt:
+    """A prompt as the JSON text of the fields of a body that hold it, each with whether that may be token ids or
+    several prompts: equal beginnings stay equal, and nothing is decoded. At most its first `LONGEST` bytes are kept.
+
+    Strings of base64 stand as a digest. Token ids are counted, and prompts by their commas unless they have pictures.
+    """
+    pieces: list[bytes] = []
+    tokens, count, size = None, 1, 0
+    for field, plain in fields:
+        if field is NOTHING or not given(field):
+            continue
+        start = start_of(field, body)
+        end = start + len(memoryview(field))
+        if plain and (found := _LIST_OF.match(body, start, min(end, start + _LIST_SEEN))) is not None:
+            marks = Marks(body, start, end)
+            if found["first"] == b'"':
+                count = min(marks.commas + 1, marks.quotes // 2)
+            else:
+                tokens, count = marks.commas + 1, max(marks.openings - 1, 1)
+        for begin, stop in (*_data_in(body, start, end), (end, end)):
+            pieces.append(body[start : min(begin, start + max(LONGEST - size, 0))])
+            size += begin - start
+            if stop > begin:
+                pieces.append(digest_of("data", memoryview(body)[begin:stop]))
+            start = stop
+        pieces.append(b"\n")
+    if size > LONGEST and tokens is None:
+        tokens = size // TOKEN_BYTES
+    return Prompt(b"".join(pieces), tokens, count)
+
+
+def _data_in(body: bytes, at: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where the long strings of base64 in a JSON text begin and end."""
+    first = at
+    while at + _BLOCK <= end:
+        if body.find(b'"', at, at + _BLOCK) >= 0:
+            at += _BLOCK
+            continue
+        start, stop = max(body.rfind(b'"', first, at) + 1, first), body.find(b'"', at, end)
+        if stop < 0:
+            break
+        if _DATA.fullmatch(body, max(start, stop - _DATA_SEEN), stop):
+            yield start, stop
+        first = at = stop

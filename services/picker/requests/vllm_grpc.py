@@ -4,27 +4,32 @@ Only the prompt and what shapes the answer are read, with the field numbers of t
 goes on as it came. It names no model. All other calls, of any service, pass unread.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from services.picker.requests.grpc_frame import first_message, is_grpc
+from services.picker.requests.grpc_frame import COMPRESSED, INFLATED, first_message, is_grpc
+from services.picker.requests.marks import LONGEST
 from services.picker.requests.parsers import Parser
-from services.picker.requests.prompts import Placeholder, packed_ids
+from services.picker.requests.prompts import TOKEN_BYTES, Placeholder, Prompt, packed_ids
 from services.picker.requests.request import Content, Headers, Unparsable
-from services.picker.requests.wire import UINT32, Reader, packed
+from services.picker.requests.wire import UINT32, Reader, numbers, packed, varint
 
 _GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
 _EMBED = "/vllm.grpc.engine.VllmEngine/Embed"
+_DECODED = 150_000
+"""Token ids that are decoded: at 60 ns each. More of them stand in a prompt as they were sent."""
 
 
 class VllmGrpcParameters(Struct, frozen=True, rename="camel"):
     """How much of a message is read."""
 
-    max_message_bytes: Annotated[int, Meta(gt=0)] = 64 * 2**20
+    max_message_bytes: Annotated[int, Meta(gt=0)] = INFLATED
     """Bytes that a compressed message may have uncompressed; a larger one passes unread."""
-    max_fields: Annotated[int, Meta(gt=0)] = 100_000
+    max_compressed_bytes: Annotated[int, Meta(gt=0)] = COMPRESSED
+    """Bytes that it may have compressed."""
+    max_fields: Annotated[int, Meta(gt=0)] = 5_000
     """Fields of a message and of those in it. Token ids, which are packed, are one field."""
     max_token_ids: Annotated[int, Meta(gt=0)] = 2_000_000
 
@@ -45,7 +50,8 @@ class VllmGrpcParser(Parser):
         if not path.endswith(self.SUFFIXES):
             return Content()
         embeds = path.endswith(_EMBED)
-        message = first_message(body, headers.get("grpc-encoding"), self.parameters.max_message_bytes)
+        most = self.parameters
+        message = first_message(body, headers.get("grpc-encoding"), most.max_message_bytes, most.max_compressed_bytes)
         if message is None:
             return Content()
         try:
@@ -57,7 +63,7 @@ class VllmGrpcParser(Parser):
         """Fields of GenerateRequest: 2 tokenized or 3 text, 4 sampling_params, 5 stream, 7 mm_inputs."""
         reader = Reader(self.parameters.max_fields)
         tokenized: list[memoryview] = []
-        text: bytes | None = None
+        text: memoryview | None = None
         sampling: list[memoryview] = []
         pictures: list[memoryview] = []
         stream = False
@@ -68,7 +74,7 @@ class VllmGrpcParser(Parser):
                     text = None
                 case 3, memoryview():
                     tokenized.clear()
-                    text = bytes(value)
+                    text = value
                 case 4, memoryview():
                     sampling.append(value)
                 case 5, int():
@@ -77,11 +83,18 @@ class VllmGrpcParser(Parser):
                     pictures.append(value)
         limit, parallel = self._sampling(reader, sampling)
         if text is not None:
-            text.decode()  # a server refuses texts that aren't UTF-8
-            return Content(api="generate", stream=stream, prompt=text, output_limit=limit, parallel=parallel)
+            prompt = _text(text)
+            return Content(
+                api="generate",
+                stream=stream,
+                prompt=prompt.text,
+                prompt_tokens=prompt.tokens,
+                output_limit=limit,
+                parallel=parallel,
+            )
         if not tokenized:
             raise ValueError("it has neither text nor tokenized; one of them is needed")
-        prompt = packed_ids(self._ids(reader, tokenized), _placeholders(reader, pictures))
+        prompt = self._ids(reader, tokenized, pictures)
         return Content(
             api="generate",
             stream=stream,
@@ -97,24 +110,24 @@ class VllmGrpcParser(Parser):
         tokenized = [value for number, value in reader.fields(message) if number == 2 and isinstance(value, memoryview)]
         if not tokenized:
             raise ValueError("tokenized is missing; it is needed")
-        prompt = packed_ids(self._ids(reader, tokenized))
+        prompt = self._ids(reader, tokenized)
         return Content(api="embeddings", prompt=prompt.text, prompt_tokens=prompt.tokens)
 
-    def _ids(self, reader: Reader, tokenized: list[memoryview]) -> bytes:
+    def _ids(self, reader: Reader, tokenized: list[memoryview], pictures: Iterable[memoryview] = ()) -> Prompt:
         """Field of TokenizedInput: 2 input_ids. A message that comes in parts is one, as the wire format has it."""
-        pieces: list[bytes] = []
-        left = self.parameters.max_token_ids
-        for part in tokenized:
-            for number, value in reader.fields(part):
-                if number != 2:
-                    continue
-                if isinstance(value, int):
-                    ids = (value & UINT32).to_bytes(4, "little")
-                else:
-                    ids = packed(value, left).astype("<u4").tobytes()
-                left -= len(ids) // 4
-                pieces.append(ids)
-        return b"".join(pieces)
+        pieces = [
+            varint(value) if isinstance(value, int) else value
+            for part in tokenized
+            for number, value in reader.fields(part)
+            if number == 2
+        ]
+        ids = memoryview(b"".join(pieces))
+        count, most = numbers(ids), self.parameters.max_token_ids
+        if count > most:
+            raise ValueError(f"{count} numbers; at most {most} are read")
+        if count > _DECODED:
+            return Prompt(b"".join((*pictures, ids))[:LONGEST], count)
+        return packed_ids(packed(ids).astype("<u4").tobytes(), _placeholders(reader, pictures))
 
     def _sampling(self, reader: Reader, parts: list[memoryview]) -> tuple[int | None, int]:
         """Fields of SamplingParams: 8 max_tokens, 15 n."""
@@ -128,7 +141,16 @@ class VllmGrpcParser(Parser):
         return limit, parallel
 
 
-def _placeholders(reader: Reader, parts: list[memoryview]) -> Iterator[Placeholder]:
+def _text(text: memoryview) -> Prompt:
+    """A prompt that is a text; of a long one only the beginning is looked at."""
+    if len(text) > LONGEST:
+        return Prompt(bytes(text[:LONGEST]), len(text) // TOKEN_BYTES)
+    prompt = bytes(text)
+    prompt.decode()  # a server refuses texts that aren't UTF-8
+    return Prompt(prompt)
+
+
+def _placeholders(reader: Reader, parts: Iterable[memoryview]) -> Iterator[Placeholder]:
     """Fields of MultimodalInputs: 5 mm_placeholders, 6 mm_hashes, in the same order."""
     ranges: list[tuple[int, int]] = []
     hashes: list[bytes] = []

@@ -7,10 +7,10 @@ to the ids; the hashes that come with them tell them apart.
 from collections.abc import Iterator
 from typing import ClassVar
 
-from msgspec import Raw, Struct, json
+from msgspec import Raw, Struct
 
-from services.picker.requests.json_body import JsonBody
-from services.picker.requests.json_values import NOTHING, JsonParameters, count_of, lacking, read
+from services.picker.requests.json_body import BodyReader, JsonBody
+from services.picker.requests.json_values import NOTHING, JsonParameters, count_of, lacking
 from services.picker.requests.parsers import Parser
 from services.picker.requests.prompts import Placeholder, Prompt, token_ids
 from services.picker.requests.request import Content, Headers, Unparsable
@@ -41,6 +41,8 @@ class _Sampling(Struct):
 
 class _Generate(JsonBody):
     API = "generate"
+    PROMPT = ("features", "token_ids")
+    PLAIN = "token_ids"
 
     token_ids: list[int] | None = None
     features: _Features | str | None = None
@@ -63,7 +65,7 @@ class _Generate(JsonBody):
         return count_of(self.sampling_params.n) if self.sampling_params else None
 
 
-_decode = json.Decoder(_Generate).decode
+_READER = BodyReader(_Generate)
 
 
 class VllmHttpParser(Parser):
@@ -75,4 +77,4 @@ class VllmHttpParser(Parser):
     parameters: JsonParameters
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
-        return read(_decode, body, self.parameters).content()
+        return _READER.content(body, self.parameters)

@@ -21,6 +21,12 @@ class _Object(Struct):
 _object = msgspec.json.Decoder(_Object).decode
 _any = msgspec.json.Decoder().decode
 _text = msgspec.json.Decoder(str).decode
+_LONGEST_USAGE = 64 * 2**10
+"""Bytes of a usage object that is read: those of servers have a few hundred."""
+_LONGEST_INNER = 2 * 2**20
+"""Bytes of an object in the object that are looked at: they are passed over a second time."""
+_ESCAPED = 6
+"""Bytes that one of a name takes at most in JSON, escaped."""
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -42,12 +48,12 @@ def read(text: bytes, served: bytes, asked: bytes) -> Document | None:
     """
     try:
         top = _object(text)
-        inner = [_object(part) for part in (top.response, top.message) if _is_object(part)]
+        inner = [_object(part) for part in (top.response, top.message) if _is_inner(part)]
     except _ERRORS:
         return None
     usage = NOTHING
     for one in (*inner, top):
-        if _is_object(one.usage):
+        if _is_object(one.usage) and len(memoryview(one.usage)) <= _LONGEST_USAGE:
             try:
                 usage = usage.merged(read_usage(_any(one.usage)))
             except _ERRORS:
@@ -65,8 +71,8 @@ def read(text: bytes, served: bytes, asked: bytes) -> Document | None:
 def is_name(found: bytes | Raw, name: bytes) -> bool:
     """Whether a JSON value is this name, a JSON string as `msgspec` writes it: servers may escape what needn't be."""
     view = memoryview(found)
-    if view == name:
-        return True
+    if view == name or len(view) > _ESCAPED * len(name):
+        return view == name
     value = bytes(view)
     if b"\\" not in value or not value.startswith(b'"'):
         return False
@@ -74,6 +80,10 @@ def is_name(found: bytes | Raw, name: bytes) -> bool:
         return _text(value) == _text(name)
     except _ERRORS:
         return False
+
+
+def _is_inner(value: Raw) -> bool:
+    return _is_object(value) and len(memoryview(value)) <= _LONGEST_INNER
 
 
 def _is_object(value: Raw) -> bool:

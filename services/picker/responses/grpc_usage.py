@@ -7,12 +7,15 @@ better follows: each complete answer, and the last piece of one that has no end.
 from collections.abc import Callable, Mapping
 
 from services.picker.chunks import Chunks
-from services.picker.requests.grpc_frame import HEADER, first_message
+from services.picker.requests.grpc_frame import COMPRESSED, HEADER, INFLATED, first_message
 from services.picker.requests.request import Unparsable
 from services.picker.requests.wire import UINT32, Reader
 from services.picker.responses.usage import NOTHING, Usage
 
-_MOST_FIELDS = 100_000
+_MOST_FIELDS = 5_000
+"""Fields of the messages that come at once."""
+_MOST_FRAMES = 2_000
+"""Messages that come at once."""
 _PIECE = b"\x0a"
 """How a GenerateResponse begins that is a piece of a stream: field 1."""
 
@@ -21,7 +24,20 @@ class GrpcUsage:
     """Reads one response. `api` is what was asked for, one of `APIS`; `encoding` is the response's `grpc-encoding`;
     a message of more than `limit` bytes isn't read."""
 
-    __slots__ = ("_complete", "_encoding", "_held", "_last", "_limit", "_needed", "_read", "_skipped")
+    __slots__ = (
+        "_complete",
+        "_compressed",
+        "_encoding",
+        "_frames",
+        "_held",
+        "_inflated",
+        "_last",
+        "_limit",
+        "_needed",
+        "_read",
+        "_reader",
+        "_skipped",
+    )
 
     def __init__(self, api: str, encoding: str, limit: int, held: Chunks) -> None:
         self._read = APIS[api]
@@ -35,17 +51,23 @@ class GrpcUsage:
         """Bytes still to come of a message that isn't read."""
         self._last = b""
         """The last piece of a stream, not read yet."""
+        self._reader = Reader(_MOST_FIELDS)
+        self._frames, self._compressed, self._inflated = _MOST_FRAMES, COMPRESSED, INFLATED
+        """What is left to be read of what came at once: messages, bytes of compressed ones, and those uncompressed."""
         self._complete: Usage = NOTHING
 
     @property
     def usage(self) -> Usage:
         """What the response has told so far."""
         if self._complete is NOTHING and self._last:
-            return self._reading(memoryview(self._last))
+            return self._reading(memoryview(self._last), Reader(_MOST_FIELDS))
         return self._complete
 
     def feed(self, chunk: bytes) -> bool:
-        """A piece of the body came. False when nothing more is to be read: no message can begin here, or be held."""
+        """A piece of the body came. False when nothing more is to be read: no message can begin here, or be held, or
+        what came at once takes too long to read."""
+        self._reader = Reader(_MOST_FIELDS)
+        self._frames, self._compressed, self._inflated = _MOST_FRAMES, COMPRESSED, INFLATED
         if self._skipped:
             passed = min(self._skipped, len(chunk))
             self._skipped -= passed
@@ -66,9 +88,10 @@ class GrpcUsage:
                 self._skipped, at = max(end - size, 0), min(end, size)
             elif end > size:
                 return self._hold(chunk[at:], end - at)
-            else:
-                self._message(chunk[at:end])
+            elif self._message(chunk[at:end], compressed=flag == 1):
                 at = end
+            else:
+                return False
         return self._hold(chunk[at:], HEADER.size) if at < size else True
 
     def _hold(self, begun: bytes, needed: int) -> bool:
@@ -76,21 +99,28 @@ class GrpcUsage:
         self._held.add(begun)
         return not self._held.full
 
-    def _message(self, frame: bytes) -> None:
+    def _message(self, frame: bytes, *, compressed: bool) -> bool:
+        """Read a message, unless too much has come at once: then False."""
+        self._frames -= 1
+        self._compressed -= len(frame) * compressed
+        if self._frames < 0 or self._compressed < 0:
+            return False
         try:
-            message = first_message(frame, self._encoding, self._limit)
+            message = first_message(frame, self._encoding, self._inflated)
         except Unparsable:
-            return
-        if message is None:
-            return
+            return True
+        if message is None:  # of an unknown encoding, or too large
+            return False
+        self._inflated -= len(message) * compressed
         if message[:1] == _PIECE and self._read is _generated:
             self._last = bytes(message)
         else:
-            self._complete = _together(self._complete, self._reading(message))
+            self._complete = _together(self._complete, self._reading(message, self._reader))
+        return True
 
-    def _reading(self, message: memoryview) -> Usage:
+    def _reading(self, message: memoryview, reader: Reader) -> Usage:
         try:
-            return self._read(message, Reader(_MOST_FIELDS))
+            return self._read(message, reader)
         except ValueError:
             return NOTHING
 

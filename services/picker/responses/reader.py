@@ -21,6 +21,11 @@ from services.picker.responses.usage import NOTHING, Usage
 LIMIT = 4 * 2**20
 """Bytes of a JSON object, or of a line of an event stream, that are held to be read."""
 
+MOST_LINES = 2000
+"""Lines of an event stream that are read of what comes at once."""
+GROWTH = 2**20
+"""Bytes by which names that were put back may lengthen a response that is short; a long one may double."""
+
 _TRIES = 8
 """How often the limit may be read in vain to find out whether an object is whole: it may come in pieces that all look
 like its end."""
@@ -57,6 +62,7 @@ class ResponseReader:
         "_asked",
         "_begun",
         "_form",
+        "_growth",
         "_grpc",
         "_held",
         "_limit",
@@ -86,6 +92,8 @@ class ResponseReader:
         self._prefix = b""
         """How the last event began, up to the name that was replaced: the next one mostly begins alike."""
         self._replacement = b""
+        self._growth = GROWTH
+        """Bytes by which the response may still grow."""
         self._restorer: Restorer | None = None
         """Of an object, or the line of an event, whose beginning has gone on already. It is held only to be read."""
         self.holds = True
@@ -122,9 +130,9 @@ class ResponseReader:
     def feed(self, chunk: bytes, end: bool) -> bytes:
         """A piece of the body came; what the client gets now. With `end` nothing is held back."""
         if self._form is _Form.EVENTS:
-            return self._events(chunk, end)
+            return self._bounded(chunk, self._events(chunk, end))
         if self._form is _Form.JSON:
-            return self._json(chunk, end)
+            return self._bounded(chunk, self._json(chunk, end))
         if self._form is _Form.GRPC and self._grpc is not None and not self._grpc.feed(chunk):
             self.drop()
         return chunk
@@ -134,6 +142,11 @@ class ResponseReader:
         self._form = _Form.OTHER
         self._held.clear()
         self._restorer = None
+
+    def _bounded(self, chunk: bytes, out: bytes) -> bytes:
+        """What goes on of a piece, after which nothing more is put back when the response has grown too much."""
+        self._growth += 2 * len(chunk) - len(out)
+        return out if self._growth >= 0 or self._form is _Form.OTHER else out + self._give_up(b"")
 
     def _json(self, chunk: bytes, end: bool) -> bytes:
         if self._restorer is not None:
@@ -210,7 +223,7 @@ class ResponseReader:
             lines = held.take()
         if self._served or _USAGE.search(lines):
             lines = self._lines(lines)
-        if rest:
+        if rest and self._form is _Form.EVENTS:
             rest = self._hold(rest, rest, _DATA)
         return lines + rest if self._served else chunk
 
@@ -230,7 +243,10 @@ class ResponseReader:
         return line + self._events(rest, end) if rest else line
 
     def _lines(self, lines: bytes) -> bytes:
-        """Whole lines as they go on."""
+        """Whole lines as they go on; as they are, when they are too many, and so is all that follows."""
+        if len(lines) > self._limit or lines.count(b"\n") + lines.count(b"\r") > MOST_LINES:
+            self._form = _Form.OTHER
+            return lines
         return b"".join([self._line(line) for line in lines.splitlines(keepends=True)])
 
     def _line(self, line: bytes) -> bytes:

@@ -16,8 +16,10 @@ _LONGEST_KEY = 64
 """Bytes of a key that are looked at: more than any spelling of those above has."""
 _SPELLING = 6
 """Bytes that a byte of a name may take at most: `\\u00e9`."""
-_STEPS = 200_000
-"""Marks of an object that are looked at: what takes longer than a tenth of a second passes on."""
+_STEPS = 10_000
+"""Marks of a piece that are looked at, at a microsecond each: what has more passes on."""
+_LONGEST = 128 * 2**10
+"""Bytes of a piece that are looked at."""
 
 _BLANKS = re.compile(rb"[ \t\r\n]*")
 _SHALLOW = re.compile(rb'[^"{}\[\],:]*')
@@ -42,7 +44,6 @@ class Restorer:
         "_level",
         "_partial",
         "_served",
-        "_steps",
         "_string",
         "_value",
         "done",
@@ -67,20 +68,20 @@ class Restorer:
         self._escaped = False
         """Whether the last byte was a backslash that escapes the next."""
         self._held = b""
-        self._steps = _STEPS
         self.done = False
         """Whether the object has ended, or isn't one: what follows passes."""
 
     def feed(self, piece: bytes) -> bytes:
         """A piece came; what goes on now."""
-        if self.done:
-            return piece
+        if self.done or len(piece) > _LONGEST:
+            return self.rest() + piece
+        steps = _STEPS
         text, self._held = self._held + piece if self._held else piece, b""
         out: list[bytes] = []
         sent, at, size = 0, self._begin(text), len(text)
         while at < size and not self.done:
-            self._steps -= 1
-            if self._steps < 0:
+            steps -= 1
+            if steps < 0:
                 self.done = True
             elif self._string or self._partial is not None:
                 at = self._in_string(text, at)

@@ -2,25 +2,33 @@
 
 A value that an endpoint doesn't have is absent, never zero: NaN (or None) with a sample time of minus infinity, so that
 "never" and "long ago" are one comparison. Frames upsert: of two collectors that both report an endpoint the newer
-sample wins, and a value that is missing or isn't finite leaves the last one to age, unless the frame says that the
-endpoint is known not to have it.
+sample wins, and a value that is missing, or beyond its attribute's bounds, leaves the last one to age, unless the frame
+says that the endpoint is known not to have it.
 
 Attributes that the picker makes of the endpoints themselves are columns too, made anew with each layout. Where a frame
 has one of that name, the picker's own goes before it.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 
 from services.picker.state.layout import Floats, Layout, Mask, Rows
-from shared.attributes import ALWAYS, REACHABLE, AttributeKey, AttributeMap
+from services.picker.state.object_column import NEVER, ObjectColumn
+from shared.attributes import ALWAYS, REACHABLE, AttributeKey, AttributeMap, bounds_of
 from shared.bus.columns import Ages, unpack_ages, unpack_floats
 from shared.bus.messages import Frame
 
-NEVER = -np.inf
+Beyond: TypeAlias = Callable[[str, str, str, float, int], None]
+"""Hears of numbers of a frame that can't be: the frame's sender, the attribute's wire name, an endpoint's id, its
+number, and how many there are of that attribute."""
+
+
+def unheard(_sender: str, _attribute: str, _endpoint: str, _value: float, _count: int) -> None:
+    """Nobody hears of them."""
+
+
 REMEMBERED = 64
 """Sets of attributes whose lines are remembered: a sender's frames mostly have the same."""
 
@@ -32,11 +40,12 @@ class Column:
     changes what it reads fails, instead of changing what others read.
     """
 
-    __slots__ = ("_largest", "at", "derived", "values")
+    __slots__ = ("_median", "at", "derived", "values")
 
     def __init__(self, values: Floats, at: Floats) -> None:
-        self._show(values, at)
-        self._largest: float | None = None
+        values.flags.writeable = at.flags.writeable = False
+        self.values, self.at = values, at
+        self._median: float | None = None
         self.derived: dict[Any, Any] = {}
         """What readers have made of these very arrays, by whatever tells it apart; empty with the next ones."""
 
@@ -46,22 +55,20 @@ class Column:
         return cls(np.full(size, np.nan), np.full(size, NEVER))
 
     @property
-    def largest(self) -> float:
-        """The largest value of any endpoint; 0 when no endpoint has one, or all are negative."""
-        if self._largest is None:
-            self._largest = float(np.fmax.reduce(self.values, initial=0.0))
-        return self._largest
+    def median(self) -> float:
+        """The middle one of the endpoints' values, the lower of two: whatever few of them say, it is what another one
+        says. 0 when no endpoint has one."""
+        if self._median is None:
+            known = np.sort(self.values[self.at > NEVER])
+            self._median = known.item((len(known) - 1) // 2) if len(known) else 0.0
+        return self._median
 
     def replace(self, values: Floats, at: Floats) -> None:
-        """Show these arrays from now on."""
-        self._show(values, at)
-        self._largest = None
+        """Show these arrays from now on, which are read-only."""
+        self.values, self.at = values, at
+        self._median = None
         if self.derived:
             self.derived = {}
-
-    def _show(self, values: Floats, at: Floats) -> None:
-        values.flags.writeable = at.flags.writeable = False
-        self.values, self.at = values, at
 
 
 class Numbers:
@@ -78,7 +85,7 @@ class Numbers:
         """What is read and nobody reported: no lines, so that frames with all attributes there are have all lines."""
         self._values: Floats = np.empty((0, size))
         self._at: Floats = np.empty((0, size))
-        self._lines: dict[tuple[str, ...], Rows] = {}
+        self._lines: dict[tuple[str, ...], Lines] = {}
 
     def column(self, name: str) -> Column:
         """The column of this name; one that nobody reported is all absent."""
@@ -91,29 +98,47 @@ class Numbers:
         """A line for what is reported for the first time."""
         column = self.column(name)
         del self._unreported[name]
-        self._values = np.vstack((self._values, column.values))
-        self._at = np.vstack((self._at, column.at))
-        self._lines.clear()
-        column.replace(self._values[-1], self._at[-1])
         self.columns[name] = column
+        self._lines.clear()
+        self._show(np.vstack((self._values, column.values)), np.vstack((self._at, column.at)))
 
-    def put(self, names: tuple[str, ...], place: "Place", values: Floats, at: Floats) -> None:
-        """Take in what is newer and finite. Shape of `values` and `at`: (names, positions of the frame)."""
+    def _show(self, values: Floats, at: Floats) -> None:
+        """Have these tables from now on."""
+        values.flags.writeable = at.flags.writeable = False  # and so are their lines
+        self._values, self._at = values, at
+        for column, line_values, line_at in zip(self.columns.values(), values, at, strict=True):
+            column.replace(line_values, line_at)
+
+    def put(self, names: tuple[str, ...], place: "Place", values: Floats, at: Floats) -> Mask | None:
+        """Take in what is newer and within the attribute's bounds. Shape of `values` and `at`: (names, positions of the
+        frame). Returns which numbers are beyond, in that shape; None where none is."""
         lines = self._lines_of(names)
+        # NaN is within no bounds
+        sound = values >= lines.least
+        sound &= values <= lines.most
+        beyond = None
+        taken = np.count_nonzero(sound)
+        whole = taken == sound.size
+        if not whole:
+            absent = np.isnan(values)
+            if np.count_nonzero(absent) + taken < sound.size:
+                beyond = ~(sound | absent)
         if place.partly:
-            values, at = values[:, place.positions], at[:, place.positions]
+            values, at, sound = values[:, place.positions], at[:, place.positions], sound[:, place.positions]
         everything = place.whole and len(names) == len(self.columns) and names == tuple(self.columns)
-        cells = ... if everything else (lines, place.rows)
+        cells = ... if everything else (lines.places, place.rows)
         former_values, former_at = self._values[cells], self._at[cells]
-        newer = (at > former_at) & np.isfinite(values)
-        values, at = np.where(newer, values, former_values), np.where(newer, at, former_at)
+        newer = at > former_at
+        if not whole:
+            newer &= sound
+        if np.count_nonzero(newer) < newer.size:
+            values, at = np.where(newer, values, former_values), np.where(newer, at, former_at)
         if not everything:
             (all_values := self._values.copy())[cells] = values
             (all_at := self._at.copy())[cells] = at
             values, at = all_values, all_at
-        self._values, self._at = values, at
-        for column, line_values, line_at in zip(self.columns.values(), values, at, strict=True):
-            column.replace(line_values, line_at)
+        self._show(values, at)
+        return beyond
 
     def drop(self, name: str, rows: Rows, at: float) -> None:
         """As of `at`, these endpoints don't have it. What was sampled later stays."""
@@ -124,11 +149,9 @@ class Numbers:
         if not len(rows):
             return
         line = list(self.columns).index(name)
-        self._values, self._at = self._values.copy(), self._at.copy()
-        self._values[line, rows] = np.nan
-        self._at[line, rows] = NEVER
-        for one, line_values, line_at in zip(self.columns.values(), self._values, self._at, strict=True):
-            one.replace(line_values, line_at)
+        values, at_all = self._values.copy(), self._at.copy()
+        values[line, rows], at_all[line, rows] = np.nan, NEVER
+        self._show(values, at_all)
 
     def moved(self, size: int, here: Rows, there: Rows) -> "Numbers":
         """These columns in another layout: row `there[i]` is row `here[i]` in it, the others are absent. One that no
@@ -152,8 +175,8 @@ class Numbers:
         newest: Floats = np.maximum.reduce(self._at[lines], axis=0, initial=NEVER)
         return newest
 
-    def _lines_of(self, names: tuple[str, ...]) -> Rows:
-        """The lines of these attributes, each in a line of its own: together with rows they are an index of cells."""
+    def _lines_of(self, names: tuple[str, ...]) -> "Lines":
+        """Where these attributes are."""
         lines = self._lines.get(names)
         if lines is None:
             for name in names:
@@ -162,120 +185,21 @@ class Numbers:
             if len(self._lines) >= REMEMBERED:
                 self._lines.clear()
             order = {name: line for line, name in enumerate(self.columns)}
-            lines = self._lines[names] = np.array([[order[name]] for name in names], np.intp)
+            lines = self._lines[names] = Lines(names, [order[name] for name in names])
         return lines
 
 
-class ObjectColumn:
-    """An attribute whose values aren't numbers: mostly tuples of names. Who has a name is kept, not searched for."""
+class Lines:
+    """The lines of some attributes, and between which numbers the values are; shape of each: (attributes, 1)."""
 
-    __slots__ = ("_holders", "_holding", "_kind", "_raw", "at", "counts", "values")
+    __slots__ = ("least", "most", "places")
 
-    def __init__(self, size: int) -> None:
-        self.values: list[Any] = [None] * size
-        self._raw: list[Any] = [None] * size
-        """The values as frames have them, to see at a glance that a frame says nothing new."""
-        self.at: Floats = np.full(size, NEVER)
-        self.counts: Floats = np.zeros(size)
-        """How many items each endpoint's value has; 0 where it is absent or no tuple."""
-        self._holders: dict[str, Mask] = {}
-        self._holding: dict[str, int] = {}
-        """By item: how many endpoints have it."""
-        self._kind: type[Any] = tuple
-
-    def read_as(self, kind: type[Any]) -> None:
-        """The values are of this kind: frames have structs as maps, and tuples as lists. A value that can't be read as
-        one is absent."""
-        if kind is not self._kind:
-            self._kind = kind
-            for row, raw in enumerate(self._raw):
-                self._replace(row, raw)
-
-    def holders(self, item: str) -> Mask:
-        """For which endpoints the value is a tuple that contains `item`."""
-        held = self._holders.get(item)
-        return np.zeros(len(self.values), np.bool_) if held is None else held
-
-    def put(self, rows: Rows, values: list[Any], at: Floats) -> None:
-        """Take in what is newer and not None. No row may come twice."""
-        former = self.at[rows]
-        newer = at > former
-        raw = self._raw
-        if values == [raw[row] for row in rows.tolist()]:
-            # The same as ever, and where that is None there was never a value.
-            newer &= former > NEVER
-        else:
-            for place, (row, value, wanted) in enumerate(zip(rows.tolist(), values, newer.tolist(), strict=True)):
-                if not wanted:
-                    continue
-                if value is None:
-                    newer[place] = False
-                elif value != raw[row]:
-                    self._replace(row, value)
-        at_all = self.at.copy()
-        at_all[rows] = np.where(newer, at, former)
-        self.at = at_all
-
-    def drop(self, rows: Rows, at: float) -> None:
-        """As of `at`, these endpoints don't have it. What was sampled later stays."""
-        rows = rows[(self.at[rows] > NEVER) & (self.at[rows] <= at)]
-        if len(rows):
-            self.at = self.at.copy()
-            self.at[rows] = NEVER
-            for row in rows.tolist():
-                self._replace(row, None)
-
-    def place(self, row: int, value: Any, at: float) -> None:
-        """Have this value there."""
-        self._replace(row, value)
-        self.at[row] = at
-
-    def moved(self, size: int, here: Rows, there: Rows) -> "ObjectColumn":
-        """This column in another layout: row `there[i]` is row `here[i]` in it, the others are absent."""
-        column = ObjectColumn(size)
-        column._kind = self._kind
-        column.at[here] = self.at[there]
-        for row, was in zip(here.tolist(), there.tolist(), strict=True):
-            if self._raw[was] is not None:
-                column._replace(row, self._raw[was])
-        return column
-
-    def _replace(self, row: int, raw: Any) -> None:
-        self._raw[row] = raw
-        value = _read(raw, self._kind)
-        before, after = _names(self.values[row]), _names(value)
-        self.values[row] = value
-        self.counts[row] = len(value) if isinstance(value, tuple) else 0
-        if before == after:
-            return
-        holders, holding = self._holders, self._holding
-        for item in after - before:
-            if item not in holders:
-                holders[item] = np.zeros(len(self.values), np.bool_)
-                holding[item] = 0
-            holders[item][row] = True
-            holding[item] += 1
-        for item in before - after:
-            holders[item][row] = False
-            holding[item] -= 1
-            if not holding[item]:
-                del holders[item], holding[item]
-
-
-def _read(raw: Any, kind: type[Any]) -> Any:
-    """A frame's value as one of that kind; None where it is none."""
-    if isinstance(raw, kind) or raw is None:
-        return raw
-    if kind is tuple:
-        return tuple(raw) if isinstance(raw, list) else raw
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError:
-        return None
-
-
-def _names(value: Any) -> set[str]:
-    return {item for item in value if isinstance(item, str)} if isinstance(value, tuple) else set()
+    def __init__(self, names: tuple[str, ...], places: list[int]) -> None:
+        bounds = [bounds_of(name) for name in names]
+        self.places: Rows = np.array(places, np.intp)[:, np.newaxis]
+        """Together with rows they are an index of cells."""
+        self.least: Floats = np.array([one.least for one in bounds], np.float64)[:, np.newaxis]
+        self.most: Floats = np.array([one.most for one in bounds], np.float64)[:, np.newaxis]
 
 
 class Place:
@@ -295,8 +219,9 @@ class Place:
 class Columns:
     """All attributes of all endpoints of a layout, by the attribute's wire name."""
 
-    def __init__(self) -> None:
+    def __init__(self, beyond: Beyond = unheard) -> None:
         self._layout = Layout()
+        self._beyond = beyond
         self._numbers = Numbers(0)
         self._objects: dict[str, ObjectColumn] = {}
         self._own_numbers: dict[str, Column] = {}
@@ -353,7 +278,9 @@ class Columns:
             shape = (len(names), len(frame.ids))
             ages = unpack_ages(b"".join([frame.ages[name] for name in names])).reshape(shape)
             values = unpack_floats(b"".join(frame.columns.values())).reshape(shape)
-            self._numbers.put(names, place, values, _sampled(now - extra_age, ages))
+            beyond = self._numbers.put(names, place, values, _sampled(now - extra_age, ages))
+            if beyond is not None:
+                self._tell(frame, names, values, beyond)
         for name, objects in frame.objects.items():
             at = _sampled(now - extra_age, unpack_ages(frame.ages[name]))
             if place.partly:
@@ -364,6 +291,13 @@ class Columns:
             self._numbers.drop(name, rows, now - extra_age)
             if name in self._objects:
                 self._objects[name].drop(rows, now - extra_age)
+
+    def _tell(self, frame: Frame, names: tuple[str, ...], values: Floats, beyond: Mask) -> None:
+        """Of each attribute with numbers beyond its bounds, one of them."""
+        for line in np.flatnonzero(beyond.any(axis=1)).tolist():
+            where = np.flatnonzero(beyond[line])
+            first = where.item(0)
+            self._beyond(frame.sender, names[line], frame.ids[first], values.item(line, first), len(where))
 
     def numbers(self, name: str) -> Column:
         """The column of an attribute of numbers; all absent when nobody reported it."""
@@ -430,5 +364,5 @@ class Columns:
 def _sampled(sent: float, ages: Ages) -> Floats:
     """When values of these ages were sampled; an age below zero would make a sample that nothing newer could replace.
     Shape: that of `ages`."""
-    at: Floats = sent - np.maximum(ages.astype(np.float64), 0.0)
+    at: Floats = np.subtract(sent, np.maximum(ages, 0.0), dtype=np.float64)
     return at

@@ -132,17 +132,22 @@ class InFlight:
             peer.place(layout)
             self._count(peer, 1)
 
-    def apply(self, load: Load, now: float) -> None:
-        """Take in a peer's sound table that arrived at `now`; one that a later table overtook says nothing any more."""
-        seen = now - self._transit.observe(load.sender, load.run, load.sent, now)
+    def apply(self, load: Load, now: float) -> bool:
+        """Take in a peer's sound table that arrived at `now`; one that a later table overtook says nothing any more.
+        False for one that can't have been sent when it says, which isn't taken."""
+        extra_age = self._transit.observe(load.sender, load.run, load.sent, now)
+        if extra_age is None:
+            return False
+        seen = now - extra_age
         known = self._peers.get(load.sender)
         if known is not None and known.outdates(load, seen):
-            return
+            return True
         peer = None if load.leaving else _Peer(load, self._layout, seen)
         self._forget(load.sender)
         if peer is not None:
             self._peers[load.sender] = peer
             self._count(peer, 1)
+        return True
 
     def expire(self, now: float) -> list[str]:
         """Drop the peers that have been silent too long; their names."""

@@ -6,7 +6,7 @@ burst of endpoint changes costs one new layout, made when it is next read.
 
 from typing import Any
 
-from services.picker.state.columns import Columns
+from services.picker.state.columns import Beyond, Columns, unheard
 from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight
 from services.picker.state.layout import Layout
@@ -20,8 +20,8 @@ from shared.model import Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 class View:
     """Endpoints with their attributes, load and prefixes, and the resources that steer the pool's traffic."""
 
-    def __init__(self, unhealthy_expiry: float = EXPIRY) -> None:
-        self.columns = Columns()
+    def __init__(self, unhealthy_expiry: float = EXPIRY, beyond: Beyond = unheard) -> None:
+        self.columns = Columns(beyond)
         self.health = Health(self.columns, unhealthy_expiry)
         self.in_flight = InFlight()
         self.prefixes = PrefixIndex()
@@ -122,10 +122,10 @@ class View:
         if REACHABLE.wire in frame.columns or REACHABLE.wire in frame.absent:
             self.health.refresh(now)
 
-    def apply_load(self, load: Load, now: float) -> None:
-        """A peer's load in flight, which arrived at `now`."""
+    def apply_load(self, load: Load, now: float) -> bool:
+        """A peer's load in flight, which arrived at `now`; whether it can have been sent when it says."""
         _ = self.layout
-        self.in_flight.apply(load, now)
+        return self.in_flight.apply(load, now)
 
     def state(self, now: float) -> list[dict[str, Any]]:
         """Every endpoint with what is known of it, for `/debug/state`."""

@@ -1,6 +1,6 @@
 """What a transport drives: one exchange a stream, which is one HTTP request."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 
@@ -12,9 +12,10 @@ class Exchange(Protocol):
         """Whether the stream is to be ended when what was handed out is sent."""
         ...
 
-    def receive(self, data: bytes) -> Sequence[bytes]:
+    def receive(self, data: bytes) -> Iterable[bytes]:
         """A message of the proxy, a serialized `ProcessingRequest`; what to answer now, in order: serialized
-        `ProcessingResponse`s. Raises DecodeError for bytes that are no message."""
+        `ProcessingResponse`s. Those to a large request are made while they are asked for, by an iterator. An empty one
+        isn't to be sent: others are to have their turn then. Raises DecodeError for bytes that are no message."""
         ...
 
     def end(self) -> None:

@@ -5,7 +5,8 @@ A failure in an exchange ends that stream only.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import chain
 from typing import Annotated, Any, Literal, TypeAlias
 
 import grpc
@@ -24,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
+_HEAVY = 2**20
+"""Bytes of a message that takes so long to read that it waits for its turn."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs is older
 
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
@@ -76,6 +79,7 @@ class ExtProcServer:
         self.port = 0
         self.open = 0
         """Streams under way."""
+        self._heavy = asyncio.Lock()
         streams = Counter(
             "pointsman_ext_proc_streams",
             "ext_proc streams that have ended: finished (half-closed, cancelled or lost: gRPC doesn't tell which), "
@@ -124,7 +128,7 @@ class ExtProcServer:
         try:
             exchange = self._exchanges()
             try:
-                outcome = await _converse(exchange, context)
+                outcome = await self._converse(exchange, context)
             finally:
                 exchange.end()
         except DecodeError as error:
@@ -142,6 +146,39 @@ class ExtProcServer:
         if failure is not None:
             await context.abort(*failure)
 
+    async def _converse(self, exchange: Exchange, context: Any) -> Outcome:
+        """Drives an exchange to its end. A cancelled stream may look like a half-closed one, or cancel this task.
+
+        Raises DecodeError for bytes that are no `ProcessingRequest`."""
+        read, write = context.read, context.write
+        while (data := await read()) is not _EOF:
+            answers: Iterable[bytes] = self._steps(exchange, data) if len(data) > _HEAVY else exchange.receive(data)
+            if isinstance(answers, Iterator):
+                answers = await self._in_turn(answers)
+            del data  # nothing of a large body is kept while its response is awaited
+            for answer in answers:
+                if answer:
+                    await write(answer)
+            answers, answer = (), b""
+            if exchange.closed:
+                return "refused"
+        return "finished"
+
+    def _steps(self, exchange: Exchange, data: bytes) -> Iterator[bytes]:
+        """The answers to a large message, of which even reading it takes a turn."""
+        yield b""
+        yield from exchange.receive(data)
+
+    async def _in_turn(self, answers: Iterator[bytes]) -> Iterator[bytes]:
+        """The answers to a large request, from the first on that can be sent. One such request is read and decided at a
+        time, so that between two steps all others have their turn."""
+        async with self._heavy:
+            for answer in answers:
+                if answer:
+                    return chain((answer,), answers)
+                await asyncio.sleep(0)
+        return iter(())
+
     def _too_many(self) -> str | None:
         """Why no further stream is taken now; None when one is. Each is memory, and no proxy counts all pickers'."""
         most = self._options.max_streams
@@ -150,16 +187,3 @@ class ExtProcServer:
     def __repr__(self) -> str:
         state = f"on {self._host}:{self.port}, {self.open} streams open" if self.port else "not started"
         return f"<ExtProcServer {state}>"
-
-
-async def _converse(exchange: Exchange, context: Any) -> Outcome:
-    """Drives an exchange to its end. A cancelled stream may look like a half-closed one, or cancel this task.
-
-    Raises DecodeError for bytes that are no `ProcessingRequest`."""
-    read, write = context.read, context.write
-    while (data := await read()) is not _EOF:
-        for answer in exchange.receive(data):
-            await write(answer)
-        if exchange.closed:
-            return "refused"
-    return "finished"

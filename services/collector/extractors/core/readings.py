@@ -6,6 +6,7 @@ value. So a derived value is made of numbers of one page, and one that lacks a c
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 from services.collector.engines.known import CustomMetric
@@ -16,6 +17,8 @@ from shared.attributes import ACTIVE_MODELS, MAX_ACTIVE_MODELS, WAITING_MODELS, 
 
 MOST_LORA_TEXT = 64 * 1024
 """Bytes of a LoRA series' labels: what is longer is no list of adapters, and would fill the frames of all endpoints."""
+MOST_DIGITS = 400
+"""Of a whole number that are read: with as many it is beyond every float."""
 
 
 class Number(ABC):
@@ -23,13 +26,18 @@ class Number(ABC):
 
     def __init__(self) -> None:
         self.value: float | None = None
-        """Of the last page; None where it didn't have any."""
+        """Of the last page; None where it didn't have any. One that is no amount is `INVALID`."""
         self.outcome = Outcome.UNKNOWN
 
     @property
     @abstractmethod
     def what(self) -> str:
         """The specification."""
+
+    @property
+    def amount(self) -> float | None:
+        """The value where it is one."""
+        return None if self.outcome is Outcome.INVALID else self.value
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.what} {self.outcome} {self.value}>"
@@ -48,11 +56,12 @@ class Amount(Number):
         selector = self.choice.take()
         if selector is None:
             self.value, self.outcome = None, self.choice.outcome()
-        elif is_amount(selector.value):
-            self.value = float(int(selector.value)) if self._whole else selector.value
-            self.outcome = Outcome.FOUND
-        else:
-            self.value, self.outcome = None, Outcome.INVALID
+            return
+        self.value, self.outcome = selector.value, Outcome.FOUND
+        if not is_amount(self.value):
+            self.value, self.outcome = None if isnan(self.value) else self.value, Outcome.INVALID
+        elif self._whole:
+            self.value = float(int(self.value))
 
     @property
     def what(self) -> str:
@@ -128,16 +137,16 @@ class Difference(Way):
     """The first number less the second; 0 where the second is greater, as the server counts them one after another."""
 
     def value(self) -> float | None:
-        total, part = self.numbers[0].value, self.numbers[1].value
-        return None if total is None or part is None else max(0.0, total - part)
+        total, part = self.numbers
+        return max(0.0, total.amount - part.amount) if total.amount is not None and part.amount is not None else None
 
 
 class Share(Way):
     """The first number of the second, which has to be above 0."""
 
     def value(self) -> float | None:
-        used, most = self.numbers[0].value, self.numbers[1].value
-        return None if used is None or not most else used / most
+        used, most = self.numbers
+        return used.amount / most.amount if used.amount is not None and most.amount else None
 
     def outcome(self, number: Number) -> Outcome:
         return Outcome.INVALID if number is self.numbers[1] and number.value == 0 else number.outcome
@@ -155,13 +164,18 @@ class Quantity:
         for way in self.ways:
             value = way.value()
             if value is not None:
-                return attributes.put(self.key, value, at)
+                changed = attributes.put(self.key, value, at)
+                if value in self.key.bounds:
+                    return changed
         return False
 
     def findings(self) -> list[Finding]:
         """A line for each number that the attribute can be made of."""
-        lines = [(number.what, way.outcome(number)) for way in self.ways for number in way.numbers]
-        return [Finding(what, self.key.name, outcome) for what, outcome in lines]
+        return [Finding(one.what, self.key.name, self._outcome(way, one)) for way in self.ways for one in way.numbers]
+
+    def _outcome(self, way: Way, number: Number) -> Outcome:
+        value = way.value()
+        return way.outcome(number) if value is None or value in self.key.bounds else Outcome.INVALID
 
     def __repr__(self) -> str:
         return f"<Quantity {self.key.name} of {len(self.ways)} ways>"
@@ -224,7 +238,6 @@ class Custom:
         self._key = metric.key
         self.keys = (metric.key,)
         self.choices = self._meter.choices
-        self._value: float | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -232,10 +245,10 @@ class Custom:
 
     def read(self, at: float) -> None:
         """A page that was asked for at `at` (monotonic seconds) has been scanned: take what it said."""
-        self._value = self._meter.read(at)
+        self._meter.read(at)
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
-        return self._value is not None and attributes.put(self._key, self._value, at)
+        return self._meter.store(self._key, attributes, at)
 
     def findings(self) -> list[Finding]:
         return [Finding(str(self._meter), self._key.name, self._meter.outcome)]
@@ -252,4 +265,4 @@ def _names(text: str | None) -> tuple[str, ...]:
 def _whole(text: str) -> float | None:
     """A label's whole number, if it is one."""
     stripped = text.strip()
-    return float(stripped) if stripped.isascii() and stripped.isdigit() and len(stripped) <= 18 else None
+    return float(stripped[:MOST_DIGITS]) if stripped.isascii() and stripped.isdigit() else None

@@ -8,8 +8,8 @@ from msgspec import Struct
 from services.picker.requests.request import unknown_model
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter
-from services.picker.state.columns import NEVER
 from services.picker.state.layout import Rows
+from services.picker.state.object_column import NEVER
 from shared.attributes import SERVED_MODELS
 
 

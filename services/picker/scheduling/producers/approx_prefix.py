@@ -1,7 +1,8 @@
 """`approx-prefix-cache-producer`: remembers where prompts went, and so who probably holds a prompt's prefix.
 
-Prompts are cut into blocks of estimated tokens, four bytes each. With `autoTune` the block and the number of blocks
-follow what the model servers report, the largest of the pool, so that every request is cut alike.
+Prompts are cut into blocks of estimated tokens, four bytes each. With `autoTune` the block is that of most servers, the
+median of what they report, so that every request is cut alike and a few servers that are wrong change nothing; and how
+many blocks a server holds is what it reports itself.
 """
 
 from typing import Annotated, Any
@@ -18,6 +19,9 @@ DEFAULT_BLOCK = 16
 """Tokens."""
 SMALLEST_BLOCK = 64
 """Tokens: smaller blocks cost more than they tell (the reference's floor)."""
+MOST_BLOCKS = 2**18
+"""Of an endpoint, whatever it reports: 16 million tokens in the smallest blocks, more than the caches of eight of
+today's GPUs. The index takes some 30 MB to remember as many."""
 _HASHES: AttributeKey[list[int]] = AttributeKey("PromptBlocks", "approx-prefix-cache-producer", list)
 
 
@@ -119,7 +123,7 @@ class ApproxPrefixProducer(Producer):
     def _block_tokens(self, cycle: Cycle) -> int:
         block = 0
         if self._auto_tune:
-            block = int(cycle.view.columns.numbers(CACHE_BLOCK_SIZE.wire).largest)
+            block = int(cycle.view.columns.numbers(CACHE_BLOCK_SIZE.wire).median)
         return max(block or self._block, SMALLEST_BLOCK)
 
     def _most_blocks(self, block: int) -> int:
@@ -127,11 +131,11 @@ class ApproxPrefixProducer(Producer):
         return max(tokens // block, 1) if tokens else self.parameters.max_prefix_blocks_to_match
 
     def _capacity(self, view: View, row: int, block: int) -> int:
-        """Blocks that the endpoint's cache holds: as many of ours as its own tokens make."""
+        """Blocks that the endpoint's cache holds: as many of ours as its own tokens make, within reason."""
         if self.parameters.auto_tune:
             columns = view.columns
             blocks = columns.numbers(CACHE_NUM_BLOCKS.wire).values.item(row)
             size = columns.numbers(CACHE_BLOCK_SIZE.wire).values.item(row)
             if blocks > 0 and size > 0:
-                return max(int(blocks * size) // block, 1)
+                return min(max(int(blocks * size) // block, 1), MOST_BLOCKS)
         return self.parameters.lru_capacity_per_server

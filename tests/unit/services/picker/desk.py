@@ -53,7 +53,10 @@ class PickerDesk:
 
     def say(self, exchange: Exchange, *messages: Any) -> list[Answer]:
         """Messages as a transport hands them in."""
-        return [read(answer) for message in messages for answer in exchange.receive(message.SerializeToString())]
+        answers: list[Answer] = []
+        for message in messages:
+            answers += [read(answer) for answer in exchange.receive(message.SerializeToString()) if answer]
+        return answers
 
     @property
     def load(self) -> dict[str, int]:

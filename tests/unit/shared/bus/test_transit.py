@@ -87,4 +87,6 @@ def test_the_age_is_never_negative_nor_more_than_the_real_delay(
         ways.append((sent + offset + delay, sent))
     for arrived, sent in sorted(ways):
         age = transit.observe("a", 1, sent, arrived)
+        if age is None:
+            continue  # it was quicker than those before by too much
         assert 0.0 <= age <= arrived - sent - offset + 1e-6

@@ -121,6 +121,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.conversation.route(Route(destinations=tuple(destinations), model=model), self.reader)
         self.waiting = None
         answers = self.hear()
+        self.conversation.sent()
         expected = body if changed is None else changed
         echoed = [one.streamed for one in answers if one.phase == "request_body" and one.streamed is not None]
         if echoed:
@@ -154,11 +155,11 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def keeps_no_more_than_its_limits(self) -> None:
-        assert self.conversation._chunks.size + len(self.conversation._body) <= LIMIT
+        assert self.conversation.held <= LIMIT
         if self.reader is not None:
             assert self.reader._held.size <= HELD
         read = 0 if self.reader is None else self.reader._held.size
-        assert self.held.size == self.conversation._chunks.size + read <= TOGETHER
+        assert self.held.size == self.conversation.held + read <= TOGETHER
 
     def teardown(self) -> None:
         self.hear()

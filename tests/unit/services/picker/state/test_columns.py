@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.picker.state.columns import NEVER, Columns
+from services.picker.state.columns import Columns
 from services.picker.state.layout import Layout
+from services.picker.state.object_column import NEVER
 from shared.attributes import (
     ACTIVE_MODELS,
     ALWAYS,
@@ -36,7 +37,7 @@ def test_an_attribute_that_nobody_reported_is_absent_not_zero() -> None:
     column = columns("a1", "a2").numbers(QUEUE.wire)
     assert np.isnan(column.values).all()
     assert (column.at == NEVER).all()
-    assert column.largest == 0.0
+    assert column.median == 0.0
 
 
 def test_what_a_message_spent_on_its_way_counts_as_age() -> None:
@@ -89,14 +90,14 @@ def test_who_keeps_an_array_keeps_what_it_was() -> None:
     assert kept.tolist() == [1]
 
 
-def test_the_largest_value_follows_frames_and_layouts() -> None:
-    made = columns("a1", "a2")
-    made.apply(frame(["a1", "a2"], {QUEUE: [16, 64]}), NOW, 0.0)
-    assert made.numbers(QUEUE.wire).largest == 64
-    made.apply(frame(["a2"], {QUEUE: [32]}), NOW + 1, 0.0)
-    assert made.numbers(QUEUE.wire).largest == 32
-    made.relayout(Layout([endpoint("a1")]))
-    assert made.numbers(QUEUE.wire).largest == 16
+def test_the_median_follows_frames_and_layouts() -> None:
+    made = columns("a1", "a2", "a3", "a4")
+    made.apply(frame(["a1", "a2", "a3"], {QUEUE: [16, 64, 32]}), NOW, 0.0)
+    assert made.numbers(QUEUE.wire).median == 32
+    made.apply(frame(["a1"], {QUEUE: [128]}), NOW + 1, 0.0)
+    assert made.numbers(QUEUE.wire).median == 64
+    made.relayout(Layout([endpoint("a2"), endpoint("a3")]))
+    assert made.numbers(QUEUE.wire).median == 32, "of two the lower one"
 
 
 def test_a_new_layout_keeps_the_samples_of_endpoints_that_stay_the_same_server() -> None:
@@ -170,7 +171,7 @@ def test_the_pickers_own_attributes_are_columns_too() -> None:
     made.own({"a2": own, "gone": own})
     queue = made.numbers(QUEUE.wire)
     assert queue.at.tolist() == [NEVER, ALWAYS], "the picker's own goes before what is reported"
-    assert queue.largest == 7.0
+    assert queue.median == 7.0
     assert made.objects(MODELS).holders("y").tolist() == [False, True]
     assert made.of(1, NOW + 60)[QUEUE.wire] == {"value": 7.0, "age": 0.0}
     assert made.newest().tolist() == [NOW, NOW]
@@ -211,7 +212,7 @@ def test_whatever_frames_come_each_endpoint_has_its_newest_value_of_each_attribu
             for id, position in positions.items():
                 value, at = reported[position], now - ages[position]
                 before = newest.get((id, key.wire), (NEVER, None))[0]
-                if id in NAMES and value not in (None, math.inf, -math.inf) and at > before:
+                if id in NAMES and value is not None and (key.kind is not float or value in key.bounds) and at > before:
                     newest[id, key.wire] = (at, tuple(value) if isinstance(value, list) else value)
     for row, name in enumerate(NAMES):
         known = made.of(row, NOW)

@@ -86,7 +86,7 @@ def test_a_request_without_a_prompt_is_neither_found_nor_remembered() -> None:
     [
         ({}, [None, None], 64),
         ({}, [16, 16], 64),
-        ({}, [16, 128], 128),
+        ({}, [128, 128], 128),
         ({"block_size_tokens": 256}, [None, None], 256),
         ({"block_size_tokens": 256}, [100, None], 100),
         ({"block_size_tokens": 256, "auto_tune": False}, [100, 100], 256),

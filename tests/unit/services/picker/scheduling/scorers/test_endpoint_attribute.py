@@ -8,7 +8,7 @@ from services.picker.scheduling.scorers.endpoint_attribute import EndpointAttrib
 from shared.attributes import CORE, AttributeKey
 from tests.unit.services.picker.scheduling.plugins import over, plugin, read
 
-KEY = AttributeKey("GPUUtilization", "dcgm-extractor", float)
+KEY = AttributeKey("GPUUtilization", "mine", float)
 LOWER, HIGHER = "linear_lower_is_better", "linear_higher_is_better"
 PARAMETERS = EndpointAttributeScorer.Parameters
 
@@ -47,7 +47,7 @@ def test_a_value_scores_its_place_in_the_range(
     run = over(KEY, values, ages, policy)
     made = plugin(EndpointAttributeScorer, raw, attributeKey=KEY)
     assert made.score(run, run.candidates).tolist() == expected
-    shown = run.readings["GPUUtilization/dcgm-extractor"].values
+    shown = run.readings[KEY.wire].values
     assert [None if one != one else one for one in shown.tolist()] == values, "as they were read"
 
 

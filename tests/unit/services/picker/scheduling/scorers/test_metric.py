@@ -3,11 +3,10 @@
 from math import exp
 from typing import Any
 
-import numpy as np
 import pytest
 
 from services.picker.scheduling.scorers.metric import MetricParameters, MetricScorer
-from shared.attributes import AttributeKey
+from shared.attributes import ANY, AttributeKey
 from tests.unit.services.picker.scheduling.plugins import over, plugin, read
 
 KEY = AttributeKey("gpu_temperature", "temperature", float)
@@ -15,7 +14,7 @@ NAME = {"metricName": "gpu_temperature"}
 LINEAR = {**NAME, "min": 0, "max": 100}
 SOFTMAX = {**NAME, "normalizationAlgo": "Softmax"}
 MAXIMIZE = {"optimizationMode": "Maximize"}
-LARGEST = float(np.finfo(np.float64).max)
+LARGEST = ANY.most
 
 
 def scores(raw: dict[str, Any], values: list[float | None], ages: Any = 0, policy: str = "saturated") -> list[float]:

@@ -1,0 +1,123 @@
+"""A column of values that aren't numbers."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from services.picker.state.layout import Floats, Mask, Rows
+
+NEVER = -np.inf
+"""When what is absent was sampled."""
+
+
+class ObjectColumn:
+    """An attribute whose values aren't numbers: mostly tuples of names. Who has a name is kept, not searched for."""
+
+    __slots__ = ("_holders", "_holding", "_kind", "_raw", "at", "counts", "values")
+
+    def __init__(self, size: int) -> None:
+        self.values: list[Any] = [None] * size
+        self._raw: list[Any] = [None] * size
+        """The values as frames have them, to see at a glance that a frame says nothing new."""
+        self.at: Floats = np.full(size, NEVER)
+        self.counts: Floats = np.zeros(size)
+        """How many items each endpoint's value has; 0 where it is absent or no tuple."""
+        self._holders: dict[str, Mask] = {}
+        self._holding: dict[str, int] = {}
+        """By item: how many endpoints have it."""
+        self._kind: type[Any] = tuple
+
+    def read_as(self, kind: type[Any]) -> None:
+        """The values are of this kind: frames have structs as maps, and tuples as lists. A value that can't be read as
+        one is absent."""
+        if kind is not self._kind:
+            self._kind = kind
+            for row, raw in enumerate(self._raw):
+                self._replace(row, raw)
+
+    def holders(self, item: str) -> Mask:
+        """For which endpoints the value is a tuple that contains `item`."""
+        held = self._holders.get(item)
+        return np.zeros(len(self.values), np.bool_) if held is None else held
+
+    def put(self, rows: Rows, values: list[Any], at: Floats) -> None:
+        """Take in what is newer and not None. No row may come twice."""
+        former = self.at[rows]
+        newer = at > former
+        raw = self._raw
+        if values == [raw[row] for row in rows.tolist()]:
+            # The same as ever, and where that is None there was never a value.
+            newer &= former > NEVER
+        else:
+            for place, (row, value, wanted) in enumerate(zip(rows.tolist(), values, newer.tolist(), strict=True)):
+                if not wanted:
+                    continue
+                if value is None:
+                    newer[place] = False
+                elif value != raw[row]:
+                    self._replace(row, value)
+        at_all = self.at.copy()
+        at_all[rows] = np.where(newer, at, former)
+        self.at = at_all
+
+    def drop(self, rows: Rows, at: float) -> None:
+        """As of `at`, these endpoints don't have it. What was sampled later stays."""
+        rows = rows[(self.at[rows] > NEVER) & (self.at[rows] <= at)]
+        if len(rows):
+            self.at = self.at.copy()
+            self.at[rows] = NEVER
+            for row in rows.tolist():
+                self._replace(row, None)
+
+    def place(self, row: int, value: Any, at: float) -> None:
+        """Have this value there."""
+        self._replace(row, value)
+        self.at[row] = at
+
+    def moved(self, size: int, here: Rows, there: Rows) -> "ObjectColumn":
+        """This column in another layout: row `there[i]` is row `here[i]` in it, the others are absent."""
+        column = ObjectColumn(size)
+        column._kind = self._kind
+        column.at[here] = self.at[there]
+        for row, was in zip(here.tolist(), there.tolist(), strict=True):
+            if self._raw[was] is not None:
+                column._replace(row, self._raw[was])
+        return column
+
+    def _replace(self, row: int, raw: Any) -> None:
+        self._raw[row] = raw
+        value = _read(raw, self._kind)
+        before, after = _names(self.values[row]), _names(value)
+        self.values[row] = value
+        self.counts[row] = len(value) if isinstance(value, tuple) else 0
+        if before == after:
+            return
+        holders, holding = self._holders, self._holding
+        for item in after - before:
+            if item not in holders:
+                holders[item] = np.zeros(len(self.values), np.bool_)
+                holding[item] = 0
+            holders[item][row] = True
+            holding[item] += 1
+        for item in before - after:
+            holders[item][row] = False
+            holding[item] -= 1
+            if not holding[item]:
+                del holders[item], holding[item]
+
+
+def _read(raw: Any, kind: type[Any]) -> Any:
+    """A frame's value as one of that kind; None where it is none."""
+    if isinstance(raw, kind) or raw is None:
+        return raw
+    if kind is tuple:
+        return tuple(raw) if isinstance(raw, list) else raw
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError:
+        return None
+
+
+def _names(value: Any) -> set[str]:
+    return {item for item in value if isinstance(item, str)} if isinstance(value, tuple) else set()

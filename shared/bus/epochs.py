@@ -1,0 +1,15 @@
+"""Which epochs can be: an epoch is the time, in unix milliseconds, at which its owner took over.
+
+One that is too far ahead of the clock to be that is a forgery, or of an owner whose clock is wrong. It counts as lower
+than all others: where nobody else is heard it is believed after a while, and otherwise it changes nothing.
+"""
+
+EPOCHS = 1 << 64
+"""How many there are; those that can't be count from minus so many."""
+FARTHEST_AHEAD = 86400.0
+"""Seconds by which an epoch may be ahead of the clock of who reads it."""
+
+
+def believed(epoch: int, unix_seconds: float) -> int:
+    """The epoch as it counts: below 0 where it can't be one."""
+    return epoch if epoch <= (unix_seconds + FARTHEST_AHEAD) * 1000 else epoch - EPOCHS

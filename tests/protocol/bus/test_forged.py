@@ -1,0 +1,127 @@
+"""Messages that somebody forged, over a real server: who owns the facts, and the views of readers, recover by
+themselves, and say where it came from."""
+
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec import structs
+from structlog.testing import capture_logs
+
+from shared.bus import Bus, FactPublisher, Frame, FramePublisher, FrameReader, encode
+from shared.bus import jetstream as js
+from shared.bus.codec import encode_fact
+from shared.bus.messages import Epoch, FactEnvelope, Synced
+from shared.bus.subjects import EPOCH, synced_key
+from shared.model import Endpoint
+from tests.nats import NatsServer
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, reading
+from tests.protocol.watcher.harness import endpoints_text, reader, replace, watcher
+from tests.waiting import eventually
+
+FORGED = 2**64 - 1
+
+
+async def forge_epoch(bus: Bus, epoch: int = FORGED) -> None:
+    await js.put(bus, SUBJECTS.fact(EPOCH), encode(Epoch(epoch=epoch, owner="mallory")), timeout=10.0)
+
+
+@pytest.mark.parametrize("when", ["before the start", "while it leads"])
+async def test_watchers_write_over_a_forged_epoch_and_name_its_owner(
+    server: NatsServer, bus: Bus, tmp_path: Path, when: str
+) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints_text("a"))
+    async with reader(server.url) as seen:
+        if when == "before the start":
+            async with watcher(server.url, endpoints_file=str(path)):
+                await seen.sees("a")
+            await forge_epoch(bus)
+        async with watcher(server.url, endpoints_file=str(path)) as service:
+            await seen.sees("a")
+            await eventually(lambda: service.leadership.publisher.published, "published")
+            if when == "while it leads":
+                await forge_epoch(bus)
+            replace(path, endpoints_text("a", "b"))
+            await seen.sees("a", "b")
+            note = await eventually(lambda: service.readiness.notes().get("bus", ""), "a note")
+            assert f"from 'mallory': epoch {FORGED} can't be" in note
+            assert seen.replica.epoch <= (time.time() + 60) * 1000
+
+
+async def test_an_epoch_that_can_be_is_counted_on_from(connect: Connect) -> None:
+    """Of an owner whose clock is an hour ahead."""
+    ahead = int((time.time() + 3600) * 1000)
+    async with reading(await connect()) as (_, view):
+        async with leading(first := FactPublisher(await connect(), SUBJECTS, "w1")):
+            first.update(endpoints("a"), [POOL])
+            await eventually(lambda: first.published, lambda: first)
+        await forge_epoch(await connect(), ahead)
+        async with leading(second := FactPublisher(await connect(), SUBJECTS, "w2")):
+            second.update(endpoints("b"), [POOL])
+            await eventually(lambda: view.facts == endpoints("b"), lambda: second)
+            assert second.epoch == ahead + 1
+
+
+async def test_readers_keep_to_the_owner_whatever_epochs_others_claim(connect: Connect) -> None:
+    stranger = await connect("stranger")
+    forged = Endpoint(id="default/a", name="a", address="10.6.6.6", port=1)
+    (key,) = endpoints("a")
+    envelope = encode(FactEnvelope(epoch=FORGED, sequence=1, fact=msgspec.Raw(encode_fact(forged))))
+    synced = encode(Synced(epoch=FORGED, sequence=2, count=1, digest=5))
+    owner = FactPublisher(await connect(), SUBJECTS, "w")
+    async with reading(await connect()) as (replica, view), leading(owner):
+        owner.update(endpoints("a", "b"), [POOL])
+        await eventually(lambda: view.facts == endpoints("a", "b"), lambda: owner)
+        with capture_logs() as logs:
+            for subject in (SUBJECTS.fact, SUBJECTS.republished):
+                await stranger.publish(subject(key), envelope)
+                await stranger.publish(subject(synced_key(POOL)), synced)
+            await eventually(lambda: replica.malformed.implausible.total >= 4, lambda: replica)
+        owner.update(endpoints("a", "b", "c"), [POOL])
+        await eventually(lambda: view.facts == endpoints("a", "b", "c") and replica.age() < 1.0, lambda: replica)
+        assert replica.epoch == owner.epoch
+        told = [one["sender"] for one in logs if one["event"] == "bus.message.implausible"]
+        assert told == [f"{POOL}, epoch {FORGED}"], "a line a minute"
+        async with reading(await connect()) as (_, late):
+            await eventually(lambda: late.facts == endpoints("a", "b", "c"), "a reader that comes later")
+
+
+async def test_a_frame_from_the_future_makes_nothing_that_its_sender_says_look_old(connect: Connect) -> None:
+    shift = 0.0
+
+    def clock() -> float:
+        return time.monotonic() + shift
+
+    seen: list[tuple[Frame, float]] = []
+    stranger, bus = await connect("stranger"), await connect()
+    reader = FrameReader(bus, SUBJECTS, POOL, lambda *told: seen.append(told), clock=clock)
+    publisher = FramePublisher(await connect(), SUBJECTS, POOL, "c1", clock=clock)
+    await reader.start()
+    await bus.request("$JS.API.INFO")  # a round trip: the subscription is known to the server
+    await publisher.start()
+
+    async def heard() -> tuple[Frame, float]:
+        await eventually(lambda: seen, lambda: reader)
+        return seen.pop()
+
+    async def sent() -> tuple[Frame, float]:
+        await publisher.publish(0, ["default/a"], columns={}, ages={})
+        return await heard()
+
+    try:
+        genuine, _ = await sent()
+        shift = 5.0  # the usual way is known by now
+        for ahead in (2.0, 1e6, 1e300):
+            forged = structs.replace(genuine, sent=genuine.sent + shift + ahead, sequence=2**62)
+            await stranger.publish(SUBJECTS.frame(POOL, "c1", 0), encode(forged))
+        await eventually(lambda: reader.malformed.implausible.total == 3, lambda: reader)
+        assert not seen
+        frame, extra_age = await sent()
+        assert frame.sequence == genuine.sequence + 1
+        assert extra_age < 2.0
+        assert "from 'c1': it was sent at a time" in (reader.malformed.note() or "")
+    finally:
+        await publisher.close()
+        await reader.close()

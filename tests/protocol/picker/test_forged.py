@@ -1,0 +1,56 @@
+"""Somebody forges what collectors and other pickers say: a running picker doesn't take it, and says so."""
+
+import asyncio
+import math
+
+import httpx
+
+from shared.attributes import WAITING_QUEUE_SIZE
+from shared.bus import Bus, Frame, Load, Subjects, encode, pack_ages, pack_floats, pool_token
+from shared.bus.columns import endpoint_hash, pack_counts, pack_hashes
+from tests.in_process import picker, serving
+from tests.nats import NatsServer
+from tests.protocol.collector.harness import Owner, endpoint
+from tests.waiting import eventually
+
+SUBJECTS, POOL = Subjects(), pool_token("default", "default")
+
+
+def frame(ids: tuple[str, ...], queue: float, *, sent: float) -> bytes:
+    key = WAITING_QUEUE_SIZE.wire
+    columns, ages = {key: pack_floats([queue])}, {key: pack_ages([0.0])}
+    return encode(Frame(sender="c1", sent=sent, sequence=1, run=1, ids=ids, columns=columns, ages=ages))
+
+
+def load(ids: tuple[str, ...], requests: int, *, sent: float) -> bytes:
+    hashes, counts = pack_hashes(list(map(endpoint_hash, ids))), pack_counts([requests])
+    return encode(Load(sender="p1", sent=sent, sequence=1, run=1, ids=hashes, requests=counts, tokens=pack_counts([0])))
+
+
+async def test_forged_numbers_and_times_are_told_and_change_nothing(nats: NatsServer, owner: Owner) -> None:
+    service = picker(nats.url)
+    async with serving(service), Bus(nats.url, name="stranger") as stranger:
+        await owner.publish([endpoint("a", 8000)])
+        await eventually(lambda: len(service.view.layout) == 1, "the endpoint")
+        ids = tuple(service.view.layout.index)
+        frames, loads = SUBJECTS.frame(POOL, "c1", 0), SUBJECTS.load(POOL, "p1")
+        messages = [
+            (frames, frame(ids, 3.0, sent=1.0)),
+            (frames, frame(ids, 1e200, sent=1.0)),
+            (frames, frame(ids, 4.0, sent=1e6)),
+            (frames, frame(ids, 4.0, sent=math.nan)),
+            (loads, load(ids, 5, sent=1.0)),
+            (loads, load(ids, 9, sent=1e6)),
+        ]
+        for subject, message in messages:
+            await stranger.publish(subject, message)
+        await eventually(lambda: service.registry.get_sample_value("pointsman_bus_implausible_messages_total") == 2)
+        column = service.view.columns.numbers(WAITING_QUEUE_SIZE.wire)
+        assert (column.values.tolist(), service.view.in_flight.requests.tolist()) == ([3.0], [5.0])
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.admin_port}", trust_env=False) as client:
+            ready, metrics = await asyncio.gather(client.get("/readyz"), client.get("/metrics"))
+    notes = ready.json()["notes"]
+    assert f"{WAITING_QUEUE_SIZE} was 1e+200 (endpoint {ids[0]!r}, sender 'c1')" in notes["attributes"]
+    assert "1 malformed messages" in notes["bus"]
+    assert "2 implausible messages" in notes["bus"]
+    assert f'pointsman_attribute_values_out_of_range_total{{attribute="{WAITING_QUEUE_SIZE}"}} 1.0' in metrics.text

@@ -1,0 +1,126 @@
+"""Large bodies and long names, from the message to the answers: nothing is kept, or grows, without bound."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from services.picker.exchange import HEAVY, Exchange
+from services.picker.extproc.messages import BodyMode
+from services.picker.requests.request import Headers
+from services.picker.responses.reader import GROWTH, LIMIT, MOST_LINES, ResponseReader
+from tests.unit.services.picker.desk import PickerDesk, destinations, refused
+from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers, read
+from tests.unit.services.picker.world import pool
+
+CHAT = [(":method", "POST"), (":path", "/v1/chat/completions"), ("x-request-id", "mine")]
+REWRITES = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+BOTH = pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX])
+
+
+def sent(size: int = 10, model: str = "m") -> bytes:
+    return json.dumps({"model": model, "messages": [{"role": "user", "content": "x" * size}]}).encode()
+
+
+LARGE = sent(2 * HEAVY)
+
+
+class World(PickerDesk):
+    def __init__(self, most: int = 10 * len(LARGE)) -> None:
+        super().__init__(pool("a1", "a2"), limit=len(LARGE))
+        self.desk.held.most = most
+
+    def shown(
+        self, modes: tuple[BodyMode, BodyMode], rewrite: str = "", data: bytes = LARGE
+    ) -> tuple[Exchange, Iterator[bytes]]:
+        """A stream to which the whole body has been shown, and the answers to come."""
+        exchange = self.desk.exchange()
+        rewriting = [(REWRITES[0], rewrite)] if rewrite else []
+        self.say(exchange, headers([*CHAT, *rewriting], modes=modes))
+        return exchange, iter(exchange.receive(body(data, end=True).SerializeToString()))
+
+
+@pytest.mark.parametrize("name", ["m" * 1025, "é" * 513, "m" * (4 << 20)])
+@pytest.mark.parametrize("where", ["model", *REWRITES])
+def test_a_model_name_above_the_limit_is_refused(name: str, where: str) -> None:
+    if where != "model" and len(name) > 2000:
+        pytest.skip("such headers aren't taken anyway")
+    world = PickerDesk(pool("a1"), limit=LIMIT + 1000)
+    shown = [*CHAT] if where == "model" else [*CHAT, (where, name)]
+    _, answers = world.begin(headers(shown, modes=LEAN), body(sent(model=name if where == "model" else "m"), end=True))
+    answer = refused(answers[-1:])
+    assert answer.status == 400
+    message = json.loads(answer.body)["error"]["message"]
+    if len(name) < 2000:
+        size = len(name.encode())
+        assert message == f"{where}: a model's name of {size} bytes; at most 1024 are taken"
+    else:
+        assert message == f"model: the name has {len(name) + 2} bytes; no more than 65536 are ever read"
+    (decision,) = world.ring.newest(1)
+    assert decision.asked.model == "", "nothing of it is kept"
+
+
+@pytest.mark.parametrize("name", ["m" * 1024, "é" * 512])
+def test_a_model_name_up_to_the_limit_is_taken(name: str) -> None:
+    world = PickerDesk(pool("a1"))
+    shown = [*CHAT, (REWRITES[0], name)]
+    _, answers = world.begin(headers(shown, modes=LEAN), body(sent(model=name), end=True))
+    assert destinations(answers) == "10.0.0.1:8000"
+
+
+@BOTH
+@pytest.mark.parametrize("rewrite", ["", "tuned"])
+def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyMode], rewrite: str) -> None:
+    world = World(most=3 * len(LARGE))
+    streams = [world.shown(modes, rewrite) for _ in range(3)]
+    assert [next(answers) for _, answers in streams] == [b""] * 3, "others have their turn first"
+    assert world.desk.held.size == 3 * len(LARGE)
+    late, answers = world.shown(modes)
+    assert refused([read(one) for one in answers]).status == 503
+    late.end()
+    for number, (exchange, answers) in enumerate(streams):
+        said = [read(one) for one in answers if one]
+        assert destinations(said) == destinations(said[:1])
+        expected = LARGE.replace(b'"m"', b'"tuned"') if rewrite else LARGE
+        if modes == FULL_DUPLEX:
+            assert b"".join(one.streamed or b"" for one in said) == expected
+        else:
+            assert said[-1].replaced == (expected if rewrite else None)
+        assert world.desk.held.size == (2 - number) * len(LARGE)
+        exchange.end()
+    assert world.load == {}
+
+
+@BOTH
+@pytest.mark.parametrize("steps", range(4))
+def test_a_stream_that_is_lost_between_two_steps_holds_nothing(modes: tuple[BodyMode, BodyMode], steps: int) -> None:
+    world = World()
+    exchange, answers = world.shown(modes)
+    for _ in range(steps):
+        next(answers)
+    exchange.end()
+    assert (world.desk.held.size, world.desk.open, world.load) == (0, 0, {})
+
+
+@BOTH
+def test_a_large_request_is_answered_in_steps(modes: tuple[BodyMode, BodyMode]) -> None:
+    world = World()
+    assert list(world.shown(modes)[1]).count(b"") == 3, "before and after the decision, and before the answers"
+    assert b"" not in list(world.shown(modes, data=sent(1000))[1])
+
+
+def restored(piece: bytes, times: int, asked: str) -> tuple[int, int]:
+    """Bytes that came, and that went on, of a stream whose names are put back."""
+    reader = ResponseReader("s", asked)
+    reader.begin(Headers([("content-type", "text/event-stream")]))
+    return len(piece) * times, sum(len(reader.feed(piece, False)) for _ in range(times))
+
+
+@pytest.mark.parametrize("asked", ["a", "m" * 1024, "\x01" * 1024])
+def test_names_put_back_lengthen_a_response_within_bounds(asked: str) -> None:
+    came, went = restored(b'data:{"model":"s"}\n' * 100, 1000, asked)
+    piece = 100 * 6 * len(asked)
+    assert came <= went <= 2 * came + GROWTH + piece
+    assert (went == came) == (len(asked) == 1)
+    came, went = restored(b'data:{"model":"s"}\n' * (MOST_LINES + 1), 1, asked)
+    assert went == came, "of too many lines at once none is read"

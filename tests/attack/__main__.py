@@ -34,7 +34,8 @@ def report(outcome: Outcome) -> Iterator[tuple[str, bool]]:
     """Lines to print, and whether what a line tells is within its bound."""
     counts = ", ".join(f"{front} {number}" for front, number in sorted(outcome.journal.counts().items()))
     yield f"seed {outcome.seed}, {outcome.seconds:.0f} s of attack; acts: {counts}", True
-    yield f"the attackers took {outcome.share:.0%} of a core", True
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in outcome.shares.items())
+    yield f"of a core took {shares}", True
     yield f"quiet:    {_latency(outcome.quiet)}", True
     yield (
         f"attacked: {_latency(outcome.attacked)}; bound p99 {MOST_P99 * 1000:.0f} ms",

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import re
 import time
 from collections import Counter
@@ -123,6 +124,15 @@ def resident(process: Process, what: str = "VmRSS") -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{what}:")), 0)
+
+
+def cpu(process: Process) -> float:
+    """Seconds of CPU time that a process has used; 0 where there is no /proc."""
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def exceptions(stack: LocalStack) -> list[str]:

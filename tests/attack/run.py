@@ -56,8 +56,8 @@ class Outcome(Struct, kw_only=True):
     slowest_page: float
     unanswered: int
     exceptions: list[str]
-    share: float
-    """Of one core: what the attackers took themselves."""
+    shares: dict[str, float]
+    """Of one core: what each process took meanwhile, the attackers' own among them."""
 
 
 async def run(
@@ -79,7 +79,8 @@ async def run(
         async with HonestProcess(stack.url, seed, str(ROOT)) as honest:
             await asyncio.sleep(WARM_UP + quiet)
             before = {one.name: invariants.resident(one) for one in services}
-            began, used = time.monotonic(), _cpu()
+            began, own = time.monotonic(), _cpu()
+            used = {one.name: invariants.cpu(one) for one in stack.processes}
             watching = asyncio.create_task(watch.run(ended), name="watch")
             async with asyncio.TaskGroup() as group:
                 for attack in attacks:
@@ -87,7 +88,8 @@ async def run(
                 await asyncio.sleep(seconds)
                 over.set()
             lasted = time.monotonic() - began
-            share = (_cpu() - used) / lasted
+            shares = {one.name: (invariants.cpu(one) - used[one.name]) / lasted for one in stack.processes}
+            shares["the attackers"] = (_cpu() - own) / lasted
             record = await honest.finish()
         ended.set()
         await watching
@@ -114,7 +116,7 @@ async def run(
         slowest_page=watch.slowest,
         unanswered=watch.unanswered,
         exceptions=exceptions,
-        share=share,
+        shares=shares,
     )
 
 

@@ -51,6 +51,8 @@ def report(outcome: Outcome) -> Iterator[tuple[str, bool]]:
         number, longest = outcome.pauses.get(name, (0, 0.0))
         size = f"{before // MIB:4} -> {after // MIB:4} MiB, at most {most // MIB:4} of {bound}"
         yield f"{name:<12} {size}; {number} pauses of the event loop, {longest:.2f} s at most", True
+    for line in outcome.culprits:
+        yield f"  held its event loop for {line}", True
     for line in outcome.exceptions:
         yield f"unexpected exception: {line}", False
     for breach in outcome.journal.breaches.values():

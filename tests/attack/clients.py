@@ -18,6 +18,8 @@ HEAVY = 6
 """Large bodies at once."""
 ENVOYS_HEADERS = 60_000
 """Bytes of headers that Envoy takes by default, less some."""
+ENVOYS_BODY = 31 * 2**20
+"""Bytes of a body that Envoy still holds."""
 PATHS = (
     "/v1/chat/completions/../../v1/completions",
     "//v1//chat//completions",
@@ -50,6 +52,7 @@ class Clients(Front):
         return {
             **{name: partial(self._body, name) for name in BODIES},
             "heavy": self._heavy,
+            "oversize": self._oversize,
             "forged-headers": self._forged,
             "many-headers": self._many_headers,
             "long-headers": self._long_headers,
@@ -72,6 +75,10 @@ class Clients(Front):
         await asyncio.gather(
             *(self._body(kind, random) for kind in kinds), self._forged(random), return_exceptions=True
         )
+
+    async def _oversize(self, random: Random) -> None:
+        """More than a picker takes, and as much as Envoy does."""
+        await exchange(self._port, post(CHAT, _chat() + b" " * random.choice((ENVOYS_BODY, ENVOYS_BODY // 2))))
 
     async def _forged(self, random: Random) -> None:
         """Headers that only a picker sets, and a model that the pool doesn't name."""

@@ -135,6 +135,17 @@ def cpu(process: Process) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def culprits(stack: LocalStack) -> list[str]:
+    """What held event loops for longest by its own CPU time, as far as it was logged: a line in ten seconds."""
+    found = []
+    for service in (*stack.watchers, *stack.collectors, *stack.pickers):
+        for line in service.log.read_text(encoding="utf-8", errors="replace").splitlines():
+            if '"event_loop.paused"' in line:
+                said = json.loads(line)
+                found.append((said["cpu_seconds"], f"{service.name} in {said['at']}, task {said['task']}"))
+    return [f"{seconds * 1000:.0f} ms of CPU time: {what}" for seconds, what in sorted(found)[:-4:-1] if seconds > 0.02]
+
+
 def exceptions(stack: LocalStack) -> list[str]:
     """What our processes' logs show of exceptions that nobody expected: each once, with how often it came."""
     found: Counter[str] = Counter()

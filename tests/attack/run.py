@@ -52,6 +52,8 @@ class Outcome(Struct, kw_only=True):
     resident: dict[str, tuple[int, int, int]]
     """Of each process: bytes before, at most, and afterwards."""
     pauses: dict[str, tuple[int, float]]
+    culprits: list[str]
+    """What held event loops for longest."""
     oldest: float
     slowest_page: float
     unanswered: int
@@ -99,6 +101,7 @@ async def run(
         after = {one.name: invariants.resident(one) for one in services}
         await invariants.calm(stack, journal)
         await watch.look_around()
+        culprits = invariants.culprits(stack)
         exceptions = invariants.exceptions(stack)
     for failed in record.failed:
         journal.breach(f"a well-behaved request failed: {failed.what}", failed.began - 1.0, failed.ended)
@@ -112,6 +115,7 @@ async def run(
         load_late=record.late,
         resident={name: (before[name], peaks[name], after[name]) for name in before},
         pauses=pauses,
+        culprits=culprits,
         oldest=watch.oldest,
         slowest_page=watch.slowest,
         unanswered=watch.unanswered,

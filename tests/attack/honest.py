@@ -19,12 +19,13 @@ import msgspec
 from msgspec import Struct
 
 from tests.attack.target import MODEL
+from tests.waiting import TIMEOUT
 
 PERIOD = 0.1
 """Seconds between two requests of the one client."""
 GROUP, GROUP_PERIOD = 3, 0.3
 TOKENS = 4
-LIMIT = 30.0
+LIMIT = TIMEOUT
 """Seconds after which a request has failed."""
 
 

@@ -19,10 +19,11 @@ from pointsman.local.services import ROOT, ServiceProcess
 from pointsman.local.stack import LocalStack
 from tests.attack.journal import Journal
 from tests.faults.system.conftest import settled
+from tests.waiting import TIMEOUT
 
 PERIOD = 0.5
 """Seconds between two looks."""
-UNANSWERED = 10.0
+UNANSWERED = TIMEOUT
 """Seconds after which an admin port that doesn't answer is noted."""
 MIB = 2**20
 MOST_RESIDENT = {"watcher": 400 * MIB, "collector": 200 * MIB, "picker": 600 * MIB}

@@ -45,13 +45,15 @@ def free_port() -> int:
 
 
 class NatsServer:
-    """One nats-server; `config` is added to its configuration file, for authorization and TLS."""
+    """One nats-server; `config` is added to its configuration file, for authorization and TLS, `jetstream` to the
+    settings of its store."""
 
-    def __init__(self, directory: Path, *, config: str = "", port: int = 0) -> None:
+    def __init__(self, directory: Path, *, config: str = "", jetstream: str = "", port: int = 0) -> None:
         self.directory = directory
         self.port = port or free_port()
         self.store = directory / "store"
         self._config = config
+        self._jetstream = jetstream
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -91,7 +93,7 @@ class NatsServer:
         config.write_text(
             f'listen: "127.0.0.1:{self.port}"\n'
             f'log_file: "{self.log}"\n'
-            f'jetstream {{ store_dir: "{self.store}" }}\n'
+            f'jetstream {{ store_dir: "{self.store}", {self._jetstream} }}\n'
             f"{self._config}\n"
         )
         self._process = subprocess.Popen([binary, "-c", str(config)], stderr=subprocess.DEVNULL)
@@ -145,8 +147,8 @@ class NatsServer:
 
 
 @asynccontextmanager
-async def nats_server(directory: Path, *, config: str = "") -> AsyncIterator[NatsServer]:
-    server = NatsServer(directory, config=config)
+async def nats_server(directory: Path, *, config: str = "", jetstream: str = "") -> AsyncIterator[NatsServer]:
+    server = NatsServer(directory, config=config, jetstream=jetstream)
     await server.start()
     try:
         yield server

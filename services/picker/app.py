@@ -30,6 +30,7 @@ from services.picker.transport.grpc_server import ExtProcServer, ServerOptions
 from services.picker.transport.health import HealthServer
 from shared.attributes import bounds_of
 from shared.bus import (
+    BusError,
     Delete,
     Event,
     FrameReader,
@@ -107,6 +108,7 @@ class PickerService(Service):
                 held=settings.max_held_bodies,
                 header_bytes=settings.max_request_headers,
                 model_name=settings.max_model_name,
+                subset_entries=settings.max_subset_entries,
             ),
             make_id=lambda: str(uuid.uuid4()),
             clock=time.monotonic,
@@ -139,6 +141,7 @@ class PickerService(Service):
         self._load_run = secrets.randbits(63)
         self._load_sequence = 0
         self._load_published = 0.0
+        self._load_problem = ""
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
         self.readiness.mention("endpoints", self.view.health.note)
@@ -147,6 +150,7 @@ class PickerService(Service):
         self.readiness.mention("metrics", self._vanished.problem)
         self._proxy = ProxyFailureMode(self.view, time.monotonic, named_models_only=settings.require_named_models)
         self.readiness.mention("proxy", self._proxy.problem)
+        self.readiness.mention("load", lambda: self._load_problem or None)
         self.readiness.mention("attributes", self.out_of_range.note)
         self.readiness.mention("bus", malformed.note)
         self.readiness.mention("id", lambda: self.namesake.problem(time.monotonic()))
@@ -335,7 +339,14 @@ class PickerService(Service):
             tokens=tokens,
             leaving=leaving,
         )
-        await self.bus.publish(self._subjects.load(self._pool, self.id), encode(row))
+        problem = ""
+        try:
+            await self.bus.publish(self._subjects.load(self._pool, self.id), encode(row))
+        except BusError as error:  # the row is larger than NATS takes
+            problem = f"other pickers don't hear of this one's load: {error}"
+        if problem and not self._load_problem:
+            log.error("load.unpublished", reason=problem)
+        self._load_problem = problem
 
     async def _maintain(self) -> None:
         while True:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from services.picker.requests.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import Reading
@@ -120,6 +120,13 @@ class Decision(Struct, frozen=True, kw_only=True):
         run = self.runs.get(self.primary)
         return run.picked if run is not None else ()
 
+    def to_keep(self) -> "Decision":
+        """The decision without what its refusal quotes of the request's body."""
+        outcome = self.outcome
+        if isinstance(outcome, Route) or not outcome.kept:
+            return self
+        return replace(self, outcome=replace(outcome, message=outcome.kept))
+
     def summary(self) -> dict[str, Any]:
         """One line's worth: what, where to, why not, and what became of it."""
         progress = self.progress
@@ -141,7 +148,7 @@ class Decision(Struct, frozen=True, kw_only=True):
         else:
             fields["refused"] = {
                 "status": self.outcome.status,
-                "message": self.outcome.message,
+                "message": self.outcome.kept or self.outcome.message,
                 "reason": self.outcome.reason,
             }
         fields["duration_seconds"] = None if progress.seconds is None else round(progress.seconds, 6)

@@ -92,7 +92,7 @@ class Desk:
             try:
                 content = pipeline.parsers.parse(head.path, head.headers, ready.body, failures)
             except Unparsable as error:
-                unreadable = Refusal(status=400, message=str(error))
+                unreadable = Refusal(status=400, message=str(error), kept=error.kept)
             except ParserFailed as error:
                 failures.append(error)
         too_long = _long_name(content.model, head.headers, self.limits.model_name)
@@ -112,7 +112,7 @@ class Desk:
             decision = pipeline.director.decide(request, self.view, now, failures)
         else:
             decision = pipeline.director.refuse(request, unreadable, self.view, now)
-        self.ring.add(decision)
+        self.ring.add(decision.to_keep())
         return decision
 
     def ended(self, decision: Decision, seconds: float, *, aborted: bool = False) -> None:

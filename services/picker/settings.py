@@ -53,6 +53,9 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
             "with 400",
         ),
     ] = 1024
+    max_subset_entries: Annotated[
+        int, Meta(ge=1, description="entries of a gateway's subset hint; a request with more is refused with 400")
+    ] = 5_000
     max_streams: Annotated[
         int, Meta(ge=1, description="open streams, one for each request; further ones are turned away")
     ] = 20_000

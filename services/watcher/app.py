@@ -23,6 +23,7 @@ from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from shared.bus import FramePublisher, replica_state
 from shared.bus.candidacy import Fitness
+from shared.bus.publishable import most
 from shared.bus.subjects import pool_token
 from shared.config.problems import Problems
 from shared.datalayer.events import Tally
@@ -71,10 +72,13 @@ class WatcherService(Service):
             lambda: KubernetesOrigin(settings, self.spawn, self.id, self.metrics, leads=lambda: self.leadership.leads),
         )
         self.keepers = tuple(self._keeper(pool) for pool in self._origin.pools)
+        self.bus.on_connect(self._connected)
         self._follow_metrics()
         self.readiness.require("published", self._published)
         self.readiness.mention("files", self._amiss)
         self.readiness.mention("bus", self.leadership.malformed.note)
+        self.readiness.mention("facts", self._unpublished)
+        self.readiness.mention("other watchers", lambda: self.leadership.disagreement.reason)
         self.readiness.mention("kubernetes", self._origin.problem)
         self.readiness.mention("status", self._origin.unreported)
 
@@ -94,6 +98,7 @@ class WatcherService(Service):
             eds=eds,
             tally=self._tally,
             metrics=self.metrics,
+            most=lambda: most(self.bus.max_payload),
             on_accepted=self._origin.accepted,
             on_change=self._publish,
         )
@@ -120,11 +125,12 @@ class WatcherService(Service):
             else:
                 self._run(keeper)
         self._leading = self.spawn(self.leadership.run(), "leadership")
+        self.spawn(self.leadership.compare(), "comparison")
 
     async def _load(self, keeper: PoolKeeper) -> None:
         """All that the sources know, with the addresses of names, and in Envoy's file."""
         await self._origin.load(keeper)
-        await keeper.resolver.look_up_due()
+        await keeper.resolver.look_up_due(within=self._settings.resolve_timeout)
         keeper.publishes = not keeper.names.unresolved
         keeper.refresh()
         if keeper.eds is not None:
@@ -172,6 +178,12 @@ class WatcherService(Service):
                 *(key for keeper in known for key in keeper.unknown),
             ],
         )
+
+    def _connected(self) -> None:
+        """Another server may take messages of another size."""
+        for keeper in self.keepers:
+            if keeper.holding.merged is not None and keeper.unpublishable.outdated:
+                keeper.refresh()
 
     def _fitness(self) -> Fitness:
         """How many pools are known, and of how many of these the sources are in touch."""
@@ -255,6 +267,9 @@ class WatcherService(Service):
     def _amiss(self) -> str | None:
         return "; ".join(reason for keeper in self.keepers if (reason := keeper.amiss())) or None
 
+    def _unpublished(self) -> str | None:
+        return "; ".join(reason for keeper in self.keepers if (reason := keeper.unpublished())) or None
+
     def _follow_metrics(self) -> None:
         show, total = self.metrics.follow, self.metrics.follow_total
         publisher, keepers = self.leadership.publisher, self.keepers
@@ -273,6 +288,11 @@ class WatcherService(Service):
             lead + "unresolved_names",
             "Host names without an address",
             lambda: sum(len(one.names.unresolved) for one in keepers),
+        )
+        show(
+            lead + "unpublishable_facts",
+            "Facts that can't be published, because no message can hold them or NATS doesn't take it",
+            lambda: sum(len(one.unpublishable.reasons) for one in keepers),
         )
         show(lead + "leader", "1 while this watcher is the active one", lambda: self.leadership.leads)
         total(lead + "facts_written", "Facts that this watcher has written to the bus", lambda: publisher.written)

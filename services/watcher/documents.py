@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from services.watcher.endpoints_file import read_endpoints
 from services.watcher.objects import read_object
-from services.watcher.positions import document_text, with_lines
+from services.watcher.positions import Places, document_text
 from services.watcher.resources import GROUPS, KINDS, PoolId, Resource, read_resource
+from shared.bus.publishable import fault
 from shared.config.problems import Problem, Problems, join, nearest, show
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.config.yaml import parse_documents
@@ -86,6 +87,7 @@ class _Reader:
 
     def __init__(self, text: str, origin: str, pool: PoolId | None, wanted: Collection[ObjectKind]) -> None:
         self._text = text
+        self._places = Places(text)
         self._origin = origin
         self._pool = pool
         self._wanted = wanted
@@ -93,6 +95,7 @@ class _Reader:
         self._endpoints: list[Endpoint] | None = None
         self._ids: dict[str, str] = {}
         self._resources: list[Resource] = []
+        self._named: set[tuple[type, str, str]] = set()
         self._configuration: Configuration | None = None
         self._configuration_line = 1
         self._ignored: list[str] = []
@@ -120,8 +123,8 @@ class _Reader:
         else:
             self._object(raw, "", problems)
         lead = join("documents", index) if several else ""
-        self.errors += [_led(lead, one) for one in with_lines(self._text, index, problems.errors)]
-        self.warnings += [_led(lead, one) for one in with_lines(self._text, index, problems.warnings)]
+        self.errors += [_led(lead, one) for one in self._places.located(index, problems.errors)]
+        self.warnings += [_led(lead, one) for one in self._places.located(index, problems.warnings)]
 
     def _object(self, raw: Mapping[str, Any], path: str, problems: Problems) -> None:
         kind = raw.get("kind")
@@ -178,8 +181,10 @@ class _Reader:
             self._ignored.append(read.ignored)
         if read.resource is None:
             return
-        if any(type(one) is type(read.resource) and _key(one) == _key(read.resource) for one in self._resources):
+        key = _key(read.resource)
+        if key in self._named:
             problems.error(join(join(path, "metadata"), "name"), f"{kind} {read.resource.name!r} is given twice")
+        self._named.add(key)
         self._resources.append(read.resource)
 
     def _read_wanted(self, raw: Mapping[str, Any], kind: ObjectKind, path: str, problems: Problems) -> None:
@@ -213,6 +218,8 @@ class _Reader:
             return
         self._configuration_line, text = document_text(self._text, index)
         self._configuration = Configuration(text=text, origin=self._origin)
+        if reason := fault(self._configuration):
+            problems.error("", reason)
 
 
 def _led(lead: str, problem: Problem) -> Problem:
@@ -227,5 +234,5 @@ def _name(raw: Mapping[str, Any]) -> str:
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
-def _key(resource: Resource) -> tuple[str, str]:
-    return getattr(resource, "namespace", ""), resource.name
+def _key(resource: Resource) -> tuple[type, str, str]:
+    return type(resource), getattr(resource, "namespace", ""), resource.name

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from shared.bus.publishable import fault
 from shared.config.decode import MISSING, decode
 from shared.config.problems import Problems, join, show
 from shared.model import Endpoint, is_ip, join_host_port, split_host_port
@@ -21,6 +22,8 @@ _NAME = re.compile(r"[^\s/\x00-\x1f\x7f]{1,253}")
 
 MAX_HOST_NAME = 253
 """Characters of a host name (RFC 1035), and of an endpoint's name and namespace (Kubernetes)."""
+
+MAX_RANK = 2**31 - 1
 
 
 class _Entry(Struct, frozen=True, rename="camel"):
@@ -32,7 +35,7 @@ class _Entry(Struct, frozen=True, rename="camel"):
     namespace: str = "default"
     labels: dict[str, Any] = {}
     metrics_host: str = ""
-    rank: Annotated[int, Meta(ge=0)] = 0
+    rank: Annotated[int, Meta(ge=0, le=MAX_RANK)] = 0
     node: str = ""
     node_address: str = ""
 
@@ -82,7 +85,7 @@ def _read_entry(raw: object, path: str, problems: Problems) -> Endpoint | None:
     if len(problems.errors) > before or entry is MISSING:
         return None
     namespace = entry.namespace or "default"
-    return Endpoint(
+    endpoint = Endpoint(
         id=f"{namespace}/{entry.name}",
         name=entry.name,
         namespace=namespace,
@@ -95,6 +98,10 @@ def _read_entry(raw: object, path: str, problems: Problems) -> Endpoint | None:
         node=entry.node,
         node_address=entry.node_address,
     )
+    if reason := fault(endpoint):
+        problems.error(path, reason)
+        return None
+    return endpoint
 
 
 def _without_nulls(raw: object) -> object:

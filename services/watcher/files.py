@@ -257,6 +257,9 @@ def list_files(path: Path, most: int) -> list[Path]:
     found = sorted(one for one in path.iterdir() if one.suffix in SUFFIXES and one.name[0] != "." and not one.is_dir())
     if not found:
         raise Unusable(f"no {', '.join(SUFFIXES)} file in it; `endpoints: []` in one says that there are none")
+    for one in found:
+        if not one.name.isprintable():
+            raise Unusable(f"{one.name!a} in it: the name of a file consists of printable characters")
     if len(found) > most:
         raise Unusable(f"{len(found)} files; at most {most} are read")
     return found

@@ -20,6 +20,7 @@ from services.watcher.resolve import Names
 from services.watcher.resources import PoolId
 from services.watcher.sources import Event, Source
 from services.watcher.state import Merged, State, collect
+from services.watcher.unpublishable import Unpublishable
 from shared.bus import FramePublisher
 from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key, named_key, pool_token
@@ -54,11 +55,12 @@ class PoolKeeper:
         eds: EdsKeeper | None,
         tally: Tally,
         metrics: WatcherMetrics,
+        most: Callable[[], int],
         on_accepted: Callable[["PoolKeeper"], None],
         on_change: Callable[[], None],
     ) -> None:
-        """`preferred` is the origin whose configuration goes before others'. `on_accepted` hears of each set that holds
-        from now on, `on_change` of facts that are to be published."""
+        """`preferred` is the origin whose configuration goes before others', `most` gives the bytes of a fact at most.
+        `on_accepted` hears of each set that holds from now on, `on_change` of facts that are to be published."""
         self.pool = pool
         self.token = pool_token(pool.namespace, pool.name)
         self.sources = tuple(sources)
@@ -74,7 +76,9 @@ class PoolKeeper:
         self.facts: Mapping[str, Fact] = {}
         """By key on the bus."""
         self.unknown: Collection[str] = ()
-        """Keys on the bus of facts that aren't known, and that a watcher before this one may have known."""
+        """Keys on the bus of facts that stay there as they are: those that aren't known, and that a watcher before this
+        one may have known, and those that can't be published."""
+        self.unpublishable = Unpublishable(most)
         self.endpoints: tuple[Endpoint, ...] = ()
         """Those that have an address."""
         self._leads = leads
@@ -167,8 +171,12 @@ class PoolKeeper:
         merged = self.holding.merged
         assert merged is not None
         self.endpoints = self.names.apply(merged.endpoints)
-        self.unknown = [named_key(self.token, kind, name) for kind, name in self.holding.unknown()]
-        self.facts = {fact_key(self.token, one): one for one in merged.facts(self.endpoints, self.pool)}
+        facts = {fact_key(self.token, one): one for one in merged.facts(self.endpoints, self.pool)}
+        self.facts = self.unpublishable.without(facts)
+        self.unknown = [
+            *(named_key(self.token, kind, name) for kind, name in self.holding.unknown()),
+            *self.unpublishable.reasons,
+        ]
         if self.eds is not None:
             self.eds.update(self.endpoints)
         self._on_change()
@@ -232,6 +240,7 @@ class PoolKeeper:
                 host: {"addresses": name.addresses, "error": name.error or None, "failures": name.failures}
                 for host, name in self.names.names.items()
             },
+            "unpublishable": dict(self.unpublishable.reasons),
             "notifications": self.notifications.state(),
             "frames": {"sent": self.sender.frames, "dropped": self.sender.dropped},
             "eds": self.eds.state() if self.eds else None,
@@ -240,6 +249,10 @@ class PoolKeeper:
     def amiss(self) -> str | None:
         """What is wrong with the origins, whose last good content holds."""
         return "; ".join(few([str(problem) for problem in collect(self.holding.problems()).errors])) or None
+
+    def unpublished(self) -> str | None:
+        """Which facts can't be published."""
+        return "; ".join(few([f"{key}: {why}" for key, why in self.unpublishable.reasons.items()])) or None
 
     def __repr__(self) -> str:
         return f"<PoolKeeper {self.pool}: {self.holding!r}>"

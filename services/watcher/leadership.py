@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from services.watcher.disagreement import CHECK, Disagreement
 from shared.bus.candidacy import Candidacy, Fitness
 from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus
@@ -58,6 +59,8 @@ class Leadership:
         self._pool = pool
         self._told: tuple[Mapping[str, Fact], frozenset[str], frozenset[str]] | None = None
         """Facts, pools, and what is kept, of the last `update`."""
+        self.disagreement = Disagreement()
+        """Between what is published and what this process would publish."""
         self._fitness = fitness
         self._alongside = alongside
         self.malformed = MalformedLog(time.monotonic)
@@ -127,6 +130,17 @@ class Leadership:
                 task.cancel()
             await asyncio.wait(tasks)
 
+    async def compare(self) -> None:
+        """While another one leads: look whether it publishes what this process would. For ever."""
+        while True:
+            await asyncio.sleep(CHECK)
+            facts, pools, kept = self._told or ({}, frozenset(), frozenset())
+            if self.leads or self._pool not in pools or self.replica.age() > SILENCE:
+                self.disagreement.clear()
+                continue
+            ours = {key: fact for key, fact in facts.items() if key.startswith(f"{self._pool}.")}
+            self.disagreement.compare(ours, self.replica.facts(), kept, time.monotonic())
+
     def readiness(self) -> str | None:
         """None when everything is published, by this process or by the one that leads; otherwise what is missing.
 
@@ -150,6 +164,7 @@ class Leadership:
             "acquisitions": self.lease.acquisitions,
             "fitness": list(self._fitness()),
             "outdone_by": self.candidacy.outdone_by(),
+            "disagreement": self.disagreement.reason,
             "epoch": self.publisher.epoch if self.leads else self.replica.epoch,
             "published": self.publisher.published,
             "written": self.publisher.written,

@@ -5,7 +5,6 @@ document to cut out: a file that is fine costs nothing here.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import yaml
@@ -16,17 +15,78 @@ from shared.config.problems import Problem
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = "tag:yaml.org,2002:null"
 
+MAX_KEY = 512
+"""Characters of a key that is looked for; a problem at a longer one has the line of what is around it."""
+
 
 def with_lines(text: str, index: int, problems: Iterable[Problem]) -> list[Problem]:
-    """The problems of the stream's document `index` (empty documents don't count), each with its line.
+    """The problems of the stream's document `index`, each with its line (see `Places`)."""
+    return Places(text).located(index, problems)
 
-    A path that isn't in the document, because something is missing, gets the line of the nearest thing around it.
-    """
-    found = list(problems)
-    if not found:
-        return found
-    root = next(islice(_roots(text), index, None), None)
-    return [replace(one, line=one.line or _line(root, one.path)) for one in found]
+
+class Places:
+    """Finds the lines of problems, document by document in the stream's order: the text is read once, and no further
+    than to the last document that has a problem."""
+
+    def __init__(self, text: str) -> None:
+        self._roots = _roots(text)
+        self._at = -1
+        self._root: Any = None
+        self._members: dict[int, dict[str, tuple[Any, Any]]] = {}
+        """Of the present document's mappings, by the node's identity: key and value by the key's text."""
+
+    def located(self, index: int, problems: Iterable[Problem]) -> list[Problem]:
+        """The problems of document `index` (empty documents don't count), each with its line; no document before that
+        of the last call.
+
+        A path that isn't in the document, because something is missing, gets the line of the nearest thing around it.
+        """
+        found = list(problems)
+        if found:
+            while self._at < index:
+                self._at += 1
+                self._root = next(self._roots, None)
+                self._members.clear()
+        return [replace(one, line=one.line or self._line(one.path)) for one in found]
+
+    def _line(self, path: str) -> int | None:
+        node = self._root
+        if node is None:
+            return None
+        line: int = node.start_mark.line + 1
+        rest = path
+        while rest:
+            step = self._step(node, rest.removeprefix("."))
+            if step is None:
+                break
+            line, node, rest = step
+        return line
+
+    def _step(self, node: Any, path: str) -> tuple[int, Any, str] | None:
+        """One key or position further: its line, its node, and the rest of the path. Keys may have dots themselves: the
+        longest that fits is meant."""
+        if isinstance(node, yaml.MappingNode):
+            members = self._members_of(node)
+            for end in range(min(len(path), MAX_KEY), 0, -1):
+                if (end == len(path) or path[end] in ".[") and (member := members.get(path[:end])) is not None:
+                    return member[0].start_mark.line + 1, member[1], path[end:]
+            return None
+        if isinstance(node, yaml.SequenceNode) and path.startswith("["):
+            number, _, rest = path[1:].partition("]")
+            if number.isdigit() and int(number) < len(node.value):
+                item = node.value[int(number)]
+                return item.start_mark.line + 1, item, rest
+        return None
+
+    def _members_of(self, node: Any) -> dict[str, tuple[Any, Any]]:
+        members = self._members.get(id(node))
+        if members is None:
+            members = {}
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    members.setdefault(key.value, (key, value))
+            self._members[id(node)] = members
+        return members
 
 
 def document_text(text: str, index: int) -> tuple[int, str]:
@@ -67,42 +127,6 @@ def _roots(text: str) -> Iterator[Any]:
                 yield node
     except yaml.YAMLError:
         return  # what comes behind a syntax error has no documents, and so no problems to place
-
-
-def _line(node: Any, path: str) -> int | None:
-    if node is None:
-        return None
-    line: int = node.start_mark.line + 1
-    rest = path
-    while rest:
-        step = _step(node, rest.removeprefix("."))
-        if step is None:
-            break
-        line, node, rest = step
-    return line
-
-
-def _step(node: Any, path: str) -> tuple[int, Any, str] | None:
-    """One key or position further: its line, its node, and the rest of the path. Keys may have dots themselves."""
-    if isinstance(node, yaml.MappingNode):
-        best: tuple[int, Any, str] | None = None
-        for key, value in node.value:
-            name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
-            rest = path[len(name) :]
-            if (
-                name
-                and path.startswith(name)
-                and (not rest or rest[0] in ".[")
-                and (not best or len(rest) < len(best[2]))
-            ):
-                best = (key.start_mark.line + 1, value, rest)
-        return best
-    if isinstance(node, yaml.SequenceNode) and path.startswith("["):
-        number, _, rest = path[1:].partition("]")
-        if number.isdigit() and int(number) < len(node.value):
-            item = node.value[int(number)]
-            return item.start_mark.line + 1, item, rest
-    return None
 
 
 def _is_null(value: str) -> bool:

@@ -6,7 +6,7 @@ resolving keeps its address, for as long as an endpoint has it: DNS being out is
 name that never resolved has no endpoint, and is tried again sooner.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 
 from msgspec import Struct
@@ -60,11 +60,14 @@ class Names:
         return adopted
 
     def due(self, now: float) -> list[str]:
-        return [name.host for name in self._names.values() if name.next_try <= now]
+        """Those to be looked up, first those of which least tries have failed."""
+        due = [name for name in self._names.values() if name.next_try <= now]
+        return [name.host for name in sorted(due, key=lambda name: name.failures)]
 
-    def next_due(self) -> float | None:
-        """When the next name is to be looked up; None when there are no names."""
-        return min((name.next_try for name in self._names.values()), default=None)
+    def next_due(self, under_way: Collection[str] = ()) -> float | None:
+        """When the next name is to be looked up, those under way aside; None when there is none."""
+        tries = (name.next_try for name in self._names.values() if name.host not in under_way)
+        return min(tries, default=None)
 
     def answered(self, host: str, addresses: Iterable[str], now: float) -> bool:
         """Note an answer; whether the name's address is another one now."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from shared.bus.publishable import fault
 from shared.config.decode import MISSING, decode
 from shared.config.problems import Problems, join, nearest, show
 from shared.model import Criticality, FailureMode, Model, ModelRewrite, Objective, Pool, RewriteRule, Target
@@ -283,6 +284,8 @@ def read_resource(
     if metadata is None or spec is MISSING:
         return ReadResource()
     resource = known.build(metadata, spec, spec_path, problems)
+    if reason := fault(resource):
+        problems.error(path, reason)
     if len(problems.errors) > before:
         return ReadResource()
     if pool and (reason := _foreign(resource, metadata, spec, pool)):

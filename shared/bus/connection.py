@@ -25,7 +25,8 @@ from nats.aio.msg import Msg
 from shared.bus.client import CLOSE_TIMEOUT, NatsClient, close_client
 from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeout
-from shared.bus.options import check_login, checked_servers, tls_context, without_secrets
+from shared.bus.options import check_login, checked_servers, login_of, tls_context, without_secrets
+from shared.bus.publishable import MAX_PAYLOAD
 from shared.bus.replies import Replies, Reply, is_no_responders
 
 Handler: TypeAlias = Callable[[Msg], None]
@@ -150,6 +151,11 @@ class Bus:
     def connected(self) -> bool:
         return self._client is not None and self._client.is_connected
 
+    @property
+    def max_payload(self) -> int:
+        """Bytes of a message, headers and all, that the server takes; while there is none, that servers usually do."""
+        return MAX_PAYLOAD if self._client is None else self._client.max_payload
+
     def readiness(self) -> str | None:
         """None while connected, otherwise why not and for how long."""
         if self.connected:
@@ -263,11 +269,15 @@ class Bus:
             if len(self.servers) > 1:
                 self._lost.set()
 
+        # nats-py takes a URL's user and password as they are written, escapes and all.
+        user, password, token = login_of(server)
+        if self._credentials or self._user or self._token:
+            user, password, token = self._user, self._password, self._token
         try:
             # One attempt takes at most three waits: for TCP, for the server's INFO and for its PONG.
             async with asyncio.timeout(3 * self._connect_timeout):
                 await client.connect(
-                    [server],
+                    [without_secrets(server)],
                     name=self.name,
                     error_cb=on_error,
                     lame_duck_mode_cb=on_lame_duck,
@@ -281,9 +291,9 @@ class Bus:
                     no_echo=True,
                     tls=self._tls,
                     tls_hostname=self._tls_hostname,
-                    user=self._user,
-                    password=self._password,
-                    token=self._token,
+                    user=user,
+                    password=password,
+                    token=token,
                     user_jwt_cb=None if self._credentials is None else self._credentials.jwt,
                     signature_cb=None if self._credentials is None else self._credentials.sign,
                 )

@@ -48,5 +48,10 @@ class WrongLastSequence(JetStreamError):
     """Error 10071: the key isn't at the revision that the write expects. Somebody else wrote it, or it is gone."""
 
 
+class NoRoom(JetStreamError):
+    """The store, the account or the stream is full. Until something is removed, nothing can be written, and a delete
+    that readers are told of is a write."""
+
+
 class LostLeadership(BusError):
     """Another owner has taken the bucket, or the lease is gone: nothing more may be written."""

@@ -16,13 +16,15 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from shared.bus.connection import Bus
-from shared.bus.errors import BusError, JetStreamError, WrongLastSequence
+from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
 
 WRONG_LAST_SEQUENCE: Final = 10071
 STREAM_NOT_FOUND: Final = 10059
 STREAM_DIFFERS: Final = 10058
 NO_MESSAGE: Final = 10037
 SEQUENCE_NOT_FOUND: Final = 10043
+NO_ROOM: Final = frozenset({10002, 10023, 10047, 10077})
+"""The account, the server, or the store is full; the stream has as many bytes as its administrator allows."""
 
 EXPECTED_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
@@ -116,8 +118,9 @@ def _answer(message: Msg) -> _Answer:
     except msgspec.DecodeError as error:
         raise BusError(f"JetStream's answer can't be read: {error}") from error
     if answer.error is not None:
-        kind = WrongLastSequence if answer.error.err_code == WRONG_LAST_SEQUENCE else JetStreamError
-        raise kind(answer.error.code, answer.error.err_code, answer.error.description)
+        number = answer.error.err_code
+        kind = WrongLastSequence if number == WRONG_LAST_SEQUENCE else NoRoom if number in NO_ROOM else JetStreamError
+        raise kind(answer.error.code, number, answer.error.description)
     return answer
 
 
@@ -243,3 +246,11 @@ async def remove(bus: Bus, bucket: str, sequence: int, *, timeout: float = API_T
             return False
         raise
     return True
+
+
+async def purge(bus: Bus, bucket: str, subject: str, *, before: int, timeout: float = API_TIMEOUT) -> None:
+    """Remove a subject's messages of sequences below `before`. Needs no room, isn't fenced, and readers aren't told.
+
+    Raises JetStreamError and as `Bus.request`.
+    """
+    await api(bus, f"STREAM.PURGE.KV_{bucket}", {"filter": subject, "seq": before}, timeout=timeout)

@@ -130,9 +130,12 @@ class Ledger:
             for key, raw in self._wanted.items():
                 if self._stored.get(key) != raw:
                     (repetitions if self._repeated.get(key) == raw else news).append(Change(key, raw))
-            gone = (self._stored.keys() | self._doubtful) - self._wanted.keys()
-            self._due = news + [Change(key, None) for key in sorted(gone)] + repetitions
+            self._due = news + [Change(key, None) for key in self.unwanted()] + repetitions
         return self._due
+
+    def unwanted(self) -> list[str]:
+        """Keys that are, or may be, in the bucket, and are to be deleted."""
+        return sorted((self._stored.keys() | self._doubtful) - self._wanted.keys())
 
     def done(self, change: Change) -> None:
         """A change was acknowledged."""

@@ -3,9 +3,12 @@
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from shared.bus.errors import BusOptionError
+
+HIDDEN = "(not shown: it may have a password)"
+_ADVICE = "; in a password a comma is written %2C, an @ %40, a colon %3A and a slash %2F"
 
 
 def checked_servers(servers: Sequence[str]) -> tuple[str, ...]:
@@ -15,17 +18,41 @@ def checked_servers(servers: Sequence[str]) -> tuple[str, ...]:
     checked = []
     for server in servers:
         url = server if "://" in server else f"nats://{server}"
-        try:
-            parts = urlsplit(url)
-            usable = parts.scheme in ("nats", "tls") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            usable = False
-        if not usable:
-            raise BusOptionError(
-                f"{without_secrets(server)!r} is no URL of a NATS server; nats://host:4222 would be one", "servers"
-            )
+        parts, shown = _parts(url), without_secrets(server)
+        hidden = shown == HIDDEN
+        if hidden or not parts or parts.scheme not in ("nats", "tls") or not parts.hostname or parts.port == 0:
+            reason = f"{shown!r} is no URL of a NATS server; nats://host:4222 would be one"
+            raise BusOptionError(reason + (_ADVICE if hidden else ""), "servers")
         checked.append(url)
+    check_users(checked)
     return tuple(checked)
+
+
+def check_users(servers: Sequence[str]) -> None:
+    """Raises BusOptionError where some URLs have a user and some don't: a list is split at commas, and a password with
+    a comma makes two of one."""
+    having = sum("@" in server for server in servers)
+    if 0 < having < len(servers):
+        raise BusOptionError(f"{having} of {len(servers)} URLs have a user; all have one, or none{_ADVICE}", "servers")
+
+
+def _parts(url: str) -> SplitResult | None:
+    """The URL's parts; None where it has none, as with a port that is no number."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
+
+
+def login_of(server: str) -> tuple[str | None, str | None, str | None]:
+    """(user, password, token) that a checked URL has: a user alone is a token."""
+    parts = urlsplit(server)
+    if not parts.username:
+        return None, None, None
+    user = unquote(parts.username)
+    return (None, None, user) if parts.password is None else (user, unquote(parts.password), None)
 
 
 def check_login(credentials: Path | None, user: str | None, password: str | None, token: str | None) -> None:
@@ -39,9 +66,13 @@ def check_login(credentials: Path | None, user: str | None, password: str | None
 
 
 def without_secrets(server: str) -> str:
-    """The URL without user, password and token, for messages and logs."""
-    head, at, tail = server.rpartition("@")
-    return f"{head.partition('://')[0]}://{tail}" if at and "://" in head else tail
+    """The URL without user, password and token, for messages and logs; `HIDDEN` where it can't be told which part of it
+    they are."""
+    scheme, separator, rest = server.rpartition("://")
+    parts = _parts(f"nats://{rest}")
+    if parts is None or "@" in parts.path + parts.query + parts.fragment:
+        return HIDDEN
+    return f"{scheme}{separator}{parts.netloc.rpartition('@')[2]}"
 
 
 def tls_context(servers: Sequence[str], ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

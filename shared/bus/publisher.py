@@ -16,7 +16,7 @@ from shared.bus import jetstream
 from shared.bus.codec import MalformedLog, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.epochs import believed
-from shared.bus.errors import BusError, LostLeadership, Malformed, WrongLastSequence
+from shared.bus.errors import BusError, LostLeadership, Malformed, NoRoom, WrongLastSequence
 from shared.bus.ledger import Change, Ledger
 from shared.bus.messages import Epoch, FactEnvelope
 from shared.bus.replica_state import EPOCH_HEADER, SEQUENCE_HEADER
@@ -27,6 +27,8 @@ _EPOCH_ATTEMPTS = 5
 _NOWHERE = -1
 """Instead of a sequence: the bucket has to be read, for a pool that is no more has left its `synced` there."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+_NAMED = 3
+"""Keys that a message names at most."""
 
 
 def next_epoch(unix_seconds: float, highest_seen: int) -> int:
@@ -94,7 +96,7 @@ class FactPublisher:
         self._replicas = replicas
         self._established = False
         self._check_at = 0.0
-        self._found_at = 0.0
+        self._found_at = float("-inf")
         """When the bucket was read last."""
         self._base = 0
         """The bucket's last sequence when it was looked at last."""
@@ -177,6 +179,8 @@ class FactPublisher:
                 except LostLeadership:
                     raise
                 except BusError as error:
+                    if isinstance(error, NoRoom):
+                        await self._make_room()
                     self._fail(error)
                     await self._sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
@@ -198,6 +202,10 @@ class FactPublisher:
         self._published.clear()
         self.failures += 1
         reason = str(error)
+        if isinstance(error, NoRoom):
+            missing = [change.key for change in self._ledger.changes()]
+            few = ", ".join(missing[:_NAMED]) + (", …" if len(missing) > _NAMED else "")
+            reason = f"JetStream has no room: {reason}; {len(missing)} facts wait to be written{few and ': '}{few}"
         if reason != self._failure:
             self._log.warning("facts.publish.failed", bucket=self._bucket.name, reason=reason)
         self._failure = reason
@@ -270,16 +278,33 @@ class FactPublisher:
             return None
         return first
 
-    async def _read(self) -> list[tuple[str, bytes | None]]:
-        """What the bucket holds, at least up to the present fence."""
+    async def _make_room(self) -> None:
+        """Remove what isn't wanted: a full store takes no deletes, for each of them is a message. Readers find it out
+        by the next `synced`. Of what a later owner has written, nothing is removed."""
+        try:
+            before = (await self._extent()).last_sequence + 1
+            if self._clock() - self._found_at >= self._check_interval:
+                self._adopt(await self._read(fenced=False), trust=False)
+            for key in self._ledger.unwanted():
+                self._require_leadership()
+                subject = self._subjects.fact(key)
+                await jetstream.purge(self._bus, self._bucket.name, subject, before=before, timeout=self._timeout)
+                self.deleted += 1
+        except LostLeadership:
+            raise
+        except BusError as error:
+            self._log.warning("facts.room.failed", bucket=self._bucket.name, reason=str(error))
+
+    async def _read(self, *, fenced: bool = True) -> list[tuple[str, bytes | None]]:
+        """What the bucket holds; unless it is not `fenced`, at least up to the present fence."""
         everything = self._subjects.fact(">")
         stored = await jetstream.snapshot(self._bus, self._bucket.name, everything, timeout=self._timeout)
         found: list[tuple[str, bytes | None]] = []
-        fenced = False
+        complete = not fenced
         start = len(self._subjects.fact(""))
         for message in stored:
             key = message.subject[start:]
-            fenced = fenced or (key == EPOCH and message.sequence == self._fence)
+            complete = complete or (key == EPOCH and message.sequence == self._fence)
             if message.headers.get(jetstream.OPERATION) and EPOCH_HEADER in message.headers:
                 continue
             if key.endswith(f".{SYNCED}"):
@@ -291,7 +316,7 @@ class FactPublisher:
                 found.append((key, bytes(envelope.fact) if sound else None))
             except Malformed:
                 found.append((key, None))
-        if not fenced:
+        if not complete:
             raise BusError(f"bucket {self._bucket.name!r} was read from a replica that is behind")
         return found
 

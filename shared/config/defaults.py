@@ -1,6 +1,7 @@
 """What a configuration gets that it doesn't say, as the Go original injects it (by type, in a fixed order)."""
 
 import hashlib
+from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -136,15 +137,21 @@ class Injector:
 
         A producer that is added can require attributes itself. An extractor only produces where a source feeds it.
         """
-        pending = list(self._plugins.values())
+        made_by: dict[AttributeKey[Any], PluginSpec] = {}
+        for spec in makers(self._plugins, sources):
+            for key in spec.produces:
+                made_by.setdefault(key, spec)
+        pending = deque(self._plugins.values())
         while pending:
-            spec = pending.pop(0)
+            spec = pending.popleft()
             for key in spec.requires:
-                maker = next((one for one in makers(self._plugins, sources) if key in one.produces), None)
+                maker = made_by.get(key)
                 if maker is not None:
                     self._forward(spec, maker)
                 elif (added := self._producer(spec, key)) is not None:
                     pending.append(added)
+                    for made in added.produces:
+                        made_by.setdefault(made, added)
 
     def _producer(self, spec: PluginSpec, key: AttributeKey[Any]) -> PluginSpec | None:
         kind = next((one for one in self._registry.producers(key) if Role.DATA_PRODUCER in one.ROLES), None)

@@ -27,22 +27,15 @@ class _Made:
     def by(self, producer: str) -> bool:
         return not producer or producer in (self.maker.name, self.maker.kind.TYPE)
 
-    def named(self, name: str) -> bool:
-        return _named(self.key, self.maker, name)
-
     @property
     def names(self) -> tuple[str, ...]:
         """What it may be called."""
         return (self.key.name, self.maker.name) if self._alone else (self.key.name,)
 
-    def is_of(self, name: str) -> bool:
-        """Whether it is all that the plugin of that name makes."""
-        return self._alone and self.maker.name == name
 
-
-def _named(key: AttributeKey[Any], maker: PluginSpec, name: str) -> bool:
-    """Whether the name is the attribute's: alone, or with a `/` and the name or the type of its maker."""
-    return name in (key.name, f"{key.name}/{maker.name}", f"{key.name}/{maker.kind.TYPE}")
+def _names(key: AttributeKey[Any], maker: PluginSpec) -> dict[str, None]:
+    """The attribute's names: alone, or with a `/` and the name or the type of its maker."""
+    return dict.fromkeys((key.name, f"{key.name}/{maker.name}", f"{key.name}/{maker.kind.TYPE}"))
 
 
 def fed(sources: Iterable[SourceSpec]) -> set[str]:
@@ -82,24 +75,35 @@ def resolve(
 ) -> dict[str, dict[str, AttributeKey[Any]]]:
     """For each plugin with needs: what they mean, by parameter. What can't be resolved is a problem, and left out."""
     at_work = makers(plugins, sources)
-    made = [_Made(spec, key, alone=len(spec.produces) == 1) for spec in at_work for key in spec.produces]
-    idle = [spec for spec in plugins.values() if spec not in at_work]
+    made: list[_Made] = []
+    alone: dict[str, list[_Made]] = {}
+    """By plugin, what is all that it makes."""
+    named: dict[str, list[_Made]] = {}
+    for spec in at_work:
+        keys = spec.produces
+        for key in keys:
+            made.append(one := _Made(spec, key, alone=len(keys) == 1))
+            for name in _names(key, spec):
+                named.setdefault(name, []).append(one)
+            if len(keys) == 1:
+                alone[spec.name] = [one]
+    working = {spec.name for spec in at_work}
+    idle = [spec for spec in plugins.values() if spec.name not in working]
     resolved: dict[str, dict[str, AttributeKey[Any]]] = {}
     for spec in plugins.values():
         for need in spec.kind.needs(spec.parameters):
             path = join(join(spec.path or spec.name, "parameters"), need.parameter)
-            found = [one for one in made if one.by(need.producer)]
-            keys = {one.key: one.maker for one in found if one.is_of(need.name)}
-            keys = keys or {one.key: one.maker for one in found if one.named(need.name)}
-            if len(keys) == 1:
-                key = next(iter(keys))
+            found = {one.key: one.maker for one in alone.get(need.name, ()) if one.by(need.producer)}
+            found = found or {one.key: one.maker for one in named.get(need.name, ()) if one.by(need.producer)}
+            if len(found) == 1:
+                key = next(iter(found))
                 if key.kind is need.kind:
                     resolved.setdefault(spec.name, {})[need.parameter] = key
                 else:
                     holds, wanted = _WORDS.get(key.kind, "something else"), _WORDS.get(need.kind, "something else")
                     problems.error(path, f"{show(need.name)} holds {holds}; {wanted} is expected")
-            elif keys:
-                who = " and ".join(show(one.name) for one in keys.values())
+            elif found:
+                who = " and ".join(show(one.name) for one in found.values())
                 problems.error(path, f"{show(need.name)} is made by {who}; write the name of one of these plugins")
             else:
                 problems.error(path, _missing(need, idle, made))
@@ -110,7 +114,7 @@ def _missing(need: Need, idle: Iterable[PluginSpec], made: Iterable[_Made]) -> s
     by = f" by {show(need.producer)}" if need.producer else ""
     what = f"nothing makes {show(need.name)}{by}"
     for spec in idle:
-        if need.name == spec.name or any(_named(key, spec, need.name) for key in spec.produces):
+        if need.name == spec.name or any(need.name in _names(key, spec) for key in spec.produces):
             return f"{what}: no source feeds {show(spec.name)}; list it under a source in dataLayer.sources"
     hint = nearest(need.name, [name for one in made for name in one.names])
     return f"{what}{hint}{f'; {need.advice}' if need.advice else ''}"

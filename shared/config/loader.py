@@ -7,6 +7,7 @@ ties by the document's order.
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import UNSET
@@ -25,6 +26,7 @@ from shared.config.problems import Invalid, Problems, join, nearest, show
 from shared.config.schema import (
     API_VERSIONS,
     KIND,
+    MAX_ENTRIES,
     DataLayerSection,
     Document,
     FlowControlSection,
@@ -63,14 +65,39 @@ def load_document(
 
 def _load(raw: object, registry: Registry, origin: str, allow_experimental: bool, form: Problems) -> LoadedConfig:
     """`form` has what is wrong with the text already."""
+    if _bound_lists(raw, "", form):
+        raise Invalid(form.errors, origin)
     document = decode(raw, Document, "", form, lenient=True)
     if document is MISSING:
         raise Invalid(form.errors, origin)
     meaning = Problems()
     loaded = _Loader(document, registry, meaning, allow_experimental, form).load(origin)
-    form.errors += [one for one in meaning.errors if not any(_within(one.path, bad.path) for bad in form.errors)]
+    bad = {one.path for one in form.errors}
+    form.errors += [one for one in meaning.errors if bad.isdisjoint(_around(one.path))]
     form.raise_if_any(origin)
     return loaded
+
+
+def _bound_lists(raw: object, path: str, problems: Problems) -> bool:
+    """Note lists that are too long, those of plugins' own parameters aside; whether there is one."""
+    if isinstance(raw, Mapping):
+        inner = [(join(path, str(key)), value) for key, value in raw.items() if key != "parameters"]
+    elif isinstance(raw, list) and len(raw) <= MAX_ENTRIES:
+        inner = [(join(path, index), value) for index, value in enumerate(raw)]
+    elif isinstance(raw, list):
+        problems.error(path, f"{len(raw)} entries; at most {MAX_ENTRIES} are allowed")
+        return True
+    else:
+        return False
+    return sum(_bound_lists(value, at, problems) for at, value in inner) > 0
+
+
+def _around(path: str) -> Iterator[str]:
+    """The path, and every path that it may lie inside."""
+    yield path
+    for end, char in enumerate(path):
+        if end and char in ".[":
+            yield path[:end]
 
 
 def _within(path: str, outer: str) -> bool:
@@ -94,6 +121,8 @@ class _Loader:
             incomplete=any(_within(path, section) for path in bad for section in ("plugins", "dataLayer", "data")),
         )
         self._plugins = self._names.plugins
+        self._givers: dict[tuple[str, str], PluginSpec] = {}
+        """Sources by what they give."""
 
     def load(self, origin: str) -> LoadedConfig:
         """What the document comes to; only sound when there were no problems."""
@@ -208,16 +237,12 @@ class _Loader:
         """What a source brings is brought once, however many extractors read it."""
         if not spec.topic or Role.DATA_SOURCE not in spec.kind.ROLES:
             return
-        for other in self._plugins.values():
-            if Role.DATA_SOURCE in other.kind.ROLES and (other.kind.OUTPUT, other.topic) == (
-                spec.kind.OUTPUT,
-                spec.topic,
-            ):
-                self._problems.error(
-                    join(spec.path, "parameters"),
-                    f"{show(other.name)} gives {spec.topic} already; list all extractors of it under one source",
-                )
-                return
+        other = self._givers.setdefault((spec.kind.OUTPUT, spec.topic), spec)
+        if other is not spec:
+            self._problems.error(
+                join(spec.path, "parameters"),
+                f"{show(other.name)} gives {spec.topic} already; list all extractors of it under one source",
+            )
 
     def _references(self) -> None:
         """Plugins that other plugins' parameters name."""
@@ -253,11 +278,13 @@ class _Loader:
 
     def _members(self, entry: ProfileEntry, path: str) -> tuple[ProfileMember, ...]:
         members: list[ProfileMember] = []
+        listed: set[str] = set()
         for position, ref in enumerate(entry.plugins):
             at = f"{path}.plugins[{position}].pluginRef"
             if (spec := self._names.find(ref.plugin_ref, at)) is not None:
-                if any(one.plugin is spec for one in members) and Role.PICKER not in spec.kind.ROLES:
+                if spec.name in listed and Role.PICKER not in spec.kind.ROLES:
                     self._problems.warn(at, f"{show(ref.plugin_ref)} is listed twice, and counts twice")
+                listed.add(spec.name)
                 weight = 1.0 if ref.weight is None else ref.weight
                 if weight < 0 and Role.SCORER in spec.kind.ROLES:
                     self._problems.warn(

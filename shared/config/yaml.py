@@ -63,8 +63,15 @@ def parse_documents(text: str, problems: Problems) -> list[Any]:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        if text.lstrip()[:1] in ("{", "[") and (parsed := _json(text, problems)) is not None:
-            return [parsed]
+        if text.lstrip()[:1] in ("{", "["):
+            found = Problems()
+            try:
+                parsed = _Json(found).read(text)
+            except (ValueError, RecursionError):
+                pass  # it is no JSON either
+            else:
+                problems.errors += found.errors
+                return [parsed]
         mark = error.problem_mark
         problems.error("", f"not valid YAML: {error.problem or 'syntax error'}", mark.line + 1 if mark else None)
     except (yaml.YAMLError, ValueError) as error:  # unreadable characters; scalars that aren't what their tag says
@@ -116,15 +123,18 @@ class _Nodes:
             raise _Refused
         self._open.add(id(node))
         size = 1
-        if isinstance(node, yaml.SequenceNode):
+        if isinstance(node, yaml.ScalarNode):
+            node.value = characters(node.value, path, self._problems, node.start_mark.line + 1)
+        elif isinstance(node, yaml.SequenceNode):
             size += sum(self._size(item, join(path, index)) for index, item in enumerate(node.value))
         elif isinstance(node, yaml.MappingNode):
             keys: set[tuple[str, str]] = set()
             for key, value in node.value:
                 inner = path
                 if isinstance(key, yaml.ScalarNode):
-                    inner = join(path, key.value)
                     line = key.start_mark.line + 1
+                    key.value = characters(key.value, path, self._problems, line)
+                    inner = join(path, key.value)
                     if (key.tag, key.value) in keys:
                         self._problems.error(inner, "duplicate key", line)
                     keys.add((key.tag, key.value))
@@ -134,18 +144,49 @@ class _Nodes:
         return size
 
 
-def _json(text: str, problems: Problems) -> Any:
-    """The value of a JSON text that YAML can't read (YAML has no surrogate pairs), or None where it is no JSON."""
+class _Json:
+    """Reads a JSON text that YAML can't (YAML has no surrogate pairs). Raises ValueError where it is no JSON."""
 
-    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+
+    def read(self, text: str) -> Any:
+        return self._sound(json.loads(text, object_pairs_hook=self._mapping), "", MAX_DEPTH)
+
+    def _mapping(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                problems.error("", f"duplicate key {show(key)}")
+                self._problems.error("", f"duplicate key {show(key)}")
             found[key] = value
         return found
 
+    def _sound(self, value: Any, path: str, levels: int) -> Any:
+        """The value with characters only. Raises ValueError where it has more levels of nesting."""
+        if isinstance(value, str):
+            return characters(value, path, self._problems)
+        if not levels and isinstance(value, list | dict):
+            raise ValueError("nested too deep")
+        if isinstance(value, list):
+            return [self._sound(item, join(path, index), levels - 1) for index, item in enumerate(value)]
+        if isinstance(value, dict):
+            sound: dict[str, Any] = {}
+            for key, item in value.items():
+                name = characters(key, path, self._problems)
+                sound[name] = self._sound(item, join(path, name), levels - 1)
+            return sound
+        return value
+
+
+def characters(text: str, path: str, problems: Problems, line: int | None = None) -> str:
+    """The text, if it consists of characters: half a surrogate pair, which JSON can write (`\\ud800`), is none, so no
+    message can hold it. Noted where it isn't, and replaced by U+FFFD, so that messages can name what is around it."""
+    if text.isascii():
+        return text
     try:
-        return json.loads(text, object_pairs_hook=mapping)
-    except (ValueError, RecursionError):
-        return None
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = f"\\u{ord(text[error.start]):04x}"
+        problems.error(path, f"{code} is half a character; both halves of a surrogate pair are needed", line)
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

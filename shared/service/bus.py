@@ -11,6 +11,7 @@ from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus
 from shared.bus.errors import BusOptionError
 from shared.bus.namesake import Namesake
+from shared.bus.publishable import MAX_POOL
 from shared.bus.replica import Replica
 from shared.bus.subjects import Subjects, pool_token
 from shared.config.problems import Invalid, Problem
@@ -31,7 +32,11 @@ def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus,
             **login(structs.asdict(settings)),
             tls_ca=Path(settings.nats_ca) if settings.nats_ca else None,
         )
-        return bus, Subjects(settings.nats_prefix), pool_token(settings.pool_namespace, settings.pool_name)
+        pool = pool_token(settings.pool_namespace, settings.pool_name)
+        if len(pool) > MAX_POOL:
+            reason = f"take {len(pool)} bytes of a key on the bus; {MAX_POOL} are allowed"
+            raise Invalid([Problem("--pool-namespace and --pool-name", reason)])
+        return bus, Subjects(settings.nats_prefix), pool
     except BusOptionError as error:
         raise Invalid([Problem(join_sources(map(flag_of, named(error))), error.reason)]) from error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.bus.errors import BusOptionError
-from shared.bus.options import check_login, checked_servers
+from shared.bus.options import check_login, check_users, checked_servers
 from shared.bus.subjects import Subjects
 
 SETTINGS = {
@@ -40,7 +40,9 @@ def login(values: Mapping[str, str]) -> dict[str, Any]:
 
 def problems(sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
     """(names of settings, what is wrong with them), for those settings whose values are given here."""
-    checks: list[Callable[[], object]] = [partial(checked_servers, [server]) for server in sound.get("nats_url", ())]
+    servers = sound.get("nats_url", ())
+    checks: list[Callable[[], object]] = [partial(checked_servers, [server]) for server in servers]
+    checks.append(partial(check_users, servers))
     if "nats_prefix" in sound:
         checks.append(partial(Subjects, sound["nats_prefix"]))
     if all(name in sound for name in _LOGIN):

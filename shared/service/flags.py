@@ -3,7 +3,7 @@
 Not argparse, because that stops at the first mistake and takes a negative duration for a flag.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import inspect
@@ -18,23 +18,31 @@ def read_flags(
     kinds: Mapping[str, inspect.Type],
     problems: Problems,
     aliases: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    secrets: Collection[str] = (),
 ) -> dict[str, list[str]]:
     """The texts that each setting is given, in order. `kinds` has the type of every setting by its name, `aliases` the
-    flags that mean the same as its own."""
+    flags that mean the same as its own. What comes behind the value of one of the `secrets` may be a part of it that
+    the shell cut off, and isn't shown."""
     names = {flag_of(name): name for name in kinds}
     for setting, flags in aliases.items():
         names |= {spelled: setting for alias in flags for spelled in _spellings(alias)}
     given: dict[str, list[str]] = {}
+    last = ""
     words = list(argv)
     while words:
         word = words.pop(0)
         flag, equals, text = word.partition("=")
         name = names.get(flag)
         if name is None:
-            problems.error(flag, _unknown(word, names))
-            if flag.startswith("-") and not equals and words and not words[0].startswith("--"):
+            if last in secrets and not nearest(flag, names):
+                flag, what = flag_of(last), "an unknown flag behind it, or a part of its value that isn't in quotes"
+            else:
+                what = _unknown(word, names)
+            problems.error(flag, what)
+            if word.startswith("-") and not equals and words and not words[0].startswith("--"):
                 words.pop(0)  # most likely its value: no second problem
             continue
+        last = name
         if not equals:
             if isinstance(kinds[name], inspect.BoolType):
                 text = words.pop(0) if words and words[0].lower() in BOOLEANS else "true"

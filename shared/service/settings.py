@@ -24,6 +24,12 @@ PREFIX = "POINTSMAN_"
 _SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
 """How the value of a variable begins that Kubernetes sets in every pod for each Service of the namespace."""
 
+MAX_TEXT = 2**20
+"""Bytes of a file that a flag names, be it a configuration or a certificate."""
+
+SECRETS = ("nats_url", "nats_password", "nats_token")
+"""Settings whose values, and what may be a part of them, are in no message."""
+
 _PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType)
 
 
@@ -35,9 +41,9 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     ] = ""
     pool_name: Annotated[str, Meta(min_length=1, description="the InferencePool that is served")] = "default"
     pool_namespace: Annotated[str, Meta(min_length=1, description="the pool's namespace")] = "default"
-    nats_url: Annotated[tuple[str, ...], Meta(min_length=1, description="nats-server addresses")] = (
-        "nats://127.0.0.1:4222",
-    )
+    nats_url: Annotated[
+        tuple[str, ...], Meta(min_length=1, description="nats-server addresses; a comma in a password is written %2C")
+    ] = ("nats://127.0.0.1:4222",)
     nats_prefix: Annotated[
         str, Meta(min_length=1, description="leads every subject and bucket, so that installations can share one NATS")
     ] = "pointsman"
@@ -66,6 +72,10 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     close_timeout: Annotated[
         Duration, Meta(description="how long a stopping process takes at most to let go of its connections")
     ] = 5.0
+
+    def __repr__(self) -> str:
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in SECRETS}
+        return f"<{type(self).__name__} {', '.join(f'{name}={value!r}' for name, value in given.items())}>"
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -97,6 +107,7 @@ def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str], prog: 
         {name: _base(field.type)[0] for name, field in fields.items()},
         problems,
         {name: _aliases(field) for name, field in fields.items()},
+        SECRETS,
     )
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -169,9 +180,13 @@ def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
 
 def read_text(path: str, flag: str) -> str:
     """The text of the file that a flag names, with its own ends of lines: its revision is that of its bytes. Raises
-    `Invalid` that names the flag and the file."""
+    `Invalid` that names the flag and the file, also for one of more than `MAX_TEXT` bytes."""
     try:
-        return Path(path).read_bytes().decode("utf-8")
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_TEXT + 1)
+        if len(data) > MAX_TEXT:
+            raise Invalid([Problem(flag, f"{path!r} is larger than {MAX_TEXT} bytes")])
+        return data.decode("utf-8")
     except OSError as error:
         raise Invalid([Problem(flag, f"{path!r} can't be read: {error.strerror or error}")]) from error
     except UnicodeDecodeError as error:

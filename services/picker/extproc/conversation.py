@@ -118,7 +118,7 @@ class Conversation:
 
         Raises DecodeError for bytes that are none.
         """
-        message = incoming.read(data)
+        message = incoming.read(data, self._limits.subset_entries)
         state = self._state
         if state is _REFUSED or state is _ENDED:
             return []
@@ -306,6 +306,8 @@ class Conversation:
             self._subset = context.subset
 
     def _ready(self, *, has_body: bool = True, withheld: bool = False, truncated: bool = False) -> list[Event]:
+        if self._subset is not None and len(self._subset) > self._limits.subset_entries:
+            return self._refuse_itself(refusals.large_subset(self._limits))
         headers = self._headers
         self._head = RequestHead(
             headers=headers,

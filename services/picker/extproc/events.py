@@ -18,6 +18,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     and a response passes unread."""
     header_count: int = 1000
     """Request headers; more are refused with 431."""
+    subset_entries: int = 5_000
+    """Entries of a subset hint; a request with more is refused with 400."""
     header_bytes: Size = 256 * 2**10
     """Bytes of all request headers on the wire; more are refused with 431."""
     model_name: Size = 1024

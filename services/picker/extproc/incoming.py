@@ -6,6 +6,7 @@ is what proxies repeat: its bytes are read once and remembered.
 
 import re
 from collections.abc import Callable, Container
+from itertools import islice
 from typing import Any
 
 from envoy.service.ext_proc.v3 import external_processor_pb2
@@ -74,8 +75,9 @@ _BARE = {
 }
 
 
-def read(data: bytes) -> Message:
-    """A serialized `ProcessingRequest`. Raises DecodeError for bytes that are none."""
+def read(data: bytes, most_entries: int = 5_000) -> Message:
+    """A serialized `ProcessingRequest`. Of a subset hint one entry more than `most_entries` is read. Raises DecodeError
+    for bytes that are none."""
     if len(data) == 2 and (bare := _BARE.get(data)) is not None:
         return bare
     short = _SHORT.get(data[:1])
@@ -83,7 +85,7 @@ def read(data: bytes) -> Message:
         start, end = wire.span(data)
         if end:
             tail = data[end:]
-            context = _CONTEXTS.get(tail) or _learn(tail)
+            context = _CONTEXTS.get(tail) or _learn(tail, most_entries)
             if context is not None:
                 return Message(short[0], short[1](data[start:end]), end - start, context)
     if len(data) > _LONG and (long := _long_body(data)) is not None:
@@ -93,7 +95,7 @@ def read(data: bytes) -> Message:
     if phase is None:
         return Message(None, None, 0, _NOTHING)
     shown = getattr(message, phase)
-    return Message(phase, shown, shown.ByteSize() if phase in _HEADERS else 0, _context(message))
+    return Message(phase, shown, shown.ByteSize() if phase in _HEADERS else 0, _context(message, most_entries))
 
 
 def _long_body(data: bytes) -> Message | None:
@@ -111,7 +113,7 @@ def _long_body(data: bytes) -> Message | None:
     return Message("request_body", Body(data[first:last], rest.end_of_stream), 0, context)
 
 
-def _learn(tail: bytes) -> Context | None:
+def _learn(tail: bytes, most_entries: int = _LONGEST) -> Context | None:
     """The context that these bytes hold; None when there is more in them, or when they are no fields of a message."""
     try:
         message = ProcessingRequest.FromString(tail)
@@ -119,7 +121,7 @@ def _learn(tail: bytes) -> Context | None:
         return None
     if message.WhichOneof("request") is not None:
         return None
-    context = _context(message)
+    context = _context(message, most_entries)
     if len(tail) <= _LONGEST:
         if len(_CONTEXTS) >= _REMEMBERED:
             _CONTEXTS.clear()
@@ -127,7 +129,7 @@ def _learn(tail: bytes) -> Context | None:
     return context
 
 
-def _context(message: ProcessingRequest) -> Context:
+def _context(message: ProcessingRequest, most_entries: int) -> Context:
     announced, told, answered = message.HasField("protocol_config"), message.HasField("metadata_context"), None
     if message.attributes or told:
         answered = _served(message)
@@ -137,7 +139,7 @@ def _context(message: ProcessingRequest) -> Context:
     if announced:
         config = message.protocol_config
         modes = _MODES.get((config.request_body_mode, config.response_body_mode))
-    return Context(modes, _subset(message) if told else None, answered)
+    return Context(modes, _subset(message, most_entries) if told else None, answered)
 
 
 def read_headers(headers: HttpHeaders) -> Headers:
@@ -182,7 +184,7 @@ def read_status(headers: HttpHeaders) -> int | None:
     return None
 
 
-def _subset(message: ProcessingRequest) -> tuple[str, ...] | None:
+def _subset(message: ProcessingRequest, most: int) -> tuple[str, ...] | None:
     """The subset hint of this message: a list of strings, or one string with commas. None when it has no hint."""
     metadata = message.metadata_context.filter_metadata
     if names.SUBSET_METADATA not in metadata:
@@ -193,12 +195,13 @@ def _subset(message: ProcessingRequest) -> tuple[str, ...] | None:
     value = fields[names.SUBSET]
     match value.WhichOneof("kind"):
         case "list_value":
-            texts = [one.string_value for one in value.list_value.values]
+            texts = [one.string_value for one in islice(value.list_value.values, most + 1)]
         case "string_value":
             texts = [value.string_value]
         case _:
             return None
-    return tuple(part for text in texts for one in text.split(",") if (part := one.strip()))
+    entries = (part for text in texts for one in text.split(",", most + 1) if (part := one.strip()))
+    return tuple(islice(entries, most + 1))
 
 
 def _served(message: ProcessingRequest) -> str | None:

@@ -122,6 +122,12 @@ def large_headers(count: int, size: int, limits: Limits) -> Refusal:
     )
 
 
+def large_subset(limits: Limits) -> Refusal:
+    """Of a subset hint with too many entries."""
+    most = limits.subset_entries
+    return Refusal(status=400, message=f"the gateway's subset hint has more than {most} entries; no more are taken")
+
+
 def large_body(limits: Limits, length: str = "") -> Refusal:
     """Of a body beyond the limit, or of one that says so by its `length`."""
     body = f"a body of {length[:18]} bytes" if length else "the body"

@@ -86,7 +86,8 @@ class JsonBody(Struct):
             raise Unparsable(f"model: the name has {size} bytes; no more than {MOST_NAME} are ever read")
         name = text_of(self.model)
         if name is None and given(self.model):
-            raise Unparsable(f"model: no name of a model: {shown(self.model)}; the name of the model is needed")
+            wrong, needed = "model: no name of a model", "the name of the model is needed"
+            raise Unparsable(f"{wrong}: {shown(self.model)}; {needed}", kept=f"{wrong}; {needed}")
         return name or ""
 
 

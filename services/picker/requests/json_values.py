@@ -63,7 +63,7 @@ def read(
     try:
         return decode(body) if few or coarsely is None else coarsely(body)
     except msgspec.ValidationError as error:
-        raise Unparsable(_mismatch(body if few else b"", str(error))) from error
+        raise _mismatch(body if few else b"", str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unreadable(error) from error
     except RecursionError as error:
@@ -121,12 +121,13 @@ def _unreadable(error: Exception) -> Unparsable:
     return Unparsable(f"the body isn't JSON that can be read: {error}")
 
 
-def _mismatch(body: bytes, text: str) -> str:
+def _mismatch(body: bytes, text: str) -> Unparsable:
     """msgspec's complaint, with the field first and the value that was found there last."""
     what, at, path = text.removesuffix("`").rpartition(" - at `$.")
     if not at or not text.endswith("`"):
-        return f"the body: {_lowered(text)}"
-    return f"{path}: {_lowered(what)}{_value_at(body, path)}"
+        return Unparsable(f"the body: {_lowered(text)}")
+    wrong = f"{path}: {_lowered(what)}"
+    return Unparsable(f"{wrong}{_value_at(body, path)}", kept=wrong)
 
 
 def _value_at(body: bytes, path: str) -> str:

@@ -114,6 +114,8 @@ class Refusal(Struct, frozen=True, kw_only=True):
     status: int
     """HTTP status: 4xx, 429 or 503."""
     message: str
+    kept: str = ""
+    """The message as it is kept and logged, where it quotes the request's body; empty: as it is."""
     kind: str = "invalid_request_error"
     """`error.type` of a body in OpenAI's form; Anthropic's goes by the status."""
     reason: str = ""
@@ -133,3 +135,8 @@ def unknown_model(model: str, why: str) -> Refusal:
 
 class Unparsable(Exception):
     """A body that the model server would refuse; its text is what the client reads."""
+
+    def __init__(self, message: str, kept: str = "") -> None:
+        """`kept` is what may be kept of a message that quotes the body; empty: all of it."""
+        super().__init__(message)
+        self.kept = kept

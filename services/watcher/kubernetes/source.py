@@ -23,6 +23,7 @@ from services.watcher.kubernetes.status import arrive as arrive_with_status
 from services.watcher.kubernetes.verdicts import POOL, PoolView, Reading
 from services.watcher.resources import GROUPS, KINDS, PoolId
 from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
+from shared.bus.publishable import fault
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem
 from shared.datalayer.objects import KubernetesObject, ObjectKind, Parts
@@ -323,6 +324,8 @@ class KubernetesSource:
             there = ", ".join(sorted(data)) or "none"
             return Rejected(origin, (Problem("data", f"{config.key or '*.yaml'!r} isn't among its keys: {there}"),))
         configuration = Configuration(text=data[key], origin=f"{origin} {key}")
+        if reason := fault(configuration):
+            return Rejected(origin, (Problem(f"data.{key}", reason),))
         try:
             loaded = self._validate(configuration)
         except Invalid as error:

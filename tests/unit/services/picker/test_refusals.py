@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Struct
+from structlog.testing import capture_logs
 
 from services.picker.extproc.messages import BodyMode
+from services.picker.requests.request import Refusal
 from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.model import Model, Objective
@@ -50,6 +52,8 @@ class Case(Struct, frozen=True, kw_only=True):
     says: str
     gets: dict[str, str] = {}
     limit: int = 10_000
+    decided: bool = True
+    """Whether it is refused by a decision, which is kept, and not before."""
 
 
 CASES: dict[str, Case] = {
@@ -106,6 +110,10 @@ CASES: dict[str, Case] = {
     ),
     "a subset with another port": Case(
         hint=["10.0.0.1:9000"], status=503, kind="service_unavailable", says="in the subset", gets=EMPTY
+    ),
+    "a subset of too many entries": Case(hint=["10.0.0.1"] * 5_001, says="more than 5000 entries", decided=False),
+    "a subset of too many entries in one text": Case(
+        hint="10.0.0.1," * 5_001, says="more than 5000 entries", decided=False
     ),
     "an empty subset": Case(hint=[], status=503, kind="service_unavailable", says="in the subset", gets=EMPTY),
     "an empty subset, without a body": Case(
@@ -166,10 +174,34 @@ def test_refusal(case: Case, modes: tuple[BodyMode, BodyMode]) -> None:
     assert answer.grpc_status is None
     assert (picker.load, picker.desk.open, picker.metrics.statuses) == ({}, 0, {case.status: 1})
     decided = [one.explain()["refused"]["message"] for one in picker.ring.newest(9)]
-    assert decided == ([error["message"]] if case.status not in (413, 431) else [])
+    assert len(decided) == (case.decided and case.status not in (413, 431))
+    assert all(kept == error["message"] or len(kept) < len(error["message"]) for kept in decided)
     if case.status == 413:
         labels = {"error_code": "BadRequest", "model_name": "", "target_model_name": ""}
         assert picker.sample("llm_d_epp_request_error_total", **labels) == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ({"messages": "a secret"}, "messages: expected array | null, got str"),
+        (
+            {"messages": [{"content": {"text": "a secret"}}]},
+            "messages[0].content: expected str | array | null, got object",
+        ),
+        ({"model": ["a secret"], "messages": [{}]}, "model: no name of a model; the name of the model is needed"),
+    ],
+)
+def test_what_a_refusal_quotes_of_the_body_the_client_reads_and_nobody_else(sent: dict[str, Any], kept: str) -> None:
+    picker = PickerDesk(pool("a1"))
+    picker.desk.log_decisions = True
+    with capture_logs() as lines:
+        answer = ask(Case(status=400, says="", sent={"model": "m", **sent}), LEAN, picker)
+    assert "a secret" in json.loads(answer.body)["error"]["message"]
+    (decision,) = picker.ring.newest(1)
+    assert isinstance(decision.outcome, Refusal)
+    assert decision.outcome.message == kept
+    assert [line["refused"]["message"] for line in lines] == [kept]
 
 
 ANTHROPIC_TYPES = {

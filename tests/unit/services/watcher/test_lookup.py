@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.watcher.lookup import Resolver, SystemLookup
+from services.watcher.lookup import Resolver
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.resolve import Names
 from shared.model import Endpoint
@@ -91,12 +91,3 @@ async def test_names_that_are_new_are_looked_up_without_waiting() -> None:
     resolver.follow([Endpoint(id="default/a", name="a", address="", host="a", port=80)])
     await changed.wait()
     running.cancel()
-
-
-async def test_a_look_up_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(*_: object, **__: object) -> object:
-        return await asyncio.get_running_loop().create_future()
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
-    with pytest.raises(TimeoutError):
-        await SystemLookup(0.01)("a.example")

@@ -133,6 +133,8 @@ def test_nats_settings_are_checked_with_the_rest_and_each_wrong_server_is_told()
         "--admin-port: 'x' isn't a whole number",
         "--nats-url: 'http://a' is no URL of a NATS server; nats://host:4222 would be one",
         "--nats-url: 'b:0' is no URL of a NATS server; nats://host:4222 would be one",
+        "--nats-url: 1 of 3 URLs have a user; all have one, or none; in a password a comma is written %2C, an @ %40, "
+        "a colon %3A and a slash %2F",
         "--nats-prefix: 'a.b': letters, digits, - and _ are allowed, and at least one of them",
         "POINTSMAN_NATS_USER and --nats-password: one is given without the other",
     ]

@@ -139,3 +139,11 @@ def test_what_is_remembered_of_proxies_is_bounded(monkeypatch: pytest.MonkeyPatc
     incoming.read(headers(hint="x" * 2_000).SerializeToString())
     assert len(incoming._CONTEXTS) <= 3
     assert max(map(len, incoming._CONTEXTS)) < 1_000
+
+
+@pytest.mark.parametrize("hint", [["a", "b", "c", "d"], "a, b,c,d", ["a,b", "c,d"]])
+def test_of_a_subset_hint_one_entry_too_many_is_read_and_no_more(hint: object) -> None:
+    text = headers(hint=hint).SerializeToString() + b"\xa2\x06\x00" * 500  # too long to be remembered
+    assert incoming.read(text, 4).context.subset == ("a", "b", "c", "d")
+    assert incoming.read(text, 3).context.subset == ("a", "b", "c", "d")
+    assert incoming.read(text, 2).context.subset == ("a", "b", "c")

@@ -1,0 +1,41 @@
+"""What can be a fact on the bus: what its message can hold, and what NATS takes.
+
+Whoever reads facts refuses what can't be published at its place, with the usual limit of a message; the owner looks
+again, with that of the server that it is connected to.
+"""
+
+from shared.bus.codec import encode_fact
+from shared.bus.subjects import fact_key
+from shared.model import Fact
+
+MAX_PAYLOAD = 2**20
+"""Bytes of a message, as nats-server takes them unless it is told otherwise."""
+HEADROOM = 8 * 2**10
+"""Bytes of a message beside its fact: headers, those of its copy on the republish subject, the envelope."""
+MAX_FACT = MAX_PAYLOAD - HEADROOM
+"""Bytes of an encoded fact."""
+MAX_NAME = 1536
+"""Bytes of a name in a key, with what is escaped in it. nats-server takes lines of 4096 bytes, with subject, reply
+subject and lengths."""
+MAX_POOL = 1024
+"""Bytes of a pool's token in a key."""
+
+
+def fault(fact: Fact, most: int = MAX_FACT) -> str | None:
+    """Why the fact can't be published, where messages hold facts of `most` bytes; None when it can."""
+    try:
+        size = len(encode_fact(fact))
+    except (ValueError, OverflowError, TypeError, RecursionError) as error:  # UnicodeError is a ValueError
+        return f"no message can hold it: {error}"
+    if size > most:
+        return f"it makes a message of {size} bytes; NATS takes {most} at most"
+    name = len(fact_key("", fact).rpartition(".")[2])
+    if name > MAX_NAME:
+        return f"its name takes {name} bytes of a key on the bus; {MAX_NAME} are allowed"
+    return None
+
+
+def most(max_payload: int) -> int:
+    """Bytes of a fact where the server takes messages of that many: never more than `MAX_FACT`, so that the same files
+    are right everywhere."""
+    return min(MAX_FACT, max_payload - HEADROOM)

@@ -1,0 +1,59 @@
+"""A JetStream store that is full: what the owner does, and what readers see, until there is room again."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shared.bus import Bus, FactPublisher, fact_key
+from shared.model import Endpoint, Fact
+from tests.nats import NatsServer, nats_server
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, leading, reading
+from tests.waiting import eventually
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    """Room for about 140 of the facts below."""
+    async with nats_server(tmp_path / "nats", jetstream="max_file_store: 200KB") as running:
+        yield running
+
+
+def facts(count: int) -> dict[str, Fact]:
+    """Endpoints of about a kilobyte each."""
+    names = [f"vllm-{number}" for number in range(count)]
+    made = [
+        Endpoint(id=f"default/{name}", name=name, address="10.0.0.1", port=8000, labels={"a": "x" * 1000})
+        for name in names
+    ]
+    return {fact_key(POOL, endpoint): endpoint for endpoint in made}
+
+
+def made(bus: Bus, owner: str = "w1") -> FactPublisher:
+    return FactPublisher(bus, SUBJECTS, owner, synced_interval=0.05)
+
+
+async def test_what_is_removed_makes_room_for_what_comes(connect: Connect) -> None:
+    publisher = made(await connect("watcher"))
+    async with leading(publisher), reading(await connect("picker")) as (_, view):
+        publisher.update(facts(100), [POOL])
+        await eventually(lambda: view.facts == facts(100), lambda: publisher)
+        publisher.update(facts(300), [POOL])
+        await eventually(lambda: "JetStream has no room" in (publisher.readiness() or ""), lambda: publisher)
+        assert "facts wait to be written: default_llama.endpoint." in (publisher.readiness() or "")
+        assert view.facts.keys() >= facts(100).keys()
+        publisher.update(facts(120), [POOL])
+        await eventually(lambda: view.facts == facts(120), lambda: publisher)
+        assert publisher.readiness() is None
+
+
+async def test_an_owner_that_finds_the_store_full_recovers(connect: Connect) -> None:
+    first = made(await connect("watcher"))
+    async with leading(first):
+        first.update(facts(300), [POOL])
+        await eventually(lambda: "JetStream has no room" in (first.readiness() or ""), lambda: first)
+    second = made(await connect("another watcher"), "w2")
+    async with leading(second), reading(await connect("picker")) as (_, view):
+        second.update(facts(10), [POOL])
+        await eventually(lambda: view.facts == facts(10), lambda: second)
+        assert second.readiness() is None

@@ -1,0 +1,65 @@
+"""Files of many documents: what reading them costs."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from services.watcher.documents import read_documents
+from services.watcher.positions import MAX_KEY, with_lines
+from shared.config.problems import Problem, Problems
+
+
+class Counted:
+    """Counts the nodes that are composed for the lines of problems."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nodes = 0
+        compose_all = yaml.compose_all
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            for node in compose_all(*args, **kwargs):
+                self.nodes += 1
+                yield node
+
+        monkeypatch.setattr(yaml, "compose_all", counting)
+
+
+def test_each_document_is_looked_at_once_for_the_lines_of_its_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted, problems = Counted(monkeypatch), Problems()
+    read_documents("---\n{}\n" * 100, "f", problems)
+    assert [(one.path, one.line) for one in problems.errors] == [
+        (f"documents[{number}]", 2 * number + 2) for number in range(100)
+    ]
+    assert counted.nodes == 100
+
+
+def test_documents_behind_the_last_problem_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted, problems = Counted(monkeypatch), Problems()
+    read_documents("---\nendpoints: []\n" * 3 + "---\n{}\n" + "---\nendpoints: []\n" * 100, "f", problems)
+    assert [one.line for one in problems.errors] == [8]
+    assert counted.nodes == 4
+
+
+OBJECTIVE = """---
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceObjective
+metadata: {{name: {name}}}
+spec: {{poolRef: {{name: default}}}}
+"""
+
+
+def test_a_resource_that_is_given_twice_is_named_wherever_it_is() -> None:
+    problems = Problems()
+    names = [*(f"o{number}" for number in range(50)), "o7"]
+    read_documents("".join(OBJECTIVE.format(name=name) for name in names), "f", problems)
+    assert [str(one) for one in problems.errors] == [
+        "documents[50].metadata.name: InferenceObjective 'o7' is given twice (line 254)"
+    ]
+
+
+@pytest.mark.parametrize(("length", "line"), [(MAX_KEY, 2), (MAX_KEY + 1, 1), (200_000, 1)])
+def test_a_key_is_looked_for_up_to_a_length(length: int, line: int) -> None:
+    key = "." * length
+    [problem] = with_lines(f"a:\n  ? {key!r}\n  : 1\n", 0, [Problem(f"a.{key}", "")])
+    assert problem.line == line

@@ -25,6 +25,8 @@ MOST_P99 = 0.05
 """Seconds to the first byte of a well-behaved request."""
 MOST_AGE = 2.0
 """Seconds: `staleMetrics.after`, beyond which a good server's metrics count for nothing."""
+MOST_OTHERS = 0.25
+"""Of a core: what other work may take while bounds in time are judged."""
 QUIET = 0.1
 """The time without an attack, for comparison, by the attack's; some seconds at least."""
 MIB = 2**20
@@ -35,17 +37,11 @@ def report(outcome: Outcome) -> Iterator[tuple[str, bool]]:
     counts = ", ".join(f"{front} {number}" for front, number in sorted(outcome.journal.counts().items()))
     yield f"seed {outcome.seed}, {outcome.seconds:.0f} s of attack; acts: {counts}", True
     shares = ", ".join(f"{name} {share:.0%}" for name, share in outcome.shares.items())
-    yield f"of a core took {shares}", True
-    yield f"quiet:    {_latency(outcome.quiet)}", True
-    yield (
-        f"attacked: {_latency(outcome.attacked)}; bound p99 {MOST_P99 * 1000:.0f} ms",
-        outcome.attacked.p99 <= MOST_P99,
-    )
-    for seconds, acts in outcome.slowest:
-        yield f"  {seconds * 1000:6.0f} ms beside {', '.join(acts)}", True
-    yield f"  (the load's own process stood still for {outcome.load_late * 1000:.0f} ms at most)", True
-    yield f"oldest metrics of a good server: {outcome.oldest:.2f} s; bound {MOST_AGE:g} s", outcome.oldest <= MOST_AGE
-    yield f"slowest /debug/state: {outcome.slowest_page:.2f} s; {outcome.unanswered} without an answer", True
+    yield f"of a core took {shares}; and others, on this machine, {outcome.others:.0%}", True
+    busy = outcome.others > MOST_OTHERS
+    if busy:
+        yield f"other work took more than {MOST_OTHERS:.0%} of a core: bounds in time aren't judged", True
+    yield from _times(outcome, busy)
     for name, (before, most, after) in outcome.resident.items():
         bound = MOST_RESIDENT[name.partition("-")[0]] // MIB
         number, longest = outcome.pauses.get(name, (0, 0.0))
@@ -57,6 +53,19 @@ def report(outcome: Outcome) -> Iterator[tuple[str, bool]]:
         yield f"unexpected exception: {line}", False
     for breach in outcome.journal.breaches.values():
         yield f"{breach.times} times: {breach.what}\n    beside {', '.join(breach.acts) or 'nothing'}", False
+
+
+def _times(outcome: Outcome, busy: bool) -> Iterator[tuple[str, bool]]:
+    """What took how long. On a busy machine no bound is broken."""
+    yield f"quiet:    {_latency(outcome.quiet)}", True
+    kept = busy or outcome.attacked.p99 <= MOST_P99
+    yield f"attacked: {_latency(outcome.attacked)}; bound p99 {MOST_P99 * 1000:.0f} ms", kept
+    for seconds, acts in outcome.slowest:
+        yield f"  {seconds * 1000:6.0f} ms beside {', '.join(acts)}", True
+    yield f"  (the load's own process stood still for {outcome.load_late * 1000:.0f} ms at most)", True
+    kept = busy or outcome.oldest <= MOST_AGE
+    yield f"oldest metrics of a good server: {outcome.oldest:.2f} s; bound {MOST_AGE:g} s", kept
+    yield f"slowest /debug/state: {outcome.slowest_page:.2f} s; {outcome.unanswered} without an answer", True
 
 
 def _latency(one: Latency) -> str:

@@ -138,6 +138,11 @@ class HonestProcess:
         )
         return self
 
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
     async def finish(self) -> Record:
         """Let it end, and hear what came of its requests."""
         assert self._child is not None

@@ -128,12 +128,26 @@ def resident(process: Process, what: str = "VmRSS") -> int:
 
 
 def cpu(process: Process) -> float:
+    """`cpu_of` a process of the stack."""
+    return cpu_of(process.pid)
+
+
+def cpu_of(pid: int | None) -> float:
     """Seconds of CPU time that a process has used; 0 where there is no /proc."""
     try:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def machine_cpu() -> float:
+    """Seconds of CPU time that everything on this machine has used; 0 where there is no /proc."""
+    try:
+        user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split(maxsplit=8)[1:8])
+    except OSError:
+        return 0.0
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def culprits(stack: LocalStack) -> list[str]:

@@ -60,6 +60,8 @@ class Outcome(Struct, kw_only=True):
     exceptions: list[str]
     shares: dict[str, float]
     """Of one core: what each process took meanwhile, the attackers' own among them."""
+    others: float
+    """Of one core: what was taken by what has nothing to do with this."""
 
 
 async def run(
@@ -81,7 +83,7 @@ async def run(
         async with HonestProcess(stack.url, seed, str(ROOT)) as honest:
             await asyncio.sleep(WARM_UP + quiet)
             before = {one.name: invariants.resident(one) for one in services}
-            began, own = time.monotonic(), _cpu()
+            began, own, all_used = time.monotonic(), _cpu(), invariants.machine_cpu()
             used = {one.name: invariants.cpu(one) for one in stack.processes}
             watching = asyncio.create_task(watch.run(ended), name="watch")
             async with asyncio.TaskGroup() as group:
@@ -92,6 +94,8 @@ async def run(
             lasted = time.monotonic() - began
             shares = {one.name: (invariants.cpu(one) - used[one.name]) / lasted for one in stack.processes}
             shares["the attackers"] = (_cpu() - own) / lasted
+            everybody = (invariants.machine_cpu() - all_used) / lasted
+            shares["the well-behaved"] = invariants.cpu_of(honest.pid) / (lasted + quiet)
             record = await honest.finish()
         ended.set()
         await watching
@@ -121,6 +125,7 @@ async def run(
         unanswered=watch.unanswered,
         exceptions=exceptions,
         shares=shares,
+        others=max(0.0, everybody - sum(shares.values())),
     )
 
 

@@ -54,9 +54,10 @@ format: $(VENV)/.dev ## let ruff put the code in form
 bench: $(VENV)/.dev ## the benchmarks, one after the other
 	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python -m $$(echo $${bench%.py} | tr / .) || exit 1; done
 
-fuzz: $(VENV)/.fuzz ## fuzz the readers of requests and of model servers' answers for a minute each; SECONDS=300 for longer
-	@for one in parsers answers; do mkdir -p .run/fuzz/$$one; \
-	  $(BIN)/python -m tests.fuzz.fuzz_$$one -max_total_time=$(or $(SECONDS),60) -timeout=20 -rss_limit_mb=2048 \
+fuzz: $(VENV)/.fuzz ## fuzz every reader of foreign bytes, for two minutes in all; SECONDS=600, TARGET=pages: one of them
+	@set -- $(or $(TARGET),$(notdir $(wildcard tests/fuzz/corpus/*))); each=$$(($(or $(SECONDS),120) / $$#)); \
+	for one in "$$@"; do echo "== $$one, $$each s"; mkdir -p .run/fuzz/$$one; \
+	  $(BIN)/python -m tests.fuzz $$one -max_total_time=$$each -timeout=20 -rss_limit_mb=2048 \
 	    -artifact_prefix=.run/fuzz-$$one- .run/fuzz/$$one tests/fuzz/corpus/$$one || exit 1; done
 
 docs: $(VENV)/.dev ## write the pages of docs/ that come from the code

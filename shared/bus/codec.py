@@ -38,7 +38,7 @@ def decode(kind: type[M], data: bytes) -> M:
     """
     try:
         message: M = _decoders[kind].decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Malformed(f"no {kind.__name__}: {error}") from error
     if isinstance(message, Frame | Load | Synced):
         fault = message.fault()

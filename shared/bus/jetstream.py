@@ -115,7 +115,7 @@ _answers = msgspec.json.Decoder(_Answer)
 def _answer(message: Msg) -> _Answer:
     try:
         answer = _answers.decode(message.data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BusError(f"JetStream's answer can't be read: {error}") from error
     if answer.error is not None:
         number = answer.error.err_code

@@ -1,1 +1,5 @@
-"""Fuzzers. Each has a module that says what must hold of any input, a corpus, and a test that runs it for a moment."""
+"""Fuzzers of everything that reads foreign bytes: `python -m tests.fuzz TARGET`, for longer `make fuzz`.
+
+A target is a module of `tests.fuzz.targets` whose `check` says what must hold of any input. Its corpus is the folder of
+its name in `corpus`; `test_targets.py` runs each for a moment with the other tests.
+"""

@@ -1,5 +1,6 @@
 """A picker's desk for tests, and what proxies say to it."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,17 @@ from services.picker.exchange import Desk, Exchange
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import build
 from services.picker.state.view import View
-from shared.config import load
+from shared.config import LoadedConfig, load
 from shared.plugin import Registry
 from tests.unit.services.picker.extproc.proxy import Answer, read
 from tests.unit.services.picker.world import NOW
 
 REGISTRY = Registry.installed()
+
+
+@cache
+def _loaded(document: str) -> LoadedConfig:
+    return load(document, REGISTRY)
 
 
 class PickerDesk:
@@ -38,7 +44,7 @@ class PickerDesk:
         self.metrics = PickerMetrics(self.registry, self.view, lambda: self.now)
         self.desk = Desk(
             self.view,
-            build(load(document, REGISTRY), np.random.default_rng(1), lambda: 0.0, **options),
+            build(_loaded(document), np.random.default_rng(1), lambda: 0.0, **options),
             self.ring,
             self.metrics,
             limits=Limits(request_body=limit),

@@ -76,6 +76,12 @@ def test_arbitrary_bytes_are_a_message_or_malformed_and_nothing_else(data: bytes
         decode_fact(data)
 
 
+def test_a_text_that_is_no_utf_8_is_malformed() -> None:
+    message = encode(Member(id="name", tier="collector", sent=1.0))
+    with pytest.raises(Malformed, match="utf-8"):
+        decode(Member, message.replace(b"name", b"nam\xff"))
+
+
 def test_a_fact_of_an_unknown_kind_and_deeply_nested_bytes_are_malformed() -> None:
     with pytest.raises(Malformed, match="endpoint/2"):
         decode_fact(msgspec.msgpack.encode({"type": "endpoint/2", "id": "x"}))

@@ -1,0 +1,240 @@
+"""What must hold of messages of the bus: each is sound or counted as malformed, and whatever the sound ones say, the
+picker that hears them decides, can be scraped, and forgets a peer that falls silent.
+
+An input is a sequence of messages, with lines of two dashes between them. One is a line that says what it is (`frame`,
+`load`, `member`, `synced`, `epoch`, `candidate`, `holder`; `fact` and its key; `delete`, its key, epoch and sequence),
+and MessagePack; where JSON stands in its place, its MessagePack is meant, in which an object with the one key `<f8`,
+`<f4`, `<u8` or `<u4` is a packed column.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+from prometheus_client import generate_latest
+from structlog.testing import capture_logs
+
+from services.picker.state.inflight import EXPIRY
+from services.picker.state.view import View
+from shared.attributes import STANDARD_KEYS, bounds_of
+from shared.bus.codec import MalformedLog, decode, encode, encode_fact, fact_digest
+from shared.bus.errors import Malformed
+from shared.bus.frame_reader import FrameReader
+from shared.bus.membership import Members
+from shared.bus.messages import Candidate, Epoch, FactEnvelope, Frame, Holder, Load, Member, Synced
+from shared.bus.replica_state import (
+    EPOCH_HEADER,
+    SEQUENCE_HEADER,
+    Delete,
+    Event,
+    ReplicaState,
+    Reset,
+    Upsert,
+    parse_entry,
+)
+from shared.bus.subjects import Subjects, fact_key
+from shared.model import Configuration, Fact
+from tests.fuzz import sequences
+from tests.unit.services.picker.desk import PickerDesk
+from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
+from tests.unit.services.picker.world import endpoint
+
+POOL = "default_pool"
+PACKED = ("<f8", "<f4", "<u8", "<u4")
+CHAT = [(":method", "POST"), (":path", "/v1/chat/completions")]
+ASKED = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 400}]}).encode()
+STEP = 0.3
+"""Seconds between two messages."""
+NEVER_SAID = "pointsman_picker_attribute_age_seconds"
+"""What has no end while nothing was said of an endpoint."""
+DOCUMENT = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: prefix-cache-scorer
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: lora-affinity-scorer
+- type: token-load-scorer
+- type: active-request-scorer
+- type: running-requests-size-scorer
+- type: max-score-picker
+"""
+
+
+class Bus:
+    """Keeps who subscribes."""
+
+    def __init__(self) -> None:
+        self.hear: Callable[[Any], None] = lambda message: None
+
+    async def subscribe(self, subject: str, hear: Callable[[Any], None]) -> None:
+        self.hear = hear
+
+    def on_connect(self, hook: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+class Listener:
+    """A picker's view of three endpoints, and all who read what it hears."""
+
+    def __init__(self) -> None:
+        self.desk = PickerDesk(View(), DOCUMENT)
+        self.view = self.desk.view
+        self.replica = ReplicaState(self._on_event)
+        self.members = Members()
+        self.malformed = MalformedLog(lambda: self.desk.now)
+        bus: Any = Bus()
+        self._frames = FrameReader(
+            bus, Subjects(), POOL, self._on_frame, clock=lambda: self.desk.now, malformed=self.malformed
+        )
+        _run(self._frames.start())
+        self._bus = bus
+        self._taken = 0
+        facts = [endpoint(one) for one in ("a1", "a2", "a3")]
+        written = [(fact_key(POOL, fact), encode_fact(fact)) for fact in facts]
+        digest = sum(fact_digest(key, raw) for key, raw in written) % 2**64
+        self._stored = [
+            parse_entry(key, encode(FactEnvelope(epoch=1, sequence=number, fact=msgspec.Raw(raw))), {})
+            for number, (key, raw) in enumerate(written)
+        ]
+        self._stored.append(Synced(epoch=1, sequence=3, count=len(facts), digest=digest))
+        self.replica.connected(self.desk.now)
+        self._snapshot()
+        assert [one.id for one in self.view.layout.endpoints] == ["a1", "a2", "a3"]
+
+    def hear(self, kind: str, key: str, order: list[str], data: bytes) -> None:
+        """One message: taken in, or counted as malformed."""
+        self.desk.now += STEP
+        before = self._counted + self._taken
+        if kind == "frame":
+            self._bus.hear(SimpleNamespace(subject=Subjects().frame(POOL, "c", 0), data=data))
+            assert self._counted + self._taken == before + 1
+            return
+        try:
+            self._take(kind, key, order, data)
+        except Malformed as error:
+            self.malformed.report("x", error)
+        due = self.replica.snapshot_due()
+        if due is not None and due <= self.desk.now:
+            self._snapshot()
+
+    @property
+    def _counted(self) -> int:
+        return self.malformed.total + self.malformed.implausible.total
+
+    def _take(self, kind: str, key: str, order: list[str], data: bytes) -> None:
+        now = self.desk.now
+        match kind:
+            case "load":
+                self.view.apply_load(decode(Load, data), now)
+            case "member":
+                member = decode(Member, data)
+                self.members.heard(member, now)
+                assert (member.id in self.members) is not member.leaving
+            case "synced" | "fact" | "delete":
+                key = f"{POOL}.synced" if kind == "synced" else key
+                operation = {"KV-Operation": "DEL", **dict(zip((EPOCH_HEADER, SEQUENCE_HEADER), order, strict=False))}
+                entry = parse_entry(key, data, operation if kind == "delete" else {})
+                self._stored.append(entry)
+                self.replica.receive(entry, now)
+            case _:
+                decode(Candidate if kind == "candidate" else Holder if kind == "holder" else Epoch, data)
+
+    def _snapshot(self) -> None:
+        self.replica.snapshot_started(self.desk.now)
+        self.replica.snapshot(self._stored, self.desk.now)
+
+    def _on_frame(self, frame: Frame, extra: float) -> None:
+        assert extra >= 0, extra
+        self._taken += 1
+        self.view.apply_frame(frame, self.desk.now, extra)
+
+    def _on_event(self, event: Event) -> None:
+        """As `services.picker.app` does; a configuration is another target's."""
+        match event:
+            case Reset(facts=facts):
+                self.view.reset(facts)
+                assert self.replica.facts() == facts
+            case Upsert(fact=Configuration()):
+                pass
+            case Upsert(key=key, fact=fact):
+                _check_fact(key, fact)
+                self.view.upsert(key, fact)
+            case Delete(key=key):
+                self.view.delete(key)
+
+    def check(self) -> None:
+        """What must be possible, whatever was heard."""
+        exchange, answers = self.desk.begin(headers(CHAT, modes=LEAN), body(ASKED, end=True))
+        assert answers[-1].status or answers[0].set_headers or answers[-1].set_headers
+        (decision,) = self.desk.ring.newest(1)
+        json.dumps([decision.explain(), decision.summary()], allow_nan=False)
+        exchange.end()
+        assert self.desk.load == {}
+        generate_latest(self.desk.registry)
+        for family in self.desk.registry.collect():
+            for sample in family.samples:
+                assert math.isfinite(sample.value) or (sample.value, sample.name) == (math.inf, NEVER_SAID), sample
+        msgspec.json.encode(self.view.state(self.desk.now))
+        for key in STANDARD_KEYS:
+            if key.kind is float:
+                values = self.view.columns.numbers(key.wire).values
+                assert all(one in bounds_of(key.wire) for one in values if not math.isnan(one)), values
+        in_flight = self.view.in_flight
+        for counts in (in_flight.requests, in_flight.tokens):
+            assert np.isfinite(counts).all(), counts
+            assert (counts >= 0).all(), counts
+        self.members.resume(self.desk.now)
+        self.members.expire(self.desk.now + 1e6)
+        assert self.members.ids == ()
+        in_flight.expire(self.desk.now + 2 * EXPIRY)
+        assert not list(in_flight.peers())
+        assert not in_flight.requests.any()
+        assert not in_flight.tokens.any()
+
+
+def check(data: bytes) -> None:
+    """Raises AssertionError, or what a reader let out, for an input that shows a fault."""
+    with capture_logs():
+        listener = Listener()
+        for part in sequences.parts(data):
+            line, _, text = part.partition(b"\n")
+            kind, key, *order = [*line.decode("utf-8", "replace").split(" "), ""]
+            listener.hear(kind, key, order, _message(text))
+        listener.check()
+
+
+def _check_fact(key: str, fact: Fact) -> None:
+    assert msgspec.msgpack.decode(encode_fact(fact), type=type(fact)) == fact, key
+
+
+def _message(text: bytes) -> bytes:
+    """The bytes that an input's text stands for."""
+    try:
+        return msgspec.msgpack.encode(_packed(sequences.value(text)))
+    except (ValueError, OverflowError, RecursionError, TypeError, msgspec.MsgspecError):
+        return text
+
+
+def _packed(value: Any) -> Any:
+    if isinstance(value, dict):
+        for kind in PACKED:
+            if value.keys() == {kind}:
+                with np.errstate(all="ignore"):
+                    return np.asarray(value[kind], kind).tobytes()
+        return {name: _packed(one) for name, one in value.items()}
+    return [_packed(one) for one in value] if isinstance(value, list) else value
+
+
+def _run(starting: Any) -> None:
+    """Drive a coroutine that waits for nothing."""
+    try:
+        starting.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("it waits")

@@ -5,7 +5,7 @@ from random import Random
 from typing import TypeAlias
 
 from tests.attack.target import MODEL
-from tests.fuzz.parsing import CORPUS
+from tests.fuzz.targets import seeds
 
 Body: TypeAlias = tuple[str, bytes]
 """A path and what is sent there."""
@@ -100,7 +100,7 @@ def _blanks(random: Random) -> Body:
 
 def _mutated(random: Random) -> Body:
     """A request of the parsers' corpus, with a few bytes of it changed, cut out or doubled."""
-    seed = random.choice(sorted(CORPUS.iterdir())).read_bytes()
+    seed = random.choice(seeds("parsers")).read_bytes()
     line, _, body = seed.partition(b"\n")
     for _ in range(random.randint(1, 6)):
         at, end = sorted((random.randint(0, len(body)), random.randint(0, len(body))))

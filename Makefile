@@ -11,7 +11,7 @@ FIXTURES := $(abspath ../shared/fixtures)
 export POINTSMAN_FIXTURES ?= $(if $(wildcard $(FIXTURES)/.),$(FIXTURES))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test soak flaky mutants unit check format bench fuzz docs lock clean
+.PHONY: help install demo test soak flaky attack mutants unit check format bench fuzz docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ soak: $(VENV)/.dev ## the fault tests in full length, TIMES=5 times: p50 and p99
 
 flaky: $(VENV)/.dev ## one test, TEST=…, TIMES=50 times beside CPU hogs
 	$(BIN)/python -m tests.flaky $(if $(TIMES),--times $(TIMES)) $(TEST)
+
+attack: $(VENV)/.dev ## hostile clients, servers, messages and files against a live system; SEED=2 SECONDS=60 ONLY=bus
+	$(BIN)/python -m tests.attack $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY))
 
 mutants: $(VENV)/.dev ## how many of 100 small defects the tests find; SEED=2: others, ONLY=shared/bus: there alone
 	$(BIN)/python -m tests.mutation --workers $(WORKERS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))

@@ -1,0 +1,174 @@
+"""Clients of Envoy that send what is hard to read, or send and read it in hard ways."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from functools import partial
+from random import Random
+
+from services.picker.extproc.names import DESTINATION, HOSTS, SERVED, SUBSET
+from services.picker.names import OBJECTIVE_HEADERS, REWRITE_HEADERS
+from tests.attack.bodies import BODIES, CHAT
+from tests.attack.fronts import Act, Front, Scene
+from tests.attack.raw import connection, exchange, head, post, read, reset, status
+from tests.attack.target import MODEL, UNNAMED
+
+FORGED = (DESTINATION, SERVED, SUBSET, *HOSTS, *OBJECTIVE_HEADERS, *REWRITE_HEADERS)
+HEAVY = 6
+"""Large bodies at once."""
+ENVOYS_HEADERS = 60_000
+"""Bytes of headers that Envoy takes by default, less some."""
+ENVOYS_BODY = 31 * 2**20
+"""Bytes of a body that Envoy still holds."""
+PATHS = (
+    "/v1/chat/completions/../../v1/completions",
+    "//v1//chat//completions",
+    "/v1/chat/completions%00",
+    "/v1/%63hat/completions",
+    "/v1/chat/completions?" + "a=b&" * 2000,
+    "/" + "a" * 8000,
+    "/v1/chat/completions#x",
+    "*",
+    "/vllm.grpc.engine.VllmEngine/Generate",
+)
+
+
+def _chat(model: str = MODEL, *, tokens: int = 4, stream: bool = False) -> bytes:
+    asked = {"model": model, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
+    return json.dumps({**asked, "messages": [{"role": "user", "content": "Train?"}]}).encode()
+
+
+class Clients(Front):
+    """An answer of any status will do, except where one would mean that a client chose what isn't its to choose."""
+
+    name = "clients"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        assert self.stack.envoy is not None
+        self._port = self.stack.envoy.places.port
+
+    def acts(self) -> Mapping[str, Act]:
+        return {
+            **{name: partial(self._body, name) for name in BODIES},
+            "heavy": self._heavy,
+            "oversize": self._oversize,
+            "forged-headers": self._forged,
+            "many-headers": self._many_headers,
+            "long-headers": self._long_headers,
+            "paths": self._paths,
+            "framing": self._framing,
+            "half-a-body": self._half,
+            "left-in-the-request": self._left_in_request,
+            "left-in-the-response": self._left_in_response,
+            "slow-reader": self._slow_reader,
+            "slow-sender": self._slow_sender,
+            "pipelined": self._pipelined,
+        }
+
+    async def _body(self, name: str, random: Random) -> None:
+        await exchange(self._port, post(*BODIES[name](random)))
+
+    async def _heavy(self, random: Random) -> None:
+        """Large bodies at once, and with them a request for what isn't to be had."""
+        kinds = random.choices(sorted(BODIES), k=HEAVY)
+        await asyncio.gather(
+            *(self._body(kind, random) for kind in kinds), self._forged(random), return_exceptions=True
+        )
+
+    async def _oversize(self, random: Random) -> None:
+        """More than a picker takes, and as much as Envoy does."""
+        await exchange(self._port, post(CHAT, _chat() + b" " * random.choice((ENVOYS_BODY, ENVOYS_BODY // 2))))
+
+    async def _forged(self, random: Random) -> None:
+        """Headers that only a picker sets, and a model that the pool doesn't name."""
+        value = random.choice(("192.0.2.1:9", "127.0.0.1:1", UNNAMED, "a," * 1000, "\u00e9"))
+        headers = [(name, value) for name in FORGED if name not in REWRITE_HEADERS]
+        answer = await exchange(self._port, post(CHAT, _chat(UNNAMED), headers))
+        if self.scene.closed and status(answer) == 200:
+            self.scene.report("a closed pool served a model that it doesn't name")
+
+    async def _many_headers(self, random: Random) -> None:
+        size = random.choice((1, 200, 1000))
+        count = min(ENVOYS_HEADERS // (size + 10), random.choice((90, 100, 3000)))
+        await exchange(self._port, post(CHAT, _chat(), [(f"x-{one}", "a" * size) for one in range(count)]))
+
+    async def _long_headers(self, random: Random) -> None:
+        """One as long as Envoy takes, of those whose value a picker keeps."""
+        name = random.choice(("x-request-id", *OBJECTIVE_HEADERS, *REWRITE_HEADERS, SUBSET, "traceparent", "accept"))
+        value = random.choice(("a", ",", " ", "é", "=")) * (ENVOYS_HEADERS // 2)
+        await exchange(self._port, post(CHAT, _chat(), [(name, f"x{value}x")]))
+
+    async def _paths(self, random: Random) -> None:
+        path = random.choice(PATHS)
+        method = random.choice(("POST", "GET", "PUT", "OPTIONS", "TRACE", "A" * 20))
+        kind = random.choice(("application/json", "application/grpc", "multipart/form-data", "\u00e9"))
+        body = random.choice((b"", _chat(), b"\x00\x00\x00\x00\xff" + random.randbytes(300)))
+        data = head(path, [("content-length", str(len(body))), ("content-type", kind)], method=method) + body
+        await exchange(self._port, data)
+
+    async def _framing(self, random: Random) -> None:
+        chunked = head(CHAT, [("transfer-encoding", "chunked")])
+        body = _chat()
+        small = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+        cases = (
+            chunked + small,
+            chunked + b"1;" + b"x" * 20_000 + b"\r\na\r\n",
+            chunked + b"ffffffffffffffff\r\na\r\n",
+            chunked + b"-1\r\na\r\n",
+            chunked + b"1\r\na\r\n0\r\n" + b"x-trailer: a\r\n" * 500 + b"\r\n",
+            head(CHAT, [("content-length", "5"), ("content-length", "6")]) + body,
+            head(CHAT, [("transfer-encoding", "chunked"), ("content-length", "5")]) + small,
+            head(CHAT, [("expect", "100-continue")], length=len(body)) + body,
+            head(CHAT, [("upgrade", "websocket"), ("content-encoding", "gzip")], length=len(body)) + body,
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + random.randbytes(200),
+            random.randbytes(500) + b"\r\n\r\n",
+        )
+        await exchange(self._port, random.choice(cases))
+
+    async def _half(self, random: Random) -> None:
+        path, body = BODIES[random.choice(sorted(BODIES))](random)
+        async with connection(self._port) as (reader, writer):
+            writer.write(head(path, length=len(body)) + body[: len(body) // 2])
+            await writer.drain()
+            async with asyncio.timeout(random.choice((0.5, 3.0))):
+                await read(reader)
+
+    async def _left_in_request(self, random: Random) -> None:
+        """Many at once that go as soon as they have said all, or most of it."""
+        data = post(CHAT, _chat(tokens=50, stream=True))
+        for _ in range(30):
+            async with connection(self._port) as (_, writer):
+                writer.write(data[: len(data) - random.choice((0, 0, 1, 40))])
+                await asyncio.sleep(random.choice((0.0, 0.002, 0.01)))
+
+    async def _left_in_response(self, random: Random) -> None:
+        async def leave() -> None:
+            async with connection(self._port) as (reader, writer):
+                writer.write(post(CHAT, _chat(tokens=1000, stream=True)))
+                await reader.read(random.choice((1, 300, 5000)))
+
+        await asyncio.gather(*(leave() for _ in range(5)))
+
+    async def _slow_reader(self, random: Random) -> None:
+        async with connection(self._port) as (reader, writer):
+            writer.write(post(CHAT, _chat(tokens=1000, stream=True)))
+            for _ in range(random.randint(20, 80)):
+                await reader.read(50)
+                await asyncio.sleep(0.05)
+
+    async def _slow_sender(self, random: Random) -> None:
+        data = post(CHAT, _chat())
+        async with connection(self._port) as (reader, writer):
+            for at in range(0, len(data), 8):
+                writer.write(data[at : at + 8])
+                await writer.drain()
+                await asyncio.sleep(random.choice((0.02, 0.1)))
+            await read(reader)
+
+    async def _pipelined(self, random: Random) -> None:
+        one = post(CHAT, _chat()).replace(b"connection: close", b"connection: keep-alive")
+        async with connection(self._port) as (reader, writer):
+            writer.write(one * random.randint(5, 30))
+            await reader.read(random.choice((1, 10_000)))
+            reset(writer)

@@ -24,7 +24,7 @@ THRESHOLD = 0.05
 INTERVAL = 0.02
 """Seconds between two looks."""
 LOG_EVERY = 10.0
-"""Seconds between two lines in the log."""
+"""Seconds between two lines in the log, the longest pauses aside."""
 BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 ROOT = Path(__file__).parents[2]
 UNKNOWN = "unknown"
@@ -85,12 +85,13 @@ class Watchdog:
     def paused(self, seconds: float, cpu_seconds: float, culprit: Culprit) -> None:
         """The loop stood still for so long, and its thread used so much CPU time meanwhile."""
         self._pauses.observe(seconds)
-        if seconds > self.longest:
+        record = seconds > self.longest
+        if record:
             self.longest = seconds
             self._longest.set(seconds)
         self._unlogged += 1
         now = time.monotonic()
-        if now >= self._log_at:
+        if record or now >= self._log_at:
             log.warning(
                 "event_loop.paused",
                 seconds=round(seconds, 3),

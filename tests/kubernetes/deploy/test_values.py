@@ -118,6 +118,15 @@ def test_a_nats_elsewhere_has_to_be_named(renderer: Renderer) -> None:
         renderer.chart({"nats": {"enabled": False}})
 
 
+@pytest.mark.parametrize("flag", ["--require-named-models", "--require-named-models=true"])
+def test_a_gateway_that_fails_open_doesnt_open_a_closed_pool(renderer: Renderer, flag: str) -> None:
+    flags = ["--log-level=debug", flag]
+    with pytest.raises(RenderError, match="FailOpen lets requests pass that no picker has read"):
+        renderer.chart({"pool": {"failureMode": "FailOpen"}, "picker": {"extraArgs": flags}})
+    allowed = {"picker": {"extraArgs": ["--require-named-models=false"]}, "pool": {"failureMode": "FailOpen"}}
+    assert told(renderer.chart(allowed)).require_named_models is False
+
+
 def test_a_nats_elsewhere_takes_the_place_of_ours(renderer: Renderer) -> None:
     nats = {"enabled": False, "url": "tls://bus.example:4222", "prefix": "second", "authSecret": "login"}
     objects = renderer.chart({"nats": {**nats, "caSecret": "authority"}})

@@ -148,7 +148,8 @@ def _parsed(page: bytes) -> dict[str, list[tuple[dict[str, str], float, float]]]
 
 
 def _families(page: bytes) -> set[str] | None:
-    """The families of a page that keeps the format's rule of one group a family, below its header; else None."""
+    """The families with a type of a page that keeps the format's rule of one group a family, below its header; else
+    None."""
     if (lines := _lines(page)) is None:
         return None
     families: dict[str, set[str]] = {}
@@ -173,7 +174,7 @@ def _families(page: bytes) -> set[str] | None:
             return None
     if any(name + part in families for name in families for part in PARTS):
         return None
-    return set(families)
+    return {name for name, has in families.items() if "TYPE" in has}
 
 
 def _lines(page: bytes) -> list[str] | None:

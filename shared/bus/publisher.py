@@ -27,6 +27,9 @@ _EPOCH_ATTEMPTS = 5
 _NOWHERE = -1
 """Instead of a sequence: the bucket has to be read, for a pool that is no more has left its `synced` there."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+LONGEST_SUBJECT = 3000
+"""Bytes of a subject to which a delete is published. No fact has a longer one; somebody else's message may, up to what
+the server takes in a line, which a delete with its reply subject would be beyond: the server would hang up."""
 _NAMED = 3
 """Keys that a message names at most."""
 
@@ -390,6 +393,10 @@ class FactPublisher:
     async def _write_one(self, change: Change) -> None:
         if change.raw is not None:
             await self._fenced_put(change.key, self._ledger.envelope(change.raw), {})
+            return
+        if len(subject := self._subjects.fact(change.key)) > LONGEST_SUBJECT:
+            last = (await self._extent()).last_sequence
+            await jetstream.purge(self._bus, self._bucket.name, subject, before=last + 1, timeout=self._timeout)
             return
         self._marked_until = self._clock() + float(self._marker_ttl)
         await self._fenced_put(

@@ -11,7 +11,7 @@ import structlog
 from xxhash import xxh3_64_intdigest
 
 from shared.bus.errors import Malformed
-from shared.bus.messages import Frame, Load, Message, Synced
+from shared.bus.messages import Candidate, Frame, Load, Member, Message, Synced
 from shared.model import Fact
 
 M = TypeVar("M", bound=Message)
@@ -40,7 +40,7 @@ def decode(kind: type[M], data: bytes) -> M:
         message: M = _decoders[kind].decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Malformed(f"no {kind.__name__}: {error}") from error
-    if isinstance(message, Frame | Load | Synced):
+    if isinstance(message, Frame | Load | Synced | Member | Candidate):
         fault = message.fault()
         if fault is not None:
             raise Malformed(f"no {kind.__name__}: {fault}")
@@ -94,8 +94,8 @@ class SenderLog:
         the pool and, where it can be read, the epoch of the watcher that wrote them."""
         self.total += 1
         now = self._clock()
-        sender = sender[:SHOWN]
-        self._last = now, sender, str(error)[:SHOWN]
+        sender, reason = sender[:SHOWN], str(error)[:SHOWN]
+        self._last = now, sender, reason
         if sender not in self._next and len(self._next) >= self._max_senders:
             self._forget(now)
             if len(self._next) >= self._max_senders:
@@ -107,7 +107,7 @@ class SenderLog:
         self._next[sender] = now + self._interval
         self._unlogged[sender] = 0
         self._log.warning(
-            f"bus.message.{self._what}", sender=sender, subject=subject, reason=str(error), since_last_line=skipped + 1
+            f"bus.message.{self._what}", sender=sender, subject=subject, reason=reason, since_last_line=skipped + 1
         )
         return True
 

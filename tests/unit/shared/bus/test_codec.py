@@ -200,3 +200,24 @@ def test_the_log_says_no_more_of_a_message_than_is_worth_reading() -> None:
     with capture_logs() as logs:
         MalformedLog(lambda: 0.0).report("x", "y" * 1_000_000)
     assert len(str(logs)) < 1000
+
+
+def packed_frame(**fields: object) -> bytes:
+    return msgspec.msgpack.encode(
+        {"type": "frame/1", "sender": "c", "sent": 1.0, "sequence": 1, "ids": ["a"], **fields}
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[[]] * 1_000_000, ["x"] * 20_000, {f"{number}": 1 for number in range(10_000)}, [["x" * 20_000]]],
+    ids=["lists", "many texts", "a large map", "a long text in a list"],
+)
+def test_a_value_of_a_frame_that_takes_long_to_read_makes_it_malformed(value: object) -> None:
+    with pytest.raises(Malformed, match="objects 'o/p' has a value of"):
+        decode(Frame, packed_frame(objects={"o/p": [value]}, ages={"o/p": bytes(4)}))
+
+
+def test_a_long_list_of_names_is_a_value_like_others() -> None:
+    names = [f"a model of a name that is rather long {number}" for number in range(9000)]
+    assert decode(Frame, packed_frame(objects={"o/p": [names]}, ages={"o/p": bytes(4)})).objects == {"o/p": [names]}

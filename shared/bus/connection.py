@@ -37,6 +37,8 @@ MINIMUM_SERVER = (2, 11)
 """The first nats-server with batched direct gets and a time to live per message."""
 
 _OUTSTANDING_PINGS = 2
+SILENT = 1.0
+"""Seconds after a traceback in the log in which a subscription's further ones aren't."""
 _HANDING_OVER = 5e-6
 """Seconds that nats-py takes for a message beside its handler."""
 TURN = 0.005
@@ -55,6 +57,7 @@ class Subscription:
         self._client: Client | None = None
         self._inner: object | None = None
         self._spent = 0.0
+        self._silent_until = 0.0
         self.received = 0
 
     async def _attach(self, client: Client) -> None:
@@ -74,7 +77,9 @@ class Subscription:
             self._handler(message)
         except Exception:  # noqa: BLE001 - the top of the subscription's task: one bad message must not end it
             self._bus.handler_errors += 1
-            structlog.get_logger().exception("bus.handler.failed", subject=message.subject)
+            if began >= self._silent_until:
+                self._silent_until = began + SILENT
+                structlog.get_logger().exception("bus.handler.failed", subject=message.subject)
         # nats-py hands over all that has come without a pause
         self._spent += time.monotonic() - began + _HANDING_OVER
         if self._spent >= TURN:

@@ -30,6 +30,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 LONGEST_SUBJECT = 3000
 """Bytes of a subject to which a delete is published. No fact has a longer one; somebody else's message may, up to what
 the server takes in a line, which a delete with its reply subject would be beyond: the server would hang up."""
+_NO_TEXT = "\ufffd"
+"""In a key: what isn't UTF-8."""
 _NAMED = 3
 """Keys that a message names at most."""
 
@@ -310,6 +312,8 @@ class FactPublisher:
             complete = complete or (key == EPOCH and message.sequence == self._fence)
             if message.headers.get(jetstream.OPERATION) and EPOCH_HEADER in message.headers:
                 continue
+            if _NO_TEXT in key:
+                continue  # it can't be named, so not be deleted; no reader takes it
             if key.endswith(f".{SYNCED}"):
                 found.append((key, message.data))
                 continue

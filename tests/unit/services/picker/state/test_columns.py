@@ -255,7 +255,7 @@ def test_of_attributes_that_nobody_reads_only_some_are_kept_and_what_is_read_sta
     made.numbers(QUEUE.wire)
     made.apply(frame(["a1"], {QUEUE: [3]}), NOW, 0.0)
     for start in range(0, len(invented), 100):
-        made.apply(frame(["a1"], dict.fromkeys(invented[start : start + 100], [1])), NOW + 1, 0.0)
+        made.apply(frame(["a1"], {key: [1] for key in invented[start : start + 100]}), NOW + 1, 0.0)
     assert len(made.of(0, NOW + 1)) <= 600
     assert made.numbers(QUEUE.wire).values.tolist() == [3]
     made.apply(frame(["a1"], {QUEUE: [4]}), NOW + 2, 0.0)

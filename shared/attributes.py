@@ -148,6 +148,38 @@ class Sample(Struct, frozen=True):
         return max(0.0, now - self.at)
 
 
+MAX_VALUE, MAX_NAMES = 16 * 2**10, 10_000
+"""Bytes of a message that a value takes which is no number, and of a list of texts, which is quick to read however long
+they are, how many."""
+_texts = msgspec.msgpack.Decoder(list[str])
+
+
+def oversized(encoded: bytes) -> str:
+    """Why a value as it is in a message is too much; empty where it isn't."""
+    if len(encoded) <= MAX_VALUE:
+        return ""
+    if (names := entries(encoded)) > MAX_NAMES:
+        return f"{names} values; {MAX_NAMES} are allowed"
+    try:
+        _texts.decode(encoded)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return f"{len(encoded)} bytes; {MAX_VALUE} are allowed for what is no list of texts"
+    return ""
+
+
+def entries(encoded: bytes) -> int:
+    """How many values an array, or keys a map, has in MessagePack, by its first bytes; 0 for anything else."""
+    match encoded[0]:
+        case few if 0x80 <= few <= 0x9F:
+            return few & 0x0F
+        case 0xDC | 0xDE:
+            return int.from_bytes(encoded[1:3])
+        case 0xDD | 0xDF:
+            return int.from_bytes(encoded[1:5])
+        case _:
+            return 0
+
+
 def fault(key: AttributeKey[Any], value: object) -> str:
     """What keeps the value from being the attribute's, in words; empty where nothing does.
 
@@ -161,10 +193,10 @@ def fault(key: AttributeKey[Any], value: object) -> str:
     if not isinstance(value, key.kind):
         return f"{key} is {_shown(value)}; a {key.kind.__name__} is expected"
     try:
-        msgspec.msgpack.encode(value)
+        encoded = msgspec.msgpack.encode(value)
     except Exception as error:  # noqa: BLE001 - whatever a plugin's object does when it is encoded, it can't be sent
         return f"{key} is {_shown(value)}, which no message can carry: {type(error).__name__}: {error}"
-    return ""
+    return f"{key} has {reason}" if (reason := oversized(encoded)) else ""
 
 
 def accepted(key: AttributeKey[T], value: T) -> T:

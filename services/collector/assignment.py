@@ -14,16 +14,20 @@ T = TypeVar("T")
 
 def owner(endpoint_id: str, collectors: Iterable[str]) -> str | None:
     """The collector whose hash together with the endpoint's id is the greatest; None when there is no collector."""
-    return max(collectors, key=lambda one: (_weight(one, endpoint_id), one), default=None)
+    return max(collectors, key=lambda one: _rank(one, endpoint_id), default=None)
 
 
 def assigned(endpoints: Mapping[str, T], me: str, collectors: Iterable[str]) -> dict[str, T]:
     """The endpoints, by id, that are `me`'s to scrape among live collectors. `me` is one of them in any case."""
-    live = {me, *collectors}
-    if len(live) == 1:
-        return dict(endpoints)
-    return {id: endpoint for id, endpoint in endpoints.items() if owner(id, live) == me}
+    others = [one for one in dict.fromkeys(collectors) if one != me]
+    return {id: endpoint for id, endpoint in endpoints.items() if _is_owner(me, id, others)}
 
 
-def _weight(collector: str, endpoint_id: str) -> int:
-    return xxh3_64_intdigest(f"{collector}\0{endpoint_id}".encode())
+def _is_owner(me: str, endpoint_id: str, others: Iterable[str]) -> bool:
+    """Of an endpoint that is another one's, some of the others are enough to know: their number hardly counts."""
+    ours = _rank(me, endpoint_id)
+    return not any(_rank(one, endpoint_id) > ours for one in others)
+
+
+def _rank(collector: str, endpoint_id: str) -> tuple[int, str]:
+    return xxh3_64_intdigest(f"{collector}\0{endpoint_id}".encode()), collector

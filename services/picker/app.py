@@ -65,6 +65,8 @@ OUTDATED = 30.0
 
 LEAST_MESSAGE = 64 * 2**20
 """Bytes that a gRPC message may have whatever the body limit: above what our Envoy configuration buffers."""
+NAMED = 20
+"""Peers that a line of the log names."""
 MAINTENANCE = 0.25
 """Seconds between two looks at what has expired."""
 ENDING = 0.5
@@ -351,8 +353,8 @@ class PickerService(Service):
     async def _maintain(self) -> None:
         while True:
             await asyncio.sleep(MAINTENANCE)
-            for peer in self.view.in_flight.expire(time.monotonic()):
-                log.info("peer.expired", peer=peer)
+            if gone := self.view.in_flight.expire(time.monotonic()):
+                log.info("peers.expired", count=len(gone), peers=gone[:NAMED])
             self.view.prefixes.sweep()
             self._look_for_vanished()
             self.view.health.refresh(time.monotonic())

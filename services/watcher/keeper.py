@@ -18,7 +18,7 @@ from services.watcher.notifications.board import Described
 from services.watcher.notifications.notifications import Notifications
 from services.watcher.resolve import Names
 from services.watcher.resources import PoolId
-from services.watcher.sources import Event, Source
+from services.watcher.sources import Event, Source, bounded
 from services.watcher.state import Merged, State, collect
 from services.watcher.unpublishable import Unpublishable
 from shared.bus import FramePublisher
@@ -93,7 +93,7 @@ class PoolKeeper:
 
     def apply(self, events: Iterable[Event]) -> bool:
         """Merge events without telling anybody; whether another set holds."""
-        return self.holding.apply(events, time.monotonic())
+        return self.holding.apply(map(bounded, events), time.monotonic())
 
     def take(self, events: Sequence[Event]) -> None:
         """Events from a source: merge them, and pass on what changed."""
@@ -160,7 +160,7 @@ class PoolKeeper:
         for origin, problems in after.items():
             if problems != before.get(origin):
                 self._metrics.rejections.inc()
-                log.error("facts.rejected", origin=origin, kept="last good", problems=[str(one) for one in problems])
+                log.error("facts.rejected", origin=origin, kept="last good", problems=few(list(map(str, problems))))
         for origin in before.keys() - after.keys():
             log.info("facts.accepted", origin=origin)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from services.watcher.documents import Documents
 from shared.config.loaded import LoadedConfig
@@ -42,6 +43,32 @@ class Removed(Struct, frozen=True):
 
 
 Event: TypeAlias = Reset | Rejected | Removed
+
+MOST_PROBLEMS = 100
+"""Of an origin, that are kept: a file of megabytes can have one in every line."""
+
+
+def first(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """The first problems, and how many more there are."""
+    more = len(problems) - MOST_PROBLEMS
+    rest = (Problem("", f"… and {more} more"),) if more > 0 else ()
+    return (*problems[:MOST_PROBLEMS], *rest)
+
+
+def bounded(event: Event) -> Event:
+    """The event with as many problems, warnings and notes as are kept."""
+    match event:
+        case Rejected(problems=problems) if len(problems) > MOST_PROBLEMS:
+            return replace(event, problems=first(problems))
+        case Reset(documents=documents) if max(len(documents.warnings), len(documents.ignored)) > MOST_PROBLEMS:
+            warnings, ignored = first(documents.warnings), documents.ignored
+            if len(ignored) > MOST_PROBLEMS:
+                ignored = (*ignored[:MOST_PROBLEMS], f"… and {len(ignored) - MOST_PROBLEMS} more")
+            return replace(event, documents=replace(documents, warnings=warnings, ignored=ignored))
+        case _:
+            return event
+
+
 Emit: TypeAlias = Callable[[Sequence[Event]], None]
 """Takes events that belong together: they are merged as one change."""
 

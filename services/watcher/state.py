@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from services.watcher.resources import PoolId, Resource
-from services.watcher.sources import Event, Rejected, Removed, Reset
+from services.watcher.sources import MOST_PROBLEMS, Event, Rejected, Removed, Reset
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Problem, Problems
 from shared.config.schema import KIND as CONFIGURATION_KIND
@@ -70,7 +70,9 @@ class State:
         if not stated and not self._rejected:  # else the rejected origin is the one to correct
             nowhere = Problem("endpoints", "in no document; `endpoints: []` says that there are none")
             conflicts.append((next(iter(sorted(self._good)), ""), nowhere))
-        self._conflicts = tuple(conflicts)
+        self._conflicts = tuple(conflicts[:MOST_PROBLEMS])
+        if (more := len(conflicts) - MOST_PROBLEMS) > 0:
+            self._conflicts += ((conflicts[-1][0], Problem("", f"… and {more} more that are given twice")),)
         if not self.problems():
             self.since = None
         elif self.since is None:

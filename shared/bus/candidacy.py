@@ -25,6 +25,8 @@ Fitness: TypeAlias = tuple[int, ...]
 """Compared as tuples are: the first number counts most."""
 
 PATIENCE = 3.0
+MOST_CANDIDATES = 100
+"""Candidates that are kept in mind; those that come then are passed over until others fall silent."""
 
 
 class Field:
@@ -38,15 +40,20 @@ class Field:
         """Take in what a candidate says of itself."""
         if candidate.leaving:
             self._heard.pop(candidate.owner, None)
-        else:
+            return
+        if candidate.owner not in self._heard and len(self._heard) >= MOST_CANDIDATES:
+            self._heard = self._live(now)
+        if candidate.owner in self._heard or len(self._heard) < MOST_CANDIDATES:
             self._heard[candidate.owner] = now, candidate.fitness
-        self._heard = self._live(now)
 
     def better(self, fitness: Fitness, now: float) -> str | None:
         """The fittest of those that are fitter than this; None when nobody is."""
         live = self._live(now)
         best = max(live, key=lambda owner: (live[owner][1], owner), default=None)
         return best if best is not None and live[best][1] > fitness else None
+
+    def __len__(self) -> int:
+        return len(self._heard)
 
     def _live(self, now: float) -> dict[str, tuple[float, Fitness]]:
         return {owner: one for owner, one in self._heard.items() if now - one[0] < self._expiry}

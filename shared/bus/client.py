@@ -10,20 +10,39 @@ import nats.errors
 from nats.aio.client import Client
 
 CLOSE_TIMEOUT = 1.0
+TURN = 100
+"""Messages that are read in one go: some milliseconds, after which others have their turn."""
 
 
 class NatsClient(Client):  # type: ignore[misc, unused-ignore]
     """A client that doesn't send credentials in the clear when TLS was asked for, and says at once when it is through.
 
     `on_end` is called when the connection ends, for whatever reason; also when none comes about. nats-py's own callback
-    comes once the socket is closed, which can take for ever when the peer is dead.
+    comes once the socket is closed, which can take for ever when the peer is dead. `on_unreadable` hears of messages
+    whose subject or headers nats-py can't read, and why: it would stop reading at the first of them, unnoticed until
+    the server's pings stay unanswered.
     """
 
     tls_required = False
 
-    def __init__(self, on_end: Callable[["NatsClient"], None] = lambda _client: None) -> None:
+    def __init__(
+        self,
+        on_end: Callable[["NatsClient"], None] = lambda _client: None,
+        on_unreadable: Callable[[Exception], None] = lambda _error: None,
+    ) -> None:
         super().__init__()
         self._on_end = on_end
+        self._on_unreadable = on_unreadable
+        self._read = 0
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        try:
+            await super()._process_msg(sid, subject, reply, data, headers)
+        except Exception as error:  # noqa: BLE001 - whatever one message is, those behind it are to be read
+            self._on_unreadable(error)
+        self._read += 1
+        if self._read % TURN == 0:
+            await asyncio.sleep(0)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         if not self.is_closed:

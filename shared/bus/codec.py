@@ -10,8 +10,18 @@ import msgspec
 import structlog
 from xxhash import xxh3_64_intdigest
 
+from shared.attributes import entries, oversized
 from shared.bus.errors import Malformed
-from shared.bus.messages import Frame, Load, Message, Synced
+from shared.bus.messages import (
+    MAX_FRAME_ATTRIBUTES,
+    MAX_FRAME_ENDPOINTS,
+    Candidate,
+    Frame,
+    Load,
+    Member,
+    Message,
+    Synced,
+)
 from shared.model import Fact
 
 M = TypeVar("M", bound=Message)
@@ -31,16 +41,51 @@ def encode(message: Message) -> bytes:
     return _encoder.encode(message)
 
 
+class _Shape(msgspec.Struct, tag="frame/1"):
+    """A frame, unread: reading a message of a million lists takes half a second."""
+
+    ids: msgspec.Raw
+    columns: msgspec.Raw = msgspec.Raw(b"\x80")
+    ages: msgspec.Raw = msgspec.Raw(b"\x80")
+    objects: msgspec.Raw = msgspec.Raw(b"\x80")
+    absent: msgspec.Raw = msgspec.Raw(b"\x80")
+
+    def fault(self) -> str | None:
+        """What there is more of than in any frame, or None."""
+        if (rows := entries(bytes(self.ids))) > MAX_FRAME_ENDPOINTS:
+            return f"{rows} endpoints in a frame, at most {MAX_FRAME_ENDPOINTS} are allowed"
+        for raw in (self.columns, self.ages, self.objects, self.absent):
+            if (names := entries(bytes(raw))) > MAX_FRAME_ATTRIBUTES:
+                return f"{names} attributes in a frame, at most {MAX_FRAME_ATTRIBUTES} are allowed"
+        for name, positions in _lists.decode(self.absent).items():
+            if (count := entries(bytes(positions))) > MAX_FRAME_ENDPOINTS:
+                return f"absent {name!r} has {count} positions"
+        for name, values in _lists.decode(self.objects).items():
+            if (count := entries(bytes(values))) > MAX_FRAME_ENDPOINTS:
+                return f"objects {name!r} has {count} values"
+            for value in _values.decode(values):
+                if reason := oversized(bytes(value)):
+                    return f"objects {name!r} has a value of {reason}"
+        return None
+
+
+_shapes = msgspec.msgpack.Decoder(_Shape)
+_lists = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_values = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
+
 def decode(kind: type[M], data: bytes) -> M:
     """The message of that kind in the bytes; its columns have the lengths that they must have.
 
     Raises Malformed: not MessagePack, another or an unknown tag, a field that is missing or of a wrong type or length.
     """
     try:
+        if kind is Frame and (fault := _shapes.decode(data).fault()):
+            raise Malformed(f"no Frame: {fault}")
         message: M = _decoders[kind].decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Malformed(f"no {kind.__name__}: {error}") from error
-    if isinstance(message, Frame | Load | Synced):
+    if isinstance(message, Frame | Load | Synced | Member | Candidate):
         fault = message.fault()
         if fault is not None:
             raise Malformed(f"no {kind.__name__}: {fault}")
@@ -94,8 +139,8 @@ class SenderLog:
         the pool and, where it can be read, the epoch of the watcher that wrote them."""
         self.total += 1
         now = self._clock()
-        sender = sender[:SHOWN]
-        self._last = now, sender, str(error)[:SHOWN]
+        sender, reason = sender[:SHOWN], str(error)[:SHOWN]
+        self._last = now, sender, reason
         if sender not in self._next and len(self._next) >= self._max_senders:
             self._forget(now)
             if len(self._next) >= self._max_senders:
@@ -107,7 +152,7 @@ class SenderLog:
         self._next[sender] = now + self._interval
         self._unlogged[sender] = 0
         self._log.warning(
-            f"bus.message.{self._what}", sender=sender, subject=subject, reason=str(error), since_last_line=skipped + 1
+            f"bus.message.{self._what}", sender=sender, subject=subject, reason=reason, since_last_line=skipped + 1
         )
         return True
 

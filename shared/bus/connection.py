@@ -23,6 +23,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from shared.bus.client import CLOSE_TIMEOUT, NatsClient, close_client
+from shared.bus.codec import SenderLog
 from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeout
 from shared.bus.options import check_login, checked_servers, login_of, tls_context, without_secrets
@@ -36,6 +37,14 @@ MINIMUM_SERVER = (2, 11)
 """The first nats-server with batched direct gets and a time to live per message."""
 
 _OUTSTANDING_PINGS = 2
+SILENT = 1.0
+"""Seconds after a traceback in the log in which a subscription's further ones aren't."""
+_HANDING_OVER = 5e-6
+"""Seconds that nats-py takes for a message beside its handler."""
+TURN = 0.005
+"""Seconds that a subscription's messages may take in one go, after which others have their turn."""
+PENDING_MESSAGES, PENDING_BYTES = 65_536, 32 * 2**20
+"""Of a subscription, that have come and aren't handled; beyond it they are lost, as when the connection is."""
 
 
 class Subscription:
@@ -47,20 +56,35 @@ class Subscription:
         self._handler = handler
         self._client: Client | None = None
         self._inner: object | None = None
+        self._spent = 0.0
+        self._silent_until = 0.0
         self.received = 0
 
     async def _attach(self, client: Client) -> None:
         if self._client is not client:
             self._client = client
-            self._inner = await client.subscribe(self.subject, cb=self._handle)
+            self._inner = await client.subscribe(
+                self.subject,
+                cb=self._handle,
+                pending_msgs_limit=PENDING_MESSAGES,
+                pending_bytes_limit=PENDING_BYTES,
+            )
 
     async def _handle(self, message: Msg) -> None:
         self.received += 1
+        began = time.monotonic()
         try:
             self._handler(message)
         except Exception:  # noqa: BLE001 - the top of the subscription's task: one bad message must not end it
             self._bus.handler_errors += 1
-            structlog.get_logger().exception("bus.handler.failed", subject=message.subject)
+            if began >= self._silent_until:
+                self._silent_until = began + SILENT
+                structlog.get_logger().exception("bus.handler.failed", subject=message.subject)
+        # nats-py hands over all that has come without a pause
+        self._spent += time.monotonic() - began + _HANDING_OVER
+        if self._spent >= TURN:
+            self._spent = 0.0
+            await asyncio.sleep(0)
 
     async def unsubscribe(self) -> None:
         self._bus._subscriptions.discard(self)
@@ -144,6 +168,8 @@ class Bus:
         """Publishes that were dropped because there was no connection."""
         self.handler_errors = 0
         self.slow_consumers = 0
+        self._lost_messages = SenderLog(clock, "lost")
+        self._unreadable = SenderLog(clock, "unreadable")
 
     # State
 
@@ -232,7 +258,7 @@ class Bus:
         for server in cycle(servers):
             if self._closing:
                 return
-            client = NatsClient(self._ended)
+            client = NatsClient(self._ended, self._note_unreadable)
             client.tls_required = self._tls is not None
             self._lost.clear()
             try:
@@ -260,7 +286,7 @@ class Bus:
             last_error.append(error)
             if isinstance(error, nats.errors.SlowConsumerError):
                 self.slow_consumers += 1
-                self._log.warning("bus.slow-consumer", subject=error.subject)
+                self._lost_messages.report("somebody", "they come faster than they are handled", subject=error.subject)
             elif client is self._client:
                 self._log.info("bus.error", reason=str(error) or type(error).__name__)
 
@@ -358,6 +384,10 @@ class Bus:
         except Exception:  # noqa: BLE001 - one part's mistake must not keep the others from hearing of it
             self.handler_errors += 1
             self._log.exception("bus.callback.failed")
+
+    def _note_unreadable(self, error: Exception) -> None:
+        self.handler_errors += 1
+        self._unreadable.report("somebody", f"{type(error).__name__}: {error}")
 
     def _abandon(self, client: Client) -> None:
         closer = asyncio.create_task(close_client(client), name="bus-close")

@@ -29,6 +29,11 @@ class Columns(Struct, frozen=True):
     absent: dict[str, list[int]] = {}
 
     @property
+    def attributes(self) -> int:
+        """How many are named: one that some have and others are known not to have twice."""
+        return len(self.columns) + len(self.objects) + len(self.absent)
+
+    @property
     def size(self) -> int:
         """Bytes of the numbers in it."""
         return sum(map(len, self.columns.values())) + sum(map(len, self.ages.values()))

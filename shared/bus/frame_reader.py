@@ -33,6 +33,10 @@ OVERTAKEN = 1000
 """By how many frames one that was overtaken may be behind: 20 a second for three quarters of a minute."""
 
 
+MOST_KEYS = 10_000
+"""Keys of frames that are kept in mind: parts of all collectors."""
+
+
 class FrameSequence:
     """Which frames are news: those later than the last live one of their key, or of another run.
 
@@ -43,6 +47,8 @@ class FrameSequence:
 
     def live(self, key: str, frame: Frame, now: float) -> None:
         """Take down a live frame; one that was overtaken doesn't count as the last one."""
+        if key not in self._newest and len(self._newest) >= MOST_KEYS:
+            return
         if self.news(key, frame) or frame.sequence < self._newest[key][1] - OVERTAKEN:
             self._newest[key] = (frame.run, frame.sequence, now)
 

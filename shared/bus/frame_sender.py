@@ -16,6 +16,7 @@ import structlog
 from shared.attributes import AttributeKey, AttributeMap, fault
 from shared.bus.errors import BusError
 from shared.bus.frame_columns import Row, pack, parts
+from shared.bus.messages import MAX_FRAME_ATTRIBUTES
 
 log = structlog.get_logger(__name__)
 
@@ -166,12 +167,17 @@ class FrameSender:
     async def _send(
         self, rows: Sequence[Row], part: int, step: int, keys: Collection[AttributeKey[Any]] | None = None
     ) -> int:
-        """Send rows as one frame, or in halves where that is more than a message takes; only these attributes, if they
-        are named.
+        """Send rows as one frame, or in halves where that is more than a message takes, or more attributes than a frame
+        names; only these attributes, if they are named.
 
         The frames' parts are `part`, `part + step` and so on; returns how many frames there were.
         """
         packed = pack(rows, self._clock(), keys)
+        if packed.attributes > MAX_FRAME_ATTRIBUTES:
+            named = list(dict.fromkeys(key for _, one in rows for key, _ in one.items() if keys is None or key in keys))
+            middle = len(named) // 2
+            first = await self._send(rows, part, step, named[:middle])
+            return first + await self._send(rows, part + first * step, step, named[middle:])
         try:
             sent = await self._publisher.publish(
                 part,

@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
+from shared.bus.replies import SEQUENCE, status
 
 WRONG_LAST_SEQUENCE: Final = 10071
 STREAM_NOT_FOUND: Final = 10059
@@ -155,9 +156,12 @@ async def ensure_bucket(bus: Bus, bucket: Bucket, *, timeout: float = API_TIMEOU
             if race.error_code != STREAM_DIFFERS:
                 raise
         return Ensured(True, bucket.replicas)
-    wanted["num_replicas"] = max(bucket.replicas, found.get("num_replicas", 1))
+    replicas = found.get("num_replicas", 1)
+    wanted["num_replicas"] = max(bucket.replicas, replicas if isinstance(replicas, int) else 1)
     if all(_same(found.get(name), value) for name, value in wanted.items()):
         return Ensured(False, wanted["num_replicas"])
+    if wanted["max_age"]:
+        found.pop("duplicate_window", None)  # it may not be longer than the age: the server knows what it can be
     await api(bus, f"STREAM.UPDATE.{bucket.stream}", found | wanted, timeout=timeout)
     return Ensured(True, wanted["num_replicas"])
 
@@ -196,13 +200,16 @@ async def last(bus: Bus, bucket: str, subject: str, *, timeout: float = API_TIME
             return None
         raise
     found = answer.message
-    lines = b64decode(found.get("hdrs", ""))
-    return Stored(
-        found["subject"],
-        b64decode(found.get("data", "")),
-        Client._parse_header_lines(lines.partition(b"\r\n")[2]),
-        found["seq"],
-    )
+    try:
+        lines = b64decode(found.get("hdrs", ""))
+        return Stored(
+            found["subject"],
+            b64decode(found.get("data", "")),
+            Client._parse_header_lines(lines.partition(b"\r\n")[2]),
+            int(found["seq"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BusError(f"JetStream's answer can't be read: {type(error).__name__}: {error}") from error
 
 
 async def snapshot(
@@ -219,22 +226,37 @@ async def snapshot(
         body = msgspec.json.encode({"seq": sequence, "batch": page, "next_by_subj": subjects})
         answers = await bus.request_many(f"$JS.API.DIRECT.GET.KV_{bucket}", body, last=_ends_batch, timeout=timeout)
         end = answers.pop()
-        for message in answers:
-            headers: Mapping[str, str] = message.headers or {}
-            found.append(Stored(headers["Nats-Subject"], message.data, headers, int(headers["Nats-Sequence"])))
-        status = (end.headers or {}).get("Status")
-        if status == "404":
+        found += [stored for message in answers if (stored := _stored(message)) is not None]
+        told, headers = status(end), end.headers or {}
+        if told == "404":
             return found
-        if status != "204":
-            description = (end.headers or {}).get("Description", "no description")
-            raise JetStreamError(int(status or 0), 0, f"direct get of {subjects}: {description}")
-        if int((end.headers or {}).get("Nats-Num-Pending", "0")) == 0 or not answers:
+        if told != "204":
+            description = headers.get("Description", "no description")
+            raise JetStreamError(_number(told), 0, f"direct get of {subjects}: {description}")
+        if not answers or not _number(headers.get("Nats-Num-Pending")):
             return found
-        sequence = found[-1].sequence + 1
+        after = _number(headers.get("Nats-Last-Sequence")) or (found[-1].sequence if found else 0)
+        if after < sequence:
+            raise BusError(f"direct get of {subjects}: the pages have no order")
+        sequence = after + 1
+
+
+def _stored(message: Msg) -> Stored | None:
+    """A message of a batch; None for one that doesn't say what it is, which no reader could use."""
+    headers: Mapping[str, str] = message.headers or {}
+    sequence = _number(headers.get(SEQUENCE))
+    if not sequence or "Nats-Subject" not in headers:
+        return None
+    return Stored(headers["Nats-Subject"], message.data, headers, sequence)
+
+
+def _number(text: str | None) -> int:
+    """A header's whole number; 0 where it has none."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 20 else 0
 
 
 def _ends_batch(message: Msg) -> bool:
-    return not message.data and message.headers is not None and "Status" in message.headers
+    return status(message) is not None
 
 
 async def remove(bus: Bus, bucket: str, sequence: int, *, timeout: float = API_TIMEOUT) -> bool:

@@ -21,6 +21,13 @@ from shared.bus.messages import Member
 from shared.bus.namesake import Namesake
 from shared.bus.subjects import Subjects
 
+MOST_MEMBERS = 1000
+"""Members that are kept in mind; those that come then are passed over until others leave or fall silent."""
+GATHER = 0.02
+"""Seconds after a change in which others join it."""
+NAMED = 20
+"""Members that a line of the log names."""
+
 
 class Members:
     """Who was heard lately, by the receiver's monotonic clock."""
@@ -36,6 +43,8 @@ class Members:
         if member.leaving:
             self._heard.pop(member.id, None)
             return known
+        if not known and len(self._heard) >= MOST_MEMBERS:
+            return False
         self._heard[member.id] = now
         return not known
 
@@ -157,7 +166,6 @@ class Membership:
             self.namesake.heard(self._clock(), leaving=member.leaving)
         elif self._members.heard(member, self._clock()):
             self._wake.set()
-            self._tell()
 
     def taken(self) -> str | None:
         """Why our id is no name: another member has it too. None while it is ours alone."""
@@ -167,7 +175,7 @@ class Membership:
         ids = self.ids
         if ids != self._told:
             self._told = ids
-            self._log.info("members.changed", tier=self.tier, members=ids)
+            self._log.info("members.changed", tier=self.tier, count=len(ids), members=ids[:NAMED])
             self._on_change(ids)
 
     async def _expire(self) -> None:
@@ -180,10 +188,11 @@ class Membership:
             except TimeoutError:
                 pass
             try:
-                if self._members.expire(self._clock()):
-                    self._tell()
+                self._members.expire(self._clock())
+                self._tell()
             except Exception:  # noqa: BLE001 - the top of the task: a mistake of the listener must not end it
                 self._log.exception("members.change.failed", tier=self.tier)
+            await asyncio.sleep(GATHER)
 
     def _unsaid(self) -> None:
         self._log.exception("members.heartbeat.failed", tier=self.tier)

@@ -13,6 +13,12 @@ from msgspec import Struct
 
 MAX_FRAME_ENDPOINTS = 1000
 """Endpoints in one frame; a sender with more of them sends several parts."""
+MAX_FRAME_ATTRIBUTES = 1024
+"""Attributes that one frame names. A configuration has 256 plugins, most of which make none."""
+MAX_ID = 4096
+"""Characters of a process's id; it is a part of subjects, and these aren't longer."""
+MAX_FITNESS = 16
+"""Numbers that say how well a candidate is placed."""
 
 
 class FactEnvelope(Struct, frozen=True, kw_only=True, tag="fact/1"):
@@ -79,9 +85,16 @@ class Frame(Struct, frozen=True, kw_only=True, tag="frame/1"):
         """What is inconsistent about it, or None."""
         if not isfinite(self.sent):
             return f"it was sent at {self.sent}"
+        if len(self.sender) > MAX_ID:
+            return f"a sender of {len(self.sender)} characters"
         rows = len(self.ids)
         if rows > MAX_FRAME_ENDPOINTS:
             return f"{rows} endpoints in a frame, at most {MAX_FRAME_ENDPOINTS} are allowed"
+        names = len(self.columns) + len(self.objects) + len(self.absent)
+        if names > MAX_FRAME_ATTRIBUTES:
+            return f"{names} attributes in a frame, at most {MAX_FRAME_ATTRIBUTES} are allowed"
+        if len(self.ages) > MAX_FRAME_ATTRIBUTES:
+            return f"{len(self.ages)} ages in a frame, at most {MAX_FRAME_ATTRIBUTES} are allowed"
         for name, column in self.columns.items():
             if len(column) != 8 * rows:
                 return f"column {name!r} has {len(column)} bytes, {8 * rows} are needed for {rows} endpoints"
@@ -95,9 +108,11 @@ class Frame(Struct, frozen=True, kw_only=True, tag="frame/1"):
             odd = sorted(self.ages.keys() ^ (self.columns.keys() | self.objects.keys()))
             return f"ages and attributes don't match: {', '.join(map(repr, odd))} is in only one of them"
         for name, positions in self.absent.items():
-            for position in positions:
+            for position in positions[: rows + 1]:
                 if not 0 <= position < rows:
                     return f"absent {name!r} has position {position}, there are {rows} endpoints"
+            if len(positions) > rows:
+                return f"absent {name!r} has {len(positions)} positions, there are {rows} endpoints"
         return None
 
 
@@ -123,6 +138,8 @@ class Load(Struct, frozen=True, kw_only=True, tag="load/1"):
         """What is inconsistent about it, or None."""
         if not isfinite(self.sent):
             return f"it was sent at {self.sent}"
+        if len(self.sender) > MAX_ID:
+            return f"a sender of {len(self.sender)} characters"
         rows, rest = divmod(len(self.ids), 8)
         if rest:
             return f"ids has {len(self.ids)} bytes, which is no multiple of 8"
@@ -142,6 +159,10 @@ class Member(Struct, frozen=True, kw_only=True, tag="member/1"):
     leaving: bool = False
     """A clean stop: others take over without waiting for the expiry."""
 
+    def fault(self) -> str | None:
+        """What can't be about it, or None."""
+        return None if len(self.id) <= MAX_ID else f"an id of {len(self.id)} characters"
+
 
 class Candidate(Struct, frozen=True, kw_only=True, tag="candidate/1"):
     """One that would hold a lease, and how well it is placed."""
@@ -151,6 +172,12 @@ class Candidate(Struct, frozen=True, kw_only=True, tag="candidate/1"):
     """Compared as tuples are; the greatest is to lead."""
     leaving: bool = False
     """A clean stop."""
+
+    def fault(self) -> str | None:
+        """What can't be about it, or None."""
+        if len(self.owner) > MAX_ID:
+            return f"a name of {len(self.owner)} characters"
+        return None if len(self.fitness) <= MAX_FITNESS else f"a fitness of {len(self.fitness)} numbers"
 
 
 class Holder(Struct, frozen=True, kw_only=True, tag="lease/1"):

@@ -27,6 +27,11 @@ _EPOCH_ATTEMPTS = 5
 _NOWHERE = -1
 """Instead of a sequence: the bucket has to be read, for a pool that is no more has left its `synced` there."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+LONGEST_SUBJECT = 3000
+"""Bytes of a subject to which a delete is published. No fact has a longer one; somebody else's message may, up to what
+the server takes in a line, which a delete with its reply subject would be beyond: the server would hang up."""
+_NO_TEXT = "\ufffd"
+"""In a key: what isn't UTF-8."""
 _NAMED = 3
 """Keys that a message names at most."""
 
@@ -307,6 +312,8 @@ class FactPublisher:
             complete = complete or (key == EPOCH and message.sequence == self._fence)
             if message.headers.get(jetstream.OPERATION) and EPOCH_HEADER in message.headers:
                 continue
+            if _NO_TEXT in key:
+                continue  # it can't be named, so not be deleted; no reader takes it
             if key.endswith(f".{SYNCED}"):
                 found.append((key, message.data))
                 continue
@@ -390,6 +397,10 @@ class FactPublisher:
     async def _write_one(self, change: Change) -> None:
         if change.raw is not None:
             await self._fenced_put(change.key, self._ledger.envelope(change.raw), {})
+            return
+        if len(subject := self._subjects.fact(change.key)) > LONGEST_SUBJECT:
+            last = (await self._extent()).last_sequence
+            await jetstream.purge(self._bus, self._bucket.name, subject, before=last + 1, timeout=self._timeout)
             return
         self._marked_until = self._clock() + float(self._marker_ttl)
         await self._fenced_put(

@@ -20,12 +20,15 @@ from shared.bus.codec import MASK, decode, decode_fact, fact_digest
 from shared.bus.epochs import EPOCHS
 from shared.bus.errors import Malformed
 from shared.bus.messages import FactEnvelope, Synced
-from shared.bus.subjects import SYNCED, parse_key
+from shared.bus.subjects import SYNCED, fact_key, parse_key
 from shared.model import Fact
 
 EPOCH_HEADER = "Pointsman-Epoch"
 SEQUENCE_HEADER = "Pointsman-Sequence"
 """Headers of a delete, which has no body."""
+
+MOST_CHALLENGERS = 64
+"""Lower epochs that are kept in mind: watchers that take turns are few."""
 
 Version: TypeAlias = tuple[int, int]
 """(epoch, sequence)"""
@@ -87,7 +90,7 @@ Entry: TypeAlias = Written | Removed | Synced
 def parse_entry(key: str, data: bytes, headers: Mapping[str, str]) -> Entry:
     """One message of the bucket. Raises Malformed, also for a delete without order (`nats kv del`)."""
     try:
-        kind = parse_key(key).kind
+        pool, kind, _ = parse_key(key)
     except ValueError as error:
         raise Malformed(str(error)) from error
     if operation := headers.get("KV-Operation"):
@@ -103,9 +106,12 @@ def parse_entry(key: str, data: bytes, headers: Mapping[str, str]) -> Entry:
     envelope = decode(FactEnvelope, data)
     version, digest = (envelope.epoch, envelope.sequence), fact_digest(key, envelope.fact)
     try:
-        return Written(key, version, digest, decode_fact(envelope.fact))
+        fact = decode_fact(envelope.fact)
     except Malformed as error:
         return Written(key, version, digest, None, str(error))
+    if fact_key(pool, fact) != key:
+        return Written(key, version, digest, None, f"a fact of another key: {type(fact).__name__}")
+    return Written(key, version, digest, fact)
 
 
 class _Copy:
@@ -296,6 +302,11 @@ class ReplicaState:
         """Whether a complete copy has been seen."""
         return self.synced_at is not None
 
+    @property
+    def challengers(self) -> int:
+        """Lower epochs that are kept in mind."""
+        return len(self._challengers)
+
     def facts(self) -> dict[str, Fact]:
         """The view: facts by key."""
         return self._view.facts()
@@ -322,6 +333,8 @@ class ReplicaState:
         """Whether a lower epoch counts from now on: its `synced` came long enough, and nothing of the higher one."""
         if not isinstance(entry, Synced):
             return False
+        if entry.epoch not in self._challengers and len(self._challengers) >= MOST_CHALLENGERS:
+            del self._challengers[next(iter(self._challengers))]
         if now - self._challengers.setdefault(entry.epoch, now) < self._lower_epoch:
             return False
         self._challengers.clear()

@@ -10,10 +10,15 @@ from nats.aio.msg import Msg
 
 from shared.bus.errors import NotConnected
 
+SEQUENCE = "Nats-Sequence"
+"""Header of a message that is stored in a stream, when it is shown. Its other headers are anybody's."""
+
 
 def status(message: Msg) -> str | None:
-    """The status of a message that is nothing but one: `503`, `404`, `204`; None for any other message."""
-    return None if message.headers is None or message.data else message.headers.get("Status")
+    """The status of a message that is nothing but one: `503`, `404`, `204`; None for any other message, be it a stored
+    one that somebody gave a header of this name."""
+    headers = message.headers
+    return None if headers is None or message.data or SEQUENCE in headers else headers.get("Status")
 
 
 def is_no_responders(message: Msg) -> bool:

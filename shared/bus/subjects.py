@@ -16,6 +16,8 @@ EPOCH = "epoch"
 SYNCED = "synced"
 
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
+MAX_PREFIX = 100
+"""Characters: it is in every subject, which share a line of the protocol with ids and names."""
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_/")
 _ALL_PLAIN = re.compile(r"[A-Za-z0-9_/-]+")
 """Most tokens are: to see that takes a tenth of the time of looking at each byte."""
@@ -138,6 +140,8 @@ class Subjects:
             raise BusOptionError(
                 f"{prefix!r}: letters, digits, - and _ are allowed, and at least one of them", "prefix"
             )
+        if len(prefix) > MAX_PREFIX:
+            raise BusOptionError(f"{len(prefix)} characters; at most {MAX_PREFIX} are allowed", "prefix")
         self.prefix = prefix
         lead = "" if prefix == DEFAULT_PREFIX else f"{prefix}_"
         self.endpoints_bucket = f"{lead}endpoints"

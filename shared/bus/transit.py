@@ -22,6 +22,8 @@ AT_FIRST = 1.0
 """Seconds after a run's first message until its usual way is known: two heartbeats."""
 UNCONTRADICTED = 1.0
 """Seconds without a message of the usual way after which quicker ones are believed."""
+MOST_RUNS = 10_000
+"""Runs that are kept in mind. What others send then counts as unhindered."""
 IMPLAUSIBLE = "it was sent at a time that doesn't go with its sender's other messages"
 
 
@@ -51,6 +53,7 @@ class Transit:
     def __init__(self, window: float = 60.0) -> None:
         self._half = window / 2
         self._runs: dict[tuple[str, int], _Run] = {}
+        self._full_until = float("-inf")
 
     def observe(self, sender: str, run: int, sent: float, received: float) -> float | None:
         """Seconds that a message spent beyond the usual way; `sent` and `received` are monotonic seconds. None where it
@@ -61,7 +64,8 @@ class Transit:
         difference = received - sent
         known = self._runs.get((sender, run))
         if known is None:
-            self._runs[sender, run] = _Run(difference, received)
+            if self._has_room(received):
+                self._runs[sender, run] = _Run(difference, received)
             return 0.0
         if not self._can_be(known, difference, received):
             return None
@@ -71,6 +75,14 @@ class Transit:
         elif difference < known.current:
             known.current = difference
         return max(0.0, difference - min(known.before, known.current))
+
+    def _has_room(self, now: float) -> bool:
+        """Whether another run can be kept in mind. Where there are too many, those go that weren't heard for two
+        heartbeats; who goes on sending stays."""
+        if len(self._runs) >= MOST_RUNS and now >= self._full_until:
+            self._full_until = now + AT_FIRST
+            self.prune(now - AT_FIRST)
+        return len(self._runs) < MOST_RUNS
 
     def _can_be(self, known: _Run, difference: float, received: float) -> bool:
         """Whether a message can be as quick as that."""

@@ -6,7 +6,7 @@ along `msgspec.inspect`'s description of the type. Field constraints are those o
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct, inspect
@@ -17,6 +17,8 @@ from shared.quantities import parse_duration, parse_size
 MISSING: Any = object()
 """What `decode` returns for a value that had problems."""
 
+MOST_HINTS = 100
+"""Problems of a document up to which an unknown field is told what may be meant."""
 _INFINITY = float("inf")
 
 
@@ -92,6 +94,12 @@ class _Decoder:
         self._problems.error(path, f"{_said(raw)}; {' or '.join(map(expected, rest))} is expected")
         return MISSING
 
+    def _meant(self, key: str, fields: Collection[str]) -> str:
+        """What to write instead. Of a document that is wrong all over not: to compare words takes its time."""
+        if len(self._problems.errors) > MOST_HINTS:
+            return ""
+        return nearest(key, fields) or (f"; known: {', '.join(sorted(fields))}" if fields else "; there are none")
+
     def _struct(self, raw: object, info: inspect.StructType, path: str) -> Any:
         if not isinstance(raw, Mapping):
             return self._mismatch(raw, info, path)
@@ -104,8 +112,7 @@ class _Decoder:
             name = folded.get(key.lower() if self._ignore_case else key) if isinstance(key, str) else None
             at = join(path, str(key))
             if name is None:
-                known = f"; known: {', '.join(sorted(fields))}" if fields else "; there are none"
-                self._problems.error(at, f"unknown field{nearest(str(key), fields) or known}")
+                self._problems.error(at, f"unknown field{self._meant(str(key), fields)}")
                 sound = False
                 continue
             if name in seen:

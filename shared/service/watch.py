@@ -29,7 +29,7 @@ async def looks(paths: Callable[[], Iterable[Path]], interval: float) -> AsyncIt
     complained = False
     while True:
         yield
-        directories = _identities(paths())
+        directories = await asyncio.to_thread(_identities, list(paths()))
         try:
             if not directories:
                 raise FileNotFoundError("none of the directories is there")
@@ -46,7 +46,7 @@ async def looks(paths: Callable[[], Iterable[Path]], interval: float) -> AsyncIt
                 async for _ in notices:
                     complained = False
                     yield
-                    if _identities(paths()) != directories:
+                    if await asyncio.to_thread(_identities, list(paths())) != directories:
                         break  # a watch holds on to the directory that it began with
         except (OSError, RuntimeError) as error:
             if not complained:
@@ -61,7 +61,8 @@ def file_signature(status: os.stat_result) -> tuple[int, int, int, int, int]:
 
 
 def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """The directories to watch for these paths, as far as they are there, with device and inode."""
+    """The directories to watch for these paths, as far as they are there, with device and inode. For a thread: a file
+    system of a network may take its time, or for ever."""
     found: dict[Path, tuple[int, int]] = {}
     for path in paths:
         for directory in _directories(path):

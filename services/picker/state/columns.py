@@ -9,7 +9,7 @@ Attributes that the picker makes of the endpoints themselves are columns too, ma
 has one of that name, the picker's own goes before it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,6 +31,14 @@ def unheard(_sender: str, _attribute: str, _endpoint: str, _value: float, _count
 
 REMEMBERED = 64
 """Sets of attributes whose lines are remembered: a sender's frames mostly have the same."""
+MOST_NUMBERS, MOST_OBJECTS = 512, 64
+"""Attributes that are kept beside those that plugins read. Of more numbers those go whose newest sample is the oldest,
+of the rest all."""
+MOST_WEIGHT = 64 * 2**20
+"""Bytes of memory that values take which are no numbers, and that no plugin reads."""
+REMEMBERED_IDS = 16 * 2**20
+"""Characters of endpoints' ids, each with `ID_SPARE` more, of the frames whose places are remembered."""
+ID_SPARE = 64
 
 
 class Column:
@@ -75,7 +83,7 @@ class Numbers:
     """All attributes of numbers as two tables, a line an attribute: a frame is taken in with a few operations on all
     of its attributes together, where one after the other would cost each of them the overhead of a dozen."""
 
-    __slots__ = ("_at", "_lines", "_unreported", "_values", "columns", "size")
+    __slots__ = ("_at", "_lines", "_read", "_unreported", "_values", "columns", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -86,21 +94,38 @@ class Numbers:
         self._values: Floats = np.empty((0, size))
         self._at: Floats = np.empty((0, size))
         self._lines: dict[tuple[str, ...], Lines] = {}
+        self._read: set[str] = set()
 
     def column(self, name: str) -> Column:
-        """The column of this name; one that nobody reported is all absent."""
+        """The column of this name, for who reads it; one that nobody reported is all absent."""
+        self._read.add(name)
         column = self.columns.get(name) or self._unreported.get(name)
         if column is None:
             column = self._unreported[name] = Column.absent(self.size)
         return column
 
-    def _add(self, name: str) -> None:
-        """A line for what is reported for the first time."""
-        column = self.column(name)
-        del self._unreported[name]
-        self.columns[name] = column
+    def _add(self, names: Sequence[str]) -> None:
+        """Lines for what is reported for the first time."""
+        for name in names:
+            known = name in self._unreported
+            self.columns[name] = self._unreported.pop(name) if known else Column.absent(self.size)
         self._lines.clear()
-        self._show(np.vstack((self._values, column.values)), np.vstack((self._at, column.at)))
+        more = (len(names), self.size)
+        self._show(np.vstack((self._values, np.full(more, np.nan))), np.vstack((self._at, np.full(more, NEVER))))
+
+    def _make_room(self, wanted: Collection[str]) -> None:
+        """Leave out what is too much, of what nobody reads and isn't `wanted`."""
+        newest = self._at.max(axis=1, initial=NEVER).tolist()
+        spare = [
+            (at, line)
+            for line, (name, at) in enumerate(zip(self.columns, newest, strict=True))
+            if name not in self._read and name not in wanted
+        ]
+        gone = {line for _, line in sorted(spare)[: len(self.columns) - MOST_NUMBERS]}
+        kept = [line for line in range(len(self.columns)) if line not in gone]
+        self.columns = {name: one for line, (name, one) in enumerate(self.columns.items()) if line not in gone}
+        self._lines.clear()
+        self._show(self._values[kept], self._at[kept])
 
     def _show(self, values: Floats, at: Floats) -> None:
         """Have these tables from now on."""
@@ -157,6 +182,7 @@ class Numbers:
         """These columns in another layout: row `there[i]` is row `here[i]` in it, the others are absent. One that no
         endpoint has any more is left out."""
         moved = Numbers(size)
+        moved._read = self._read
         at = self._at[:, there]
         kept = np.flatnonzero((at > NEVER).any(axis=1))
         moved._values = np.full((len(kept), size), np.nan)
@@ -179,9 +205,10 @@ class Numbers:
         """Where these attributes are."""
         lines = self._lines.get(names)
         if lines is None:
-            for name in names:
-                if name not in self.columns:
-                    self._add(name)
+            if missing := [name for name in names if name not in self.columns]:
+                self._add(missing)
+                if len(self.columns) > MOST_NUMBERS:
+                    self._make_room(frozenset(names))
             if len(self._lines) >= REMEMBERED:
                 self._lines.clear()
             order = {name: line for line, name in enumerate(self.columns)}
@@ -224,10 +251,14 @@ class Columns:
         self._beyond = beyond
         self._numbers = Numbers(0)
         self._objects: dict[str, ObjectColumn] = {}
+        self._read: set[str] = set()
+        """Those of them that plugins read."""
         self._own_numbers: dict[str, Column] = {}
         """Of what the picker itself makes of the endpoints."""
         self._own_objects: dict[str, ObjectColumn] = {}
         self._places: dict[tuple[str, ...], Place] = {}
+        self._remembered = 0
+        """Characters of the ids in them."""
         self.frames = 0
 
     def relayout(self, layout: Layout) -> None:
@@ -242,6 +273,7 @@ class Columns:
         self._own_numbers, self._own_objects = {}, {}
         self._layout = layout
         self._places.clear()
+        self._remembered = 0
 
     def own(self, made: Mapping[str, AttributeMap]) -> None:
         """What the picker itself makes of the endpoints, by id: all of it, in the place of what it was before."""
@@ -285,6 +317,8 @@ class Columns:
             at = _sampled(now - extra_age, unpack_ages(frame.ages[name]))
             if place.partly:
                 objects, at = [objects[position] for position in place.positions.tolist()], at[place.positions]
+            if name not in self._read:
+                self._make_room(name)
             self._reported(name).put(place.rows, objects, at)
         for name, positions in frame.absent.items():
             rows = place.rows[np.isin(place.positions, positions)]
@@ -301,7 +335,7 @@ class Columns:
 
     def numbers(self, name: str) -> Column:
         """The column of an attribute of numbers; all absent when nobody reported it."""
-        return self._own_numbers.get(name) or self._numbers.columns.get(name) or self._numbers.column(name)
+        return self._own_numbers.get(name) or self._numbers.column(name)
 
     def objects(self, key: AttributeKey[Any]) -> ObjectColumn:
         """The column of an attribute whose values aren't numbers but of the key's kind; all absent when nobody reported
@@ -309,9 +343,17 @@ class Columns:
         own = self._own_objects.get(key.wire)
         if own is not None:
             return own
+        self._read.add(key.wire)
         column = self._reported(key.wire)
         column.read_as(key.kind)
         return column
+
+    def _make_room(self, name: str) -> None:
+        """Let go of what nobody reads where that is too much, or there are too many attributes for one of this name."""
+        unread = {other: one for other, one in self._objects.items() if other not in self._read}
+        more = name not in self._objects and len(unread) >= MOST_OBJECTS
+        if more or sum(one.weight for one in unread.values()) > MOST_WEIGHT:
+            self._objects = {other: one for other, one in self._objects.items() if other in self._read}
 
     def _reported(self, name: str) -> ObjectColumn:
         column = self._objects.get(name)
@@ -348,13 +390,23 @@ class Columns:
     def _place(self, ids: tuple[str, ...]) -> Place:
         place = self._places.get(ids)
         if place is None:
-            if len(self._places) > 4 * (1 + len(self._layout)):
-                self._places.clear()  # parts that changed their members leave their former ids behind
             found = {row: at for at, one in enumerate(ids) if (row := self._layout.index.get(one)) is not None}
             rows = np.fromiter(found.keys(), np.intp, len(found))
             positions = np.fromiter(found.values(), np.intp, len(found))
-            place = self._places[ids] = Place(rows, positions, len(ids), len(self._layout))
+            place = Place(rows, positions, len(ids), len(self._layout))
+            self._remember(ids, place)
         return place
+
+    def _remember(self, ids: tuple[str, ...], place: Place) -> None:
+        """Parts that changed their members leave their former ids behind."""
+        if not len(place.rows):
+            return
+        size = sum(map(len, ids)) + ID_SPARE * len(ids)
+        if self._remembered + size > REMEMBERED_IDS or len(self._places) > 4 * (1 + len(self._layout)):
+            self._places.clear()
+            self._remembered = 0
+        self._places[ids] = place
+        self._remembered += size
 
     def __repr__(self) -> str:
         attributes = len({*self._numbers.columns, *self._objects, *self._own_numbers, *self._own_objects})

@@ -20,6 +20,9 @@ EXPIRY = 1.5
 MOST_TOKENS = 2**32 - 1
 """Tokens that a charge can weigh: what peers can be told of an endpoint. Clients have a say in how many they ask for,
 and sums stay exact, in 64-bit floats too, as long as no two million such charges are open at once."""
+MOST_ROWS, LEAST_ROWS = 2_000_000, 1000
+"""Rows of all peers' tables together that are counted, where each table has so many at least. Two hundred pickers of
+ten thousand endpoints have as many; what would be more isn't taken."""
 FORGOTTEN = 300.0
 """Seconds without news after which nothing at all is remembered of a peer."""
 
@@ -66,13 +69,14 @@ class Charge:
 class _Peer:
     """A peer's last table, and where its endpoints are in the layout."""
 
-    __slots__ = ("_hashes", "_requests", "_run", "_sent", "_tokens", "requests", "rows", "seen", "tokens")
+    __slots__ = ("_hashes", "_requests", "_run", "_sent", "_tokens", "requests", "rows", "seen", "tokens", "weight")
 
     def __init__(self, load: Load, layout: Layout, seen: float) -> None:
         self._hashes = unpack_hashes(load.ids)
         self._requests = unpack_counts(load.requests).astype(np.float64)
         self._tokens = unpack_counts(load.tokens).astype(np.float64)
         self._run, self._sent = load.run, load.sent
+        self.weight = max(len(self._hashes), LEAST_ROWS)
         self.seen = seen
         self.place(layout)
 
@@ -92,6 +96,8 @@ class InFlight:
         self._layout = Layout()
         self._own: dict[str, list[int]] = {}
         self._peers: dict[str, _Peer] = {}
+        self._weight = 0
+        """Of all peers."""
         self._transit = Transit()
         self.requests: Floats = np.zeros(0)
         self.tokens: Floats = np.zeros(0)
@@ -144,8 +150,9 @@ class InFlight:
             return True
         peer = None if load.leaving else _Peer(load, self._layout, seen)
         self._forget(load.sender)
-        if peer is not None:
+        if peer is not None and self._weight + peer.weight <= MOST_ROWS:
             self._peers[load.sender] = peer
+            self._weight += peer.weight
             self._count(peer, 1)
         return True
 
@@ -176,6 +183,7 @@ class InFlight:
     def _forget(self, sender: str) -> None:
         peer = self._peers.pop(sender, None)
         if peer is not None:
+            self._weight -= peer.weight
             self._count(peer, -1)
 
     def _count(self, peer: _Peer, sign: int) -> None:

@@ -7,6 +7,8 @@ import numpy as np
 
 from services.picker.state.layout import Floats, Mask, Rows
 
+OBJECT = 64
+"""Bytes that an object of Python takes, about."""
 NEVER = -np.inf
 """When what is absent was sampled."""
 
@@ -14,7 +16,7 @@ NEVER = -np.inf
 class ObjectColumn:
     """An attribute whose values aren't numbers: mostly tuples of names. Who has a name is kept, not searched for."""
 
-    __slots__ = ("_holders", "_holding", "_kind", "_raw", "at", "counts", "values")
+    __slots__ = ("_holders", "_kind", "_raw", "_weights", "at", "counts", "values", "weight")
 
     def __init__(self, size: int) -> None:
         self.values: list[Any] = [None] * size
@@ -23,9 +25,11 @@ class ObjectColumn:
         self.at: Floats = np.full(size, NEVER)
         self.counts: Floats = np.zeros(size)
         """How many items each endpoint's value has; 0 where it is absent or no tuple."""
-        self._holders: dict[str, Mask] = {}
-        self._holding: dict[str, int] = {}
-        """By item: how many endpoints have it."""
+        self._holders: dict[str, set[int]] | None = None
+        """By item: the endpoints that have it. None until somebody asks."""
+        self._weights = [0] * size
+        self.weight = 0
+        """Bytes that the values take, about."""
         self._kind: type[Any] = tuple
 
     def read_as(self, kind: type[Any]) -> None:
@@ -38,8 +42,19 @@ class ObjectColumn:
 
     def holders(self, item: str) -> Mask:
         """For which endpoints the value is a tuple that contains `item`."""
-        held = self._holders.get(item)
-        return np.zeros(len(self.values), np.bool_) if held is None else held
+        if self._holders is None:
+            self._holders = {}
+            for row, value in enumerate(self.values):
+                self._hold(row, _names(value))
+        mask = np.zeros(len(self.values), np.bool_)
+        if rows := self._holders.get(item):
+            mask[list(rows)] = True
+        return mask
+
+    def _hold(self, row: int, names: set[str]) -> None:
+        assert self._holders is not None
+        for item in names:
+            self._holders.setdefault(item, set()).add(row)
 
     def put(self, rows: Rows, values: list[Any], at: Floats) -> None:
         """Take in what is newer and not None. No row may come twice."""
@@ -88,23 +103,35 @@ class ObjectColumn:
     def _replace(self, row: int, raw: Any) -> None:
         self._raw[row] = raw
         value = _read(raw, self._kind)
-        before, after = _names(self.values[row]), _names(value)
-        self.values[row] = value
+        before, self.values[row] = self.values[row], value
         self.counts[row] = len(value) if isinstance(value, tuple) else 0
-        if before == after:
+        weight = _weight(raw)
+        self.weight += weight - self._weights[row]
+        self._weights[row] = weight
+        if self._holders is None:
             return
-        holders, holding = self._holders, self._holding
-        for item in after - before:
-            if item not in holders:
-                holders[item] = np.zeros(len(self.values), np.bool_)
-                holding[item] = 0
-            holders[item][row] = True
-            holding[item] += 1
-        for item in before - after:
-            holders[item][row] = False
-            holding[item] -= 1
-            if not holding[item]:
-                del holders[item], holding[item]
+        former, names = _names(before), _names(value)
+        self._hold(row, names - former)
+        for item in former - names:
+            self._holders[item].discard(row)
+            if not self._holders[item]:
+                del self._holders[item]
+
+
+def _weight(raw: Any) -> int:
+    """Bytes of memory that a value takes, about."""
+    weight, rest = 0, [raw]
+    while rest:
+        one = rest.pop()
+        weight += OBJECT
+        if isinstance(one, str | bytes):
+            weight += len(one)
+        elif isinstance(one, list | tuple):
+            rest += one
+        elif isinstance(one, dict):
+            rest += one
+            rest += one.values()
+    return weight
 
 
 def _read(raw: Any, kind: type[Any]) -> Any:

@@ -6,10 +6,13 @@ import structlog
 from msgspec import Struct
 
 from services.watcher.kubernetes.client import Api
-from services.watcher.kubernetes.errors import Expired
+from services.watcher.kubernetes.errors import BadAnswer, Expired
 from services.watcher.kubernetes.resource import JsonObject, Resource, Selection
 
 log = structlog.get_logger(__name__)
+
+MOST_OBJECTS, MOST_PAGES = 200_000, 10_000
+"""Of one list. A cluster has 150 000 pods at most; pages that never end would take all memory."""
 
 
 class Snapshot(Struct):
@@ -45,8 +48,11 @@ async def _list(
     # All pages have the first one's version. Where a server should say otherwise, the first is the one that misses
     # nothing: the watch from there repeats what later pages know already.
     snapshot = Snapshot([], page.resource_version)
-    while True:
+    for _ in range(MOST_PAGES):
         snapshot.items += [arrive(item, selection.resource) for item in page.items]
         if not page.next:
             return snapshot
+        if len(snapshot.items) > MOST_OBJECTS:
+            raise BadAnswer(f"can't list {selection}: more than {MOST_OBJECTS} objects")
         page = await api.page(selection, limit, page.next)
+    raise BadAnswer(f"can't list {selection}: more than {MOST_PAGES} pages")

@@ -7,7 +7,7 @@ import structlog
 from services.watcher.documents import Documents
 from services.watcher.kubernetes.resource import JsonObject
 from services.watcher.resources import PoolId, fact_of, group_of, pool_reference, read_resource
-from services.watcher.sources import Rejected, Reset
+from services.watcher.sources import Rejected, Reset, first
 from shared.config.problems import Problem, Problems
 from shared.model import Pool
 
@@ -40,7 +40,7 @@ def _read(item: JsonObject, kind: str, origin: str, pool: PoolId, groups: Collec
     if isinstance(read.resource, Pool) and not read.resource.target_ports:
         problems.error("spec.targetPorts", "empty; the port at which the model servers serve is needed")
     if problems.errors:
-        return Rejected(origin, tuple(problems.errors), fact_of(kind, metadata["name"]))
+        return Rejected(origin, first(problems.errors), fact_of(kind, metadata["name"]))
     if read.resource is None:
         return read.ignored
     return Reset(origin, Documents(resources=(read.resource,), warnings=tuple(problems.warnings)))

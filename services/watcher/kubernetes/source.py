@@ -22,7 +22,7 @@ from services.watcher.kubernetes.slices import SERVICE_LABEL, endpoints_of_slice
 from services.watcher.kubernetes.status import arrive as arrive_with_status
 from services.watcher.kubernetes.verdicts import POOL, PoolView, Reading
 from services.watcher.resources import GROUPS, KINDS, PoolId
-from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
+from services.watcher.sources import Emit, Event, Rejected, Removed, Reset, first
 from shared.bus.publishable import fault
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem
@@ -85,6 +85,8 @@ class KubernetesSource:
         self._objects: dict[ObjectKind, Feed] = {}
         """Those that the configuration's extractors hear of."""
         self._config: Feed | None = None
+        self._config_read: tuple[JsonObject | None, Event] | None = None
+        """What the configuration's ConfigMap came to, in this form."""
         self._pods: Feed | None = None
         self._next_pods: Feed | None = None
         """Of a selector that has changed, until it is known what it selects."""
@@ -138,6 +140,7 @@ class KubernetesSource:
     async def load(self) -> Sequence[Event]:
         """Waits until all that is required is known, for as long as that takes."""
         while True:
+            await self._read_ahead()
             events = self._collect()
             if self._complete():
                 self._loaded = True
@@ -148,6 +151,7 @@ class KubernetesSource:
         """Waits for a change; what it is."""
         await self._wait()
         await asyncio.sleep(COALESCE)
+        await self._read_ahead()
         return self._collect()
 
     async def run(self, emit: Emit) -> None:
@@ -214,7 +218,9 @@ class KubernetesSource:
         self._differ("objects ", {**self._wanted_objects, **self._read_objects(dirty)}, events)
         if self._config is not None and self._config in dirty and self._config.known:
             origin = str(self._plan.config_map)
-            self._differ(origin, {origin: self._read_config(origin, self._config)}, events)
+            if self._config_read is None or self._config_read[0] is not self._config_item:
+                self._config_read = self._config_item, self._read_config(origin, self._config_item)
+            self._differ(origin, {origin: self._config_read[1]}, events)
         if self._next_pods is not None and self._next_pods.known:
             self._take_next_pods()
         self._differ(PODS, self._read_pods(), events)
@@ -312,10 +318,23 @@ class KubernetesSource:
 
     # Configuration
 
-    def _read_config(self, origin: str, feed: Feed) -> Event:
+    @property
+    def _config_item(self) -> JsonObject | None:
+        """The ConfigMap as it is now."""
+        config, feed = self._plan.config_map, self._config
+        return None if config is None or feed is None else feed.objects.get((config.namespace, config.name))
+
+    async def _read_ahead(self) -> None:
+        """Read the configuration in a thread: a large one takes seconds, for which a lease doesn't wait."""
+        if self._config is None or self._config not in self._dirty or not self._config.known:
+            return
+        while self._config_read is None or self._config_read[0] is not self._config_item:
+            item = self._config_item
+            self._config_read = item, await asyncio.to_thread(self._read_config, str(self._plan.config_map), item)
+
+    def _read_config(self, origin: str, item: JsonObject | None) -> Event:
         config = self._plan.config_map
         assert config is not None
-        item = feed.objects.get((config.namespace, config.name))
         if item is None:
             return Rejected(origin, (Problem("", "there is none, and --config-map names it"),))
         data: dict[str, str] = item.get("data") or {}
@@ -329,7 +348,7 @@ class KubernetesSource:
         try:
             loaded = self._validate(configuration)
         except Invalid as error:
-            return Rejected(origin, tuple(error.problems))
+            return Rejected(origin, first(error.problems))
         except Exception as error:  # a plugin that nobody foresaw: what it makes of a document must not end the watcher
             log.exception("configuration.unloadable", origin=origin)
             return Rejected(origin, (Problem("", f"it can't be loaded: {type(error).__name__}: {error}"),))

@@ -103,17 +103,20 @@ def verdicts(views: Sequence[PoolView]) -> tuple[Verdict, ...]:
             if key not in best or isinstance(best[key][0].outcome, str):
                 best[key] = reading, view
     in_use = _names_in_use(reading for reading, _ in best.values())
+    groups = {id(view): _groups_of_pools(view) for view in views}
     found = [
-        _pool_verdict(reading, view) if reading.kind == POOL else _verdict(reading, view, in_use)
+        _pool_verdict(reading, view) if reading.kind == POOL else _verdict(reading, view, groups[id(view)], in_use)
         for reading, view in best.values()
     ]
     found += [_configuration_verdict(one) for one in _configurations(views)]
     return tuple(found)
 
 
-def _verdict(reading: Reading, view: PoolView, in_use: Mapping[str, tuple[Reading, Model]]) -> Verdict:
-    """Of a resource that refers to a pool."""
-    missing = _missing_pool(reading, view)
+def _verdict(
+    reading: Reading, view: PoolView, groups: Mapping[str, Sequence[str]], in_use: Mapping[str, tuple[Reading, Model]]
+) -> Verdict:
+    """Of a resource that refers to a pool. `groups` has the API groups in which there are pools of a name."""
+    missing = _missing_pool(reading, view, groups)
     if isinstance(reading.outcome, str):
         return _say(reading, None, missing)
     if isinstance(reading.outcome, Rejected):
@@ -156,22 +159,30 @@ def _refused(problems: Iterable[Problem]) -> Finding:
     return Finding("ResourceRefused", "; ".join(map(str, problems)))
 
 
-def _missing_pool(reading: Reading, view: PoolView) -> Finding | None:
+def _groups_of_pools(view: PoolView) -> Mapping[str, Sequence[str]]:
+    """By a pool's name, the API groups that have one."""
+    found: dict[str, set[str]] = {}
+    for one in view.readings:
+        if one.kind == POOL:
+            found.setdefault(one.id[1], set()).add(one.resource.kind.group)
+    return {name: sorted(groups) for name, groups in found.items()}
+
+
+def _missing_pool(reading: Reading, view: PoolView, groups: Mapping[str, Sequence[str]]) -> Finding | None:
     """There is no pool for it, whoever would serve that."""
     reference = pool_reference(reading.item)
     name = reference.get("name")
     if not isinstance(name, str):
         return None
     if name in (view.pools or ()):
-        return _missing_in_group(reading, view, name)
+        return _missing_in_group(reading, groups.get(name, ()), name)
     text = f"spec.poolRef.name: there is no InferencePool {name!r} in namespace {reading.id[0]}"
     return Finding("PoolNotFound", f"{text}; the name of one in the same namespace is expected", patient=True)
 
 
-def _missing_in_group(reading: Reading, view: PoolView, name: str) -> Finding | None:
+def _missing_in_group(reading: Reading, groups: Sequence[str], name: str) -> Finding | None:
     """There are pools of the name, and not in the API group that it refers to."""
     group = group_of(reading.kind, pool_reference(reading.item))
-    groups = sorted({one.resource.kind.group for one in view.readings if one.kind == POOL and one.id[1] == name})
     if group is None or not groups or group in groups:
         return None
     text = f"spec.poolRef.group: InferencePool {name!r} of namespace {reading.id[0]} isn't in {group}"

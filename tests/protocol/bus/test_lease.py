@@ -126,3 +126,11 @@ async def test_the_bucket_is_as_designed_and_a_lease_that_is_given_back_leaves_n
         assert "subject_delete_marker_ttl" not in config
         await lease.release()
         assert await stored(bus) == []
+
+
+async def test_a_lease_may_have_another_time_than_the_one_before(connect: Connect) -> None:
+    """JetStream's window for duplicates is no longer than the time to live, and is kept with the bucket."""
+    bus = await connect()
+    for ttl in (2.0, 0.5, 60.0):
+        async with candidate(bus, f"w{ttl}", ttl=ttl, hold=ttl / 2, renew=ttl / 4, attempt=ttl / 8) as lease:
+            await asyncio.wait_for(lease.acquire(), TIMEOUT)

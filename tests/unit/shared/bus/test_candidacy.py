@@ -43,3 +43,14 @@ def test_who_is_silent_or_leaves_does_not_count() -> None:
     field.heard(candidate("b", 2), 2.0)
     field.heard(candidate("b", 2, leaving=True), 2.1)
     assert field.better((1,), 2.2) is None
+
+
+def test_of_candidates_that_somebody_invents_only_some_are_kept_in_mind_until_they_are_silent() -> None:
+    field = Field(expiry=1.5)
+    field.heard(candidate("a", 2), 0.0)
+    for number in range(1000):
+        field.heard(candidate(f"invented {number}", 1), 0.0)
+    assert len(field) <= 100
+    assert field.better((1,), 0.1) == "a"
+    field.heard(candidate("b", 3), 2.0)
+    assert field.better((1,), 2.1) == "b"

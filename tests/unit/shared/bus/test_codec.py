@@ -178,3 +178,46 @@ def test_the_log_of_malformed_messages_stays_small_whoever_sends() -> None:
     with capture_logs() as lines:
         log.report("somebody new", "bad")
     assert lines[0]["sender"] == "somebody new"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Frame(sender="c", sent=1.0, sequence=1, ids=("a",), absent={f"{number}": [] for number in range(5000)}),
+        Frame(sender="c", sent=1.0, sequence=1, ids=("a",), absent={"x/p": [0] * 100_000}),
+        Frame(sender="c" * 5000, sent=1.0, sequence=1, ids=()),
+        Member(id="c" * 5000, tier="collector", sent=1.0),
+        Candidate(owner="c" * 5000, fitness=()),
+        Candidate(owner="c", fitness=(1,) * 1000),
+    ],
+)
+def test_a_message_with_more_than_anybody_needs_is_malformed(message: Message) -> None:
+    with pytest.raises(Malformed):
+        decode(type(message), encode(message))
+
+
+def test_the_log_says_no_more_of_a_message_than_is_worth_reading() -> None:
+    with capture_logs() as logs:
+        MalformedLog(lambda: 0.0).report("x", "y" * 1_000_000)
+    assert len(str(logs)) < 1000
+
+
+def packed_frame(**fields: object) -> bytes:
+    return msgspec.msgpack.encode(
+        {"type": "frame/1", "sender": "c", "sent": 1.0, "sequence": 1, "ids": ["a"], **fields}
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[[]] * 1_000_000, ["x"] * 20_000, {f"{number}": 1 for number in range(10_000)}, [["x" * 20_000]]],
+    ids=["lists", "many texts", "a large map", "a long text in a list"],
+)
+def test_a_value_of_a_frame_that_takes_long_to_read_makes_it_malformed(value: object) -> None:
+    with pytest.raises(Malformed, match="objects 'o/p' has a value of"):
+        decode(Frame, packed_frame(objects={"o/p": [value]}, ages={"o/p": bytes(4)}))
+
+
+def test_a_long_list_of_names_is_a_value_like_others() -> None:
+    names = [f"a model of a name that is rather long {number}" for number in range(9000)]
+    assert decode(Frame, packed_frame(objects={"o/p": [names]}, ages={"o/p": bytes(4)})).objects == {"o/p": [names]}

@@ -151,7 +151,7 @@ async def test_a_client_that_swallows_the_cancellation_doesnt_keep_a_bus_from_cl
         def new_inbox(self) -> str:
             return "_INBOX.a"
 
-    monkeypatch.setattr(connection, "NatsClient", lambda _on_end: Connected())
+    monkeypatch.setattr(connection, "NatsClient", lambda *_: Connected())
     bus = Bus("nats://127.0.0.1:4222", name="test", connect_timeout=600.0)
     await bus.start()
     await begun.wait()

@@ -249,3 +249,24 @@ async def test_while_it_runs_changes_go_out_at_once_and_scrapes_without_one_at_t
     await eventually(lambda: len(recorder.frames) == 2)
     running.cancel()
     assert recorder.frames[1] == (part, ("e0000",))
+
+
+async def test_more_attributes_than_a_frame_names_go_in_several() -> None:
+    keys = [AttributeKey(f"Many{number}", "test", float) for number in range(2500)]
+    attributes = AttributeMap()
+    for key in keys:
+        attributes.put(key, 1.0, 1.0)
+    sent: list[tuple[int, int]] = []
+
+    class Counting(Recorder):
+        async def publish(self, part: int, ids: Sequence[str], **columns: Any) -> bool:
+            sent.append((part, len(columns["columns"])))
+            return True
+
+    sender = FrameSender(
+        Counting(), lambda: {"a": Known(attributes)}, gather=0.0, refresh=0.1, heartbeat=0.5, clock=lambda: 1.0
+    )
+    await sender.send()
+    assert [part for part, _ in sent] == list(range(len(sent)))
+    assert sum(count for _, count in sent) == len(keys)
+    assert max(count for _, count in sent) <= 1024

@@ -1,5 +1,6 @@
 """What JetStream's API answers."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,3 +19,26 @@ async def test_an_answer_that_cant_be_read_is_an_error_of_the_bus(data: bytes) -
     bus: Any = Bus()
     with pytest.raises(BusError, match="can't be read"):
         await jetstream.api(bus, "INFO", {})
+
+
+@pytest.mark.parametrize("message", [{}, {"subject": "s", "seq": "x"}, {"subject": "s", "seq": 1, "data": 7}])
+async def test_a_message_that_jetstream_doesnt_describe_is_an_error_of_the_bus(message: dict[str, Any]) -> None:
+    class Bus:
+        async def request(self, *_: Any, **__: Any) -> Any:
+            return SimpleNamespace(data=json.dumps({"message": message}).encode())
+
+    bus: Any = Bus()
+    with pytest.raises(BusError, match="can't be read"):
+        await jetstream.last(bus, "b", "s")
+
+
+@pytest.mark.parametrize("headers", [{"Status": "x"}, {"Status": "204", "Nats-Num-Pending": "7"}])
+async def test_a_snapshot_whose_pages_say_nothing_of_use_is_an_error_of_the_bus(headers: dict[str, str]) -> None:
+    class Bus:
+        async def request_many(self, *_: Any, **__: Any) -> Any:
+            stored = {"Nats-Subject": "s", "Nats-Sequence": "-1"}
+            return [SimpleNamespace(data=b"", headers=stored), SimpleNamespace(data=b"", headers=headers)]
+
+    bus: Any = Bus()
+    with pytest.raises(BusError):
+        await jetstream.snapshot(bus, "b", "s")

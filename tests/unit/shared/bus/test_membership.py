@@ -41,3 +41,14 @@ def test_without_a_connection_nobody_expires_and_then_everybody_has_one_expiry_t
     members.heard(beat("b"), 100.4)
     assert members.expire(101.4) == ()
     assert members.expire(101.5) == ("a",)
+
+
+def test_of_members_that_somebody_invents_only_some_are_kept_in_mind_until_they_are_silent() -> None:
+    members = Members(expiry=1.5)
+    members.heard(beat("a"), 0.0)
+    for number in range(5000):
+        members.heard(beat(f"invented {number}"), 0.0)
+    assert len(members.ids) <= 1000
+    assert "a" in members
+    members.expire(2.0)
+    assert members.heard(beat("b"), 2.0)

@@ -26,7 +26,7 @@ from shared.bus.replica_state import (
     parse_entry,
 )
 from shared.bus.subjects import fact_key
-from shared.model import Endpoint, Fact
+from shared.model import Configuration, Endpoint, Fact, Pool
 
 POOL = "default_p"
 
@@ -549,3 +549,27 @@ def test_whatever_is_lost_repeated_or_out_of_order_the_view_ends_as_the_owners_s
     assert reader.view == owner.facts() == reader.state.facts()
     assert reader.state.age(now) <= 0.5
     assert not reader.due(now)
+
+
+@pytest.mark.parametrize(
+    "fact", [Pool(name="p"), endpoint("b"), Configuration(text="x")], ids=lambda fact: type(fact).__name__
+)
+def test_a_fact_under_the_key_of_another_isnt_taken_in(fact: Fact) -> None:
+    """What is deleted with the key would be taken from the fact that is really called so."""
+    envelope = encode(FactEnvelope(epoch=1, sequence=1, fact=msgspec.Raw(encode_fact(fact))))
+    entry = parse_entry(key("a"), envelope, {})
+    assert isinstance(entry, Written)
+    assert entry.fact is None
+    assert "another key" in entry.fault
+
+
+def test_of_lower_epochs_that_somebody_invents_only_some_are_kept_in_mind_and_the_right_one_counts_in_the_end() -> None:
+    state = ReplicaState(lambda event: None, lower_epoch=5.0)
+    state.connected(0.0)
+    state.receive(Synced(epoch=10_000, sequence=1, count=1, digest=1), 0.0)
+    for epoch in range(9_999, 5_000, -1):
+        state.receive(Synced(epoch=epoch, sequence=1, count=1, digest=1), 0.0)
+    assert state.challengers <= 100
+    for second in range(7):
+        state.receive(Synced(epoch=7, sequence=1, count=0, digest=0), float(second))
+    assert state.epoch == 7

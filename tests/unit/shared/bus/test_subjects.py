@@ -111,9 +111,9 @@ def test_names_are_those_of_the_design() -> None:
     assert staging.republished(">") == "staging.kv.endpoints.>"
 
 
-@pytest.mark.parametrize("prefix", ["", "a.b", "a b", "ü", "a>"])
+@pytest.mark.parametrize("prefix", ["", "a.b", "a b", "ü", "a>", "a" * 101])
 def test_a_prefix_that_nats_would_not_take_is_refused_with_what_is_allowed(prefix: str) -> None:
-    with pytest.raises(BusOptionError, match="letters, digits"):
+    with pytest.raises(BusOptionError, match="are allowed"):
         Subjects(prefix)
 
 

@@ -90,3 +90,13 @@ def test_the_age_is_never_negative_nor_more_than_the_real_delay(
         if age is None:
             continue  # it was quicker than those before by too much
         assert 0.0 <= age <= arrived - sent - offset + 1e-6
+
+
+def test_of_senders_that_somebody_invents_only_some_are_kept_in_mind_and_who_goes_on_stays() -> None:
+    transit = Transit()
+    for second in range(5):
+        assert transit.observe("a", 1, float(second), second + 10.0) == 0.0
+        for number in range(4000):
+            transit.observe(f"invented {second} {number}", 1, 0.0, second + 10.0)
+    assert len(transit) <= 10_000
+    assert transit.observe("a", 1, 4.5, 16.5) == 2.0

@@ -247,3 +247,27 @@ def test_what_no_endpoint_has_any_more_is_no_column_of_the_next_layout() -> None
     assert made.numbers(QUEUE.wire).values[1] == 5
     assert made.numbers(USAGE.wire).values[:2].tolist() == [0.1, 0.2]
     assert made.objects(MODELS).values == [None, ("z",), None]
+
+
+def test_of_attributes_that_nobody_reads_only_some_are_kept_and_what_is_read_stays() -> None:
+    made = columns("a1")
+    invented: list[AttributeKey[Any]] = [AttributeKey(f"Invented{number}", "x", float) for number in range(2000)]
+    made.numbers(QUEUE.wire)
+    made.apply(frame(["a1"], {QUEUE: [3]}), NOW, 0.0)
+    for start in range(0, len(invented), 100):
+        made.apply(frame(["a1"], {key: [1] for key in invented[start : start + 100]}), NOW + 1, 0.0)
+    assert len(made.of(0, NOW + 1)) <= 600
+    assert made.numbers(QUEUE.wire).values.tolist() == [3]
+    made.apply(frame(["a1"], {QUEUE: [4]}), NOW + 2, 0.0)
+    assert made.numbers(QUEUE.wire).values.tolist() == [4]
+
+
+def test_of_values_that_are_no_numbers_and_nobody_reads_only_some_are_kept_and_what_is_read_stays() -> None:
+    made = columns("a1", "a2")
+    made.objects(MODELS)
+    made.apply(frame(["a1"], {MODELS: [["sql"]]}), NOW, 0.0)
+    for number in range(300):
+        invented: AttributeKey[Any] = AttributeKey(f"Invented{number}", "x", tuple)
+        made.apply(frame(["a1"], {invented: [["name"] * 10_000]}), NOW, 0.0)
+    assert len(made.of(0, NOW)) <= 100
+    assert made.objects(MODELS).holders("sql").tolist() == [True, False]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.picker.state.inflight import InFlight
+from services.picker.state.inflight import EXPIRY, InFlight
 from services.picker.state.layout import Layout
 from tests.unit.services.picker.world import endpoint, load
 
@@ -21,3 +21,16 @@ def test_a_row_that_cant_have_been_sent_then_isnt_taken_and_the_next_sound_one_i
     assert made.requests.tolist() == [7.0]
     assert made.expire(104.4) == []
     assert made.expire(104.6) == ["p1"]
+
+
+def test_of_pickers_that_somebody_invents_only_some_are_counted_until_they_are_silent() -> None:
+    made = InFlight()
+    made.relayout(Layout([endpoint("a1")]))
+    made.apply(load("peer", {"a1": (1, 1)}), 0.0)
+    for number in range(5000):
+        made.apply(load(f"invented {number}", {}), 0.0)
+    assert len(list(made.peers())) <= 2000
+    assert "peer" in made.peers()
+    made.expire(EXPIRY + 0.1)
+    made.apply(load("peer", {"a1": (2, 2)}, sent=2.0), 2.0)
+    assert made.requests.tolist() == [2]

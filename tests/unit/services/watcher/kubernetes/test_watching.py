@@ -11,8 +11,10 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from services.watcher.kubernetes.client import Page
 from services.watcher.kubernetes.errors import (
     ApiError,
+    BadAnswer,
     ConnectionFailed,
     Expired,
     Forbidden,
@@ -22,6 +24,7 @@ from services.watcher.kubernetes.errors import (
     Unavailable,
     error_of_answer,
 )
+from services.watcher.kubernetes.listing import list_all
 from services.watcher.kubernetes.resource import JsonObject, Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.kubernetes.watching import Watch
@@ -480,3 +483,13 @@ async def test_listed_objects_are_not_held_after_they_were_taken() -> None:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_list_whose_pages_never_end_is_a_wrong_answer() -> None:
+    class Endless:
+        async def page(self, *_: object) -> Page:
+            return Page([], "1", next="more")
+
+    api: Any = Endless()
+    with pytest.raises(BadAnswer, match="more than 10000 pages"):
+        await list_all(api, ALL_PODS, 500, lambda item, _: item)

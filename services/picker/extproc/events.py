@@ -7,7 +7,6 @@ from msgspec import Struct
 from services.picker.requests.request import Headers, Refusal
 from shared.quantities import Size
 
-
 _ENTRY = 64
 """Bytes of an entry of a subset hint, generously: an IPv6 address and a port with the tags around them have 60."""
 

@@ -132,7 +132,10 @@ async def test_the_loop_turns_between_messages_that_may_take_long() -> None:
     server = ExtProcServer(lambda: Noting(turns, lambda: now), host="127.0.0.1", port=0)
     await server.start()
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        asked = [asyncio.create_task(asyncio.to_thread(ask, channel.stream_stream(METHOD))) for _ in range(streams)]
+        asked = [
+            asyncio.create_task(asyncio.to_thread(ask, channel.stream_stream(METHOD, None, None)))
+            for _ in range(streams)
+        ]
         await eventually(lambda: len(turns) == streams)
         turns.clear()
         counting = asyncio.create_task(count())

@@ -190,9 +190,9 @@ async def test_bodies_that_nobody_finishes_cost_new_requests_and_no_more_memory(
     small.write_text(STANDALONE.read_text().replace("max_heap_size_bytes: 2147483648", "max_heap_size_bytes: 80000000"))
     envoy = await bench.envoy(small)
     client, port = await bench.client(envoy), httpx.URL(envoy.url).port
-    unfinished = f"POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: 20000000\r\n\r\n".encode() + b"a" * 19_000_000
+    unfinished = f"POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: 8000000\r\n\r\n".encode() + b"a" * 7_000_000
     async with AsyncExitStack() as stack:
-        for _ in range(8):
+        for _ in range(30):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             stack.push_async_callback(writer.wait_closed)
             stack.callback(writer.close)

@@ -200,6 +200,8 @@ class Exchange:
             yield b""
             if isinstance(event, RequestReady):
                 decision = self._desk.decide(event, now)
+                if isinstance(decision.outcome, Route):
+                    self._decision = decision  # producers know of it: should the stream end here, they are told
                 yield b""
                 self._decided(decision, now)
             else:

@@ -25,7 +25,7 @@ from shared.model import join_host_port
 from shared.service.admin_connections import AdminProtocol, bounded
 from shared.service.configured import Configured
 from shared.service.index import with_index
-from shared.service.pages import exposition, json_list
+from shared.service.pages import alone, exposition, json_list
 from shared.service.readiness import Readiness
 
 GRACE = 2
@@ -67,7 +67,7 @@ def build_app(
 
     async def debug_state(_: Request) -> Response:
         """What the process knows and does, as JSON."""
-        return as_json(state())
+        return await alone(lambda: as_json(state()))
 
     async def refused(_: Request, error: Exception) -> Response:
         """As `{"error": …}`, with what there is to know."""

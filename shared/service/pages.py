@@ -2,6 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -10,6 +13,9 @@ from prometheus_client.registry import Collector
 SLICE = 500
 """Samples that are written at once: some 3 ms."""
 CREATED = "_created"
+T = TypeVar("T")
+_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+"""Held by who makes a piece of a page."""
 
 
 class _Families(Collector):
@@ -20,26 +26,50 @@ class _Families(Collector):
         return iter(self.families)
 
 
-async def exposition(registry: CollectorRegistry) -> AsyncIterator[bytes]:
+async def alone(make: Callable[[], T]) -> T:
+    """What this makes. Whatever is made like this, for as many pages as are asked for at once, there is a turn of the
+    event loop in between: else it would be held for as long as all of it takes."""
+    async with _TURNS.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        made = make()
+        await asyncio.sleep(0)
+    return made
+
+
+async def _in_turns(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces of a page, each made alone. An empty one is only a pause."""
+    while (piece := await alone(partial(next, pieces, None))) is not None:
+        if piece:
+            yield piece
+
+
+def exposition(registry: CollectorRegistry) -> AsyncIterator[bytes]:
     """The metrics as Prometheus reads them.
 
     Families of one name that follow each other are one: a collector gives a large one in slices, too.
     """
+    return _in_turns(_exposition(registry))
+
+
+def _exposition(registry: CollectorRegistry) -> Iterator[bytes]:
     last = ""
-    written = 0
+    written, texts = 0, list[bytes]()
     some = _Families()
     for metric in registry.collect():
+        if len(metric.samples) > SLICE:
+            yield b""  # making them takes as long as writing a slice
         for piece in _slices(metric):
             some.families = [piece]
             text = generate_latest(some)
             if piece.name == last:
                 text = text.split(b"\n", 2)[2]  # the lines HELP and TYPE
             last = piece.name
-            yield text
+            texts.append(text)
             written += len(piece.samples)
             if written >= SLICE:
+                yield b"".join(texts)
                 written = 0
-                await asyncio.sleep(0)
+                texts.clear()
+    yield b"".join(texts)
 
 
 def _slices(metric: Metric) -> Iterator[Metric]:
@@ -54,15 +84,20 @@ def _slices(metric: Metric) -> Iterator[Metric]:
         yield piece
 
 
-async def json_list(
+def json_list(
     head: Mapping[str, object], name: str, items: Iterable[object], encode: Callable[[object], bytes]
 ) -> AsyncIterator[bytes]:
     """A JSON object: the members of `head`, and a list, whose items are made and written one by one."""
+    return _in_turns(_json_list(head, name, items, encode))
+
+
+def _json_list(
+    head: Mapping[str, object], name: str, items: Iterable[object], encode: Callable[[object], bytes]
+) -> Iterator[bytes]:
     members = b"".join(encode(key) + b":" + encode(value) + b"," for key, value in head.items())
     yield b"{" + members + encode(name) + b":["
     separator = b""
     for item in items:
         yield separator + encode(item)
         separator = b","
-        await asyncio.sleep(0)
     yield b"]}"

@@ -37,8 +37,8 @@ _SAMPLE = re.compile(
 _LABEL = re.compile(rb'[ \t,]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _ESCAPE = re.compile(r'\\([\\n"])')
 _NEWLINE, _TAB, _SPACE, _BRACE = b"\n\t {"
-_CACHED_LABELS = 4096
-"""Longer label texts aren't remembered, so that a hostile page can't fill the memory."""
+_CACHED_LABELS = 512
+"""Bytes; longer label texts aren't remembered, so that a hostile page can't fill the memory."""
 
 
 class Sink(Protocol):
@@ -136,6 +136,7 @@ def _parse(raw: bytes) -> Mapping[str, str]:
 
 
 _remembered = lru_cache(maxsize=4096)(_parse)
+"""At most some 40 MB: labels take twenty times their text."""
 
 _FOLLOWS = frozenset((_SPACE, _TAB, _BRACE))
 

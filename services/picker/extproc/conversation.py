@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import chain
 
+from google.protobuf.message import DecodeError
+
 from services.picker.chunks import Chunks, Held
 from services.picker.extproc import incoming, names, outgoing, refusals
 from services.picker.extproc.events import Completed, Event, Limits, Refused, RequestHead, RequestReady
@@ -25,6 +27,8 @@ _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _HEADERS_DECIDE = (BodyMode.NONE, BodyMode.STREAMED)
 _ECHOED = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
 _NO_HEADERS = Headers()
+_LONG = 64 * 2**10
+"""Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
 _LONG_ECHO = 2**20
 """Bytes of a body that isn't cut into answers at once."""
 
@@ -116,8 +120,13 @@ class Conversation:
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Take a message in: a serialized `ProcessingRequest`. `now` is monotonic seconds.
 
-        Raises DecodeError for bytes that are none.
+        Raises DecodeError for bytes that are none, and for one whose size without a body is beyond the limit when it is
+        too late to refuse the request.
         """
+        if len(data) > _LONG and (beside := incoming.beside_body(data)) > self._limits.beside_body:
+            if self._state is _IDLE or self._state is _COLLECTING:
+                return self._refuse_itself(refusals.large_message(beside, self._limits))
+            raise DecodeError(f"{beside} bytes beside a body; at most {self._limits.beside_body} are read")
         message = incoming.read(data, self._limits.subset_entries)
         state = self._state
         if state is _REFUSED or state is _ENDED:
@@ -220,6 +229,7 @@ class Conversation:
         """What was handed out has been sent: of the request that it answers nothing is needed any more."""
         if self._state is _ROUTED:
             self._chunks.clear()
+            self._headers, self._head, self._subset = _NO_HEADERS, None, None
 
     def end(self, now: float) -> list[Event]:
         """The stream is over: half-closed, cancelled, or lost."""

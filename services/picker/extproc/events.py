@@ -7,6 +7,9 @@ from msgspec import Struct
 from services.picker.requests.request import Headers, Refusal
 from shared.quantities import Size
 
+_ENTRY = 64
+"""Bytes of an entry of a subset hint, generously: an IPv6 address and a port with the tags around them have 60."""
+
 
 class Limits(Struct, frozen=True, kw_only=True):
     """How much is kept of one request, and of all together. What is beyond a limit is refused, never kept."""
@@ -24,6 +27,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of all request headers on the wire; more are refused with 431."""
     model_name: Size = 1024
     """Bytes of a model's name, in a body or header; a longer one is refused with 400."""
+
+    @property
+    def beside_body(self) -> int:
+        """Bytes of a message without its body: room for the headers and the subset hint."""
+        return self.header_bytes + _ENTRY * self.subset_entries
 
 
 class RequestHead(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from msgspec import Struct
 from services.picker.extproc import names, wire
 from services.picker.extproc.messages import BodyMode, BodyModes, HttpHeaders, Phase, ProcessingRequest
 from services.picker.requests.request import Headers
+from services.picker.requests.wire import Reader
 from shared.model import is_ip, join_host_port
 
 _pb: Any = external_processor_pb2
@@ -32,6 +33,13 @@ _BODY = wire.tag("HttpBody", "body")
 _LONG = 64 * 2**10
 """Bytes of a message from which a body is copied once only."""
 _HEADERS = ("request_headers", "response_headers")
+_BODIES = frozenset((_pb.ProcessingRequest.REQUEST_BODY_FIELD_NUMBER, _pb.ProcessingRequest.RESPONSE_BODY_FIELD_NUMBER))
+_MOST_FIELDS = 256
+"""Of a long message, without those in its headers and in what comes along: proxies write a handful."""
+MOST_HEADERS = 1000
+"""Headers of a response that are looked at, and of a request that is refused for its headers."""
+_LONGEST_ADDRESS = 256
+"""Characters of the endpoint that answered."""
 _LONGEST = 1024
 _REMEMBERED = 4096
 
@@ -98,6 +106,23 @@ def read(data: bytes, most_entries: int = 5_000) -> Message:
     return Message(phase, shown, shown.ByteSize() if phase in _HEADERS else 0, _context(message, most_entries))
 
 
+def beside_body(data: bytes) -> int:
+    """How many bytes of a message aren't its body: each may cost a hundred times what one of a body does.
+
+    Raises DecodeError for what is no message, or has more fields than any proxy writes.
+    """
+    reader, beside = Reader(_MOST_FIELDS), len(data)
+    try:
+        for number, shown in reader.fields(memoryview(data)):
+            if number in _BODIES and isinstance(shown, memoryview):
+                for inner, value in reader.fields(shown):
+                    if inner == _pb.HttpBody.BODY_FIELD_NUMBER and isinstance(value, memoryview):
+                        beside -= len(value)
+    except ValueError as error:
+        raise DecodeError(str(error)) from error
+    return beside
+
+
 def _long_body(data: bytes) -> Message | None:
     """A message that begins with a request's body, and that with its bytes; None for one that is laid out otherwise."""
     start, end = wire.long_field(data, 0)
@@ -157,19 +182,18 @@ def read_headers(headers: HttpHeaders) -> Headers:
 
 
 def _read_any(shown: Any) -> Headers:
-    values: dict[str, tuple[str, ...]] = {}
+    values: dict[str, list[str]] = {}
     for header in shown:
-        name = header.key.lower()
         raw = header.raw_value
         value = raw.decode("utf-8", "replace") if raw else header.value
-        values[name] = (*values[name], value) if name in values else (value,)
-    return Headers.of(values)
+        values.setdefault(header.key.lower(), []).append(value)
+    return Headers.of({name: tuple(all_of_it) for name, all_of_it in values.items()})
 
 
 def read_few(headers: HttpHeaders, wanted: Container[str]) -> Headers:
-    """The last value of each of the `wanted` headers, of however many there are."""
+    """The last value of each of the `wanted` headers among the first `MOST_HEADERS`."""
     values: dict[str, tuple[str, ...]] = {}
-    for header in headers.headers.headers:
+    for header in islice(headers.headers.headers, MOST_HEADERS):
         if (name := header.key.lower()) in wanted:
             values[name] = (header.raw_value.decode("utf-8", "replace") or header.value,)
     return Headers.of(values)
@@ -177,7 +201,7 @@ def read_few(headers: HttpHeaders, wanted: Container[str]) -> Headers:
 
 def read_status(headers: HttpHeaders) -> int | None:
     """The HTTP status of a response, or None when there is none that is a number."""
-    for header in headers.headers.headers:
+    for header in islice(headers.headers.headers, MOST_HEADERS):
         if header.key == ":status":
             text = header.raw_value or header.value.encode()
             return int(text) if len(text) == 3 and text.isdigit() else None
@@ -210,13 +234,13 @@ def _served(message: ProcessingRequest) -> str | None:
         if names.UPSTREAM_ADDRESS in attributes.fields:
             text = attributes.fields[names.UPSTREAM_ADDRESS].string_value
             if text:
-                return authority(text)
+                return authority(text[:_LONGEST_ADDRESS])
     if message.HasField("metadata_context"):
         metadata = message.metadata_context.filter_metadata
         if names.METADATA in metadata:
             fields = metadata[names.METADATA].fields
             if names.SERVED in fields and (text := fields[names.SERVED].string_value):
-                return authority(text)
+                return authority(text[:_LONGEST_ADDRESS])
     return None
 
 

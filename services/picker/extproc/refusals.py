@@ -122,6 +122,15 @@ def large_headers(count: int, size: int, limits: Limits) -> Refusal:
     )
 
 
+def large_message(size: int, limits: Limits) -> Refusal:
+    """Of a request with too much beside its body, all together."""
+    return Refusal(
+        status=431,
+        message=f"headers, subset hint and attributes have {size} bytes together; "
+        f"at most {limits.beside_body} are taken",
+    )
+
+
 def large_subset(limits: Limits) -> Refusal:
     """Of a subset hint with too many entries."""
     most = limits.subset_entries

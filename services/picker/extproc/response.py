@@ -96,7 +96,7 @@ class Response:
         if reader is None:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         self._reader = None
-        if shown.end_of_stream:
+        if shown.end_of_stream or len(shown.headers.headers) > incoming.MOST_HEADERS:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         headers = incoming.read_headers(shown)
         interest = reader.begin(headers)

@@ -81,7 +81,7 @@ class Pieces:
         head = _HEADS.get(size) or _head(size)
         if head and text.startswith(head) and (not tail or text.endswith(tail)):
             return text[len(head) : size]
-        return self._learn(text) if text[:1] == _RESPONSE_BODY else b""
+        return self._learn(text) if text[:1] == _RESPONSE_BODY and len(text) <= _LONGEST else b""
 
     def _learn(self, text: bytes) -> bytes:
         """`body` for a message with another tail than the last one's."""
@@ -109,6 +109,8 @@ def echo(body: bytes) -> bytes:
     return (_ANSWERS.get(size) or _answer(size)) + body
 
 
+_LONGEST = 64 * 2**10
+"""Bytes of a message that is decoded to see what is in it: others are looked through first."""
 _HEADS: dict[int, bytes] = {}
 _ANSWERS: dict[int, bytes] = {}
 _REMEMBERED = 4096

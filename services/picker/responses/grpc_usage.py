@@ -16,6 +16,8 @@ _MOST_FIELDS = 5_000
 """Fields of the messages that come at once."""
 _MOST_FRAMES = 2_000
 """Messages that come at once."""
+_LONGEST_PIECE = 64 * 2**10
+"""Bytes of a piece of a stream that is kept until the next: longer ones are read at once."""
 _PIECE = b"\x0a"
 """How a GenerateResponse begins that is a piece of a stream: field 1."""
 
@@ -34,6 +36,7 @@ class GrpcUsage:
         "_last",
         "_limit",
         "_needed",
+        "_piece",
         "_read",
         "_reader",
         "_skipped",
@@ -51,6 +54,8 @@ class GrpcUsage:
         """Bytes still to come of a message that isn't read."""
         self._last = b""
         """The last piece of a stream, not read yet."""
+        self._piece: Usage = NOTHING
+        """What it said, where it was read at once."""
         self._reader = Reader(_MOST_FIELDS)
         self._frames, self._compressed, self._inflated = _MOST_FRAMES, COMPRESSED, INFLATED
         """What is left to be read of what came at once: messages, bytes of compressed ones, and those uncompressed."""
@@ -59,9 +64,9 @@ class GrpcUsage:
     @property
     def usage(self) -> Usage:
         """What the response has told so far."""
-        if self._complete is NOTHING and self._last:
-            return self._reading(memoryview(self._last), Reader(_MOST_FIELDS))
-        return self._complete
+        if self._complete is not NOTHING:
+            return self._complete
+        return self._reading(memoryview(self._last), Reader(_MOST_FIELDS)) if self._last else self._piece
 
     def feed(self, chunk: bytes) -> bool:
         """A piece of the body came. False when nothing more is to be read: no message can begin here, or be held, or
@@ -113,7 +118,10 @@ class GrpcUsage:
             return False
         self._inflated -= len(message) * compressed
         if message[:1] == _PIECE and self._read is _generated:
-            self._last = bytes(message)
+            if len(message) <= _LONGEST_PIECE:
+                self._last = bytes(message)
+            else:
+                self._last, self._piece = b"", self._reading(message, self._reader)
         else:
             self._complete = _together(self._complete, self._reading(message, self._reader))
         return True

@@ -27,6 +27,9 @@ SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _HEAVY = 2**20
 """Bytes of a message that takes so long to read that it waits for its turn."""
+_MIDDLING = 16 * 2**10
+"""Bytes of a message that may take some milliseconds. Many of them come at once, from as many streams: only one is
+answered between two turns of the event loop."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs is older
 
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
@@ -80,6 +83,7 @@ class ExtProcServer:
         self.open = 0
         """Streams under way."""
         self._heavy = asyncio.Lock()
+        self._middling = asyncio.Lock()
         streams = Counter(
             "pointsman_ext_proc_streams",
             "ext_proc streams that have ended: finished (half-closed, cancelled or lost: gRPC doesn't tell which), "
@@ -152,7 +156,15 @@ class ExtProcServer:
         Raises DecodeError for bytes that are no `ProcessingRequest`."""
         read, write = context.read, context.write
         while (data := await read()) is not _EOF:
-            answers: Iterable[bytes] = self._steps(exchange, data) if len(data) > _HEAVY else exchange.receive(data)
+            answers: Iterable[bytes]
+            if len(data) <= _MIDDLING:
+                answers = exchange.receive(data)
+            elif len(data) <= _HEAVY:
+                async with self._middling:
+                    answers = exchange.receive(data)
+                    await asyncio.sleep(0)
+            else:
+                answers = self._steps(exchange, data)
             if isinstance(answers, Iterator):
                 answers = await self._in_turn(answers)
             del data  # nothing of a large body is kept while its response is awaited

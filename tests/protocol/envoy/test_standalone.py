@@ -4,12 +4,15 @@ import asyncio
 import os
 import re
 from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import aiohttp
 import grpc
 import httpx
 import pytest
 
+from pointsman.local.envoy import STANDALONE
 from tests.protocol.envoy.conftest import Bench, Pool
 from tests.protocol.envoy.standin import DESTINATION, Script
 from tests.soak.promises import soaking
@@ -177,3 +180,31 @@ async def test_without_any_picker_requests_go_round_robin_and_a_dead_server_cost
     responses += [await client.get("/v1/models") for _ in range(6)]
     assert Counter(r.status_code for r in responses) == {200: 12}
     assert {r.headers["x-served-by"] for r in responses} == {m.name for m in models}
+
+
+async def test_bodies_that_nobody_finishes_cost_new_requests_and_no_more_memory(bench: Bench, tmp_path: Path) -> None:
+    """Two gigabytes would take long to fill."""
+    model = await bench.model("a")
+    (await bench.picker()).script = Script(destinations=[model.authority])
+    small = tmp_path / "small-heap.yaml"
+    small.write_text(STANDALONE.read_text().replace("max_heap_size_bytes: 2147483648", "max_heap_size_bytes: 80000000"))
+    envoy = await bench.envoy(small)
+    client, port = await bench.client(envoy), httpx.URL(envoy.url).port
+    unfinished = f"POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: 8000000\r\n\r\n".encode() + b"a" * 7_000_000
+    async with AsyncExitStack() as stack:
+        for _ in range(30):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.push_async_callback(writer.wait_closed)
+            stack.callback(writer.close)
+            writer.write(unfinished)
+
+        async def refused() -> bool:
+            response = await client.post(CHAT, content=b"hello")
+            return response.status_code == 503 and response.json()["error"]["type"] == "service_unavailable"
+
+        await eventually(refused, "the limit")
+
+    async def served() -> bool:
+        return (await client.post(CHAT, content=b"hello")).status_code == 200
+
+    await eventually(served, "the clients have gone")

@@ -17,6 +17,8 @@ from shared.attributes import ACTIVE_MODELS, MAX_ACTIVE_MODELS, WAITING_MODELS, 
 
 MOST_LORA_TEXT = 64 * 1024
 """Bytes of a LoRA series' labels: what is longer is no list of adapters, and would fill the frames of all endpoints."""
+MOST_LORA_NAMES = 1000
+"""Names in them: pickers look each up by itself, at some microseconds a name that is new."""
 MOST_DIGITS = 400
 """Of a whole number that are read: with as many it is beyond every float."""
 
@@ -204,14 +206,14 @@ class Adapters:
         selector = self.choice.take()
         if selector is None:
             self._outcomes = [self.choice.outcome()] * 3
-        elif len(selector.labels_text) > MOST_LORA_TEXT:
+        elif len(text := selector.labels_text) > MOST_LORA_TEXT or text.count(b",") > MOST_LORA_NAMES:
             self._outcomes = [Outcome.INVALID] * 3
         else:
-            if selector.labels_text != self._text:
+            if text != self._text:
                 labels = selector.labels
                 running, waiting = labels.get("running_lora_adapters"), labels.get("waiting_lora_adapters")
                 self._values = _names(running), _names(waiting), _whole(labels.get("max_lora", ""))
-                self._text = selector.labels_text
+                self._text = text
             most = Outcome.INVALID if self._values[2] is None else Outcome.FOUND
             self._outcomes = [Outcome.FOUND, Outcome.FOUND, most]
 

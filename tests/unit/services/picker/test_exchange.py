@@ -1,5 +1,6 @@
 import json
 import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -544,6 +545,17 @@ def test_a_kept_decision_holds_nothing_of_the_prompt_once_its_request_is_over() 
     assert kept.progress.placements
     exchange.end()
     assert not kept.progress.placements
+
+
+@pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX])
+def test_no_headers_stay_while_a_response_is_awaited(modes: tuple[BodyMode, BodyMode]) -> None:
+    world, many, size = World(), 50, 20_000
+    shown = [*CHAT, ("cookie", "c" * size)]
+    tracemalloc.start()
+    exchanges = [world.begin(headers(shown, modes=modes), body(MESSAGE, end=True))[0] for _ in range(many)]
+    assert tracemalloc.get_traced_memory()[0] < many * size / 2
+    tracemalloc.stop()
+    assert sum(world.load.values()) == len(exchanges)
 
 
 def test_the_configuration_can_be_swapped_under_a_running_request() -> None:

@@ -101,6 +101,8 @@ def test_a_stream_that_is_lost_between_two_steps_holds_nothing(modes: tuple[Body
         next(answers)
     exchange.end()
     assert (world.desk.held.size, world.desk.open, world.load) == (0, 0, {})
+    assert world.view.prefixes.held == 0, "nobody has computed its prompt"
+    assert {one.progress.state for one in world.ring.newest(1)} <= {"aborted"}
 
 
 @BOTH

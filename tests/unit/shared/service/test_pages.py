@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.service.pages import SLICE, exposition, json_list
+from shared.service.pages import SLICE, alone, exposition, json_list
 
 
 class Families(Collector):
@@ -67,3 +67,27 @@ async def test_other_work_goes_on_between_the_slices_of_a_page() -> None:
     assert turns >= 10
     assert msgspec.json.decode(text) == {"total": 12, "decisions": items}
     working.cancel()
+
+
+async def test_of_all_pages_one_piece_is_made_in_a_turn_of_the_event_loop() -> None:
+    turn = 0
+    made: list[int] = []
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def items() -> Iterator[int]:
+        for number in range(5):
+            made.append(turn)
+            yield number
+
+    async def page() -> list[bytes]:
+        return [piece async for piece in json_list({}, "items", items(), msgspec.json.encode)]
+
+    counting = asyncio.create_task(count())
+    await asyncio.gather(*(page() for _ in range(10)), *(alone(lambda: made.append(turn)) for _ in range(10)))
+    counting.cancel()
+    assert len(set(made)) == len(made) == 60

@@ -261,11 +261,17 @@ def test_lora_adapters(page: str, values: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "outcome"), [(6_000, Outcome.INVALID), (20_000, Outcome.ABSENT)], ids=["the list", "the whole line"]
+    ("name", "count", "outcome"),
+    [
+        ("adapter-{}", 6_000, Outcome.INVALID),
+        ("{}", 1_001, Outcome.INVALID),
+        ("adapter-{}", 20_000, Outcome.ABSENT),
+    ],
+    ids=["the list", "the names", "the whole line"],
 )
-def test_a_monstrous_list_of_adapters_is_refused(count: int, outcome: Outcome) -> None:
+def test_a_monstrous_list_of_adapters_is_refused(name: str, count: int, outcome: Outcome) -> None:
     binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
-    read(binding, lora(",".join(f"adapter-{number}" for number in range(count)), "", "1"), attributes)
+    read(binding, lora(",".join(map(name.format, range(count))), "", "1"), attributes)
     assert [one.outcome for one in binding.findings() if one.attribute in LORA] == [outcome] * 3
     assert len(attributes) == 0
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import tracemalloc
 from dataclasses import dataclass
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.collector.page.scan import scan, steps
+from services.collector.page.scan import parse_labels, scan, steps
 from tests.unit.services.collector.pages import Everything, Sample, recorded_vllm_page, samples
 
 EXAMPLES = int(os.environ.get("POINTSMAN_SCAN_EXAMPLES", "100"))
@@ -215,3 +216,11 @@ def test_the_time_that_a_hostile_line_takes_grows_with_its_length_alone() -> Non
         b"m{" * 50_000,
     ):
         assert samples(line + b"\nm 1\n", ["m"]) == [("m", {}, 1.0, 0.0)]
+
+
+def test_labels_that_are_different_on_each_page_dont_fill_the_memory() -> None:
+    tracemalloc.start()
+    for page in range(100):
+        assert len(parse_labels(b",".join([b'l%d="%d"' % (number, page) for number in range(400)]))) == 400
+    assert tracemalloc.get_traced_memory()[0] < 2**20
+    tracemalloc.stop()

@@ -1,13 +1,23 @@
 """How a client reads that it was refused."""
 
 import json
+from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
 
 from services.picker.extproc.events import Limits
 from services.picker.extproc.refusals import Form, form_of
 from services.picker.requests.request import Headers, Refusal
-from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, Answer, Proxy, body, headers
+from tests.unit.services.picker.extproc.proxy import (
+    FULL_DUPLEX,
+    Answer,
+    Proxy,
+    body,
+    headers,
+    response_body,
+    response_headers,
+)
 
 
 def refused(refusal: Refusal, sent: dict[str, str] | None = None) -> Answer:
@@ -68,6 +78,34 @@ def test_too_many_headers_are_refused_in_the_clients_form(content_type: str, sta
     (answer,) = proxy.say(headers(sent, end=True))
     assert answer.status == 431
     assert answer.body.startswith(start)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        headers([("a", "b")] * 100_000),
+        headers({"a": "b" * 700_000}),
+        headers(hint=["10.0.0.1:8000"] * 50_000),
+    ],
+    ids=["headers", "a header", "a subset hint"],
+)
+def test_a_request_with_too_much_beside_its_body_is_refused_unread(message: Any) -> None:
+    (answer,) = Proxy().say(message)
+    assert (answer.status, answer.body[:56]) == (431, b'{"error":{"message":"headers, subset hint and attributes')
+
+
+@pytest.mark.parametrize("phase", ["response_headers", "response_body"])
+def test_a_response_with_too_much_beside_its_body_is_no_message(phase: str) -> None:
+    proxy = Proxy(limits=Limits(header_bytes=100, subset_entries=1))
+    proxy.say(headers(end=True))
+    assert proxy.say(response_headers())
+    assert proxy.say(response_body(b"a" * 100_000)), "a body of as many bytes is read"
+    empty = headers({"": ""}, phase=phase) if phase == "response_headers" else body(phase=phase)
+    (tag,) = empty.SerializeToString()[:1]
+    message = bytes((tag, 0x80, 0x80, 0x04)) + b"\x0a\x00" * 32_768
+    assert proxy.conversation.relay(message) is None
+    with pytest.raises(DecodeError):
+        proxy.conversation.receive(message, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,14 @@ def test_a_proxy_that_keeps_responses_is_asked_for_those_that_somebody_has_to_se
     assert not proxy.conversation.observed
 
 
+@pytest.mark.parametrize(("more", "read"), [(900, True), (1001, False)])
+def test_a_response_with_too_many_headers_passes_unread(more: int, *, read: bool) -> None:
+    proxy = routed(FULL_DUPLEX, renaming())
+    shown = [(":status", "200"), ("content-type", "application/json"), *[("a", "b")] * more]
+    (answer,) = proxy.say(headers(shown, phase="response_headers"))
+    assert answer.remove_headers == (("content-length",) if read else ())
+
+
 def test_a_response_without_a_body_isnt_waited_for() -> None:
     proxy = routed(LEAN, renaming())
     assert begin(proxy, end=True).asked is None

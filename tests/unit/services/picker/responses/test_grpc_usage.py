@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import tracemalloc
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -117,6 +118,17 @@ def test_a_message_beyond_the_limit_is_passed_over_and_the_next_one_is_read() ->
             assert held.size <= 105
         assert one.usage == Usage(7, 1, 4)
     assert told([large, complete(1)], reader(limit=100)) == Usage(7, 1, 4)
+
+
+def test_long_pieces_arent_kept_until_the_next() -> None:
+    chunk = message("GenerateStreamChunk", token_ids=[300] * 100_000, prompt_tokens=7, completion_tokens=2)
+    long = frame(message("GenerateResponse", chunk=chunk).SerializeToString())
+    tracemalloc.start()
+    readers = [reader() for _ in range(20)]
+    assert [told([long], one) for one in readers] == [Usage(7, 2, 0)] * 20
+    assert tracemalloc.get_traced_memory()[0] < 2 * len(long)
+    tracemalloc.stop()
+    assert told([piece(3)], readers[0]) == Usage(7, 3, 0), "the last piece counts"
 
 
 def test_nothing_is_held_where_there_is_no_room() -> None:

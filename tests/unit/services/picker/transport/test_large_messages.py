@@ -1,12 +1,15 @@
 """Large messages: none of their bytes stay in the server while nothing comes, and one is answered at a time."""
 
 import asyncio
+import threading
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import groupby
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from services.picker.extproc.outgoing import REQUEST_BODY_UNCHANGED
@@ -15,6 +18,7 @@ from tests.waiting import eventually
 
 GRPC: Any = grpc.aio
 LARGE = 8 * 2**20
+METHOD = f"/{SERVICE}/Process"
 
 
 class Answering:
@@ -49,14 +53,32 @@ class Stepping:
         pass
 
 
+class Noting:
+    """An exchange that notes in which turn of the event loop it answers."""
+
+    closed = False
+
+    def __init__(self, turns: list[int], turn: Callable[[], int]) -> None:
+        self.turns, self.turn = turns, turn
+
+    def receive(self, data: bytes) -> list[bytes]:
+        self.turns.append(self.turn())
+        return [REQUEST_BODY_UNCHANGED]
+
+    def end(self) -> None:
+        pass
+
+
 @asynccontextmanager
-async def calling(make: Callable[[], Answering | Stepping]) -> AsyncIterator[tuple[ExtProcServer, Callable[[], Any]]]:
+async def calling(
+    make: Callable[[], Answering | Stepping],
+) -> AsyncIterator[tuple[ExtProcServer, Callable[[], Any]]]:
     """A server of such exchanges, and what opens streams to it."""
     server = ExtProcServer(make, host="127.0.0.1", port=0)
     await server.start()
     most = (("grpc.max_receive_message_length", 2 * LARGE), ("grpc.max_send_message_length", 2 * LARGE))
     async with GRPC.insecure_channel(f"127.0.0.1:{server.port}", options=most) as channel:
-        yield server, channel.stream_stream(f"/{SERVICE}/Process")
+        yield server, channel.stream_stream(METHOD)
     await server.stop(0)
 
 
@@ -86,3 +108,40 @@ async def test_large_requests_are_answered_one_after_the_other() -> None:
     async with calling(lambda: Stepping(steps)) as (_, stream):
         await asyncio.gather(*(ask(stream()) for _ in range(10)))
     assert [len(list(each)) for _, each in groupby(steps, id)] == [3] * 10
+
+
+async def test_the_loop_turns_between_messages_that_may_take_long() -> None:
+    """Clients that have a thread each send while the loop stands still: then it finds all messages at once."""
+    turns: list[int] = []
+    now, streams, go = 0, 5, threading.Event()
+
+    async def count() -> None:
+        nonlocal now
+        while True:
+            now += 1
+            await asyncio.sleep(0)
+
+    def say() -> Iterator[bytes]:
+        yield b"small"
+        go.wait()
+        yield bytes(32_000)
+
+    def ask(stream: Any) -> int:
+        return len(list(stream(say())))
+
+    server = ExtProcServer(lambda: Noting(turns, lambda: now), host="127.0.0.1", port=0)
+    await server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        asked = [
+            asyncio.create_task(asyncio.to_thread(ask, channel.stream_stream(METHOD, None, None)))
+            for _ in range(streams)
+        ]
+        await eventually(lambda: len(turns) == streams)
+        turns.clear()
+        counting = asyncio.create_task(count())
+        go.set()
+        time.sleep(0.3)  # noqa: ASYNC251 - the loop is to stand still
+        assert await asyncio.gather(*asked) == [2] * streams
+        counting.cancel()
+    await server.stop(0)
+    assert len(set(turns)) == streams

@@ -54,7 +54,7 @@ class Watchdog:
         )
         self._longest = Gauge(
             "pointsman_event_loop_longest_pause_seconds",
-            "The longest time for which the event loop has stood still",
+            "The longest pause of the event loop",
             registry=registry,
         )
         self.longest = 0.0

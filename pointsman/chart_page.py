@@ -16,8 +16,9 @@ VALUES = Path(__file__).parent.parent / "deploy/kubernetes/chart/values.yaml"
 
 _HEAD = """# Values of the Helm chart
 
-These are the values of the chart in `deploy/kubernetes/chart`. [Kubernetes](kubernetes.md#install-with-helm) describes its
-use. An unknown value is an error, and so is a value of the wrong type. `make docs` generates this page from `values.yaml`.
+These are the values of the chart in `deploy/kubernetes/chart`. [Kubernetes](kubernetes.md#install-with-helm) describes
+its use. An unknown value is an error, and so is a value of the wrong type. `make docs` generates this page from
+`values.yaml`.
 
 | value | default | meaning |
 |---|---|---|

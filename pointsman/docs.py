@@ -38,8 +38,8 @@ def settings_page() -> str:
     """docs/settings.md: every flag and environment variable of every process."""
     common = {row[0] for row in describe(CommonSettings)}
     parts = [
-        "# Settings\n\nEach setting is a flag and an environment variable. The flag takes precedence. Write durations as "
-        "`200ms`, `2s` or `1m30s`, sizes as `4096`, `64Mi` or `1G`, and lists with commas. If there are errors, the "
+        "# Settings\n\nEach setting is a flag and an environment variable. The flag takes precedence. Write durations "
+        "as `200ms`, `2s` or `1m30s`, sizes as `4096`, `64Mi` or `1G`, and lists with commas. If there are errors, the "
         "process reports all of them and doesn't start. `make docs` generates this page from the code.\n",
         _section("Every tier", describe(CommonSettings)),
     ]

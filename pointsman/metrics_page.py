@@ -26,15 +26,15 @@ FORMER = ("inference_objective_", "inference_pool_", "inference_extension_")
 INTRODUCTION = """\
 # Metrics
 
-Every process serves Prometheus metrics at `/metrics` of its admin port, including those of its Python process (`process_…`,
-`python_…`). [Operations](operations.md#what-to-watch) lists which ones to watch. Histograms have `_bucket`, `_sum` and
-`_count` series. Labels that clients choose are bounded: after `--metrics-models` models, further models are `other`. So is
-the model of a refused request, until a resource names the model or a request for it was routed. `make docs` generates this
-page from the code.
+Every process serves Prometheus metrics at `/metrics` of its admin port, including those of its Python process
+(`process_…`, `python_…`). [Operations](operations.md#what-to-watch) lists which ones to watch. Histograms have
+`_bucket`, `_sum` and `_count` series. Labels that clients choose are bounded: after `--metrics-models` models, further models are
+`other`. So is the model of a refused request, until a resource names the model or a request for it was routed.
+`make docs` generates this page from the code.
 """
 PRESENT_TEXT = """\
-These metrics have the names and meanings of the Go original's current generation, so its dashboards work. They don't have
-the label `fairness_id`, because clients choose its value, and have `priority` only where the table shows it.
+These metrics have the names and meanings of the Go original's current generation, so its dashboards work. They don't
+have the label `fairness_id`, because clients choose its value, and have `priority` only where the table shows it.
 """
 FORMER_TEXT = """\
 The same metrics under the names of the Go original's earlier generations. `--former-metric-names=false` omits them.

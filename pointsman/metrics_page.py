@@ -28,9 +28,9 @@ INTRODUCTION = """\
 
 Every process serves Prometheus metrics at `/metrics` of its admin port, including those of its Python process
 (`process_…`, `python_…`). [Operations](operations.md#what-to-watch) lists which ones to watch. Histograms have
-`_bucket`, `_sum` and `_count` series. Labels that clients choose are bounded: after `--metrics-models` models, further models are
-`other`. So is the model of a refused request, until a resource names the model or a request for it was routed.
-`make docs` generates this page from the code.
+`_bucket`, `_sum` and `_count` series. Labels that clients choose are bounded: after `--metrics-models` models, further
+models are `other`. So is the model of a refused request, until a resource names the model or a request for it was
+routed. `make docs` generates this page from the code.
 """
 PRESENT_TEXT = """\
 These metrics have the names and meanings of the Go original's current generation, so its dashboards work. They don't

@@ -48,7 +48,7 @@ class Watchdog:
     def __init__(self, registry: CollectorRegistry, *, log_every: float = LOG_EVERY) -> None:
         self._pauses = Histogram(
             "pointsman_event_loop_pause_seconds",
-            f"Times for which the event loop stood still, of more than {THRESHOLD * 1000:.0f} ms",
+            f"Pauses of the event loop above {THRESHOLD * 1000:.0f} ms",
             buckets=BUCKETS,
             registry=registry,
         )

@@ -16,10 +16,11 @@ VALUES = Path(__file__).parent.parent / "deploy/kubernetes/chart/values.yaml"
 
 _HEAD = """# Values of the Helm chart
 
-What the chart in `deploy/kubernetes/chart` can be told; [Kubernetes](kubernetes.md) says how it is used. A value that
-isn't here is an error, as is one of the wrong type. This page is made from `values.yaml` by `make docs`.
+These are the values of the chart in `deploy/kubernetes/chart`. [Kubernetes](kubernetes.md#install-with-helm) describes
+its use. An unknown value is an error, and so is a value of the wrong type. `make docs` generates this page from
+`values.yaml`.
 
-| value | default | what it is |
+| value | default | meaning |
 |---|---|---|
 """
 _COMMENT = re.compile(r"( *)# ?(.*)")

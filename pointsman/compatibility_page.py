@@ -55,7 +55,7 @@ def fill(page: str, part: str, body: str) -> str:
 
 def absent_types() -> str:
     """A table of what the Go original has and isn't here."""
-    lines = ["| for | types that are refused, with the nearest one that is here |", "|---|---|"]
+    lines = ["| feature | refused types, each with the nearest existing type |", "|---|---|"]
     for purpose, types in ABSENT.items():
         named = [f"`{name}`" + (f" ({substitute})" if substitute else "") for name, substitute in types.items()]
         lines.append(f"| {purpose} | {', '.join(named)} |")
@@ -90,7 +90,7 @@ def published(judged: Iterable[Judged]) -> str:
         f"{sum(not one.loads for one in good)} are refused; {sum(not one.loads for one in bad)} of {len(bad)} that it "
         "refuses are refused here too.",
         "",
-        "| document | there | here | types that are missing |",
+        "| document | Go original | Pointsman | missing types |",
         "|---|---|---|---|",
     ]
     for one in documents:

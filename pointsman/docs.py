@@ -1,6 +1,6 @@
-"""`python -m pointsman.docs`: writes the pages, and the configuration of Envoy, that are made from other files.
+"""`python -m pointsman.docs`: writes the pages, and the Envoy configuration, that are generated from other files.
 
-A test holds them to it."""
+A test compares them with what the code generates."""
 
 import os
 import sys
@@ -38,9 +38,9 @@ def settings_page() -> str:
     """docs/settings.md: every flag and environment variable of every process."""
     common = {row[0] for row in describe(CommonSettings)}
     parts = [
-        "# Settings\n\nEach setting is a flag and an environment variable; the flag wins. Durations are written "
-        "`200ms`, `2s` or `1m30s`, sizes `4096`, `64Mi` or `1G`, lists with commas. Everything wrong is reported at "
-        "once, and nothing is started. This page is made from the code by `make docs`.\n",
+        "# Settings\n\nEach setting is a flag and an environment variable. The flag takes precedence. Write durations "
+        "as `200ms`, `2s` or `1m30s`, sizes as `4096`, `64Mi` or `1G`, and lists with commas. If there are errors, the "
+        "process reports all of them and doesn't start. `make docs` generates this page from the code.\n",
         _section("Every tier", describe(CommonSettings)),
     ]
     for name, kind in TIERS:
@@ -50,7 +50,7 @@ def settings_page() -> str:
 
 
 def _section(title: str, rows: list[tuple[str, str, str, str]]) -> str:
-    lines = [f"## {title}", "", "| flag | environment | default | what it is |", "|---|---|---|---|"]
+    lines = [f"## {title}", "", "| flag | environment | default | meaning |", "|---|---|---|---|"]
     for flag, variable, default, text in rows:
         shown = f"`{default}`" if default else "–"
         lines.append(f"| `{flag}` | `{variable}` | {shown} | {text.replace('|', '&#124;')} |")
@@ -58,7 +58,7 @@ def _section(title: str, rows: list[tuple[str, str, str, str]]) -> str:
 
 
 def _compatibility() -> str:
-    """docs/compatibility.md: only the parts of it that come from the code are made anew."""
+    """docs/compatibility.md, with its generated parts replaced."""
     page = (DOCS / "compatibility.md").read_text(encoding="utf-8")
     return compatibility_page(page, os.environ.get(FIXTURES, ""), Registry.installed())
 

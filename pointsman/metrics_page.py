@@ -26,18 +26,18 @@ FORMER = ("inference_objective_", "inference_pool_", "inference_extension_")
 INTRODUCTION = """\
 # Metrics
 
-Every process serves Prometheus metrics at `/metrics` of its admin port, with those of its Python process (`process_…`,
-`python_…`). Which ones to watch, says [operations](operations.md#what-to-watch). Histograms have `_bucket`,
-`_sum` and `_count` series. Labels that clients choose are bounded: after `--metrics-models` models the rest is `other`,
-and so is a refused request's model as long as no resource names it and no request for it was routed.
-This page is made from the code by `make docs`.
+Every process serves Prometheus metrics at `/metrics` of its admin port, including those of its Python process
+(`process_…`, `python_…`). [Operations](operations.md#what-to-watch) lists which ones to watch. Histograms have
+`_bucket`, `_sum` and `_count` series. Labels that clients choose are bounded: after `--metrics-models` models, further
+models are `other`. So is the model of a refused request, until a resource names the model or a request for it was
+routed. `make docs` generates this page from the code.
 """
 PRESENT_TEXT = """\
-These have the names and meanings of the Go original's present generation, so that its dashboards work. They have no
-label `fairness_id`, which clients choose, and `priority` only where it is shown here.
+These metrics have the names and meanings of the Go original's current generation, so its dashboards work. They don't
+have the label `fairness_id`, because clients choose its value, and have `priority` only where the table shows it.
 """
 FORMER_TEXT = """\
-The same under the names of the Go original's earlier generations. `--former-metric-names=false` leaves them out.
+The same metrics under the names of the Go original's earlier generations. `--former-metric-names=false` omits them.
 """
 
 
@@ -102,7 +102,7 @@ def _section(title: str, metrics: list[Described], text: str = "") -> str:
         f"## {title}",
         "",
         *([text] if text else []),
-        "| metric | type | labels | what it is |",
+        "| metric | type | labels | meaning |",
         "|---|---|---|---|",
     ]
     for one in metrics:

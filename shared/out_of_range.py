@@ -89,7 +89,7 @@ class OutOfRange(Collector):
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(
             "pointsman_attribute_values_out_of_range",
-            "Numbers that weren't taken, because they are beyond what the attribute can be",
+            "Numbers ignored because they are outside the attribute's range",
             labels=["attribute"],
         )
         for name, one in self._attributes.items():

@@ -116,7 +116,7 @@ class PluginFailures(Collector):
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(
             "pointsman_plugin_failures",
-            "Calls of a plugin that failed: it raised, or its result can't be used",
+            "Failed calls of a plugin: it raised an exception, or its result is unusable",
             labels=["plugin"],
         )
         for name, one in self._plugins.items():

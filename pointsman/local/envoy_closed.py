@@ -1,20 +1,20 @@
-"""deploy/envoy/standalone-closed.yaml, made of standalone.yaml: the same Envoy, which fails closed."""
+"""deploy/envoy/standalone-closed.yaml, generated from standalone.yaml: the same Envoy, but it fails closed."""
 
 CHANGES = (
     (
         """\
-# It fails open: no request is lost to a picker, and without any picker the traffic goes round robin, unread. For a pool
-# that serves only models that it names take standalone-closed.yaml, which differs in that alone.
+# It fails open: no request fails because of a picker, and without any picker the traffic goes round robin, unread. For
+# a pool that serves only models that it names, use standalone-closed.yaml, which differs only in this.
 """,
         """\
-# It fails closed: a request that no picker has answered is a 503. A pool needs that which serves only models that it
-# names. `make docs` makes this file of standalone.yaml, which lets such requests pass.
+# It fails closed: a request that no picker has answered gets a 503. A pool that serves only models that it names needs
+# this. `make docs` generates this file from standalone.yaml, which lets such requests pass.
 """,
     ),
     ("{key: x-pointsman-failure-mode, value: open}", "{key: x-pointsman-failure-mode, value: closed}"),
     (
-        "# A picker that doesn't answer, and one that is gone, cost the choice, not the request.",
-        "# No request passes that no picker has read.",
+        "# If a picker doesn't answer or is gone, the request continues without a pick.",
+        "# No request passes without a picker's answer.",
     ),
     (
         "failure_mode_allow: true\n",

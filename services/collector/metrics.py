@@ -40,58 +40,60 @@ class CollectorMetrics(Collector):
     def _totals(self) -> Iterator[Metric]:
         scraper, sender = self._scraper, self._sender
         yield GaugeMetricFamily(
-            "pointsman_collector_assigned_endpoints", "Endpoints that this collector scrapes", len(scraper.watched)
+            "pointsman_collector_assigned_endpoints", "Endpoints assigned to this collector", len(scraper.watched)
         )
-        yield CounterMetricFamily("pointsman_collector_pages", "Scrapes that brought a page", scraper.pages)
+        yield CounterMetricFamily("pointsman_collector_pages", "Scrapes that returned a page", scraper.pages)
         failures = CounterMetricFamily(
-            "pointsman_collector_scrape_failures", "Scrapes that brought none, by kind", labels=["kind"]
+            "pointsman_collector_scrape_failures", "Scrapes without a page, by kind", labels=["kind"]
         )
         for kind in Failure:
             failures.add_metric([kind.value], scraper.failures[kind])
         yield failures
-        yield CounterMetricFamily("pointsman_collector_frames", "Frames that NATS was given", sender.frames)
+        yield CounterMetricFamily("pointsman_collector_frames", "Frames sent to NATS", sender.frames)
         yield CounterMetricFamily(
-            "pointsman_collector_frame_bytes", "Bytes of numbers in the frames that NATS was given", sender.bytes
+            "pointsman_collector_frame_bytes", "Bytes of numbers in the frames sent to NATS", sender.bytes
         )
         yield CounterMetricFamily(
-            "pointsman_collector_frames_dropped", "Frames that weren't sent for want of a connection", sender.dropped
+            "pointsman_collector_frames_dropped", "Frames dropped because there was no connection", sender.dropped
         )
         yield CounterMetricFamily(
             "pointsman_collector_endpoints_oversized",
-            "Endpoints left out of a frame because their attributes alone don't fit into a message",
+            "Endpoints left out of a frame because their attributes don't fit into a message",
             sender.oversized,
         )
 
     def _endpoints(self) -> Iterator[Metric]:
         now = self._clock()
         labels = ["endpoint", "source"]
-        up = GaugeMetricFamily("pointsman_collector_up", "1 if the last scrape brought a page, else 0", labels=labels)
+        up = GaugeMetricFamily("pointsman_collector_up", "1 if the last scrape returned a page, else 0", labels=labels)
         duration = GaugeMetricFamily(
-            "pointsman_collector_scrape_duration_seconds", "From the request to the end of the last page", labels=labels
+            "pointsman_collector_scrape_duration_seconds",
+            "Time from the request to the end of the last page",
+            labels=labels,
         )
         size = GaugeMetricFamily("pointsman_collector_page_bytes", "Size of the last page", labels=labels)
         page_age = GaugeMetricFamily(
-            "pointsman_collector_page_age_seconds", "Since the last page was asked for", labels=labels
+            "pointsman_collector_page_age_seconds", "Time since the request for the last page", labels=labels
         )
         failures = CounterMetricFamily(
             "pointsman_collector_endpoint_failures", "Scrapes without a page, by kind", labels=[*labels, "kind"]
         )
         failure_age = GaugeMetricFamily(
-            "pointsman_collector_last_failure_age_seconds", "Since the last scrape without a page", labels=labels
+            "pointsman_collector_last_failure_age_seconds", "Time since the last scrape without a page", labels=labels
         )
         engine = GaugeMetricFamily(
             "pointsman_collector_engine",
-            "1 for the engine as which an endpoint's pages are read, and what that was chosen by",
+            "1 for the engine whose metric names are used for an endpoint, with how it was chosen",
             labels=[*labels, "engine", "chosen_by"],
         )
         value_age = GaugeMetricFamily(
             "pointsman_collector_oldest_value_age_seconds",
-            "Age of the attribute that was longest not found on the endpoint's pages",
+            "Age of the endpoint's oldest attribute",
             labels=["endpoint"],
         )
         reachable = GaugeMetricFamily(
             "pointsman_collector_endpoint_reachable",
-            "0 after --failure-threshold scrapes of the model server that were refused or timed out, 1 after a page",
+            "0 after --failure-threshold refused or timed out scrapes of the model server, 1 after a page",
             labels=["endpoint"],
         )
         outcomes: Counter[tuple[str, str, Outcome]] = Counter()
@@ -126,7 +128,7 @@ def _attributes(outcomes: Mapping[tuple[str, str, Outcome], int]) -> Metric:
     """Summed over the endpoints: there are as many series as the configuration has attributes and outcomes."""
     family = GaugeMetricFamily(
         "pointsman_collector_attributes",
-        "Endpoints by what their last page said about an attribute",
+        "Endpoints by the outcome of an attribute on their last page",
         labels=["source", "attribute", "outcome"],
     )
     for source, attribute in sorted({(source, attribute) for source, attribute, _ in outcomes}):

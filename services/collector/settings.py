@@ -40,47 +40,47 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     config_file: Annotated[
         str,
         Meta(
-            description="an EndpointPickerConfig, which is followed when it changes; without it the one that the "
-            "watcher publishes, or the default"
+            description="an EndpointPickerConfig, whose changes are followed; default: the published one, or else"
+            " the built-in one"
         ),
     ] = ""
     allow_experimental_plugins: Annotated[bool, Meta(description="load plugin types of alpha stability")] = False
     interval: Annotated[
         PositiveDuration,
-        Meta(description="time between two scrapes of an endpoint, where the data source doesn't say another"),
+        Meta(description="interval between scrapes of an endpoint, unless the data source sets one"),
     ] = 0.1
-    scrape_timeout: Annotated[PositiveDuration, Meta(description="how long a scrape may take, from first to last")] = (
-        1.0
-    )
-    page_limit: Annotated[Size, Meta(description="bytes of a page; a larger one is refused")] = 16 * 2**20
+    scrape_timeout: Annotated[PositiveDuration, Meta(description="time limit of a scrape")] = 1.0
+    page_limit: Annotated[Size, Meta(description="maximum bytes of a page")] = 16 * 2**20
     header_limit: Annotated[
         Size,
-        Meta(description="bytes of a page's HTTP headers, interim answers (1xx) included; longer ones are refused"),
+        Meta(description="maximum bytes of a page's HTTP headers, including interim responses (1xx)"),
     ] = HEADER_LIMIT
     backoff_limit: Annotated[
         Duration,
-        Meta(description="longest time between two attempts at an endpoint that keeps failing, if not the interval"),
+        Meta(description="longest time between attempts at a failing endpoint, unless the interval is longer"),
     ] = 1.0
     failure_threshold: Annotated[
         int,
         Meta(
             ge=1,
-            description="scrapes of a model server that are refused or time out in a row, after which pickers rank it "
-            "behind all others until the next scrape that brings a page",
+            description="scrapes in a row that are refused or time out, after which pickers rank the model server"
+            " behind all others until a scrape returns a page",
         ),
     ] = 3
-    gather: Annotated[
-        Duration, Meta(description="how long a change waits for others, to travel in one frame with them")
-    ] = 0.002
+    gather: Annotated[Duration, Meta(description="how long a change waits for further changes, to share a frame")] = (
+        0.002
+    )
     refresh: Annotated[
-        PositiveDuration, Meta(description="values that didn't change are confirmed this often while they are scraped")
+        PositiveDuration, Meta(description="interval at which unchanged values are confirmed while scrapes succeed")
     ] = 0.1
-    heartbeat: Annotated[PositiveDuration, Meta(description="everything is published at least this often")] = 0.5
+    heartbeat: Annotated[
+        PositiveDuration, Meta(description="longest interval between two publications of all values")
+    ] = 0.5
     total_queued_requests_metric: Annotated[
         str | None,
         _metric(
-            "specification of the requests that wait, name or name{label=value}. Any of the metric flags makes a "
-            "default engine; an empty one switches its quantity off",
+            "specification of the waiting requests, name or name{label=value}. Any of the metric "
+            "flags defines a default engine; an empty one disables its quantity",
             "--totalQueuedRequestsMetric",
             "--waiting-requests-metric",
             "--waitingRequestsMetric",
@@ -89,7 +89,7 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     total_running_requests_metric: Annotated[
         str | None,
         _metric(
-            "specification of the requests in the batch",
+            "specification of the running requests",
             "--totalRunningRequestsMetric",
             "--running-requests-metric",
             "--runningRequestsMetric",
@@ -98,7 +98,7 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     all_requests_metric: Annotated[
         str | None,
         _metric(
-            "specification of the requests that wait or run; those that run taken away are those that wait",
+            "specification of the waiting and running requests; minus the running ones, it gives the waiting ones",
             "--allRequestsMetric",
         ),
     ] = None
@@ -115,7 +115,7 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     used_kv_cache_blocks_metric: Annotated[
         str | None,
         _metric(
-            "specification of the KV cache blocks in use; their share of all is the share in use",
+            "specification of the used KV cache blocks; divided by all blocks, it gives the usage",
             "--usedKvCacheBlocksMetric",
             "--usedKVCacheBlocksMetric",
         ),
@@ -123,7 +123,7 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     max_kv_cache_blocks_metric: Annotated[
         str | None,
         _metric(
-            "specification of the KV cache blocks that there are",
+            "specification of the total KV cache blocks",
             "--maxKvCacheBlocksMetric",
             "--maxKVCacheBlocksMetric",
         ),
@@ -131,7 +131,7 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     used_kv_cache_tokens_metric: Annotated[
         str | None,
         _metric(
-            "specification of the tokens in the KV cache; their share of those that it holds is the share in use",
+            "specification of the used tokens of the KV cache; divided by its capacity, it gives the usage",
             "--usedKvCacheTokensMetric",
             "--usedKVCacheTokensMetric",
         ),
@@ -139,7 +139,7 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     max_kv_cache_tokens_metric: Annotated[
         str | None,
         _metric(
-            "specification of the tokens that the KV cache holds",
+            "specification of the KV cache's capacity in tokens",
             "--maxKvCacheTokensMetric",
             "--maxKVCacheTokensMetric",
         ),
@@ -160,22 +160,22 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     model_server_metrics_scheme: Annotated[
         Literal["http", "https"] | None,
         _metric(
-            "deprecated: scheme of the metrics page, where the metrics-data-source doesn't say one",
+            "deprecated: scheme of the metrics page, unless the metrics-data-source sets one",
             "--modelServerMetricsScheme",
         ),
     ] = None
     model_server_metrics_path: Annotated[
         str | None,
         _metric(
-            "deprecated: path of the metrics page, where the metrics-data-source doesn't say one",
+            "deprecated: path of the metrics page, unless the metrics-data-source sets one",
             "--modelServerMetricsPath",
         ),
     ] = None
     model_server_metrics_port: Annotated[
         Annotated[int, Meta(ge=1, le=65535)] | None,
         _metric(
-            "deprecated: port of the metrics page, where neither the metrics-data-source nor the endpoint says one; "
-            "only in a pool with one port a pod",
+            "deprecated: port of the metrics page, unless the metrics-data-source or the endpoint "
+            "sets one; only in a pool with one port per pod",
             "--modelServerMetricsPort",
         ),
     ] = None

@@ -120,7 +120,7 @@ class PickerService(Service):
         )
         held = Gauge(
             "pointsman_picker_held_body_bytes",
-            "Bytes of request bodies until they are answered, and of response bodies until more of them comes",
+            "Bytes of request bodies until they are answered, and of response bodies held for their next piece",
             registry=self.registry,
         )
         held.set_function(lambda: self.desk.held.size)

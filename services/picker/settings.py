@@ -15,32 +15,34 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     config_file: Annotated[
         str,
         Meta(
-            description="an EndpointPickerConfig, which is followed when it changes; without it the one that the "
-            "watcher publishes, or the default"
+            description="an EndpointPickerConfig, whose changes are followed; default: the published one, or else"
+            " the built-in one"
         ),
     ] = ""
     grpc_host: Annotated[str, Meta(description="address of the ext_proc and health servers")] = "0.0.0.0"
-    grpc_port: Annotated[int, Meta(ge=0, le=65535, description="port of the ext_proc server; 0 takes a free one")] = (
-        9002
-    )
+    grpc_port: Annotated[int, Meta(ge=0, le=65535, description="port of the ext_proc server; 0 uses a free one")] = 9002
     grpc_health_port: Annotated[
-        int, Meta(ge=0, le=65535, description="port of the gRPC health server; 0 takes a free one")
+        int, Meta(ge=0, le=65535, description="port of the gRPC health server; 0 uses a free one")
     ] = 9003
     secure_serving: Annotated[bool, Meta(description="serve ext_proc over TLS")] = True
     cert_path: Annotated[
-        str, Meta(description="folder with tls.crt and tls.key; without it a self-signed certificate is made")
+        str, Meta(description="folder with tls.crt and tls.key; default: a self-signed certificate")
     ] = ""
     max_request_body: Annotated[
-        Size, Meta(description="a larger request body is refused with 413; Envoy's own limit should be higher")
+        Size,
+        Meta(
+            description="maximum bytes of a request body, larger ones are refused with 413; Envoy's own limit "
+            "should be higher"
+        ),
     ] = 24 * 2**20
-    max_request_headers: Annotated[Size, Meta(description="bytes of request headers; more are refused with 431")] = (
-        256 * 2**10
-    )
+    max_request_headers: Annotated[
+        Size, Meta(description="maximum bytes of request headers; more are refused with 431")
+    ] = 256 * 2**10
     max_held_bodies: Annotated[
         Size,
         Meta(
-            description="bytes of all bodies that are on their way or not answered yet; a request whose body would go "
-            "beyond is refused with 503. No less than --max-request-body"
+            description="maximum bytes of all bodies that are arriving or not answered yet; a request whose body "
+            "would exceed it is refused with 503. At least --max-request-body"
         ),
     ] = 512 * 2**20
     max_model_name: Annotated[
@@ -49,83 +51,84 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
             ge=1,
             le=64 * 2**10,  # parsers decode no longer ones
             extra={"format": "size"},
-            description="bytes of a model's name, in a body or in a header that rewrites it; a longer one is refused "
-            "with 400",
+            description="maximum bytes of a model's name, in a body or in a header that rewrites it; a longer one"
+            " is refused with 400",
         ),
     ] = 1024
     max_subset_entries: Annotated[
-        int, Meta(ge=1, description="entries of a gateway's subset hint; a request with more is refused with 400")
+        int,
+        Meta(ge=1, description="maximum entries of a gateway's subset hint; a request with more is refused with 400"),
     ] = 5_000
     max_streams: Annotated[
-        int, Meta(ge=1, description="open streams, one for each request; further ones are turned away")
+        int, Meta(ge=1, description="maximum open streams, one per request; further ones end as UNAVAILABLE")
     ] = 20_000
     disable_endpoint_subset_filter: Annotated[bool, Meta(description="ignore a gateway's subset hint")] = False
     require_named_models: Annotated[
         bool,
         Meta(
-            description="answer 404 for models that no InferenceModel or rewrite of the pool names, also in a pool "
-            "without any InferenceModel"
+            description="answer 404 for models that no InferenceModel or rewrite of the pool names, even if the "
+            "pool has no InferenceModel"
         ),
     ] = False
     allow_experimental_plugins: Annotated[bool, Meta(description="load plugin types of alpha stability")] = False
-    decisions_kept: Annotated[int, Meta(ge=0, description="decisions that /debug/decisions can explain")] = 1000
+    decisions_kept: Annotated[int, Meta(ge=0, description="number of decisions kept for /debug/decisions")] = 1000
     decision_layouts_kept: Annotated[
         int,
         Meta(
             ge=1,
-            description="sets of endpoints that kept decisions were made on; where endpoints come and go faster, fewer "
-            "decisions are kept",
+            description="number of sets of endpoints for which decisions are kept; if endpoints change faster, "
+            "fewer decisions are kept",
         ),
     ] = 16
-    log_decisions: Annotated[bool, Meta(description="log one line for each decision")] = False
+    log_decisions: Annotated[bool, Meta(description="log one line per decision")] = False
     metrics_models: Annotated[
-        int, Meta(ge=1, description="model names that metrics tell apart; further ones are counted as `other`")
+        int, Meta(ge=1, description="maximum model names in metrics; further ones are counted as `other`")
     ] = 100
     observe_responses: Annotated[
         float,
         Meta(
             ge=0,
             le=1,
-            description="share of the responses whose body is asked for where Envoy doesn't show it, to measure the "
-            "first token and count tokens; 0 asks for none. Which ones, is left to chance",
+            description="share of the responses to observe, chosen at random: the picker requests their bodies "
+            "from Envoy to measure the first token and count tokens; 0 observes none",
         ),
     ] = 1.0
     max_observed_responses: Annotated[
         int,
         Meta(
             ge=1,
-            description="responses that are asked for at once to be observed; each piece of one is a message to the "
-            "picker. Those in which the client's model is put back come on top",
+            description="maximum responses observed at once; each chunk of a response is a message to the picker."
+            " Responses in which the client's model is restored don't count",
         ),
     ] = 50
     former_metric_names: Annotated[
         bool,
         Meta(
-            description="show the Go original's series under their former names too: inference_objective_…, "
+            description="also serve the Go original's series under their former names: inference_objective_…, "
             "inference_pool_… and inference_extension_…"
         ),
     ] = True
     unhealthy_expiry: Annotated[
         PositiveDuration,
         Meta(
-            description="an endpoint that seems to be down ranks last for this long at most, unless a failed scrape or "
-            "a fallback that served in its place shows it again"
+            description="longest time for which an endpoint that seems to be down ranks last, unless a failed "
+            "scrape or a serving fallback confirms it"
         ),
     ] = 30.0
     load_interval: Annotated[
-        PositiveDuration, Meta(description="a change of the load in flight is published after at most this time")
+        PositiveDuration, Meta(description="longest time until a change of the load in flight is published")
     ] = 0.02
     load_heartbeat: Annotated[
-        PositiveDuration, Meta(description="the load in flight is published at least this often")
+        PositiveDuration, Meta(description="longest interval between two publications of the load in flight")
     ] = 0.5
     drain_delay: Annotated[
         Duration,
         Meta(
-            description="how long a stopping picker takes streams after it says NOT_SERVING: two health checks; "
-            "shorter than --drain-timeout, which includes it"
+            description="how long a stopping picker accepts streams after it reports NOT_SERVING: two health "
+            "checks; part of --drain-timeout, and shorter"
         ),
     ] = 2.0
-    seed: Annotated[int | None, Meta(description="makes random choices repeatable")] = None
+    seed: Annotated[int | None, Meta(description="seed that makes random choices repeatable")] = None
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -12,54 +12,52 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     """Publishes which endpoints, resources and configuration there are, and writes Envoy's endpoints file."""
 
     kubernetes: Annotated[
-        bool, Meta(description="read pods and resources of a Kubernetes cluster, instead of files")
+        bool, Meta(description="read pods and resources of a Kubernetes cluster instead of files")
     ] = False
     pools: Annotated[
         tuple[str, ...],
-        Meta(description="with Kubernetes: the InferencePools that are served, namespace/name each, instead of one"),
+        Meta(description="with Kubernetes: the InferencePools to serve instead of one, namespace/name each"),
     ] = ()
     config_map: Annotated[
         str,
         Meta(
-            description="with Kubernetes: the ConfigMap that has the EndpointPickerConfig, namespace/name or "
+            description="with Kubernetes: the ConfigMap with the EndpointPickerConfig, namespace/name or "
             "namespace/name/key"
         ),
     ] = ""
     endpoint_selector: Annotated[
         tuple[str, ...],
-        Meta(
-            description="with Kubernetes and without an InferencePool: the labels that the pods have, name=value each"
-        ),
+        Meta(description="with Kubernetes and without an InferencePool: labels that select the pods, name=value each"),
     ] = ()
     endpoint_target_ports: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=65535)], ...],
-        Meta(max_length=8, description="without an InferencePool: the ports at which each pod serves"),
+        Meta(max_length=8, description="without an InferencePool: the ports on which each pod serves"),
     ] = ()
     endpoint_slices: Annotated[
         str,
-        Meta(description="with Kubernetes: a Service whose EndpointSlices say where the servers are, instead of pods"),
+        Meta(description="with Kubernetes: a Service whose EndpointSlices list the servers, instead of pods"),
     ] = ""
     ip_family: Annotated[
-        IpFamily, Meta(description="with Kubernetes: which of a pod's addresses is taken; any is its primary one")
+        IpFamily, Meta(description="with Kubernetes: which of a pod's addresses to use; any is the primary one")
     ] = "any"
     endpoints_file: Annotated[
         str,
         Meta(
-            description="endpoints and resources: a YAML or JSON file, or a directory of such files; "
-            "default: what the configuration's file-discovery plugin names"
+            description="endpoints and resources: a YAML or JSON file, or a directory of such files; default: the"
+            " path in the configuration's file-discovery plugin"
         ),
     ] = ""
     config_file: Annotated[
-        str, Meta(description="the EndpointPickerConfig to publish; goes before one among the endpoints files")
+        str, Meta(description="the EndpointPickerConfig to publish; takes precedence over one in the endpoints files")
     ] = ""
     nats_replicas: Annotated[
-        int, Meta(ge=1, le=5, description="servers of a NATS cluster that each keep the facts and the lease: 1 or 3")
+        int, Meta(ge=1, le=5, description="servers of a NATS cluster that each store facts and lease: 1 or 3")
     ] = 1
     give_way_after: Annotated[
         PositiveDuration,
         Meta(
-            description="without a word from where its facts come from, a watcher leaves publishing to one that is in "
-            "touch after this time"
+            description="after this time without contact to its sources, a watcher gives up the lease to one that"
+            " has contact"
         ),
     ] = 10.0
     eds_file: Annotated[str, Meta(description="where to write the endpoints for Envoy's EDS; default: nowhere")] = ""
@@ -67,14 +65,14 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
         "model-servers"
     )
     resolve_interval: Annotated[
-        PositiveDuration, Meta(description="time between two look-ups of an endpoint's host name")
+        PositiveDuration, Meta(description="interval between look-ups of an endpoint's host name")
     ] = 30.0
-    resolve_timeout: Annotated[PositiveDuration, Meta(description="how long the look-up of a host name may take")] = 5.0
+    resolve_timeout: Annotated[PositiveDuration, Meta(description="time limit of a look-up of a host name")] = 5.0
     rescan_interval: Annotated[
-        PositiveDuration, Meta(description="time between two looks at the files when the system gives no notice")
+        PositiveDuration, Meta(description="interval between checks of the files when the system sends no notification")
     ] = 2.0
     allow_experimental_plugins: Annotated[
         bool, Meta(description="accept a configuration with plugin types of alpha stability")
     ] = False
-    max_file_size: Annotated[Size, Meta(description="bytes of a file that is read at most")] = 16 * 2**20
-    max_files: Annotated[int, Meta(ge=1, description="files of a directory that are read at most")] = 1000
+    max_file_size: Annotated[Size, Meta(description="maximum bytes of a file")] = 16 * 2**20
+    max_files: Annotated[int, Meta(ge=1, description="maximum files of a directory")] = 1000

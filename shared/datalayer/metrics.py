@@ -17,7 +17,7 @@ class DataLayerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         events = CounterMetricFamily(
             "pointsman_datalayer_events",
-            "Events that sources told their extractors of: added, updated or deleted",
+            "Events that sources passed to their extractors: added, updated or deleted",
             labels=["source", "event"],
         )
         for (source, change), count in self._tally.events.items():

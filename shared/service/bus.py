@@ -62,32 +62,34 @@ class BusMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         bus = self._bus
-        yield GaugeMetricFamily("pointsman_bus_connected", "1 while there is a connection to NATS", bus.connected)
-        yield CounterMetricFamily("pointsman_bus_connections", "Connections to NATS that were made", bus.connections)
+        yield GaugeMetricFamily("pointsman_bus_connected", "1 while connected to NATS", bus.connected)
+        yield CounterMetricFamily("pointsman_bus_connections", "Connections opened to NATS", bus.connections)
         yield CounterMetricFamily(
-            "pointsman_bus_publishes_dropped", "Messages that were dropped for want of a connection", bus.dropped
+            "pointsman_bus_publishes_dropped", "Messages dropped because there was no connection", bus.dropped
         )
         yield CounterMetricFamily(
             "pointsman_bus_slow_consumer_errors",
-            "Times that messages were lost because they came too fast",
+            "How often messages were lost because they arrived too fast",
             bus.slow_consumers,
         )
-        yield CounterMetricFamily("pointsman_bus_handler_errors", "Messages whose handling failed", bus.handler_errors)
+        yield CounterMetricFamily(
+            "pointsman_bus_handler_errors", "Messages that the process failed to handle", bus.handler_errors
+        )
         if self._malformed is not None:
             yield CounterMetricFamily(
                 "pointsman_bus_malformed_messages",
-                "Messages that could not be decoded, and were skipped",
+                "Messages skipped because they couldn't be decoded",
                 self._malformed.total,
             )
             yield CounterMetricFamily(
                 "pointsman_bus_implausible_messages",
-                "Messages with a time or an epoch that their sender can't have",
+                "Messages with an impossible time or epoch",
                 self._malformed.implausible.total,
             )
         if self._namesake is not None:
             yield CounterMetricFamily(
                 "pointsman_bus_namesake_messages",
-                "Messages of another process of this tier that has this one's id",
+                "Messages of another process of this tier with the same id",
                 self._namesake.messages,
             )
         if self._replica is not None:
@@ -96,19 +98,19 @@ class BusMetrics(Collector):
     def _of_replica(self, replica: Replica) -> Iterator[Metric]:
         counters = replica.counters
         yield GaugeMetricFamily(
-            "pointsman_view_synced", "1 once there has been a complete set of the pool's facts", replica.synced
+            "pointsman_view_synced", "1 once the process has had a complete set of the pool's facts", replica.synced
         )
         yield GaugeMetricFamily(
             "pointsman_view_age_seconds",
-            "Time since the watcher was last heard to say that the set is complete; infinite when it never was",
+            "Time since the watcher last reported a complete set; infinite if it never did",
             replica.age(),
         )
         yield GaugeMetricFamily(
             "pointsman_view_source_age_seconds",
-            "Time since Kubernetes, or whatever the watcher reads, last confirmed the set; infinite when it never did",
+            "Time since the watcher's source, such as Kubernetes, last confirmed the set; infinite if it never did",
             replica.source_age(),
         )
-        yield CounterMetricFamily("pointsman_view_resets", "Complete sets that were taken over", counters.resets)
+        yield CounterMetricFamily("pointsman_view_resets", "Complete sets that replaced the view", counters.resets)
         yield CounterMetricFamily(
-            "pointsman_view_gaps", "Times that the set was not what the watcher said it was", counters.gaps
+            "pointsman_view_gaps", "How often the view differed from what the watcher reported", counters.gaps
         )

@@ -31,7 +31,7 @@ class ConfiguredMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "pointsman_config_info",
-            "1 for the configuration that is in use: its origin and the revision of its document",
+            "1 for the configuration in use, with its origin and the revision of its document",
             labels=["pool", "origin", "revision"],
         )
         for one in self._configurations():

@@ -55,12 +55,12 @@ class Service:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        Info("pointsman_build", "The program that runs", registry=self.registry).info(
+        Info("pointsman_build", "Version and tier of the process", registry=self.registry).info(
             {"version": VERSION, "tier": self.tier}
         )
         self.registry.register(ConfiguredMetrics(self.configurations))
         self._crashes = Counter(
-            "pointsman_task_crashes", "Background tasks that ended with an exception", ["task"], registry=self.registry
+            "pointsman_task_crashes", "Background tasks that failed with an exception", ["task"], registry=self.registry
         )
         self.plugin_failures = PluginFailures(time.monotonic)
         self.registry.register(self.plugin_failures)

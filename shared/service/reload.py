@@ -139,9 +139,7 @@ class ReloadMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(
-            self._name, "Configurations that came after the first, by what became of them", labels=["result"]
-        )
+        family = CounterMetricFamily(self._name, "Configurations after the first, by result", labels=["result"])
         family.add_metric(["taken"], self._reloader.taken)
         family.add_metric(["refused"], self._reloader.refused)
         yield family

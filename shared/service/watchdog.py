@@ -48,13 +48,13 @@ class Watchdog:
     def __init__(self, registry: CollectorRegistry, *, log_every: float = LOG_EVERY) -> None:
         self._pauses = Histogram(
             "pointsman_event_loop_pause_seconds",
-            f"Times for which the event loop stood still, of more than {THRESHOLD * 1000:.0f} ms",
+            f"Pauses of the event loop above {THRESHOLD * 1000:.0f} ms",
             buckets=BUCKETS,
             registry=registry,
         )
         self._longest = Gauge(
             "pointsman_event_loop_longest_pause_seconds",
-            "The longest time for which the event loop has stood still",
+            "The longest pause of the event loop",
             registry=registry,
         )
         self.longest = 0.0

@@ -136,7 +136,7 @@ class _Collector(Collector):
         view = self._view
         yield GaugeMetricFamily(
             "pointsman_picker_own_inflight_requests",
-            "Requests in flight that this picker routed",
+            "Requests in flight that were routed by this picker",
             value=sum(requests for requests, _ in view.in_flight.own().values()),
         )
         yield GaugeMetricFamily(
@@ -145,7 +145,7 @@ class _Collector(Collector):
         yield GaugeMetricFamily(
             "pointsman_picker_prefix_blocks", "Prompt blocks in the prefix index", value=len(view.prefixes)
         )
-        yield CounterMetricFamily("pointsman_picker_frames", "Attribute frames taken in", value=view.columns.frames)
+        yield CounterMetricFamily("pointsman_picker_frames", "Attribute frames received", value=view.columns.frames)
 
     def _requests(self) -> Iterator[Metric]:
         metrics = self._metrics
@@ -156,35 +156,36 @@ class _Collector(Collector):
             decisions.add_metric([str(status)], count)
         served = CounterMetricFamily(
             "pointsman_picker_served",
-            "Routed requests by who really served them: first choice, fallback, other, unknown",
+            "Routed requests by serving endpoint: first choice, fallback, other, unknown",
             labels=["by"],
         )
         for by, count in metrics.served_by.items():
             served.add_metric([by], count)
         responses = CounterMetricFamily(
             "pointsman_picker_responses",
-            "Responses by whether their body was read, so that first token and tokens are known: observed, left_out "
-            "(it could have been), not_applicable (errors, and what can't be read)",
+            "Responses by observation of their body, which gives first token and token counts: "
+            "observed, left_out (readable, but not observed), not_applicable (errors and unreadable "
+            "responses)",
             labels=["observation"],
         )
         for observation, count in metrics.responses.items():
             responses.add_metric([observation], count)
         yield GaugeMetricFamily(
             "pointsman_picker_observe_responses_ratio",
-            "The share of responses that is asked for where the proxy shows none",
+            "The setting --observe-responses",
             value=metrics.observe_responses,
         )
         decision = HistogramMetricFamily(
-            "pointsman_picker_decision_seconds", "From the end of a request's body to its answer", labels=[]
+            "pointsman_picker_decision_seconds", "Time from the end of a request's body to its answer", labels=[]
         )
         metrics.decision_seconds.add_to(decision)
         request = HistogramMetricFamily(
-            "pointsman_picker_request_seconds", "From a request's headers to the end of its response", labels=[]
+            "pointsman_picker_request_seconds", "Time from a request's headers to the end of its response", labels=[]
         )
         metrics.request_seconds.add_to(request)
         plugins = HistogramMetricFamily(
             "pointsman_picker_plugin_seconds",
-            "What a plugin's call took",
+            "Duration of a plugin's call",
             labels=PLUGIN_LABELS,
         )
         for labels, histogram in metrics.plugin_seconds.items():
@@ -203,7 +204,7 @@ class _Collector(Collector):
         )
         age = GaugeMetricFamily(
             "pointsman_picker_attribute_age_seconds",
-            "Age of the newest attribute; infinite when there is none",
+            "Age of the newest attribute; infinite if there is none",
             labels=["endpoint"],
         )
         picks = CounterMetricFamily(
@@ -211,7 +212,7 @@ class _Collector(Collector):
         )
         healthy = GaugeMetricFamily(
             "pointsman_picker_endpoint_healthy",
-            "0 while decisions rank an endpoint behind all others, because it seems to be down",
+            "0 while decisions rank an endpoint last because it seems to be down",
             labels=["endpoint"],
         )
         newest = view.columns.newest()

@@ -59,37 +59,37 @@ _FAMILIES = (
         "duration",
         "request_duration_seconds",
         "request_duration_seconds",
-        "From a request's headers to the end of its response",
+        "Time from a request's headers to the end of its response",
     ),
     _Family(
         "request_bytes",
         "request_size_bytes",
         "request_sizes",
-        "Sizes of request bodies, as clients send them",
+        "Sizes of request bodies, as sent by clients",
     ),
     _Family(
         "response_bytes",
         "response_size_bytes",
         "response_sizes",
-        "Sizes of response bodies, where the proxy shows them",
+        "Sizes of response bodies, if the proxy shows them",
     ),
     _Family(
         "prompt",
         "request_input_tokens",
         "input_tokens",
-        "Prompt tokens, as responses tell them",
+        "Prompt tokens, as reported by responses",
     ),
     _Family(
         "completion",
         "request_output_tokens",
         "output_tokens",
-        "Generated tokens, as responses tell them",
+        "Generated tokens, as reported by responses",
     ),
     _Family(
         "cached",
         "request_cached_tokens",
         "prompt_cached_tokens",
-        "Prompt tokens that the KV cache had, as responses tell them",
+        "Prompt tokens found in the KV cache, as reported by responses",
     ),
     _Family(
         "normalized",
@@ -101,13 +101,13 @@ _FAMILIES = (
         "first_token",
         "request_ttft_seconds",
         "request_ttft_seconds",
-        "From a request's headers to the first piece of its streamed response",
+        "Time from a request's headers to the first chunk of its streamed response",
     ),
     _Family(
         "per_token",
         "request_streaming_tpot_seconds",
         "request_tpot_seconds",
-        "Time for each token of a stream after the first",
+        "Time per token of a stream after the first",
     ),
 )
 
@@ -314,7 +314,7 @@ class RequestCollector(Collector):
         for prefix in self._prefixes:
             total = CounterMetricFamily(f"{prefix}request", "Routed requests", labels=[*models, "priority"])
             errors = CounterMetricFamily(
-                f"{prefix}request_error", "Requests that were refused, or failed", labels=[*models, "error_code"]
+                f"{prefix}request_error", "Refused and failed requests", labels=[*models, "error_code"]
             )
             for key, series in metrics.series.items():
                 for priority, count in series.requests.items():
@@ -322,7 +322,7 @@ class RequestCollector(Collector):
                 for code, count in series.errors.items():
                     errors.add_metric([*key, code], count)
             name = "request_running" if prefix == "llm_d_epp_" else "running_requests"
-            running = GaugeMetricFamily(f"{prefix}{name}", "Requests under way", labels=["model_name"])
+            running = GaugeMetricFamily(f"{prefix}{name}", "Requests in progress", labels=["model_name"])
             for model, count in metrics.running.items():
                 running.add_metric([model], count)
             yield from (total, errors, running)

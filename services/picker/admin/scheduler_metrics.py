@@ -44,11 +44,11 @@ class SchedulerCollector(Collector):
         scheduled, blocks = self._requests.scheduled(), self._view.prefixes.held
         for prefix in self._prefixes:
             scheduling = HistogramMetricFamily(
-                f"{prefix}scheduler_e2e_duration_seconds", "What the decision on a routed request took", labels=[]
+                f"{prefix}scheduler_e2e_duration_seconds", "Duration of the decision on a routed request", labels=[]
             )
             self._scheduling.add_to(scheduling)
             plugins = HistogramMetricFamily(
-                f"{prefix}plugin_duration_seconds", "What a plugin's call took", labels=PLUGIN_LABELS
+                f"{prefix}plugin_duration_seconds", "Duration of a plugin's call", labels=PLUGIN_LABELS
             )
             for labels, histogram in self._plugins.items():
                 histogram.add_to(plugins, labels)
@@ -65,7 +65,7 @@ class SchedulerCollector(Collector):
         empty = partial(
             CounterMetricFamily,
             f"{prefix}scheduler_attempts",
-            "Requests that were scheduled, by the endpoint that got them, or that no endpoint was left for",
+            "Scheduling attempts, by the chosen endpoint, or without one if none was left",
             labels=["status", "target_model_name", "pod_name" if former else "endpoint_name", "namespace", "port"],
         )
         layout = self._view.layout
@@ -93,10 +93,12 @@ class SchedulerCollector(Collector):
             f"{prefix}prefix_indexer_size", "Blocks in the prefix index, over all endpoints", labels=labels
         )
         ratio = HistogramMetricFamily(
-            f"{prefix}prefix_indexer_hit_ratio", "Share of a prompt's blocks that its endpoint held", labels=labels
+            f"{prefix}prefix_indexer_hit_ratio",
+            "Share of a prompt's blocks that its endpoint already held",
+            labels=labels,
         )
         held = HistogramMetricFamily(
-            f"{prefix}prefix_indexer_hit_bytes", "Bytes of a prompt that its endpoint held", labels=labels
+            f"{prefix}prefix_indexer_hit_bytes", "Bytes of a prompt that its endpoint already held", labels=labels
         )
         if hits.plugin:
             size.add_metric(values, blocks)

@@ -86,14 +86,15 @@ class ExtProcServer:
         self._middling = asyncio.Lock()
         streams = Counter(
             "pointsman_ext_proc_streams",
-            "ext_proc streams that have ended: finished (half-closed, cancelled or lost: gRPC doesn't tell which), "
-            "refused (answered by the picker), malformed (a message that is no ProcessingRequest), failed (an error in "
-            "the picker), turned away (the picker knows no endpoints yet, or has as many streams as it takes)",
+            "Ended ext_proc streams: finished (half-closed, cancelled or lost: gRPC doesn't "
+            "distinguish them), refused (answered by the picker), malformed (a message that isn't a "
+            "ProcessingRequest), failed (an error in the picker), turned away (the picker has no "
+            "endpoints yet, or the maximum of streams)",
             ["outcome"],
             registry=registry,
         )
         self._ended = {outcome: streams.labels(outcome) for outcome in _OUTCOMES}
-        gauge = Gauge("pointsman_ext_proc_open_streams", "ext_proc streams under way", registry=registry)
+        gauge = Gauge("pointsman_ext_proc_open_streams", "Open ext_proc streams", registry=registry)
         gauge.set_function(lambda: self.open)
 
     async def start(self) -> None:

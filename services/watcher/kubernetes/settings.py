@@ -21,67 +21,72 @@ class KubernetesSettings(CommonSettings, frozen=True, kw_only=True):
         ),
     ] = ""
     kubeconfig_context: Annotated[str, Meta(description="the kubeconfig's context; default: its current one")] = ""
-    kubernetes_connect_timeout: Annotated[
-        PositiveDuration, Meta(description="how long a connection may take to be made")
-    ] = 5.0
+    kubernetes_connect_timeout: Annotated[PositiveDuration, Meta(description="time limit for opening a connection")] = (
+        5.0
+    )
     kubernetes_request_timeout: Annotated[
-        PositiveDuration, Meta(description="how long one request may take, a watch aside; a list's page is one request")
+        PositiveDuration,
+        Meta(description="time limit of a request other than a watch; each page of a list is a request"),
     ] = 30.0
     kubernetes_credentials_timeout: Annotated[
-        PositiveDuration, Meta(description="how long a kubeconfig's exec plugin may take to give credentials")
+        PositiveDuration, Meta(description="time limit for a kubeconfig's exec plugin to return credentials")
     ] = 60.0
-    kubernetes_page_size: Annotated[int, Meta(ge=1, description="objects of one page of a list")] = 500
-    kubernetes_answer_limit: Annotated[Size, Meta(description="bytes of one answer, a list's page for example")] = (
-        256 * 2**20
-    )
-    kubernetes_line_limit: Annotated[Size, Meta(description="bytes of one watch event")] = 16 * 2**20
+    kubernetes_page_size: Annotated[int, Meta(ge=1, description="objects per page of a list")] = 500
+    kubernetes_answer_limit: Annotated[
+        Size, Meta(description="maximum bytes of a response, such as a page of a list")
+    ] = 256 * 2**20
+    kubernetes_line_limit: Annotated[Size, Meta(description="maximum bytes of a watch event")] = 16 * 2**20
     kubernetes_watch_timeout: Annotated[
-        PositiveDuration, Meta(description="how long the API server keeps a watch open, ±20 % so that watches spread")
+        PositiveDuration, Meta(description="duration of a watch, as requested from the API server, with ±20 % jitter")
     ] = 300.0
     kubernetes_watch_grace: Annotated[
-        PositiveDuration, Meta(description="how long after its time a watch that the server doesn't end is ended here")
+        PositiveDuration,
+        Meta(description="how long after its duration the watcher ends a watch that the API server hasn't ended"),
     ] = 30.0
     kubernetes_inactivity_timeout: Annotated[
         PositiveDuration,
         Meta(
-            description="a watch on which nothing came for so long, no bookmark either, is begun anew; "
-            "the API server sends a bookmark every minute, but none where nothing changes"
+            description="a watch without any event for this time, bookmarks included, is restarted; the API "
+            "server sends a bookmark every minute, unless nothing changes"
         ),
     ] = 90.0
     kubernetes_keepalive: Annotated[
         PositiveDuration,
-        Meta(description="how long a watch's connection whose other end is gone without a word is believed in (TCP)"),
+        Meta(description="time until TCP keepalive detects that the other end of a watch's connection is gone"),
     ] = 30.0
     kubernetes_first_backoff: Annotated[
-        PositiveDuration, Meta(description="pause after the first failure; it doubles")
+        PositiveDuration, Meta(description="pause after the first failure; doubles with each further failure")
     ] = 0.5
-    kubernetes_longest_backoff: Annotated[PositiveDuration, Meta(description="pause after many failures")] = 30.0
+    kubernetes_longest_backoff: Annotated[
+        PositiveDuration, Meta(description="longest pause after repeated failures")
+    ] = 30.0
     kubernetes_longest_retry_after: Annotated[
-        PositiveDuration, Meta(description="the longest pause that a server's Retry-After is given")
+        PositiveDuration, Meta(description="longest pause accepted from a server's Retry-After")
     ] = 120.0
     kubernetes_refused_interval: Annotated[
-        PositiveDuration, Meta(description="time between two tries of what is forbidden (403) or isn't installed (404)")
+        PositiveDuration,
+        Meta(description="interval between attempts for a kind that is forbidden (403) or not installed (404)"),
     ] = 30.0
     kubernetes_discovery_interval: Annotated[
         PositiveDuration,
         Meta(
-            description="time between two looks at which kinds are installed; "
-            "after twice that without an answer, what a silent watch has said counts as no longer confirmed"
+            description="interval between checks which kinds are installed; after twice this time without a "
+            "response, the objects of a silent watch count as unconfirmed"
         ),
     ] = 10.0
     kubernetes_conditions_per_minute: Annotated[
-        int, Meta(ge=0, description="conditions of resources that are written in a minute at most; 0: none ever")
+        int, Meta(ge=0, description="maximum conditions written per minute; 0 writes none")
     ] = 600
     kubernetes_events_per_minute: Annotated[
-        int, Meta(ge=0, description="Events that are created in a minute at most, others later; 0: none ever")
+        int, Meta(ge=0, description="maximum Events created per minute, further ones are delayed; 0 creates none")
     ] = 60
     kubernetes_event_grace: Annotated[
         PositiveDuration,
-        Meta(description="how long a pool without pods, for example, has to be without before an Event says so"),
+        Meta(
+            description="how long a transient problem must last before an Event is created, such as a pool without pods"
+        ),
     ] = 10.0
     kubernetes_event_interval: Annotated[
         PositiveDuration,
-        Meta(
-            description="time after which the Event of what is still wrong is created again, if it is there no longer"
-        ),
+        Meta(description="interval after which the Event of a lasting problem is created again if it is missing"),
     ] = 900.0

@@ -1,9 +1,9 @@
-{{/* What object names begin with; the longest of them ends with "-nats-cluster". */}}
+{{/* Prefix of object names; the longest name ends with "-nats-cluster". */}}
 {{- define "pointsman.fullname" -}}
 {{- default .Release.Name .Values.nameOverride | trunc 45 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* Labels that select: (list root component). NATS has another name, so that selectors of our own don't hit it. */}}
+{{/* Selector labels: (list root component). NATS has another name, so that selectors of the tiers don't match it. */}}
 {{- define "pointsman.selector" -}}
 {{- $root := index . 0 -}}
 {{- $component := index . 1 -}}
@@ -30,7 +30,7 @@ app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
 helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
 {{- end }}
 
-{{/* Where nats-server is. */}}
+{{/* URL of NATS. */}}
 {{- define "pointsman.natsUrl" -}}
 {{- if .Values.nats.enabled -}}
 nats://{{ include "pointsman.fullname" . }}-nats:4222
@@ -39,7 +39,7 @@ nats://{{ include "pointsman.fullname" . }}-nats:4222
 {{- end -}}
 {{- end }}
 
-{{/* What every pod has in common: (list root component). */}}
+{{/* Common fields of all pods: (list root component). */}}
 {{- define "pointsman.podSpec" -}}
 {{- $root := index . 0 -}}
 {{- $component := index . 1 -}}
@@ -80,7 +80,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* What every container has in common. */}}
+{{/* Common fields of all containers. */}}
 {{- define "pointsman.securityContext" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -88,7 +88,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* A tier's own pod: (list root component values flags). */}}
+{{/* Pod of a tier: (list root component values flags). */}}
 {{- define "pointsman.tier" -}}
 {{- $root := index . 0 -}}
 {{- $component := index . 1 -}}
@@ -299,14 +299,14 @@ spec:
       stabilizationWindowSeconds: 300
 {{- end }}
 
-{{/* What nats-server is told. */}}
+{{/* Configuration of nats-server. */}}
 {{- define "pointsman.natsConf" -}}
 {{- $name := printf "%s-nats" (include "pointsman.fullname" .) -}}
 server_name: $POD_NAME
 port: 4222
 http_port: 8222
 pid_file: "/run/nats/nats.pid"
-# A server that is to stop says so, and lets its clients go one after the other.
+# A stopping server announces it, and disconnects its clients one after the other.
 lame_duck_grace_period: 5s
 lame_duck_duration: 30s
 {{- if .Values.nats.authSecret }}
@@ -317,7 +317,7 @@ authorization {
 {{- end }}
 jetstream {
   store_dir: "/data"
-  # Attributes and leases are kept in memory, the facts in files.
+  # Attributes and leases are in memory storage, facts in file storage.
   max_memory_store: {{ .Values.nats.memoryStore }}
   max_file_store: {{ .Values.nats.fileStore }}
 }
@@ -334,7 +334,7 @@ cluster {
 {{- end }}
 {{- end }}
 
-{{/* DNS, wherever it is: in a pod, or on the node. */}}
+{{/* DNS, in a pod or on the node. */}}
 {{- define "pointsman.dns" -}}
 - ports:
   - protocol: UDP
@@ -343,7 +343,7 @@ cluster {
     port: 53
 {{- end }}
 
-{{/* What the watcher may in the namespace of a pool. */}}
+{{/* The watcher's permissions in the namespace of a pool. */}}
 {{- define "pointsman.rules" -}}
 # The model servers.
 {{- if .Values.watcher.endpointSlices }}
@@ -356,7 +356,7 @@ cluster {
   verbs: [list, watch]
 {{- end }}
 {{- if not .Values.pool.standalone }}
-# The pool and what steers its traffic, in whichever groups are installed.
+# The pool and the resources that refer to it, in all groups that may be installed.
 - apiGroups: [inference.networking.k8s.io]
   resources: [inferencepools]
   verbs: [list, watch]
@@ -366,7 +366,7 @@ cluster {
 - apiGroups: [llm-d.ai]
   resources: [inferenceobjectives, inferencemodelrewrites]
   verbs: [list, watch]
-# Conditions, by server-side apply. A pool's are its Gateways'.
+# Conditions, by server-side apply. Those of a pool belong to its Gateways.
 - apiGroups: [inference.networking.x-k8s.io]
   resources: [inferenceobjectives/status, inferencemodelrewrites/status, inferencemodels/status]
   verbs: [patch]
@@ -374,7 +374,7 @@ cluster {
   resources: [inferenceobjectives/status, inferencemodelrewrites/status]
   verbs: [patch]
 {{- end }}
-# What was refused, and why.
+# Errors in resources.
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]

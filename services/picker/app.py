@@ -26,7 +26,7 @@ from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import Vanished
 from services.picker.state.view import View
 from services.picker.transport import certificate
-from services.picker.transport.grpc_server import ExtProcServer, ServerOptions
+from services.picker.transport.grpc_server import ExtProcServer, ServerOptions, message_limit
 from services.picker.transport.health import HealthServer
 from shared.attributes import bounds_of
 from shared.bus import (
@@ -63,8 +63,6 @@ log = structlog.get_logger(__name__)
 OUTDATED = 30.0
 """Seconds without a word of Kubernetes, or of the watcher, after which `/readyz` mentions it."""
 
-LEAST_MESSAGE = 64 * 2**20
-"""Bytes that a gRPC message may have whatever the body limit: above what our Envoy configuration buffers."""
 MAINTENANCE = 0.25
 """Seconds between two looks at what has expired."""
 ENDING = 0.5
@@ -159,9 +157,8 @@ class PickerService(Service):
             host=settings.grpc_host,
             port=settings.grpc_port,
             certificate=_certificate(settings) if settings.secure_serving else None,
-            # a BUFFERED body is one message; one beyond the body limit must still arrive to be refused with 413
             options=ServerOptions(
-                max_message_size=max(2 * settings.max_request_body, LEAST_MESSAGE), max_streams=settings.max_streams
+                max_message_size=message_limit(settings.max_request_body), max_streams=settings.max_streams
             ),
             registry=self.registry,
             unable=self.replica.readiness,

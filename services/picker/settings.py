@@ -31,8 +31,12 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         str, Meta(description="folder with tls.crt and tls.key; without it a self-signed certificate is made")
     ] = ""
     max_request_body: Annotated[
-        Size, Meta(description="a larger request body is refused with 413; Envoy's own limit should be higher")
-    ] = 24 * 2**20
+        Size,
+        Meta(
+            description="a larger request body is refused with 413. As much as Envoy buffers; one that is shown whole "
+            "is copied at once, which above 16Mi holds the picker for more than 20 ms"
+        ),
+    ] = 16 * 2**20
     max_request_headers: Annotated[Size, Meta(description="bytes of request headers; more are refused with 431")] = (
         256 * 2**10
     )

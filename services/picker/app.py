@@ -46,7 +46,7 @@ from shared.bus import (
 )
 from shared.bus.subjects import parse_key
 from shared.bus.transit import IMPLAUSIBLE
-from shared.config import load
+from shared.config import LoadedConfig, load
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import Tally
 from shared.datalayer.metrics import DataLayerMetrics
@@ -94,11 +94,11 @@ class PickerService(Service):
         chance = random.Random(settings.seed).random
         path = settings.config_file
         first = read_text(path, "--config-file") if path else ""
-        self.config = Reloader(self._build, self._use, running=first, origin=path)
+        self.config = Reloader(self._read, self._use, running=first, origin=path)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
         self.desk = Desk(
             self.view,
-            self._build(first, path),
+            self._build(self._read(first, path)),
             self.ring,
             self.metrics,
             limits=Limits(
@@ -179,7 +179,7 @@ class PickerService(Service):
         self.spawn(self._publish_load(), "load")
         self.spawn(self._maintain(), "maintenance")
         self.spawn(self.health.run(), "health")
-        self.spawn(self.config.retry(), "configuration")
+        self.spawn(self.config.run(), "configuration")
         if path := self._settings.config_file:
             self.spawn(self.config.follow(path, "--config-file"), "configuration file")
 
@@ -240,11 +240,14 @@ class PickerService(Service):
 
     # Configuration
 
-    def _build(self, text: str, origin: str) -> Pipeline:
-        """What a configuration comes to; no text is the default's. Raises `Invalid`, or whatever its plugins raise."""
-        config = load(text, self._plugins, origin, allow_experimental=self._settings.allow_experimental_plugins)
+    def _read(self, text: str, origin: str) -> LoadedConfig:
+        """What a configuration says; no text is the default's. Raises `Invalid`."""
+        return load(text, self._plugins, origin, allow_experimental=self._settings.allow_experimental_plugins)
+
+    def _build(self, config: LoadedConfig) -> Pipeline:
+        """What a configuration comes to. Raises `Invalid`, or whatever its plugins raise."""
         for warning in config.warnings:
-            log.warning("config.warning", origin=origin, problem=str(warning))
+            log.warning("config.warning", origin=config.origin, problem=str(warning))
         for name, spec in config.plugins.items():
             if spec.kind.runs_in(Tier.PICKER):
                 self.plugin_failures.follow(name)
@@ -263,9 +266,9 @@ class PickerService(Service):
         if not self._settings.config_file:
             self.config.offer(text, origin)
 
-    def _use(self, pipeline: Pipeline) -> None:
-        """Decide by this pipeline from now on. Its endpoint extractors begin with all endpoints."""
-        self.desk.pipeline = pipeline
+    def _use(self, config: LoadedConfig) -> None:
+        """Decide by this configuration from now on. Its endpoint extractors begin with all endpoints."""
+        self.desk.pipeline = self._build(config)
         self._endpoint_events.close()
         self._endpoint_events = self._dispatcher()
         self._endpoint_events.reset(self.view.endpoints)

@@ -24,6 +24,7 @@ from services.picker.admin.decisions import DecisionRing
 from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
 from services.picker.extproc.messages import BodyMode
+from services.picker.pipeline import build
 from services.picker.requests import marks
 from services.picker.requests.anthropic import AnthropicParser
 from services.picker.requests.json_values import JsonParameters
@@ -37,6 +38,10 @@ from services.picker.requests.wire import varint
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.settings import PickerSettings
 from services.picker.transport.grpc_server import SERVICE, ExtProcServer, ServerOptions, message_limit
+from shared.config import LoadedConfig, load
+from shared.config.schema import MAX_ENTRIES
+from shared.plugin import Registry
+from shared.service.reload import Reloader
 from tests.benchmarks.bench_conversation import FULL_DUPLEX, LEAN
 from tests.benchmarks.bench_decide import NOW, world
 from tests.unit.services.picker.extproc.proxy import body, headers
@@ -367,6 +372,42 @@ def _streamed(rewrite: bool, size: int) -> Callable[[], Iterator[Any]]:
     return run
 
 
+def configuration(plugins: int) -> str:
+    """A document with so many plugins, all of them in one profile."""
+    names = range(plugins)
+    listed = "".join(f"- {{type: queue-scorer, name: s{name}}}\n" for name in names)
+    members = "".join(f"  - {{pluginRef: s{name}, weight: {name}}}\n" for name in names)
+    head = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+    return f"{head}plugins:\n{listed}schedulingProfiles:\n- name: default\n  plugins:\n{members}"
+
+
+def _configured(text: str) -> Callable[[], Iterator[Any]]:
+    """A changed configuration, until a picker decides by it: what is left to its event loop."""
+    registry, random = Registry.installed(), np.random.default_rng(7)
+
+    def run() -> Iterator[Any]:
+        loop, used = asyncio.new_event_loop(), threading.Event()
+
+        def use(config: LoadedConfig) -> None:
+            build(config, random, time.time)
+            used.set()
+
+        reloader = Reloader(lambda text, origin: load(text, registry, origin), use, running="")
+        reloader.offer("", "")
+        task = loop.create_task(reloader.run())
+        reloader.offer(text, "")
+        while not used.is_set():
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+            yield None
+        task.cancel()
+        loop.run_until_complete(asyncio.wait({task}))
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    return run
+
+
 def cases() -> Iterator[Case]:
     """Every shape, at each of its sizes."""
     for name, (path, fields, text) in JSON.items():
@@ -393,6 +434,8 @@ def cases() -> Iterator[Case]:
         yield Case(f"BUFFERED, whole picker, {told}", LARGEST, _exchanged(LEAN, rewrite))
         yield Case(f"FULL_DUPLEX, whole picker, {told}", LARGEST, _exchanged(FULL_DUPLEX, rewrite))
         yield Case(f"BUFFERED over gRPC, {told}", LARGEST, _streamed(rewrite, LARGEST))
+    document = configuration(MAX_ENTRIES)
+    yield Case("a configuration", len(document), _configured(document))
     most = message_limit(LARGEST)
     yield Case("BUFFERED over gRPC, too large", most - 100, _streamed(False, most - 100))
     yield Case("BUFFERED over gRPC, far too large", 4 * LARGEST, _streamed(False, 4 * LARGEST))

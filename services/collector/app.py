@@ -61,9 +61,9 @@ class CollectorService(Service):
         self._unconfigured = ""
         """Why there is no configuration yet that could be used."""
         path = settings.config_file
-        text = read_text(path, "--config-file") if path else None
+        text = read_text(path, "--config-file", settings.max_file_size) if path else None
         first = self._first() if text is None else self._build(self._read(text, path))
-        self.config = Reloader(self._read, self._take, running=text, origin=path)
+        self.config = Reloader(self._read, self._take, running=text, origin=path, most=settings.max_file_size)
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
         malformed = MalformedLog(time.monotonic)
         self.replica = Replica(self.bus, subjects, self._pool, self._on_event, malformed=malformed)
@@ -262,7 +262,9 @@ class CollectorService(Service):
 
     def _read(self, text: str, origin: str) -> LoadedConfig:
         """What a configuration says, together with the flags. Raises `Invalid`."""
-        config = load(text, self._plugins, origin, allow_experimental=self._settings.allow_experimental_plugins)
+        settings = self._settings
+        experimental, bounds = settings.allow_experimental_plugins, settings.config_bounds
+        config = load(text, self._plugins, origin, allow_experimental=experimental, bounds=bounds)
         return with_flags(config, self._settings)
 
     def _build(self, config: LoadedConfig) -> Pipeline:

@@ -93,8 +93,8 @@ class PickerService(Service):
         )
         chance = random.Random(settings.seed).random
         path = settings.config_file
-        first = read_text(path, "--config-file") if path else ""
-        self.config = Reloader(self._read, self._use, running=first, origin=path)
+        first = read_text(path, "--config-file", settings.max_file_size) if path else ""
+        self.config = Reloader(self._read, self._use, running=first, origin=path, most=settings.max_file_size)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
         self.desk = Desk(
             self.view,
@@ -105,6 +105,8 @@ class PickerService(Service):
                 request_body=settings.max_request_body,
                 held=settings.max_held_bodies,
                 header_bytes=settings.max_request_headers,
+                header_count=settings.max_request_header_count,
+                response_object=settings.max_response_object,
                 model_name=settings.max_model_name,
                 subset_entries=settings.max_subset_entries,
             ),
@@ -242,7 +244,9 @@ class PickerService(Service):
 
     def _read(self, text: str, origin: str) -> LoadedConfig:
         """What a configuration says; no text is the default's. Raises `Invalid`."""
-        return load(text, self._plugins, origin, allow_experimental=self._settings.allow_experimental_plugins)
+        settings = self._settings
+        experimental, bounds = settings.allow_experimental_plugins, settings.config_bounds
+        return load(text, self._plugins, origin, allow_experimental=experimental, bounds=bounds)
 
     def _build(self, config: LoadedConfig) -> Pipeline:
         """What a configuration comes to. Raises `Invalid`, or whatever its plugins raise."""
@@ -367,7 +371,7 @@ class PickerService(Service):
 
 def _certificate(settings: PickerSettings) -> certificate.Certificate:
     if settings.cert_path:
-        return certificate.read(settings.cert_path)
+        return certificate.read(settings.cert_path, settings.max_file_size)
     names = {"localhost", "127.0.0.1", socket.gethostname()}
     return certificate.self_signed(sorted(names), datetime.now(UTC))
 

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from shared.quantities import Duration, PositiveDuration, Size, format_duration
 from shared.service import CommonSettings
+from shared.service.settings import MAX_TEXT
 
 
 class PickerSettings(CommonSettings, frozen=True, kw_only=True):
@@ -19,6 +20,9 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
             "watcher publishes, or the default"
         ),
     ] = ""
+    max_file_size: Annotated[Size, Meta(description="bytes of a file that a flag names; a larger one is refused")] = (
+        MAX_TEXT
+    )
     grpc_host: Annotated[str, Meta(description="address of the ext_proc and health servers")] = "0.0.0.0"
     grpc_port: Annotated[int, Meta(ge=0, le=65535, description="port of the ext_proc server; 0 takes a free one")] = (
         9002
@@ -40,6 +44,16 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     max_request_headers: Annotated[Size, Meta(description="bytes of request headers; more are refused with 431")] = (
         256 * 2**10
     )
+    max_request_header_count: Annotated[
+        int, Meta(ge=1, description="request headers, each of which takes time; more are refused with 431")
+    ] = 1000
+    max_response_object: Annotated[
+        Size,
+        Meta(
+            description="bytes of a JSON object, of a line of an event stream or of a gRPC message in a response, that "
+            "are held to be read; a larger one passes unread"
+        ),
+    ] = 4 * 2**20
     max_held_bodies: Annotated[
         Size,
         Meta(

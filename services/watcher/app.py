@@ -49,7 +49,7 @@ class WatcherService(Service):
     def __init__(self, settings: WatcherSettings, lookup: Lookup | None = None) -> None:
         super().__init__(settings)
         self._settings = settings
-        self._lookup = lookup or SystemLookup(settings.resolve_timeout)
+        self._lookup = lookup or SystemLookup(settings.resolve_timeout, settings.max_lookups)
         self._tally = Tally(self.plugin_failures)
         self.metrics = WatcherMetrics(self.registry)
         self.bus, self._subjects, token = make_bus(settings, self.tier, self.id)

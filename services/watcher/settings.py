@@ -70,6 +70,13 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
         PositiveDuration, Meta(description="time between two look-ups of an endpoint's host name")
     ] = 30.0
     resolve_timeout: Annotated[PositiveDuration, Meta(description="how long the look-up of a host name may take")] = 5.0
+    max_lookups: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="host names that are looked up at a time; of those that took too long the last time, a quarter",
+        ),
+    ] = 64
     rescan_interval: Annotated[
         PositiveDuration, Meta(description="time between two looks at the files when the system gives no notice")
     ] = 2.0

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from shared.config.defaults import BUILT_IN, revision
 from shared.config.problems import Invalid, Problem
 from shared.service.configured import Configured
-from shared.service.settings import read_text
+from shared.service.settings import MAX_TEXT, read_text
 from shared.service.watch import file_signature, looks
 
 log = structlog.get_logger(__name__)
@@ -46,11 +46,14 @@ class Reloader(Generic[T]):
         use: Callable[[T], None],
         running: str | None = None,
         origin: str = "",
+        *,
+        most: int = MAX_TEXT,
     ) -> None:
         """`running` is the text of the configuration that is in use already, from `origin`; None for the built-in
-        default until the first one is offered."""
+        default until the first one is offered. A file that is followed has at most so many bytes."""
         self._read = read
         self._use = use
+        self._most = most
         self._last: str | Invalid | None = running
         """The text that was offered last, or why there was none."""
         self._first = True
@@ -146,7 +149,7 @@ class Reloader(Generic[T]):
                 continue
             seen = signature
             try:
-                text = await asyncio.to_thread(read_text, path, flag)
+                text = await asyncio.to_thread(read_text, path, flag, self._most)
                 if text != self._last and not text.strip():
                     raise Invalid([Problem(flag, f"{path!r} is empty, as a file is while somebody writes it")])
             except Invalid as error:

@@ -15,6 +15,7 @@ from msgspec import NODEFAULT, Meta, Struct, inspect
 
 from shared.config.decode import MISSING, decode, expected
 from shared.config.problems import Invalid, Problem, Problems, closest, show
+from shared.config.schema import BOUNDS, Bounds
 from shared.quantities import Duration, PositiveDuration, format_duration, format_size
 from shared.service.flags import flag_of, read_flags, wants_help
 from shared.service.usage import Entry, Section, also, usage
@@ -25,7 +26,7 @@ _SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
 """How the value of a variable begins that Kubernetes sets in every pod for each Service of the namespace."""
 
 MAX_TEXT = 2**20
-"""Bytes of a file that a flag names, be it a configuration or a certificate."""
+"""Bytes of a file that a flag names, be it a configuration or a certificate, where no setting says another number."""
 
 SECRETS = ("nats_url", "nats_password", "nats_token")
 """Settings whose values, and what may be a part of them, are in no message."""
@@ -64,6 +65,22 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     admin_connections: Annotated[
         int, Meta(ge=1, description="open connections to the admin HTTP server; a further one ends the idlest")
     ] = 128
+    max_config_entries: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="entries of a list of a configuration, those of plugins' own parameters aside; one with more "
+            "is refused. The same for all tiers",
+        ),
+    ] = BOUNDS.entries
+    max_config_values: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="values of a configuration, keys included, each alias counted for what it stands for; one with "
+            "more is refused. The same for all tiers",
+        ),
+    ] = BOUNDS.values
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="the least severe line that is logged")
     ] = "info"
@@ -76,6 +93,11 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in SECRETS}
         return f"<{type(self).__name__} {', '.join(f'{name}={value!r}' for name, value in given.items())}>"
+
+    @property
+    def config_bounds(self) -> Bounds:
+        """How much a configuration may hold."""
+        return Bounds(self.max_config_entries, self.max_config_values)
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -178,14 +200,14 @@ def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def read_text(path: str, flag: str) -> str:
+def read_text(path: str, flag: str, most: int = MAX_TEXT) -> str:
     """The text of the file that a flag names, with its own ends of lines: its revision is that of its bytes. Raises
-    `Invalid` that names the flag and the file, also for one of more than `MAX_TEXT` bytes."""
+    `Invalid` that names the flag and the file, also for one of more than `most` bytes."""
     try:
         with Path(path).open("rb") as file:
-            data = file.read(MAX_TEXT + 1)
-        if len(data) > MAX_TEXT:
-            raise Invalid([Problem(flag, f"{path!r} is larger than {MAX_TEXT} bytes")])
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise Invalid([Problem(flag, f"{path!r} is larger than {most} bytes")])
         return data.decode("utf-8")
     except OSError as error:
         raise Invalid([Problem(flag, f"{path!r} can't be read: {error.strerror or error}")]) from error

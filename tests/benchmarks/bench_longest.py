@@ -39,7 +39,7 @@ from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.settings import PickerSettings
 from services.picker.transport.grpc_server import SERVICE, ExtProcServer, ServerOptions, message_limit
 from shared.config import LoadedConfig, load
-from shared.config.schema import MAX_ENTRIES
+from shared.config.schema import BOUNDS
 from shared.plugin import Registry
 from shared.service.reload import Reloader
 from tests.benchmarks.bench_conversation import FULL_DUPLEX, LEAN
@@ -434,7 +434,7 @@ def cases() -> Iterator[Case]:
         yield Case(f"BUFFERED, whole picker, {told}", LARGEST, _exchanged(LEAN, rewrite))
         yield Case(f"FULL_DUPLEX, whole picker, {told}", LARGEST, _exchanged(FULL_DUPLEX, rewrite))
         yield Case(f"BUFFERED over gRPC, {told}", LARGEST, _streamed(rewrite, LARGEST))
-    document = configuration(MAX_ENTRIES)
+    document = configuration(BOUNDS.entries)
     yield Case("a configuration", len(document), _configured(document))
     most = message_limit(LARGEST)
     yield Case("BUFFERED over gRPC, too large", most - 100, _streamed(False, most - 100))

@@ -8,15 +8,12 @@ with the defaults of all settings. Figures are CPU milliseconds, the best of sev
 is above 20 ms, which is what docs/performance.md promises for an idle core.
 """
 
-import asyncio
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import grpc
 import numpy as np
 from msgspec import Struct
 
@@ -24,7 +21,6 @@ from services.picker.admin.decisions import DecisionRing
 from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
 from services.picker.extproc.messages import BodyMode
-from services.picker.pipeline import build
 from services.picker.requests import marks
 from services.picker.requests.anthropic import AnthropicParser
 from services.picker.requests.json_values import JsonParameters
@@ -37,13 +33,11 @@ from services.picker.requests.vllm_http import VllmHttpParser
 from services.picker.requests.wire import varint
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.settings import PickerSettings
-from services.picker.transport.grpc_server import SERVICE, ExtProcServer, ServerOptions, message_limit
-from shared.config import LoadedConfig, load
+from services.picker.transport.grpc_server import ServerOptions, message_limit
 from shared.config.schema import BOUNDS
-from shared.plugin import Registry
-from shared.service.reload import Reloader
 from tests.benchmarks.bench_conversation import FULL_DUPLEX, LEAN
 from tests.benchmarks.bench_decide import NOW, world
+from tests.benchmarks.loop_turns import configuration, configured, streamed
 from tests.unit.services.picker.extproc.proxy import body, headers
 
 PROMISED = 0.020
@@ -338,74 +332,10 @@ def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], I
     return run
 
 
-def _streamed(rewrite: bool, size: int) -> Callable[[], Iterator[Any]]:
-    """A body through a picker's gRPC server, one round of its event loop a step: what grpcio takes is in it."""
-    desk, messages = _desk(), _messages(LEAN, rewrite, size)
-
-    def ask(port: int) -> None:
-        most = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-        with grpc.insecure_channel(f"127.0.0.1:{port}", options=most) as channel:
-            call: Any = channel.stream_stream  # grpc-stubs is older than serializers that may be left out
-            answers = call(f"/{SERVICE}/Process")(iter(messages))
-            try:
-                for _ in messages:
-                    next(answers)
-            except grpc.RpcError:
-                pass  # larger than it takes
-
-    def run() -> Iterator[Any]:
-        loop = asyncio.new_event_loop()
-        options = ServerOptions(max_message_size=message_limit(LARGEST))
-        server = ExtProcServer(desk.exchange, host="127.0.0.1", port=0, options=options)
-        loop.run_until_complete(server.start())
-        client = threading.Thread(target=ask, args=(server.port,))
-        client.start()
-        yield None
-        while client.is_alive() or server.open:
-            loop.call_soon(loop.stop)
-            loop.run_forever()
-            yield None
-        loop.run_until_complete(server.stop(0))
-        loop.close()
-        yield None
-
-    return run
-
-
-def configuration(plugins: int) -> str:
-    """A document with so many plugins, all of them in one profile."""
-    names = range(plugins)
-    listed = "".join(f"- {{type: queue-scorer, name: s{name}}}\n" for name in names)
-    members = "".join(f"  - {{pluginRef: s{name}, weight: {name}}}\n" for name in names)
-    head = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
-    return f"{head}plugins:\n{listed}schedulingProfiles:\n- name: default\n  plugins:\n{members}"
-
-
-def _configured(text: str) -> Callable[[], Iterator[Any]]:
-    """A changed configuration, until a picker decides by it: what is left to its event loop."""
-    registry, random = Registry.installed(), np.random.default_rng(7)
-
-    def run() -> Iterator[Any]:
-        loop, used = asyncio.new_event_loop(), threading.Event()
-
-        def use(config: LoadedConfig) -> None:
-            build(config, random, time.time)
-            used.set()
-
-        reloader = Reloader(lambda text, origin: load(text, registry, origin), use, running="")
-        reloader.offer("", "")
-        task = loop.create_task(reloader.run())
-        reloader.offer(text, "")
-        while not used.is_set():
-            loop.call_soon(loop.stop)
-            loop.run_forever()
-            yield None
-        task.cancel()
-        loop.run_until_complete(asyncio.wait({task}))
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-
-    return run
+def _streamed(size: int, rewrite: bool = False) -> Callable[[], Iterator[Any]]:
+    """A body that comes as one message over gRPC."""
+    options = ServerOptions(max_message_size=message_limit(LARGEST))
+    return streamed(_desk().exchange, _messages(LEAN, rewrite, size), options)
 
 
 def cases() -> Iterator[Case]:
@@ -433,12 +363,12 @@ def cases() -> Iterator[Case]:
         told = "renamed" if rewrite else "as it is"
         yield Case(f"BUFFERED, whole picker, {told}", LARGEST, _exchanged(LEAN, rewrite))
         yield Case(f"FULL_DUPLEX, whole picker, {told}", LARGEST, _exchanged(FULL_DUPLEX, rewrite))
-        yield Case(f"BUFFERED over gRPC, {told}", LARGEST, _streamed(rewrite, LARGEST))
+        yield Case(f"BUFFERED over gRPC, {told}", LARGEST, _streamed(LARGEST, rewrite))
     document = configuration(BOUNDS.entries)
-    yield Case("a configuration", len(document), _configured(document))
+    yield Case("a configuration", len(document), configured(document))
     most = message_limit(LARGEST)
-    yield Case("BUFFERED over gRPC, too large", most - 100, _streamed(False, most - 100))
-    yield Case("BUFFERED over gRPC, far too large", 4 * LARGEST, _streamed(False, 4 * LARGEST))
+    yield Case("BUFFERED over gRPC, too large", most - 100, _streamed(most - 100))
+    yield Case("BUFFERED over gRPC, far too large", 4 * LARGEST, _streamed(4 * LARGEST))
 
 
 def longest(case: Case, rounds: int = ROUNDS) -> float:

@@ -20,6 +20,7 @@ from services.watcher.sources import Event
 from services.watcher.state import State
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem
+from shared.config.schema import BOUNDS, Bounds
 from shared.model import Endpoint, Model, ModelRewrite, Objective, Pool, Target, join_host_port
 from shared.plugin import Registry, Tier
 from shared.quantities import parse_size
@@ -47,8 +48,15 @@ class Checked(Struct, kw_only=True, rename="camel"):
 class Checker:
     """Checks files with one set of plugin types, as a watcher with these limits reads them."""
 
-    def __init__(self, registry: Registry, *, allow_experimental: bool = False, limits: Limits | None = None) -> None:
-        self._reader = FileReader(None, lambda: registry, allow_experimental=allow_experimental)
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        allow_experimental: bool = False,
+        limits: Limits | None = None,
+        bounds: Bounds = BOUNDS,
+    ) -> None:
+        self._reader = FileReader(None, lambda: registry, allow_experimental=allow_experimental, bounds=bounds)
         self._limits = limits or Limits()
 
     def file(self, path: str) -> Checked:
@@ -167,6 +175,7 @@ def main(argv: Sequence[str]) -> int:
         Registry.installed(),
         allow_experimental=arguments.allow_experimental_plugins,
         limits=Limits(file_size=arguments.max_file_size, files=arguments.max_files),
+        bounds=Bounds(arguments.max_config_entries, arguments.max_config_values),
     )
     checked: list[Checked] = []
     for path in arguments.files:
@@ -207,6 +216,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--max-file-size", type=_size, default=Limits().file_size, metavar="SIZE", help="as the watcher's (16Mi)"
     )
-    parser.add_argument("--max-files", type=int, default=Limits().files, metavar="N", help="as the watcher's (1000)")
+    for flag, default in (
+        ("--max-files", Limits().files),
+        ("--max-config-entries", BOUNDS.entries),
+        ("--max-config-values", BOUNDS.values),
+    ):
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"as the watcher's ({default})")
     add_format(parser)
     return parser

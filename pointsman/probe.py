@@ -283,8 +283,10 @@ def _plain_feeds(options: argparse.Namespace, target: Server | Saved) -> list[Fe
 
 def _configured_feeds(path: str, settings: CollectorSettings, *, allow_experimental: bool) -> Sequence[Feed]:
     """What a collector with these settings polls by the configuration, or by the default one. Raises `Invalid`."""
-    text = read_text(path, "--config") if path else ""
-    config = with_flags(load(text, Registry.installed(), path, allow_experimental=allow_experimental), settings)
+    text = read_text(path, "--config", settings.max_file_size) if path else ""
+    bounds = settings.config_bounds
+    config = load(text, Registry.installed(), path, allow_experimental=allow_experimental, bounds=bounds)
+    config = with_flags(config, settings)
     for warning in config.warnings:
         print(f"{path or 'default configuration'}: warning: {warning}", file=sys.stderr)
     feeds = build(config).feeds

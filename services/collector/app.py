@@ -26,7 +26,7 @@ from shared.attributes import AttributeMap
 from shared.bus import Delete, Event, FramePublisher, MalformedLog, Membership, Replica, Reset, Upsert
 from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key
-from shared.config import Invalid, load
+from shared.config import Invalid, LoadedConfig, load
 from shared.config.defaults import BUILT_IN
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import Tally
@@ -61,9 +61,9 @@ class CollectorService(Service):
         self._unconfigured = ""
         """Why there is no configuration yet that could be used."""
         path = settings.config_file
-        text = read_text(path, "--config-file") if path else None
-        first = self._first() if text is None else self._load(text, path)
-        self.config = Reloader(self._load, self._take, running=text, origin=path)
+        text = read_text(path, "--config-file", settings.max_file_size) if path else None
+        first = self._first() if text is None else self._build(self._read(text, path))
+        self.config = Reloader(self._read, self._take, running=text, origin=path, most=settings.max_file_size)
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
         malformed = MalformedLog(time.monotonic)
         self.replica = Replica(self.bus, subjects, self._pool, self._on_event, malformed=malformed)
@@ -113,7 +113,7 @@ class CollectorService(Service):
         await self._publisher.start()
         await self.bus.start()
         self.spawn(self.sender.run(), "frames")
-        self.spawn(self.config.retry(), "configuration")
+        self.spawn(self.config.run(), "configuration")
         if path := self._settings.config_file:
             self.spawn(self.config.follow(path, "--config-file"), "configuration file")
 
@@ -225,7 +225,7 @@ class CollectorService(Service):
         """The default, until the bus has brought another. Metric flags that don't go with the default may go with that
         one, so they are no reason not to start, but not to be ready."""
         try:
-            return self._load("", BUILT_IN)
+            return self._build(self._read("", BUILT_IN))
         except Invalid as error:
             if flags_engine(self._settings) is None:
                 raise
@@ -238,9 +238,9 @@ class CollectorService(Service):
         if not self._settings.config_file:
             self.config.offer(*((config.text, config.origin) if config else ("", "")))
 
-    def _take(self, pipeline: Pipeline) -> None:
-        """A configuration that could be used is used."""
-        self._use(pipeline)
+    def _take(self, config: LoadedConfig) -> None:
+        """A configuration that could be read is used."""
+        self._use(self._build(config))
         self._unconfigured = ""
 
     def _use(self, pipeline: Pipeline) -> None:
@@ -260,11 +260,17 @@ class CollectorService(Service):
         watched = self.scraper.watched.get(id)
         return AttributeMap() if watched is None else watched.attributes
 
-    def _load(self, text: str, origin: str) -> Pipeline:
-        config = load(text, self._plugins, origin, allow_experimental=self._settings.allow_experimental_plugins)
-        config = with_flags(config, self._settings)
+    def _read(self, text: str, origin: str) -> LoadedConfig:
+        """What a configuration says, together with the flags. Raises `Invalid`."""
+        settings = self._settings
+        experimental, bounds = settings.allow_experimental_plugins, settings.config_bounds
+        config = load(text, self._plugins, origin, allow_experimental=experimental, bounds=bounds)
+        return with_flags(config, self._settings)
+
+    def _build(self, config: LoadedConfig) -> Pipeline:
+        """What a configuration comes to. Raises `Invalid`, or whatever its plugins raise."""
         for warning in config.warnings:
-            log.warning("config.warning", origin=origin, problem=str(warning))
+            log.warning("config.warning", origin=config.origin, problem=str(warning))
         for name, spec in config.plugins.items():
             if spec.kind.runs_in(Tier.COLLECTOR):
                 self.plugin_failures.follow(name)

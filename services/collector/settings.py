@@ -14,6 +14,7 @@ from services.collector.page.spec import SpecError, parse_spec
 from services.collector.sources.http import LEAST_INTERVAL, check_path
 from shared.quantities import Duration, PositiveDuration, Size, format_duration
 from shared.service import CommonSettings
+from shared.service.settings import MAX_TEXT
 
 METRIC_FLAGS: Mapping[str, str] = {
     "total_queued_requests_metric": "queued_requests_spec",
@@ -44,6 +45,9 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
             " the built-in one"
         ),
     ] = ""
+    max_file_size: Annotated[Size, Meta(description="bytes of a file that a flag names; a larger one is refused")] = (
+        MAX_TEXT
+    )
     allow_experimental_plugins: Annotated[bool, Meta(description="load plugin types of alpha stability")] = False
     interval: Annotated[
         PositiveDuration,

@@ -26,7 +26,7 @@ from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import Vanished
 from services.picker.state.view import View
 from services.picker.transport import certificate
-from services.picker.transport.grpc_server import ExtProcServer, ServerOptions
+from services.picker.transport.grpc_server import ExtProcServer, ServerOptions, message_limit
 from services.picker.transport.health import HealthServer
 from shared.attributes import bounds_of
 from shared.bus import (
@@ -46,7 +46,7 @@ from shared.bus import (
 )
 from shared.bus.subjects import parse_key
 from shared.bus.transit import IMPLAUSIBLE
-from shared.config import load
+from shared.config import LoadedConfig, load
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import Tally
 from shared.datalayer.metrics import DataLayerMetrics
@@ -63,8 +63,6 @@ log = structlog.get_logger(__name__)
 OUTDATED = 30.0
 """Seconds without a word of Kubernetes, or of the watcher, after which `/readyz` mentions it."""
 
-LEAST_MESSAGE = 64 * 2**20
-"""Bytes that a gRPC message may have whatever the body limit: above what our Envoy configuration buffers."""
 NAMED = 20
 """Peers that a line of the log names."""
 MAINTENANCE = 0.25
@@ -97,18 +95,20 @@ class PickerService(Service):
         )
         chance = random.Random(settings.seed).random
         path = settings.config_file
-        first = read_text(path, "--config-file") if path else ""
-        self.config = Reloader(self._build, self._use, running=first, origin=path)
+        first = read_text(path, "--config-file", settings.max_file_size) if path else ""
+        self.config = Reloader(self._read, self._use, running=first, origin=path, most=settings.max_file_size)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
         self.desk = Desk(
             self.view,
-            self._build(first, path),
+            self._build(self._read(first, path)),
             self.ring,
             self.metrics,
             limits=Limits(
                 request_body=settings.max_request_body,
                 held=settings.max_held_bodies,
                 header_bytes=settings.max_request_headers,
+                header_count=settings.max_request_header_count,
+                response_object=settings.max_response_object,
                 model_name=settings.max_model_name,
                 subset_entries=settings.max_subset_entries,
             ),
@@ -161,9 +161,8 @@ class PickerService(Service):
             host=settings.grpc_host,
             port=settings.grpc_port,
             certificate=_certificate(settings) if settings.secure_serving else None,
-            # a BUFFERED body is one message; one beyond the body limit must still arrive to be refused with 413
             options=ServerOptions(
-                max_message_size=max(2 * settings.max_request_body, LEAST_MESSAGE), max_streams=settings.max_streams
+                max_message_size=message_limit(settings.max_request_body), max_streams=settings.max_streams
             ),
             registry=self.registry,
             unable=self.replica.readiness,
@@ -184,7 +183,7 @@ class PickerService(Service):
         self.spawn(self._publish_load(), "load")
         self.spawn(self._maintain(), "maintenance")
         self.spawn(self.health.run(), "health")
-        self.spawn(self.config.retry(), "configuration")
+        self.spawn(self.config.run(), "configuration")
         if path := self._settings.config_file:
             self.spawn(self.config.follow(path, "--config-file"), "configuration file")
 
@@ -245,11 +244,16 @@ class PickerService(Service):
 
     # Configuration
 
-    def _build(self, text: str, origin: str) -> Pipeline:
-        """What a configuration comes to; no text is the default's. Raises `Invalid`, or whatever its plugins raise."""
-        config = load(text, self._plugins, origin, allow_experimental=self._settings.allow_experimental_plugins)
+    def _read(self, text: str, origin: str) -> LoadedConfig:
+        """What a configuration says; no text is the default's. Raises `Invalid`."""
+        settings = self._settings
+        experimental, bounds = settings.allow_experimental_plugins, settings.config_bounds
+        return load(text, self._plugins, origin, allow_experimental=experimental, bounds=bounds)
+
+    def _build(self, config: LoadedConfig) -> Pipeline:
+        """What a configuration comes to. Raises `Invalid`, or whatever its plugins raise."""
         for warning in config.warnings:
-            log.warning("config.warning", origin=origin, problem=str(warning))
+            log.warning("config.warning", origin=config.origin, problem=str(warning))
         for name, spec in config.plugins.items():
             if spec.kind.runs_in(Tier.PICKER):
                 self.plugin_failures.follow(name)
@@ -268,9 +272,9 @@ class PickerService(Service):
         if not self._settings.config_file:
             self.config.offer(text, origin)
 
-    def _use(self, pipeline: Pipeline) -> None:
-        """Decide by this pipeline from now on. Its endpoint extractors begin with all endpoints."""
-        self.desk.pipeline = pipeline
+    def _use(self, config: LoadedConfig) -> None:
+        """Decide by this configuration from now on. Its endpoint extractors begin with all endpoints."""
+        self.desk.pipeline = self._build(config)
         self._endpoint_events.close()
         self._endpoint_events = self._dispatcher()
         self._endpoint_events.reset(self.view.endpoints)
@@ -369,7 +373,7 @@ class PickerService(Service):
 
 def _certificate(settings: PickerSettings) -> certificate.Certificate:
     if settings.cert_path:
-        return certificate.read(settings.cert_path)
+        return certificate.read(settings.cert_path, settings.max_file_size)
     names = {"localhost", "127.0.0.1", socket.gethostname()}
     return certificate.self_signed(sorted(names), datetime.now(UTC))
 

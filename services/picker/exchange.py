@@ -144,13 +144,13 @@ def _long_name(model: str, headers: Headers, most: int) -> Refusal | None:
     return None
 
 
-def _reader(route: Route, api: str, held: Held) -> ResponseReader | None:
+def _reader(route: Route, api: str, limit: int, held: Held) -> ResponseReader | None:
     """What reads the response to a request of an API that is known: the tokens that it took, and the client's name of
     the model to put back, where it gave one."""
     renames = route.model is not None and route.client_model != ""
     if not renames and not api:
         return None
-    return ResponseReader(route.model or "", route.client_model, api=api, held=held)
+    return ResponseReader(route.model or "", route.client_model, limit, api=api, held=held)
 
 
 def _withdraw(progress: Progress) -> None:
@@ -235,7 +235,7 @@ class Exchange:
             endpoint = decision.layout.endpoints[decision.picked[0]]
             self._charge = desk.view.in_flight.charge(endpoint.id, decision.tokens)
             self._decision = decision
-            self._reader = _reader(decision.outcome, decision.asked.api, desk.held)
+            self._reader = _reader(decision.outcome, decision.asked.api, desk.limits.response_object, desk.held)
             self._conversation.route(decision.outcome, self._reader, desk.observes)
         else:
             self._conversation.refuse(decision.outcome)

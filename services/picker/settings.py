@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from shared.quantities import Duration, PositiveDuration, Size, format_duration
 from shared.service import CommonSettings
+from shared.service.settings import MAX_TEXT
 
 
 class PickerSettings(CommonSettings, frozen=True, kw_only=True):
@@ -19,6 +20,9 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
             " the built-in one"
         ),
     ] = ""
+    max_file_size: Annotated[
+        Size, Meta(description="maximum bytes of a file that a flag names; a larger one is refused")
+    ] = MAX_TEXT
     grpc_host: Annotated[str, Meta(description="address of the ext_proc and health servers")] = "0.0.0.0"
     grpc_port: Annotated[int, Meta(ge=0, le=65535, description="port of the ext_proc server; 0 uses a free one")] = 9002
     grpc_health_port: Annotated[
@@ -31,13 +35,23 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     max_request_body: Annotated[
         Size,
         Meta(
-            description="maximum bytes of a request body, larger ones are refused with 413; Envoy's own limit "
-            "should be higher"
+            description="maximum bytes of a request body; larger ones are refused with 413. Envoy buffers as much. A "
+            "body that arrives whole is copied at once, which above 16Mi holds the picker for more than 20 ms"
         ),
-    ] = 24 * 2**20
+    ] = 16 * 2**20
     max_request_headers: Annotated[
         Size, Meta(description="maximum bytes of request headers; more are refused with 431")
     ] = 256 * 2**10
+    max_request_header_count: Annotated[
+        int, Meta(ge=1, description="maximum number of request headers; more are refused with 431")
+    ] = 1000
+    max_response_object: Annotated[
+        Size,
+        Meta(
+            description="maximum bytes of a JSON object, of a line of an event stream or of a gRPC message in a "
+            "response, which are held to be read; a response with a larger one passes unread"
+        ),
+    ] = 4 * 2**20
     max_held_bodies: Annotated[
         Size,
         Meta(

@@ -49,7 +49,7 @@ class WatcherService(Service):
     def __init__(self, settings: WatcherSettings, lookup: Lookup | None = None) -> None:
         super().__init__(settings)
         self._settings = settings
-        self._lookup = lookup or SystemLookup(settings.resolve_timeout)
+        self._lookup = lookup or SystemLookup(settings.resolve_timeout, settings.max_lookups)
         self._tally = Tally(self.plugin_failures)
         self.metrics = WatcherMetrics(self.registry)
         self.bus, self._subjects, token = make_bus(settings, self.tier, self.id)
@@ -276,12 +276,12 @@ class WatcherService(Service):
         lead = "pointsman_watcher_"
         show(
             lead + "bad_files",
-            "Files, or resources of a cluster, whose last good content holds",
+            "Files or cluster resources with an error, whose last good content is active",
             lambda: sum(len(one.holding.problems()) for one in keepers),
         )
         show(
             lead + "last_good_age_seconds",
-            "Time since what holds stopped being what files or cluster say; 0 while it is",
+            "Seconds the active content has differed from files or cluster; 0 while it matches",
             lambda: max(one.last_good_age() for one in keepers),
         )
         show(
@@ -291,21 +291,21 @@ class WatcherService(Service):
         )
         show(
             lead + "unpublishable_facts",
-            "Facts that can't be published, because no message can hold them or NATS doesn't take it",
+            "Facts that are too large for a message, or that NATS rejects",
             lambda: sum(len(one.unpublishable.reasons) for one in keepers),
         )
-        show(lead + "leader", "1 while this watcher is the active one", lambda: self.leadership.leads)
-        total(lead + "facts_written", "Facts that this watcher has written to the bus", lambda: publisher.written)
-        total(lead + "facts_deleted", "Facts that this watcher has deleted from the bus", lambda: publisher.deleted)
-        total(lead + "publish_failures", "Publications that failed", lambda: publisher.failures)
+        show(lead + "leader", "1 while this watcher leads", lambda: self.leadership.leads)
+        total(lead + "facts_written", "Facts written to the bus by this watcher", lambda: publisher.written)
+        total(lead + "facts_deleted", "Facts deleted from the bus by this watcher", lambda: publisher.deleted)
+        total(lead + "publish_failures", "Failed publications", lambda: publisher.failures)
         show(
             lead + "objects",
-            "Kubernetes objects that extractors were told of",
+            "Kubernetes objects passed to extractors",
             lambda: sum(len(one.holding.merged.objects) for one in keepers if one.holding.merged),
         )
         total(
             lead + "frames",
-            "Frames of attributes that NATS was given",
+            "Frames of attributes sent to NATS",
             lambda: sum(one.sender.frames for one in keepers),
         )
         self.registry.register(DataLayerMetrics(self._tally))

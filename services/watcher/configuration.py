@@ -12,6 +12,7 @@ from services.watcher.positions import with_lines
 from shared.config.loaded import LoadedConfig
 from shared.config.loader import load
 from shared.config.problems import Invalid
+from shared.config.schema import BOUNDS, Bounds
 from shared.plugin import Registry
 
 Registries: TypeAlias = Callable[[], Registry]
@@ -24,7 +25,9 @@ def installed() -> Registry:
     return Registry.installed()
 
 
-def validate(documents: Documents, registries: Registries, *, allow_experimental: bool = False) -> LoadedConfig | None:
+def validate(
+    documents: Documents, registries: Registries, *, allow_experimental: bool = False, bounds: Bounds = BOUNDS
+) -> LoadedConfig | None:
     """The configuration of a file, loaded; None where it has none.
 
     Raises `Invalid` with every problem, each with its line in the file.
@@ -33,7 +36,13 @@ def validate(documents: Documents, registries: Registries, *, allow_experimental
     if configuration is None:
         return None
     try:
-        return load(configuration.text, registries(), configuration.origin, allow_experimental=allow_experimental)
+        return load(
+            configuration.text,
+            registries(),
+            configuration.origin,
+            allow_experimental=allow_experimental,
+            bounds=bounds,
+        )
     except Invalid as error:
         before = documents.configuration_line - 1
         located = with_lines(configuration.text, 0, error.problems)

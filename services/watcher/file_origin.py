@@ -21,7 +21,12 @@ def config_root(settings: WatcherSettings) -> Root | None:
 def file_source(settings: WatcherSettings, pool: PoolId) -> FileSource:
     """What reads files for this pool; `follow` says which."""
     return FileSource(
-        FileReader(pool, installed, allow_experimental=settings.allow_experimental_plugins),
+        FileReader(
+            pool,
+            installed,
+            allow_experimental=settings.allow_experimental_plugins,
+            bounds=settings.config_bounds,
+        ),
         settings.rescan_interval,
         Limits(file_size=settings.max_file_size, files=settings.max_files),
     )

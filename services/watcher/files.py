@@ -19,6 +19,7 @@ from services.watcher.resources import PoolId
 from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem, Problems
+from shared.config.schema import BOUNDS, Bounds
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.datalayer.objects import ObjectKind, Parts
 from shared.service.watch import file_signature, looks
@@ -89,8 +90,16 @@ class Reading(Struct, frozen=True):
 class FileReader:
     """One file's bytes into what they state. Pure but for the registry. Without a pool, those of every pool count."""
 
-    def __init__(self, pool: PoolId | None, registries: Registries, *, allow_experimental: bool = False) -> None:
+    def __init__(
+        self,
+        pool: PoolId | None,
+        registries: Registries,
+        *,
+        allow_experimental: bool = False,
+        bounds: Bounds = BOUNDS,
+    ) -> None:
         self._pool = pool
+        self._bounds = bounds
         self._registries = registries
         self._allow_experimental = allow_experimental
         self.wanted: frozenset[ObjectKind] = frozenset()
@@ -109,7 +118,8 @@ class FileReader:
             problems.error("", f"no {CONFIGURATION_KIND} in it")
         loaded = None
         try:
-            loaded = validate(documents, self._registries, allow_experimental=self._allow_experimental)
+            experimental, bounds = self._allow_experimental, self._bounds
+            loaded = validate(documents, self._registries, allow_experimental=experimental, bounds=bounds)
         except Invalid as error:
             # A duplicate key has been noted by whoever read the text first.
             problems.errors += [one for one in error.problems if one not in problems.errors]

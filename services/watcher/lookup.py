@@ -16,10 +16,8 @@ from shared.model import Endpoint
 
 log = structlog.get_logger(__name__)
 
-AT_A_TIME = 64
-"""Host names that are looked up at a time."""
-SLOW_AT_A_TIME = 16
-"""How many of these may be names that took too long the last time."""
+SLOW_SHARE = 4
+"""One in so many places may be a name's that took too long the last time."""
 SLOW_KEPT = 10_000
 """Names of which it is kept in mind that they took too long."""
 GATHER = 0.02
@@ -40,11 +38,11 @@ class SystemLookup:
     long the last time share a part of the places: while DNS doesn't know them, it may know others.
     """
 
-    def __init__(self, timeout: float, at_a_time: int = AT_A_TIME, slow_at_a_time: int = SLOW_AT_A_TIME) -> None:
+    def __init__(self, timeout: float, at_a_time: int = 64) -> None:
         """`timeout`: seconds, from the moment at which a place is free."""
         self._timeout = timeout
         self._places = asyncio.Semaphore(at_a_time)
-        self._slow_places = asyncio.Semaphore(slow_at_a_time)
+        self._slow_places = asyncio.Semaphore(max(1, at_a_time // SLOW_SHARE))
         self._slow: dict[str, None] = {}
         self._asked: dict[str, asyncio.Task[list[Any]]] = {}
         """By name, also those for which nobody waits any more."""

@@ -68,6 +68,10 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
         PositiveDuration, Meta(description="interval between look-ups of an endpoint's host name")
     ] = 30.0
     resolve_timeout: Annotated[PositiveDuration, Meta(description="time limit of a look-up of a host name")] = 5.0
+    max_lookups: Annotated[
+        int,
+        Meta(ge=1, description="maximum concurrent look-ups of host names; a quarter of them for slow names"),
+    ] = 64
     rescan_interval: Annotated[
         PositiveDuration, Meta(description="interval between checks of the files when the system sends no notification")
     ] = 2.0

@@ -25,8 +25,9 @@ from shared.config.originals import absent
 from shared.config.problems import Invalid, Problems, join, nearest, show
 from shared.config.schema import (
     API_VERSIONS,
+    BOUNDS,
     KIND,
-    MAX_ENTRIES,
+    Bounds,
     DataLayerSection,
     Document,
     FlowControlSection,
@@ -39,20 +40,27 @@ from shared.config.yaml import parse_documents
 from shared.plugin import Registry, Role, Stability
 
 
-def load(text: str, registry: Registry, origin: str = "", *, allow_experimental: bool = False) -> LoadedConfig:
+def load(
+    text: str,
+    registry: Registry,
+    origin: str = "",
+    *,
+    allow_experimental: bool = False,
+    bounds: Bounds = BOUNDS,
+) -> LoadedConfig:
     """Load a configuration; an empty text means the built-in default.
 
     Raises `Invalid` with every problem of the document, led by `origin`.
     """
     problems = Problems()
-    documents = parse_documents(text if text.strip() else DEFAULT_DOCUMENT, problems)
+    documents = parse_documents(text if text.strip() else DEFAULT_DOCUMENT, problems, bounds.values)
     if not documents:
         if not problems.errors:
             problems.error("", f"nothing but comments; an {KIND} is expected")
         problems.raise_if_any(origin)
     if len(documents) > 1:
         problems.error("", f"{len(documents)} YAML documents; one is expected")
-    config = _load(documents[0], registry, origin, allow_experimental, problems)
+    config = _load(documents[0], registry, origin, allow_experimental, problems, bounds.entries)
     return replace(config, revision=revision(text))
 
 
@@ -60,12 +68,14 @@ def load_document(
     raw: object, registry: Registry, origin: str = "", *, allow_experimental: bool = False
 ) -> LoadedConfig:
     """Load a configuration that is plain data already. Raises `Invalid` as `load` does."""
-    return _load(raw, registry, origin, allow_experimental, Problems())
+    return _load(raw, registry, origin, allow_experimental, Problems(), BOUNDS.entries)
 
 
-def _load(raw: object, registry: Registry, origin: str, allow_experimental: bool, form: Problems) -> LoadedConfig:
-    """`form` has what is wrong with the text already."""
-    if _bound_lists(raw, "", form):
+def _load(
+    raw: object, registry: Registry, origin: str, allow_experimental: bool, form: Problems, entries: int
+) -> LoadedConfig:
+    """`form` has what is wrong with the text already; a list has at most so many `entries`."""
+    if _bound_lists(raw, "", form, entries):
         raise Invalid(form.errors, origin)
     document = decode(raw, Document, "", form, lenient=True)
     if document is MISSING:
@@ -78,18 +88,18 @@ def _load(raw: object, registry: Registry, origin: str, allow_experimental: bool
     return loaded
 
 
-def _bound_lists(raw: object, path: str, problems: Problems) -> bool:
+def _bound_lists(raw: object, path: str, problems: Problems, most: int) -> bool:
     """Note lists that are too long, those of plugins' own parameters aside; whether there is one."""
     if isinstance(raw, Mapping):
         inner = [(join(path, str(key)), value) for key, value in raw.items() if key != "parameters"]
-    elif isinstance(raw, list) and len(raw) <= MAX_ENTRIES:
+    elif isinstance(raw, list) and len(raw) <= most:
         inner = [(join(path, index), value) for index, value in enumerate(raw)]
     elif isinstance(raw, list):
-        problems.error(path, f"{len(raw)} entries; at most {MAX_ENTRIES} are allowed")
+        problems.error(path, f"{len(raw)} entries; at most {most} are allowed")
         return True
     else:
         return False
-    return sum(_bound_lists(value, at, problems) for at, value in inner) > 0
+    return sum(_bound_lists(value, at, problems, most) for at, value in inner) > 0
 
 
 def _around(path: str) -> Iterator[str]:

@@ -14,9 +14,18 @@ from shared.quantities import Duration, PositiveDuration, Size
 KIND = "EndpointPickerConfig"
 API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 
-MAX_ENTRIES = 256
-"""Entries of any list of the document, be it `plugins`, profiles, a profile's plugins or a source's extractors; lists
-among a plugin's parameters aside."""
+
+class Bounds(Struct, frozen=True):
+    """How much a document may hold."""
+
+    entries: int = 256
+    """Of any list, be it `plugins`, profiles, a profile's plugins or a source's extractors; lists among a plugin's
+    parameters aside."""
+    values: int = 20_000
+    """Keys included; each alias counts for what it names."""
+
+
+BOUNDS = Bounds()
 
 StalePolicy = Literal["saturated", "ignore", "lastKnown"]
 """What a scorer makes of stale or never seen metrics: the worst score, the mean of the others, or as if new."""

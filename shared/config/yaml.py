@@ -43,20 +43,21 @@ class _Refused(Exception):
     """A document that must not be built; what is wrong has been noted."""
 
 
-def parse_documents(text: str, problems: Problems) -> list[Any]:
-    """The documents of a YAML stream, without empty ones.
+def parse_documents(text: str, problems: Problems, most: int | None = None) -> list[Any]:
+    """The documents of a YAML stream, without empty ones. With more than `most` values, each alias counted for what it
+    names, there are none.
 
     A syntax error is noted with its line, and ends the stream. A duplicate key is noted with its path and line; the
     last one counts, so that the rest of the document can be looked at all the same.
     """
     documents: list[Any] = []
     try:
-        _check_depth(text)
+        _check_events(text, problems, most)
         loader = _Loader(text)
         try:
             while loader.check_node():
                 node = loader.get_node()
-                _Nodes(problems).check(node)
+                _Nodes(problems, most).check(node)
                 document = loader.construct_document(node)
                 if document is not None:
                     documents.append(document)
@@ -66,9 +67,12 @@ def parse_documents(text: str, problems: Problems) -> list[Any]:
         if text.lstrip()[:1] in ("{", "["):
             found = Problems()
             try:
-                parsed = _Json(found).read(text)
+                parsed = _Json(found, most).read(text)
             except (ValueError, RecursionError):
                 pass  # it is no JSON either
+            except _Refused:
+                problems.errors += found.errors
+                return []
             else:
                 problems.errors += found.errors
                 return [parsed]
@@ -81,10 +85,14 @@ def parse_documents(text: str, problems: Problems) -> list[Any]:
     return documents
 
 
-def _check_depth(text: str) -> None:
-    depth = 0
+def _check_events(text: str, problems: Problems, most: int | None) -> None:
+    """Raises MarkedYAMLError for a text that is nested too deep, and `_Refused` for one of too many values."""
+    depth = values = 0
     try:
         for event in yaml.parse(text, Loader=_Base):
+            values += isinstance(event, yaml.NodeEvent)
+            if most is not None and values > most:
+                raise _too_many(problems, most)
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
                 if depth > MAX_DEPTH:
@@ -98,17 +106,25 @@ def _check_depth(text: str) -> None:
         raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=mark)
 
 
+def _too_many(problems: Problems, most: int) -> _Refused:
+    problems.error("", f"more than {most} values, keys included; so many are allowed")
+    return _Refused()
+
+
 class _Nodes:
     """Looks at a document's nodes before they become data."""
 
-    def __init__(self, problems: Problems) -> None:
+    def __init__(self, problems: Problems, most: int | None) -> None:
         self._problems = problems
+        self._most = most
         self._sizes: dict[int, int] = {}
         self._open: set[int] = set()
 
     def check(self, root: Any) -> None:
         """Note duplicate keys. Raises `_Refused` when aliases make the document endless or huge."""
         size = self._size(root, "")
+        if self._most is not None and size > self._most:
+            raise _too_many(self._problems, self._most)
         if size > MAX_EXPANSION + 10 * len(self._sizes):
             self._problems.error("", f"its aliases stand for {size} values; write them out, or fewer")
             raise _Refused
@@ -147,8 +163,10 @@ class _Nodes:
 class _Json:
     """Reads a JSON text that YAML can't (YAML has no surrogate pairs). Raises ValueError where it is no JSON."""
 
-    def __init__(self, problems: Problems) -> None:
+    def __init__(self, problems: Problems, most: int | None) -> None:
         self._problems = problems
+        self._most = most
+        self._values = 0
 
     def read(self, text: str) -> Any:
         return self._sound(json.loads(text, object_pairs_hook=self._mapping), "", MAX_DEPTH)
@@ -163,6 +181,9 @@ class _Json:
 
     def _sound(self, value: Any, path: str, levels: int) -> Any:
         """The value with characters only. Raises ValueError where it has more levels of nesting."""
+        self._values += 1 + (len(value) if isinstance(value, dict) else 0)
+        if self._most is not None and self._values > self._most:
+            raise _too_many(self._problems, self._most)
         if isinstance(value, str):
             return characters(value, path, self._problems)
         if not levels and isinstance(value, list | dict):

@@ -1,10 +1,13 @@
 """The configuration that a tier runs: swapped in whole when another one can be used, else the last good one stays.
 
-Another one comes from the bus, or from a file of the process's own that is followed. Plugins are anybody's, so what
-making them may raise is anything: none of it may end, or be lost in, whatever brought the configuration.
+Another one comes from the bus, or from a file of the process's own that is followed. It is read in a thread, so that
+the event loop goes on meanwhile; one after the other, so that a later one never loses to an earlier one. Plugins are
+anybody's, so what making them may raise is anything: none of it may end, or be lost in, whatever brought the
+configuration.
 """
 
 import asyncio
+import contextlib
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +20,7 @@ from prometheus_client.registry import Collector
 from shared.config.defaults import BUILT_IN, revision
 from shared.config.problems import Invalid, Problem
 from shared.service.configured import Configured
-from shared.service.settings import read_text
+from shared.service.settings import MAX_TEXT, read_text
 from shared.service.watch import file_signature, looks
 
 log = structlog.get_logger(__name__)
@@ -31,24 +34,33 @@ RESCAN = 2.0
 
 
 class Reloader(Generic[T]):
-    """Makes what a tier runs of each configuration that it is offered, and has it used.
+    """Reads each configuration that it is offered, and has it used.
 
-    `build(text, origin)` makes it; an empty text is the built-in default. `use` swaps it in.
+    `read(text, origin)` runs in a thread and changes nothing; an empty text is the built-in default. `use` swaps in
+    what was read.
     """
 
     def __init__(
         self,
-        build: Callable[[str, str], T],
+        read: Callable[[str, str], T],
         use: Callable[[T], None],
         running: str | None = None,
         origin: str = "",
+        *,
+        most: int = MAX_TEXT,
     ) -> None:
         """`running` is the text of the configuration that is in use already, from `origin`; None for the built-in
-        default until the first one is offered."""
-        self._build = build
+        default until the first one is offered. A file that is followed has at most so many bytes."""
+        self._read = read
         self._use = use
+        self._most = most
         self._last: str | Invalid | None = running
         """The text that was offered last, or why there was none."""
+        self._first = True
+        """Whether none was offered yet."""
+        self._wanted: tuple[str | Invalid, str] | None = None
+        """The last one while it waits to be read, with its origin. One that it overtakes isn't read."""
+        self._wake = asyncio.Event()
         self._failed: tuple[str, str] | None = None
         """The last one where it may be no fault of its own that it can't be used, with its origin."""
         self.taken = 0
@@ -61,30 +73,58 @@ class Reloader(Generic[T]):
         """Of the one that is in use."""
 
     def offer(self, text: str, origin: str) -> None:
-        """A configuration, which may be the one that was offered last. Doesn't raise."""
-        if text != self._last:
-            self._last = text
-            self._try(text, origin)
+        """A configuration from the bus, which may be the one that was offered last. The first is used at once: nothing
+        is served before it. Others are read by `run`. Doesn't raise."""
+        first, self._first = self._first, False
+        if text == self._last:
+            return
+        if not first:
+            self._want(text, origin)
+            return
+        self._last = text
+        with self._outcome(text, origin):
+            self._use(self._read(text, origin))
 
     def in_use(self, pool: str) -> Configured:
         """The configuration that the pool's tier runs."""
         return Configured(pool, self.origin, self.revision)
 
-    async def retry(self) -> None:
-        """Try a configuration on which a plugin failed again and again: what it didn't find may come. For ever."""
+    async def run(self) -> None:
+        """Take what is offered, one after the other; and try one on which a plugin failed again and again: what it
+        didn't find may come. For ever."""
         while True:
-            await asyncio.sleep(RETRY)
-            if self._failed is not None:
-                self._try(*self._failed)
+            try:
+                async with asyncio.timeout(None if self._failed is None else RETRY):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._wanted = self._wanted or self._failed
+            self._wake.clear()
+            if self._wanted is None:  # the first has failed: to be tried again
+                continue
+            (text, origin), self._wanted = self._wanted, None
+            if isinstance(text, Invalid):
+                self._failed = None
+                self._refuse(text, origin)
+                continue
+            with self._outcome(text, origin):
+                self._use(await asyncio.to_thread(self._read, text, origin))
 
-    def _try(self, text: str, origin: str) -> None:
+    def _want(self, offered: str | Invalid, origin: str) -> None:
+        self._last = offered
+        self._wanted = offered, origin
+        self._wake.set()
+
+    @contextlib.contextmanager
+    def _outcome(self, text: str, origin: str) -> Iterator[None]:
+        """Whatever comes of reading and using this one."""
         self._failed = None
         try:
-            self._use(self._build(text, origin))
+            yield
         except Invalid as error:
             self._refuse(error, origin)
         except Exception as error:
             self._failed = text, origin
+            self._wake.set()
             problem = f"{origin or BUILT_IN}: {type(error).__name__}: {error}"
             if problem != self.problem:
                 self.problem = problem
@@ -109,14 +149,14 @@ class Reloader(Generic[T]):
                 continue
             seen = signature
             try:
-                text = await asyncio.to_thread(read_text, path, flag)
+                text = await asyncio.to_thread(read_text, path, flag, self._most)
                 if text != self._last and not text.strip():
                     raise Invalid([Problem(flag, f"{path!r} is empty, as a file is while somebody writes it")])
             except Invalid as error:
-                self._last, self._failed = error, None
-                self._refuse(error, path)
+                self._want(error, path)
             else:
-                self.offer(text, path)
+                if text != self._last:
+                    self._want(text, path)
 
     def _refuse(self, error: Invalid, origin: str) -> None:
         self.refused += 1

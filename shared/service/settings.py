@@ -15,6 +15,7 @@ from msgspec import NODEFAULT, Meta, Struct, inspect
 
 from shared.config.decode import MISSING, decode, expected
 from shared.config.problems import Invalid, Problem, Problems, closest, show
+from shared.config.schema import BOUNDS, Bounds
 from shared.quantities import Duration, PositiveDuration, format_duration, format_size
 from shared.service.flags import flag_of, read_flags, wants_help
 from shared.service.usage import Entry, Section, also, usage
@@ -25,7 +26,7 @@ _SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
 """How the value of a variable begins that Kubernetes sets in every pod for each Service of the namespace."""
 
 MAX_TEXT = 2**20
-"""Bytes of a file that a flag names, be it a configuration or a certificate."""
+"""Bytes of a file that a flag names, be it a configuration or a certificate, where no setting says another number."""
 
 SECRETS = ("nats_url", "nats_password", "nats_token")
 """Settings whose values, and what may be a part of them, are in no message."""
@@ -37,45 +38,74 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     """What every tier can be told."""
 
     id: Annotated[
-        str, Meta(description="name of this process among its peers; default: host name and a random part")
+        str, Meta(description="unique name of this process among its peers; default: host name and a random part")
     ] = ""
-    pool_name: Annotated[str, Meta(min_length=1, description="the InferencePool that is served")] = "default"
+    pool_name: Annotated[str, Meta(min_length=1, description="the InferencePool to serve")] = "default"
     pool_namespace: Annotated[str, Meta(min_length=1, description="the pool's namespace")] = "default"
     nats_url: Annotated[
         tuple[str, ...], Meta(min_length=1, description="nats-server addresses; a comma in a password is written %2C")
     ] = ("nats://127.0.0.1:4222",)
     nats_prefix: Annotated[
-        str, Meta(min_length=1, description="leads every subject and bucket, so that installations can share one NATS")
+        str,
+        Meta(min_length=1, description="prefix of every subject and bucket, so that installations can share one NATS"),
     ] = "pointsman"
     nats_credentials: Annotated[str, Meta(description="a NATS .creds file")] = ""
     nats_user: Annotated[str, Meta(description="NATS user")] = ""
     nats_password: Annotated[
-        str, Meta(description="NATS password; the variable isn't seen by other users of the machine, the flag is")
+        str, Meta(description="NATS password; prefer the variable, because other users of the machine can see flags")
     ] = ""
-    nats_token: Annotated[str, Meta(description="NATS token; as with the password, better given as the variable")] = ""
+    nats_token: Annotated[str, Meta(description="NATS token; prefer the variable, as for the password")] = ""
     nats_ca: Annotated[str, Meta(description="a CA file for NATS over TLS")] = ""
     admin_host: Annotated[str, Meta(min_length=1, description="address of the admin HTTP server")] = "0.0.0.0"
-    admin_port: Annotated[
-        int, Meta(ge=0, le=65535, description="port of the admin HTTP server; 0 takes a free one")
-    ] = 9090
+    admin_port: Annotated[int, Meta(ge=0, le=65535, description="port of the admin HTTP server; 0 uses a free one")] = (
+        9090
+    )
     admin_timeout: Annotated[
-        PositiveDuration, Meta(description="how long a request to the admin HTTP server takes at most, with its answer")
+        PositiveDuration, Meta(description="time limit of a request to the admin HTTP server, including its response")
     ] = 30.0
     admin_connections: Annotated[
-        int, Meta(ge=1, description="open connections to the admin HTTP server; a further one ends the idlest")
+        int,
+        Meta(
+            ge=1,
+            description="maximum open connections to the admin HTTP server; a further one closes the one idle the"
+            " longest",
+        ),
     ] = 128
+    max_config_entries: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="entries of a list of a configuration, those of plugins' own parameters aside; one with more "
+            "is refused. The same for all tiers",
+        ),
+    ] = BOUNDS.entries
+    max_config_values: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="values of a configuration, keys included, each alias counted for what it stands for; one with "
+            "more is refused. The same for all tiers",
+        ),
+    ] = BOUNDS.values
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="the least severe line that is logged")
+        Literal["debug", "info", "warning", "error"], Meta(description="minimum severity of logged lines")
     ] = "info"
-    log_format: Annotated[Literal["json", "console"], Meta(description="one JSON object a line, or text")] = "json"
-    drain_timeout: Annotated[Duration, Meta(description="how long a stopping process waits for work under way")] = 30.0
-    close_timeout: Annotated[
-        Duration, Meta(description="how long a stopping process takes at most to let go of its connections")
-    ] = 5.0
+    log_format: Annotated[Literal["json", "console"], Meta(description="one JSON object per line, or text")] = "json"
+    drain_timeout: Annotated[Duration, Meta(description="how long a stopping process waits for work in progress")] = (
+        30.0
+    )
+    close_timeout: Annotated[Duration, Meta(description="time limit for closing connections when a process stops")] = (
+        5.0
+    )
 
     def __repr__(self) -> str:
         given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in SECRETS}
         return f"<{type(self).__name__} {', '.join(f'{name}={value!r}' for name, value in given.items())}>"
+
+    @property
+    def config_bounds(self) -> Bounds:
+        """How much a configuration may hold."""
+        return Bounds(self.max_config_entries, self.max_config_values)
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -178,14 +208,14 @@ def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def read_text(path: str, flag: str) -> str:
+def read_text(path: str, flag: str, most: int = MAX_TEXT) -> str:
     """The text of the file that a flag names, with its own ends of lines: its revision is that of its bytes. Raises
-    `Invalid` that names the flag and the file, also for one of more than `MAX_TEXT` bytes."""
+    `Invalid` that names the flag and the file, also for one of more than `most` bytes."""
     try:
         with Path(path).open("rb") as file:
-            data = file.read(MAX_TEXT + 1)
-        if len(data) > MAX_TEXT:
-            raise Invalid([Problem(flag, f"{path!r} is larger than {MAX_TEXT} bytes")])
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise Invalid([Problem(flag, f"{path!r} is larger than {most} bytes")])
         return data.decode("utf-8")
     except OSError as error:
         raise Invalid([Problem(flag, f"{path!r} can't be read: {error.strerror or error}")]) from error

@@ -18,7 +18,7 @@ HEAVY = 6
 """Large bodies at once."""
 ENVOYS_HEADERS = 60_000
 """Bytes of headers that Envoy takes by default, less some."""
-ENVOYS_BODY = 31 * 2**20
+ENVOYS_BODY = 15 * 2**20
 """Bytes of a body that Envoy still holds."""
 PATHS = (
     "/v1/chat/completions/../../v1/completions",
@@ -77,8 +77,8 @@ class Clients(Front):
         )
 
     async def _oversize(self, random: Random) -> None:
-        """More than a picker takes, and as much as Envoy does."""
-        await exchange(self._port, post(CHAT, _chat() + b" " * random.choice((ENVOYS_BODY, ENVOYS_BODY // 2))))
+        """As much as pickers take, and more."""
+        await exchange(self._port, post(CHAT, _chat() + b" " * random.choice((ENVOYS_BODY, 2 * ENVOYS_BODY))))
 
     async def _forged(self, random: Random) -> None:
         """Headers that only a picker sets, and a model that the pool doesn't name."""

@@ -33,8 +33,11 @@ from services.picker.requests.vllm_http import VllmHttpParser
 from services.picker.requests.wire import varint
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.settings import PickerSettings
+from services.picker.transport.grpc_server import ServerOptions, message_limit
+from shared.config.schema import BOUNDS
 from tests.benchmarks.bench_conversation import FULL_DUPLEX, LEAN
 from tests.benchmarks.bench_decide import NOW, world
+from tests.benchmarks.loop_turns import configuration, configured, streamed
 from tests.unit.services.picker.extproc.proxy import body, headers
 
 PROMISED = 0.020
@@ -290,10 +293,9 @@ def _answered(
     return run
 
 
-def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], Iterator[Any]]:
-    """The largest body through a whole picker: from the message to the answers."""
+def _desk() -> Desk:
     view, metrics, pipeline, _ = world(8, np.random.default_rng(7))
-    desk = Desk(
+    return Desk(
         view,
         pipeline,
         DecisionRing(10),
@@ -302,12 +304,22 @@ def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], I
         make_id=lambda: "made",
         clock=lambda: NOW + 0.1,
     )
-    sent = b'{"model":"base","messages":[{"role":"user","content":"%s"}]}' % (b"a " * (LARGEST // 2 - 60))
+
+
+def _messages(mode: tuple[BodyMode, BodyMode], rewrite: bool, size: int = LARGEST) -> list[bytes]:
+    """What a proxy says of a request with a body of about so many bytes."""
+    fields = _CONTENT % (b'"h"},{"content":[%s{}]' % (PICTURE % (b"A" * (size - 200))))
+    sent = b'{"model":"base",%s}' % fields
     shown = {":method": "POST", ":path": CHAT, **({"x-gateway-model-name-rewrite": "tuned"} if rewrite else {})}
-    cut = LARGEST if mode == LEAN else 2**16
+    cut = size if mode == LEAN else 2**16
     pieces = [sent[at : at + cut] for at in range(0, len(sent), cut)]
     messages = [headers(shown, modes=mode).SerializeToString()]
-    messages += [body(one, end=at == len(pieces) - 1).SerializeToString() for at, one in enumerate(pieces)]
+    return messages + [body(one, end=at == len(pieces) - 1).SerializeToString() for at, one in enumerate(pieces)]
+
+
+def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], Iterator[Any]]:
+    """The largest body through a whole picker: from the message to the answers."""
+    desk, messages = _desk(), _messages(mode, rewrite)
 
     def run() -> Iterator[Any]:
         exchange = desk.exchange()
@@ -318,6 +330,12 @@ def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], I
         yield None
 
     return run
+
+
+def _streamed(size: int, rewrite: bool = False) -> Callable[[], Iterator[Any]]:
+    """A body that comes as one message over gRPC."""
+    options = ServerOptions(max_message_size=message_limit(LARGEST))
+    return streamed(_desk().exchange, _messages(LEAN, rewrite, size), options)
 
 
 def cases() -> Iterator[Case]:
@@ -345,16 +363,22 @@ def cases() -> Iterator[Case]:
         told = "renamed" if rewrite else "as it is"
         yield Case(f"BUFFERED, whole picker, {told}", LARGEST, _exchanged(LEAN, rewrite))
         yield Case(f"FULL_DUPLEX, whole picker, {told}", LARGEST, _exchanged(FULL_DUPLEX, rewrite))
+        yield Case(f"BUFFERED over gRPC, {told}", LARGEST, _streamed(LARGEST, rewrite))
+    document = configuration(BOUNDS.entries)
+    yield Case("a configuration", len(document), configured(document))
+    most = message_limit(LARGEST)
+    yield Case("BUFFERED over gRPC, too large", most - 100, _streamed(most - 100))
+    yield Case("BUFFERED over gRPC, far too large", 4 * LARGEST, _streamed(4 * LARGEST))
 
 
 def longest(case: Case, rounds: int = ROUNDS) -> float:
     """CPU seconds of the longest step, in the best of several runs."""
     best = float("inf")
     for _ in range(rounds):
-        worst, started = 0.0, time.process_time()
+        worst, started = 0.0, time.thread_time()
         for _ in case.steps():
-            now = time.process_time()
-            worst, started = max(worst, now - started), time.process_time()
+            now = time.thread_time()
+            worst, started = max(worst, now - started), time.thread_time()
         best = min(best, worst)
     return best
 

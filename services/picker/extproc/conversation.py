@@ -20,7 +20,7 @@ from services.picker.extproc.messages import GATEWAY_MODES, BodyMode, BodyModes
 from services.picker.extproc.outgoing import Mutation
 from services.picker.extproc.response import PIECE, Response
 from services.picker.requests.request import Headers, Refusal, Route
-from services.picker.requests.splice import replace_model
+from services.picker.requests.splice import with_model
 from services.picker.responses.reader import ResponseReader
 
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
@@ -30,7 +30,7 @@ _NO_HEADERS = Headers()
 _LONG = 64 * 2**10
 """Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
 _LONG_ECHO = 2**20
-"""Bytes of a body that isn't cut into answers at once."""
+"""Bytes of a body of which the answers are made while they are asked for."""
 
 
 class State(Enum):
@@ -187,12 +187,12 @@ class Conversation:
         set_headers = dict(route.set_headers)
         if self._headers.get(names.REQUEST_ID) != self._head.request_id:
             set_headers[names.REQUEST_ID] = self._head.request_id
-        shown = body = self._chunks.whole()
+        shown = self._chunks.whole()
+        body: Sequence[bytes | memoryview] = (shown,)
         if route.model is not None:
-            body = replace_model(body, route.model)
-        changed = body is not shown
-        if changed:
-            set_headers["content-length"] = str(len(body))
+            body = with_model(shown, route.model)
+        if len(body) > 1:
+            set_headers["content-length"] = str(sum(map(len, body)))
         control = names.CONTROL.intersection(self._headers.names())
         mutation = Mutation(
             destination=",".join(route.destinations),
@@ -201,7 +201,7 @@ class Conversation:
         )
         self._state = _ROUTED
         self._response = Response(self._modes.response, reader, observe)
-        self._answer_request(mutation, body, changed)
+        self._answer_request(mutation, body)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer the request that `RequestReady` told of with an error. Does nothing when it is over already.
@@ -340,28 +340,36 @@ class Conversation:
             return False
         raise RuntimeError(f"no request waits for an answer: {self!r}")
 
-    def _answer_request(self, mutation: Mutation, body: bytes, changed: bool) -> None:
-        """Answer what the proxy waits for, in the order of its messages. The first answer carries the decision."""
+    def _answer_request(self, mutation: Mutation, body: Sequence[bytes | memoryview]) -> None:
+        """Answer what the proxy waits for, in the order of its messages. The first answer carries the decision. `body`
+        is in pieces when it was changed."""
         pending: Mutation | None = mutation
+        changed, size = len(body) > 1, self._chunks.size
         answers = self._answers
         if self._headers_owed:
             answers.append(outgoing.answer_headers(mutation))
             pending = None
         if self._modes.request is BodyMode.FULL_DUPLEX_STREAMED:
-            if body or self._unanswered_chunks:
+            if size or self._unanswered_chunks:
                 pieces = _echo(body, not self._trailers_owed, pending)
-                if len(body) > _LONG_ECHO:
+                if size > _LONG_ECHO:
                     self._echo = pieces
                 else:
                     answers.extend(pieces)
                 pending = None
         else:
-            for _ in range(self._unanswered_chunks):
-                if pending is None:
-                    answers.append(outgoing.REQUEST_BODY_UNCHANGED)
+            unchanged = [outgoing.REQUEST_BODY_UNCHANGED] * self._unanswered_chunks
+            if pending is not None and unchanged:
+                unchanged.pop()
+                if changed and size > _LONG_ECHO:
+                    self._echo = _replacing(pending, body)
                 else:
-                    answers.append(outgoing.answer_body(pending, body if changed else None))
-                    pending = None
+                    answers.append(outgoing.answer_body(pending, body if changed else ()))
+                pending = None
+            if self._echo is None:
+                answers.extend(unchanged)
+            else:
+                self._echo = chain(self._echo, unchanged)
         if self._trailers_owed:
             last = outgoing.REQUEST_TRAILERS_UNCHANGED if pending is None else outgoing.answer_trailers(pending)
             if self._echo is None:
@@ -432,11 +440,17 @@ class Conversation:
         )
 
 
-def _echo(body: bytes, ends: bool, mutation: Mutation | None) -> Iterator[bytes]:
+def _replacing(mutation: Mutation, body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
+    """The answer with a long body in the place of the one that came."""
+    yield outgoing.answer_body(mutation, body)
+
+
+def _echo(parts: Sequence[bytes | memoryview], ends: bool, mutation: Mutation | None) -> Iterator[bytes]:
     """A body on its way back in pieces: the first carries the decision, the last says whether the body `ends` there."""
+    body = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
     last = max(0, len(body) - 1) // PIECE * PIECE
     for start in range(0, last + 1, PIECE):
-        yield outgoing.echo_request(body[start : start + PIECE], ends and start == last, mutation)
+        yield outgoing.echo_request(bytes(body[start : start + PIECE]), ends and start == last, mutation)
         mutation = None
 
 

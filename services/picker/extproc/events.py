@@ -14,7 +14,7 @@ _ENTRY = 64
 class Limits(Struct, frozen=True, kw_only=True):
     """How much is kept of one request, and of all together. What is beyond a limit is refused, never kept."""
 
-    request_body: Size = 64 * 2**20
+    request_body: Size = 16 * 2**20
     """Bytes; a larger body is refused with 413."""
     held: Size = 512 * 2**20
     """Bytes of bodies that all conversations together hold; a request whose body would go beyond is refused with 503,
@@ -25,6 +25,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Entries of a subset hint; a request with more is refused with 400."""
     header_bytes: Size = 256 * 2**10
     """Bytes of all request headers on the wire; more are refused with 431."""
+    response_object: Size = 4 * 2**20
+    """Bytes of a JSON object, of a line of events or of a gRPC message, that are held to be read; a larger one passes
+    unread."""
     model_name: Size = 1024
     """Bytes of a model's name, in a body or header; a longer one is refused with 400."""
 

@@ -4,7 +4,7 @@ Answers that never change are serialized once. Those that name a destination and
 but that name, so they are put together from pieces.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -68,11 +68,11 @@ def answer_headers(mutation: Mutation) -> bytes:
     return _plain(_mutated_headers, mutation) or _mutated_headers(mutation)
 
 
-def answer_body(mutation: Mutation, body: bytes | None = None) -> bytes:
-    """The answer to a request body (BUFFERED) that says where the request goes; `body` replaces it."""
+def answer_body(mutation: Mutation, body: Sequence[bytes | memoryview] = ()) -> bytes:
+    """The answer to a request body (BUFFERED) that says where the request goes; the pieces of `body` replace it."""
     answer = _plain(_mutated_body, mutation) or _mutated_body(mutation)
     # messages that follow each other are one, so that a long body needn't be copied into another message first
-    return answer if body is None else b"".join((answer, wire.nested(_REPLACED, len(body)), body))
+    return b"".join((answer, wire.nested(_REPLACED, sum(map(len, body))), *body)) if body else answer
 
 
 def answer_trailers(mutation: Mutation) -> bytes:

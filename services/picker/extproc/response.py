@@ -11,7 +11,7 @@ from services.picker.extproc.events import Event, ResponseBodyStarted, ResponseS
 from services.picker.extproc.incoming import Message
 from services.picker.extproc.messages import BodyMode, HttpHeaders
 from services.picker.requests.request import Headers
-from services.picker.responses.reader import LIMIT, Interest, ResponseReader
+from services.picker.responses.reader import Interest, ResponseReader
 
 PIECE = 62_000
 """Bytes of a body piece on its way back: Envoy and its relatives take at most 64 KiB (the Go original's figure)."""
@@ -104,7 +104,7 @@ class Response:
         answers = interest is not Interest.NOTHING and _is_success(shown)
         asked = None
         if self._mode is _NONE and (changes or answers):
-            asked = _mode_to_ask_for(headers, changes=changes)
+            asked = _mode_to_ask_for(headers, reader.limit, changes=changes)
             self.readable = answers and asked is not None
             if asked is not None and not (changes or self._observe()):
                 asked = None
@@ -199,13 +199,13 @@ def _is_success(shown: HttpHeaders) -> bool:
     return (incoming.read_status(shown) or 0) < 300
 
 
-def _mode_to_ask_for(headers: Headers, *, changes: bool) -> BodyMode | None:
+def _mode_to_ask_for(headers: Headers, limit: int, *, changes: bool) -> BodyMode | None:
     """How to ask for a body: whole, where it is to be changed and says that any proxy can hold it, else as a stream;
-    None for one that is too large to be read anyway. One that is only read keeps its length in a stream, too, and
-    needn't wait for its end."""
+    None for one of more than `limit` bytes, which isn't read anyway. One that is only read keeps its length in a
+    stream, too, and needn't wait for its end."""
     length = headers.get("content-length")
     if not length:
         return _STREAMED
-    if not (length.isascii() and length.isdigit() and len(length) < 18 and int(length) <= LIMIT):
+    if not (length.isascii() and length.isdigit() and len(length) < 18 and int(length) <= limit):
         return None
     return _BUFFERED if changes and int(length) <= WHOLE else _STREAMED

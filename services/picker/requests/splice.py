@@ -28,6 +28,16 @@ def replace_model(body: bytes, model: str) -> bytes:
 
     Raises ValueError when the body isn't a JSON object.
     """
+    pieces = with_model(body, model)
+    return b"".join(pieces) if len(pieces) > 1 else body
+
+
+def with_model(body: bytes, model: str) -> tuple[bytes | memoryview, ...]:
+    """As `replace_model`, in pieces, of which none is a copy: a long body is copied once, into its message. One piece
+    when nothing is replaced.
+
+    Raises ValueError when the body isn't a JSON object.
+    """
     try:
         raw = _decode(body).model
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -37,13 +47,13 @@ def replace_model(body: bytes, model: str) -> bytes:
         return _insert(body, value)
     found = memoryview(raw)
     if found == value:
-        return body
-    start = start_of(raw, body)
-    return b"".join((body[:start], value, body[start + len(found) :]))
+        return (body,)
+    start, view = start_of(raw, body), memoryview(body)
+    return view[:start], value, view[start + len(found) :]
 
 
-def _insert(body: bytes, value: bytes) -> bytes:
+def _insert(body: bytes, value: bytes) -> tuple[bytes | memoryview, ...]:
     opening = _OPENING.match(body)
     assert opening is not None, "it has been decoded as an object"
-    start = body.index(b"{") + 1
-    return b"".join((body[:start], b'"model":', value, b"" if opening["empty"] else b",", body[start:]))
+    start, view = body.index(b"{") + 1, memoryview(body)
+    return view[:start], b'"model":', value, b"" if opening["empty"] else b",", view[start:]

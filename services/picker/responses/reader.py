@@ -65,7 +65,6 @@ class ResponseReader:
         "_growth",
         "_grpc",
         "_held",
-        "_limit",
         "_prefix",
         "_replacement",
         "_restorer",
@@ -73,6 +72,7 @@ class ResponseReader:
         "_tried",
         "_usage",
         "holds",
+        "limit",
     )
 
     def __init__(
@@ -82,7 +82,8 @@ class ResponseReader:
         self._served = msgspec.json.encode(served) if renames else b""
         self._asked = msgspec.json.encode(asked) if renames else b""
         self._api = api
-        self._limit = limit
+        self.limit = limit
+        """Bytes that are held to be read."""
         self._form = _Form.OTHER
         self._held = Chunks(held)
         self._begun = False
@@ -121,7 +122,7 @@ class ResponseReader:
                 self._form = _Form.JSON
             elif kind.startswith("application/grpc") and kind[16:17] in ("", "+") and self._api in grpc_usage.APIS:
                 self._form = _Form.GRPC
-                self._grpc = GrpcUsage(self._api, headers.get("grpc-encoding"), self._limit, self._held)
+                self._grpc = GrpcUsage(self._api, headers.get("grpc-encoding"), self.limit, self._held)
                 return Interest.READ
         if self._form is _Form.OTHER:
             return Interest.NOTHING
@@ -168,7 +169,7 @@ class ResponseReader:
         if not end:
             self._tried += len(text)
         read = None
-        if len(text) <= self._limit and self._tried <= _TRIES * self._limit:
+        if len(text) <= self.limit and self._tried <= _TRIES * self.limit:
             read = document.read(text, self._served, self._asked)
             if read is None and not end:
                 return self._hold(text, chunk)
@@ -244,7 +245,7 @@ class ResponseReader:
 
     def _lines(self, lines: bytes) -> bytes:
         """Whole lines as they go on; as they are, when they are too many, and so is all that follows."""
-        if len(lines) > self._limit or lines.count(b"\n") + lines.count(b"\r") > MOST_LINES:
+        if len(lines) > self.limit or lines.count(b"\n") + lines.count(b"\r") > MOST_LINES:
             self._form = _Form.OTHER
             return lines
         return b"".join([self._line(line) for line in lines.splitlines(keepends=True)])
@@ -277,7 +278,7 @@ class ResponseReader:
         return self._replacement + rest
 
     def _is_too_much(self) -> bool:
-        return self._held.size > self._limit or self._held.full
+        return self._held.size > self.limit or self._held.full
 
     def _give_up(self, chunk: bytes) -> bytes:
         """Read no further: from here on everything passes, and first what was held back. `chunk` is what would have

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from shared.config.problems import Invalid, Problem
 from shared.model import is_ip
-from shared.service.settings import read_text
+from shared.service.settings import MAX_TEXT, read_text
 
 CERTIFICATE_FILE = "tls.crt"
 KEY_FILE = "tls.key"
@@ -68,13 +68,14 @@ def self_signed(hosts: Iterable[str], now: datetime.datetime) -> Certificate:
     )
 
 
-def read(directory: str) -> Certificate:
-    """The certificate in a directory's `tls.crt` and `tls.key` (the files of a Kubernetes TLS secret).
+def read(directory: str, most: int = MAX_TEXT) -> Certificate:
+    """The certificate in a directory's `tls.crt` and `tls.key` (the files of a Kubernetes TLS secret), of at most so
+    many bytes each.
 
     Raises `Invalid`, naming the file, when one is missing or no PEM, or when they don't belong together.
     """
     chain_path, key_path = Path(directory) / CERTIFICATE_FILE, Path(directory) / KEY_FILE
-    chain, key = read_text(str(chain_path), "--cert-path"), read_text(str(key_path), "--cert-path")
+    chain, key = [read_text(str(path), "--cert-path", most) for path in (chain_path, key_path)]
     try:
         certificate = x509.load_pem_x509_certificate(chain.encode())
     except ValueError as error:

@@ -38,11 +38,23 @@ Outcome = Literal["finished", "refused", "malformed", "failed", "turned away"]
 _OUTCOMES: tuple[Outcome, ...] = ("finished", "refused", "malformed", "failed", "turned away")
 
 
+_BUFFERED_BY_ENVOY = 16 * 2**20
+"""Bytes of a body that deploy/envoy keeps: as many arrive, to be refused with 413, whatever the limit of a body is."""
+_BESIDE = 2**20
+"""Bytes of a message beside a body: headers, attributes, metadata."""
+
+
+def message_limit(request_body: int) -> int:
+    """Bytes that a message may have where a body may have so many. gRPC refuses longer ones by their length, before
+    anything of them is copied: grpcio copies a message as a whole, which holds the event loop."""
+    return max(request_body, _BUFFERED_BY_ENVOY) + _BESIDE
+
+
 class ServerOptions(Struct, frozen=True, kw_only=True):
     """What the ext_proc server takes from its peers."""
 
     max_message_size: Annotated[Size, Meta(gt=0, description="largest gRPC message; more than the body limit")] = (
-        128 * 2**20
+        message_limit(0)
     )
     max_streams: Annotated[int, Meta(ge=1, description="open streams; further ones are turned away")] = 20_000
     keepalive_time: Annotated[PositiveDuration, Meta(description="a silent connection is asked for a sign of life")] = (
@@ -170,6 +182,8 @@ class ExtProcServer:
                 answers = await self._in_turn(answers)
             del data  # nothing of a large body is kept while its response is awaited
             for answer in answers:
+                if len(answer) > _HEAVY:
+                    await asyncio.sleep(0)  # others have their turn before grpcio copies it
                 if answer:
                     await write(answer)
             answers, answer = (), b""

@@ -122,8 +122,10 @@ class KubernetesOrigin:
             await self._client.close()
 
     def _validate(self, configuration: Configuration) -> LoadedConfig:
-        experimental = self._settings.allow_experimental_plugins
-        return load(configuration.text, installed(), configuration.origin, allow_experimental=experimental)
+        experimental, bounds = self._settings.allow_experimental_plugins, self._settings.config_bounds
+        return load(
+            configuration.text, installed(), configuration.origin, allow_experimental=experimental, bounds=bounds
+        )
 
 
 def plans(settings: WatcherSettings) -> dict[PoolId, Plan]:

@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from itertools import repeat
 from typing import Any
 
 import httpx
@@ -16,6 +17,8 @@ from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+LIMIT = 16 * 2**20
+"""Bytes of a body that pickers take, and Envoy keeps, by default."""
 CHAT = "/v1/chat/completions"
 TEXT = "Name a signal box."
 ASKED = [{"role": "user", "content": TEXT}]
@@ -116,28 +119,67 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_leaves_no_load(
         assert sum(loads) == 1
 
 
-async def test_an_endless_body_is_cut_off(stack: LocalStack) -> None:
-    """Who buffers the body answers, Envoy or the picker, and both in the same form. Client libraries give up when the
-    server closes while they write; this one reads while it writes."""
+async def _upload(stack: LocalStack, framing: str, pieces: Iterable[bytes]) -> tuple[int, dict[str, Any], int]:
+    """Post a chat piece by piece until it is answered: the status, the answer where its length is said, and the number
+    of pieces.
+
+    Client libraries give up when the server closes while they write; this one reads while it writes."""
     url = httpx.URL(stack.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
-    writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n".encode())
+    writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: test\r\n{framing}\r\n\r\n".encode())
     answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
     sent = 0
-    while sent < 4096 and not answer.done():
-        writer.write(b"%x\r\n%s\r\n" % (2**16, b"words " * 2**16))
+    for piece in pieces:
+        if answer.done():
+            break
+        writer.write(piece)
         try:
             await writer.drain()
         except ConnectionError:
             break  # the answer, if there is one, came before
         sent += 1
-        await asyncio.sleep(0.002)  # a client that writes on while it is answered gets a reset, and may lose the answer
-    head = (await asyncio.wait_for(answer, TIMEOUT)).decode()
-    assert head.startswith("HTTP/1.1 413"), head
+        # a client that writes on while it is answered gets a reset, and may lose the answer
+        await asyncio.wait({answer}, timeout=0.002 if sent * PIECE < LIMIT else 0.1)
+    head = (await asyncio.wait_for(answer, TIMEOUT)).decode().lower()
     assert "\r\ncontent-type: application/json\r\n" in head
-    size = next(int(line.split(":")[1]) for line in head.lower().split("\r\n") if "content-length:" in line)
-    error = json.loads(await reader.readexactly(size))["error"]
+    size = next((int(line.split(":")[1]) for line in head.split("\r\n") if "content-length:" in line), 0)
+    content = json.loads(await reader.readexactly(size) or "{}")
     writer.close()
-    assert error.pop("message") in ("Payload Too Large", "the body is larger than the limit of 25165824 bytes")
-    assert error == {"type": "invalid_request_error", "param": None, "code": 413}
+    return int(head.split(" ", 2)[1]), content, sent
+
+
+PIECE = 2**16
+CHUNKED = "transfer-encoding: chunked"
+REFUSED = {"type": "invalid_request_error", "param": None, "code": 413}
+
+
+async def test_an_endless_body_is_cut_off(stack: LocalStack) -> None:
+    """Who buffers the body answers, Envoy or the picker, and both in the same form."""
+    status, answer, sent = await _upload(stack, CHUNKED, repeat(b"%x\r\n%s\r\n" % (PIECE, bytes(PIECE)), 4096))
+    assert status == 413
+    error = answer["error"]
+    assert error.pop("message") in ("Payload Too Large", f"the body is larger than the limit of {LIMIT} bytes")
+    assert error == REFUSED
     assert sent < 4096
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["of a known length", "in chunks"])
+@pytest.mark.parametrize("more", [0, 1, PIECE, 16 * PIECE])
+async def test_a_body_up_to_the_limit_passes_and_a_larger_one_is_413(
+    stack: LocalStack, more: int, chunked: bool
+) -> None:
+    """Envoy keeps as much as pickers take: none is larger than gRPC takes, which would be nobody's to refuse."""
+    body = _picture(LIMIT - len(_picture(0)) + more)
+    pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)]
+    framing = f"content-length: {len(body)}"
+    if chunked:
+        pieces, framing = [b"%x\r\n%s\r\n" % (len(one), one) for one in [*pieces, b""]], CHUNKED
+    status, answer, _ = await _upload(stack, framing, pieces)
+    assert status == (413 if more else 200), answer
+    assert not more or REFUSED.items() <= answer["error"].items()
+
+
+def _picture(size: int) -> bytes:
+    url = "data:image/png;base64," + "A" * size
+    content = [{"type": "image_url", "image_url": {"url": url}}]
+    return json.dumps({"model": "base", "messages": [{"role": "user", "content": content}], "max_tokens": 1}).encode()

@@ -113,7 +113,7 @@ async def test_a_name_that_still_hangs_is_not_asked_for_again_beside_it(dns: Dns
 
 
 async def test_names_that_took_too_long_leave_places_to_others(dns: Dns) -> None:
-    lookup = SystemLookup(0.01, at_a_time=2, slow_at_a_time=1)
+    lookup = SystemLookup(0.01, at_a_time=2)
     for host in slow(2):
         with pytest.raises(TimeoutError):
             await lookup(host)

@@ -1,5 +1,6 @@
 """How much a configuration may hold, and what reading it costs."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,12 +8,12 @@ import pytest
 from shared.attributes import AttributeKey
 from shared.config import Invalid, load
 from shared.config.problems import Problems
-from shared.config.schema import MAX_ENTRIES
+from shared.config.schema import BOUNDS, Bounds
 from shared.config.yaml import MAX_DEPTH, parse_documents
 from shared.plugin import Need, Plugin, Registry, Role
 from tests.unit.shared.config.plugins import HEADER, TYPES, registry
 
-MANY = MAX_ENTRIES + 1
+MANY = BOUNDS.entries + 1
 
 
 def listed(entry: str, count: int = MANY) -> str:
@@ -39,7 +40,7 @@ def listed(entry: str, count: int = MANY) -> str:
 def test_a_list_has_so_many_entries_at_most(body: str, path: str) -> None:
     with pytest.raises(Invalid) as refused:
         load(HEADER + body, registry(), "origin")
-    assert refused.value.lines() == [f"origin: {path}: {MANY} entries; at most {MAX_ENTRIES} are allowed"]
+    assert refused.value.lines() == [f"origin: {path}: {MANY} entries; at most {BOUNDS.entries} are allowed"]
 
 
 def test_all_lists_that_are_too_long_are_named() -> None:
@@ -50,10 +51,30 @@ def test_all_lists_that_are_too_long_are_named() -> None:
 
 def test_lists_of_a_plugins_own_and_as_many_plugins_as_there_may_be_are_fine() -> None:
     names = ", ".join(map(str, range(MANY)))
-    plugins = [f"{{type: plain-scorer, name: p{number}}}" for number in range(MAX_ENTRIES - 1)]
+    plugins = [f"{{type: plain-scorer, name: p{number}}}" for number in range(BOUNDS.entries - 1)]
     plugins.append(f"{{type: plain-scorer, parameters: {{names: ['{names}'] }}}}")
     config = load(f"{HEADER}plugins: [{', '.join(plugins)}]", registry())
-    assert sum(spec.listed for spec in config.plugins.values()) == MAX_ENTRIES
+    assert sum(spec.listed for spec in config.plugins.values()) == BOUNDS.entries
+
+
+PARAMETERS = "plugins: [{type: plain-scorer, parameters: {names: %s}}]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEADER + PARAMETERS % listed("a", 30),
+        HEADER + PARAMETERS % f"{{a: &a {listed('a', 10)}, b: *a, c: *a}}",
+        json.dumps({"\ud83d\ude00": 1, "a": [1] * 30}),
+        json.dumps({"\ud83d\ude00": 1, **{str(number): 1 for number in range(15)}}),
+    ],
+    ids=["a list", "aliases", "JSON that YAML cannot read", "its keys"],
+)
+def test_a_document_has_so_many_values_at_most(text: str) -> None:
+    """Keys included; an alias counts for what it names."""
+    with pytest.raises(Invalid) as refused:
+        load(text, registry(), bounds=Bounds(values=30))
+    assert refused.value.lines() == ["document: more than 30 values, keys included; so many are allowed"]
 
 
 class Asked:

@@ -1,8 +1,11 @@
 """What becomes of configurations that a process is offered."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,33 +19,65 @@ from tests.waiting import eventually
 
 
 class Tier:
-    """Runs texts; refuses those that begin with `bad`, and fails on those that begin with `odd`."""
+    """Runs texts; refuses those that begin with `bad`, fails on those that begin with `odd`, and reads those that begin
+    with `slow` until it is let go on."""
 
     def __init__(self, running: str | None = "") -> None:
         self.used: list[tuple[str, str]] = []
-        self.built = 0
+        self.read: list[str] = []
         self.mended = False
-        self.config = Reloader(self._build, self.used.append, running)
+        self.go_on = threading.Event()
+        self.config = Reloader(self._read, self.used.append, running)
 
-    def _build(self, text: str, origin: str) -> tuple[str, str]:
-        self.built += 1
+    def _read(self, text: str, origin: str) -> tuple[str, str]:
+        self.read.append(text)
         if text.startswith("bad"):
             raise Invalid([Problem("plugins[0]", text)], origin)
         if text.startswith("odd") and not self.mended:
             raise KeyError(text)
+        if text.startswith("slow"):
+            assert self.go_on.wait(60)
         return text, origin
 
     @property
     def counts(self) -> tuple[int, int]:
         return self.config.taken, self.config.refused
 
+    async def offered(self, text: str, origin: str = "here") -> None:
+        """Offer it, and wait for what comes of it."""
+        outcomes = sum(self.counts)
+        self.config.offer(text, origin)
+        await eventually(lambda: sum(self.counts) > outcomes)
 
-def test_a_configuration_is_used_once_however_often_it_comes() -> None:
-    tier = Tier()
-    for text in ("a", "a", "b", "a"):
+    def __repr__(self) -> str:
+        return f"<Tier {self.used}, {self.read}, {self.config!r}>"
+
+
+T = TypeVar("T", bound=Tier)
+
+
+@asynccontextmanager
+async def running(tier: T) -> AsyncIterator[T]:
+    """While it takes what it is offered."""
+    task = asyncio.create_task(tier.config.run())
+    yield tier
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait({task})
+
+
+@pytest.fixture
+async def tier() -> AsyncIterator[Tier]:
+    async with running(Tier()) as started:
+        yield started
+
+
+async def test_a_configuration_is_used_once_however_often_it_comes(tier: Tier) -> None:
+    for text in ("a", "b", "a"):
+        await tier.offered(text)
         tier.config.offer(text, "here")
     assert tier.used == [("a", "here"), ("b", "here"), ("a", "here")]
-    assert (tier.counts, tier.config.problem) == ((3, 0), "")
+    assert (tier.counts, tier.config.problem, len(tier.read)) == ((3, 0), "", 3)
 
 
 @pytest.mark.parametrize(("running", "used"), [("", []), (None, [("", "")])])
@@ -52,61 +87,76 @@ def test_the_one_that_is_running_is_no_news(running: str | None, used: list[tupl
     assert tier.used == used
 
 
-def test_the_one_in_use_is_known_by_its_origin_and_revision_and_said_when_it_is_taken() -> None:
+def test_the_first_is_used_at_once() -> None:
+    """Before anybody is served by another."""
     tier = Tier()
+    tier.config.offer("a", "here")
+    assert tier.used == [("a", "here")]
+
+
+async def test_the_event_loop_goes_on_while_one_is_read_and_the_order_stays(tier: Tier) -> None:
+    await tier.offered("a")
+    tier.config.offer("slow", "here")
+    await eventually(lambda: tier.read == ["a", "slow"])
+    for text in ("b", "c", "d"):
+        tier.config.offer(text, "here")
+    assert tier.used == [("a", "here")]
+    tier.go_on.set()
+    await eventually(lambda: tier.used[-1:] == [("d", "here")])
+    assert [text for text, _ in tier.used] == tier.read == ["a", "slow", "d"], "what was overtaken isn't read"
+
+
+async def test_the_one_in_use_is_known_by_its_origin_and_revision_and_said_when_it_is_taken(tier: Tier) -> None:
     assert tier.config.in_use("a/b") == Configured("a/b", "built-in default", revision(""))
     with capture_logs() as logs:
-        tier.config.offer("a", "here")
-        tier.config.offer("bad", "there")
+        await tier.offered("a")
+        await tier.offered("bad", "there")
     assert tier.config.in_use("a/b") == Configured("a/b", "here", "ca978112ca1b")
     taken = [one for one in logs if one["event"] == "config.taken"]
     assert [(one["origin"], one["revision"]) for one in taken] == [("here", "ca978112ca1b")]
 
 
-def test_a_bad_one_is_refused_once_and_said_until_a_good_one_comes() -> None:
-    tier = Tier()
-    tier.config.offer("a", "here")
+async def test_a_bad_one_is_refused_once_and_said_until_a_good_one_comes(tier: Tier) -> None:
+    await tier.offered("a")
     with capture_logs() as logs:
-        for _ in range(3):
+        await tier.offered("bad", "there")
+        for _ in range(2):
             tier.config.offer("bad", "there")
     assert [(one["event"], one["problems"]) for one in logs] == [("config.refused", ["there: plugins[0]: bad"])]
     assert (tier.counts, tier.config.problem) == ((1, 1), "there: plugins[0]: bad")
-    tier.config.offer("a", "here")
+    await tier.offered("a")
     assert tier.used == [("a", "here"), ("a", "here")]
-    assert (tier.counts, tier.config.problem) == ((2, 1), "")
+    assert (tier.counts, tier.config.problem, tier.read) == ((2, 1), "", ["a", "bad", "a"])
 
 
-async def test_one_on_which_a_plugin_fails_is_refused_with_the_traceback_and_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tier = Tier()
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed is tried again after 5 ms."""
     monkeypatch.setattr(reload, "RETRY", 0.005)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_one_on_which_a_plugin_fails_is_refused_with_the_traceback_and_tried_again(tier: Tier) -> None:
     with capture_logs() as logs:
         tier.config.offer("odd", "there")
-        retrying = asyncio.create_task(tier.config.retry())
-        await eventually(lambda: tier.built > 3)
+        await eventually(lambda: len(tier.read) > 3)
         assert (tier.used, tier.counts, tier.config.problem) == ([], (0, 1), "there: KeyError: 'odd'")
         tier.mended = True
         await eventually(lambda: tier.used == [("odd", "there")])
-        built = tier.built
+        read = len(tier.read)
         await asyncio.sleep(0.03)
-    assert (tier.built, tier.counts, tier.config.problem) == (built, (1, 1), "")
+    assert (len(tier.read), tier.counts, tier.config.problem) == (read, (1, 1), "")
     assert [one["event"] for one in logs] == ["config.failed", "config.taken"], "each said once"
     assert logs[0]["exc_info"]
-    retrying.cancel()
-    await asyncio.wait({retrying})
 
 
-async def test_a_failed_one_isnt_tried_any_more_when_another_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    tier = Tier()
-    monkeypatch.setattr(reload, "RETRY", 0.005)
-    tier.config.offer("odd", "there")
-    tier.config.offer("bad", "there")
-    retrying = asyncio.create_task(tier.config.retry())
+@pytest.mark.usefixtures("soon")
+async def test_a_failed_one_isnt_tried_any_more_when_another_came(tier: Tier) -> None:
+    await tier.offered("odd", "there")
+    await tier.offered("bad", "there")
+    read = len(tier.read)
     await asyncio.sleep(0.03)
-    assert (tier.built, tier.counts) == (2, (0, 2))
-    retrying.cancel()
-    await asyncio.wait({retrying})
+    assert (len(tier.read), tier.counts) == (read, (0, 2))
 
 
 def test_one_that_fails_when_it_is_put_to_use_is_said_too() -> None:
@@ -134,16 +184,21 @@ class Followed(Tier):
         assert reason in self.config.problem
 
 
+@asynccontextmanager
+async def following(tier: Followed, interval: float) -> AsyncIterator[None]:
+    task = asyncio.create_task(tier.config.follow(str(tier.path), "--config-file", interval=interval))
+    yield
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait({task})
+
+
 @pytest.fixture
 async def followed(tmp_path: Path) -> AsyncIterator[Followed]:
     path = tmp_path / "config.yaml"
     path.write_text("first")
-    tier = Followed(path)
-    task = asyncio.create_task(tier.config.follow(str(path), "--config-file", interval=0.1))
-    yield tier
-    assert not task.done()
-    task.cancel()
-    await asyncio.wait({task})
+    async with running(Followed(path)) as tier, following(tier, 0.1):
+        yield tier
 
 
 async def test_a_changed_file_is_offered_and_an_unchanged_one_isnt(followed: Followed) -> None:
@@ -179,14 +234,11 @@ async def test_a_link_that_is_swapped_is_a_change(tmp_path: Path) -> None:
         (tmp_path / name / "config.yaml").write_text(name)
     (tmp_path / "..data").symlink_to("one")
     (tmp_path / "config.yaml").symlink_to("..data/config.yaml")
-    tier = Followed(tmp_path / "config.yaml")
-    task = asyncio.create_task(tier.config.follow(str(tier.path), "--config-file", interval=1.0))
-    await asyncio.sleep(0.2)
-    (tmp_path / "..new").symlink_to("two")
-    (tmp_path / "..new").rename(tmp_path / "..data")
-    await tier.sees("two")
-    task.cancel()
-    await asyncio.wait({task})
+    async with running(Followed(tmp_path / "config.yaml")) as tier, following(tier, 1.0):
+        await asyncio.sleep(0.2)
+        (tmp_path / "..new").symlink_to("two")
+        (tmp_path / "..new").rename(tmp_path / "..data")
+        await tier.sees("two")
 
 
 async def test_what_can_be_read_once_only_is_left_alone(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from msgspec.structs import replace
 from services.collector.http.response import (
     EXPANDED,
     HEADER_LIMIT,
-    MOST_HEADERS,
-    MOST_INTERIM,
     SMALL,
     Answer,
     AnswerReader,
@@ -185,9 +183,7 @@ BAD = {
     "an endless header": (b"HTTP/1.1 200 OK\r\nX-A: a" + b" " * HEADER_LIMIT, "bytes, at 'X-A: a +…'"),
     "blanks within a header": (head("X-A: a" + " " * 60_000 + "b"), f"more than {HEADER_LIMIT} bytes, at 'X-A: a +…'"),
     "endless headers": (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * HEADER_LIMIT, f"more than {HEADER_LIMIT} bytes"),
-    "too many headers": (head(*["a: b"] * (MOST_HEADERS + 1)), f"more than {MOST_HEADERS} headers"),
-    "too many interim answers": (INTERIM * (MOST_INTERIM + 1) + LENGTH, f"more than {MOST_INTERIM} interim answers"),
-    "endless interim answers": (INTERIM * 10_000, f"more than {MOST_INTERIM} interim answers"),
+    "endless interim answers": (INTERIM * 10_000, f"more than {HEADER_LIMIT} bytes"),
     "large interim answers": (head("a: " + "b" * 6000, status=EARLY) * 3, f"more than {HEADER_LIMIT} bytes"),
     "gzip that is none": (head("Content-Encoding: gzip", "Content-Length: 5") + b"hello", "isn't what gzip gives"),
     "gzip that breaks off": (
@@ -207,7 +203,7 @@ def test_is_refused(what: str) -> None:
 
 
 def test_headers_of_exactly_the_limits_are_read() -> None:
-    interim, page = INTERIM * MOST_INTERIM, head(*["a: b"] * (MOST_HEADERS - 1), "Content-Length: 0")
+    interim, page = INTERIM * 100, head(*["a: b"] * 1000, "Content-Length: 0")
     assert read(interim + page, header_limit=len(interim + page)) is not None
     with pytest.raises(BadAnswerError):
         read(interim + page, header_limit=len(interim + page) - 1)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -232,6 +233,33 @@ def test_a_header_may_get_lines_on_either_side(before: bytes, after: bytes) -> N
         asyncio.run(reader.read(page, at))
         binding.store(attributes, at)
     assert attributes.get(key) == 6.0
+
+
+class Searched(bytes):
+    """A page that counts how often a line's beginning or end is looked for in it."""
+
+    times = 0
+
+    def find(self, *args: Any) -> int:
+        self.times += 1
+        return super().find(*args)
+
+    def rfind(self, *args: Any) -> int:
+        self.times += 1
+        return super().rfind(*args)
+
+
+@pytest.mark.parametrize("sample", [b"m_total 6\n", b""], ids=["with a sample", "without"])
+@pytest.mark.parametrize(("before", "after"), [(10 * MOST_GROUP, 0), (0, 10 * MOST_GROUP)], ids=["before", "after"])
+def test_of_a_header_no_more_lines_are_looked_at_than_a_group_may_have(before: int, after: int, sample: bytes) -> None:
+    """However many it has: a server may send megabytes of them."""
+    line = b"# HELP m\n"
+    page = Searched(line * (before // len(line)) + b"# TYPE m counter\n" + line * (after // len(line)) + sample)
+    reader, binding, attributes, key = watch("m_total")
+    asyncio.run(reader.read(page, 0.0))
+    binding.store(attributes, 0.0)
+    assert attributes.get(key) == (6.0 if sample else None)
+    assert page.times < 2 * MOST_GROUP // len(line)
 
 
 @pytest.mark.parametrize(("interval", "pages"), [(0.05, 20), (0.1, 10), (1.0, 10), (5.0, 10)])

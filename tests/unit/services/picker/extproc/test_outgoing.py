@@ -31,7 +31,7 @@ def test_pieces_and_library_make_the_same_bytes(destination: str) -> None:
 
 def test_what_else_is_changed_is_in_the_answer() -> None:
     mutation = Mutation(destination="10.0.0.1:8000", set_headers={"a": "1"}, remove_headers=["b"])
-    answer = read(outgoing.answer_body(mutation, b"other"))
+    answer = read(outgoing.answer_body(mutation, (b"ot", memoryview(b"her"))))
     assert answer.set_headers == {"x-gateway-destination-endpoint": "10.0.0.1:8000", "a": "1"}
     assert (answer.remove_headers, answer.replaced) == (("b",), b"other")
     assert read(outgoing.answer_headers(mutation)).remove_headers == ("b",)

@@ -5,7 +5,7 @@ Bucket bounds are those of the recorded vLLM 0.32 page; the pages of other engin
 
 from enum import StrEnum
 
-from services.simulator.histogram import Histogram, one_two_five
+from services.simulator.exposition import Histogram
 
 _FIRST_TOKEN = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
@@ -21,6 +21,16 @@ _PHASE = (
 _STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 _CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
 _PREEMPTIONS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
+
+
+def one_two_five(limit: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, 50 … up to `limit`: vLLM's buckets for token counts, with its context length as the limit."""
+    bounds: list[float] = []
+    magnitude = 1
+    while magnitude <= limit:
+        bounds += [float(magnitude * step) for step in (1, 2, 5) if magnitude * step <= limit]
+        magnitude *= 10
+    return tuple(bounds)
 
 
 class FinishReason(StrEnum):

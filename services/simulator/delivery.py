@@ -60,7 +60,7 @@ class Reply:
             self.close()
         await self._put(body)
         left = size - len(body)
-        filling = filler("", {}, _CHUNK).encode()
+        filling = filler("", "", _CHUNK).encode()
         while left > 0:
             await self._put(filling[:left])
             left -= len(filling)

@@ -10,8 +10,6 @@ from collections.abc import Collection
 class Adapters:
     """The adapters of a server."""
 
-    __slots__ = ("_idle", "_loading", "_users", "capacity", "evictions", "load_time", "loads")
-
     def __init__(self, capacity: int, load_time: int) -> None:
         self.capacity = capacity
         self.load_time = load_time

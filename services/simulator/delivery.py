@@ -19,8 +19,6 @@ class Closed(Exception):
 class Reply:
     """One answer to one request."""
 
-    __slots__ = ("_headers", "_request", "_response", "_sent", "fault", "spoiled")
-
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self.fault: AnyFault | None = None

@@ -11,8 +11,6 @@ from services.simulator.sequence import Progress, Work
 class Inbox:
     """Where the progress of a call arrives: one request of the engine for each of its choices."""
 
-    __slots__ = ("_news", "_waiter", "works")
-
     def __init__(self, works: list[Work]) -> None:
         self.works = works
         self._news: dict[str, Progress] = {}

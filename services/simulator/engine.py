@@ -54,8 +54,6 @@ class EngineState(Struct, frozen=True, kw_only=True):
 
 
 class _Step:
-    __slots__ = ("chunks", "decoders", "disturbed", "duration", "end")
-
     def __init__(self, end: int, duration: int, decoders: list[Sequence], chunks: list[tuple[Sequence, int]]) -> None:
         self.end = end
         self.duration = duration

@@ -7,7 +7,6 @@ prometheus-client, which vLLM, SGLang and trtllm-serve use. Triton writes intege
 A family is rendered again only when one of its values has changed: scrapes are then cheap.
 """
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
@@ -17,7 +16,8 @@ from prometheus_client.utils import floatToGoString
 
 CONSTANTS: Mapping[str, float] = {"0": 0, "1": 1}
 """Values that stand in a template as they are."""
-_LABEL = re.compile(r'\w+="(?:[^"\\]|\\.)*"')
+_LE = 'le=""'
+"""Label of a histogram's series in a template: the bound of a bucket comes here."""
 
 
 class Histogram:
@@ -62,7 +62,7 @@ class Family:
         self._tail = ""
         if created is not None and kind != "gauge":
             base = name.removesuffix("_total") if kind == "counter" else name
-            lines = [f"{base}_created{lead[len(name) :]} {number(created)}\n" for lead, _ in series]
+            lines = [f"{base}_created{_without_le(lead)[len(name) :]} {number(created)}\n" for lead, _ in series]
             self._tail = "".join([head(f"{base}_created", "gauge", help), *lines])
         self._number = _integer if integers else number
         self._buckets: dict[str, list[str]] = {}
@@ -81,14 +81,16 @@ class Family:
         if not isinstance(value, Histogram):
             yield f"{lead} {self._number(value)}\n"
             return
-        name, brace, labels = lead.partition("{")
+        name, _, labels = lead.partition("{")
+        others = _without_le(lead)[len(name) :]
         if self._kind == "histogram":
             if lead not in self._buckets:
-                self._buckets[lead] = _buckets(name, labels, value)
+                bounds = [*map(number, value.bounds), "+Inf"]
+                self._buckets[lead] = [name + "_bucket{" + labels.replace(_LE, f'le="{bound}"') for bound in bounds]
             for bucket, below in zip(self._buckets[lead], accumulate(value.counts), strict=True):
                 yield f"{bucket} {number(below)}\n"
-        yield f"{name}_count{brace}{labels} {number(value.count)}\n"
-        yield f"{name}_sum{brace}{labels} {number(value.sum)}\n"
+        yield f"{name}_count{others} {number(value.count)}\n"
+        yield f"{name}_sum{others} {number(value.sum)}\n"
 
 
 def families(template: str, *, created: float | None = None, integers: bool = False) -> list[Family]:
@@ -103,10 +105,8 @@ def families(template: str, *, created: float | None = None, integers: bool = Fa
     return found
 
 
-def _buckets(name: str, labels: str, histogram: Histogram) -> list[str]:
-    own = _LABEL.findall(labels)
-    sets = (",".join(sorted([*own, f'le="{end}"'])) for end in [*map(number, histogram.bounds), "+Inf"])
-    return [f"{name}_bucket{{{labels}}}" for labels in sets]
+def _without_le(lead: str) -> str:
+    return lead.replace(f"{_LE},", "").replace(f"{{{_LE}}}", "")
 
 
 def head(name: str, kind: str, help: str) -> str:
@@ -139,7 +139,7 @@ def filler(prefix: str, model: str, size: int) -> str:
     while True:
         name = f"{prefix}simulated_stage_{len(pieces):04d}_seconds"
         help = "Time in a stage of the simulated engine that is never entered."
-        series = [(f'{name}{{model_name="{escape(model)}"}}', "idle")]
+        series = [(f'{name}{{{_LE},model_name="{escape(model)}"}}', "idle")]
         piece = Family(name, "histogram", help, series).render({"idle": idle})
         if len(piece) > left:
             break

@@ -6,9 +6,10 @@ An API reads its own bodies and writes its own answers and errors; what is here 
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import count
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from aiohttp import ClientConnectionError, web
 
@@ -16,9 +17,10 @@ from services.simulator.api_error import ApiError, bad_request, overloaded
 from services.simulator.delivery import Closed, Reply, received_headers
 from services.simulator.engine import ContextTooLong, Overloaded
 from services.simulator.faults import Fail, Replace
-from services.simulator.requests import Call
+from services.simulator.requests import Call, Choice
 from services.simulator.sequence import Progress
 from services.simulator.server import ModelServer
+from services.simulator.tokens import BYTES_PER_TOKEN
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -30,15 +32,41 @@ Whole: TypeAlias = Callable[[Call, int, dict[str, Progress]], bytes]
 """The body of an answer that isn't streamed: of the call, its Unix time, and how each choice ended."""
 
 
-class EventStream(Protocol):
-    """The events of one streamed answer."""
+class EventStream(ABC):
+    """The server-sent events of one streamed answer, made of the progress of its choices."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._choices = {choice.work.id: choice for choice in call.choices}
+        self._sent: dict[str, int] = {}
+        """Tokens of each choice that the client has."""
+        self.ends: dict[str, Progress] = {}
+        """The last progress of each choice that has ended."""
 
     @property
-    def complete(self) -> bool: ...
+    def complete(self) -> bool:
+        """Whether every choice has ended."""
+        return len(self.ends) == len(self._choices)
 
-    def of(self, progress: Progress) -> bytes: ...
+    def of(self, progress: Progress) -> bytes:
+        """The events of this progress."""
+        choice, sent = self._choices[progress.id], self._sent.get(progress.id)
+        text = choice.text[(sent or 0) * BYTES_PER_TOKEN : progress.tokens * BYTES_PER_TOKEN]
+        self._sent[progress.id] = progress.tokens
+        if progress.finished:
+            self.ends[progress.id] = progress
+        return b"".join(self._events(choice, text, progress, sent is None))
 
-    def end(self) -> bytes: ...
+    @abstractmethod
+    def _events(self, choice: Choice, text: str, progress: Progress, first: bool) -> Iterable[bytes]:
+        """The events of a choice's progress, which brought this text."""
+
+    @abstractmethod
+    def end(self) -> bytes:
+        """The events after the last progress. Only for a complete answer."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._call.id}, {len(self.ends)} of {len(self._choices)} choices ended>"
 
 
 class Inference:
@@ -59,7 +87,7 @@ class Inference:
             status, body, reply = 499, b"", Reply(request)
             try:
                 body = await read_body(request)
-                fault = await server.suffer("inference", reply)
+                fault = await server.apply_fault("inference", reply)
                 if request.headers.get("x-simulator-echo", "").lower() in ("1", "true"):
                     echo_headers(reply, request, body)
                 if isinstance(fault, Fail):

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Sequence
 class KvCache:
     """Blocks of a server's KV cache."""
 
-    __slots__ = ("_cached", "_held", "_private", "caching", "evictions", "total")
-
     def __init__(self, total: int, *, caching: bool = True) -> None:
         self.total = total
         self.caching = caching

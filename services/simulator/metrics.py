@@ -119,6 +119,7 @@ _HTTP_FAMILIES = (
     ("http_request_duration_highr_seconds", "histogram", "Latency with many buckets but no API specific labels."),
     ("http_request_duration_seconds", "histogram", "Latency with only few buckets by handler."),
 )
+_ALL_DURATIONS = 'http_request_duration_highr_seconds{le=""}'
 _HIGH_RESOLUTION = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 7.5, 10.0, 30.0),
     60.0,
@@ -132,7 +133,7 @@ class HttpMetrics:
         self.revision = 0
         self._started = started
         self._requests: dict[str, float] = {}
-        self._histograms = {"http_request_duration_highr_seconds": Histogram(_HIGH_RESOLUTION)}
+        self._histograms = {_ALL_DURATIONS: Histogram(_HIGH_RESOLUTION)}
         self._families: list[Family] = []
 
     def observe(self, handler: str, method: str, status: int, received: int, sent: int, seconds: float) -> None:
@@ -144,8 +145,8 @@ class HttpMetrics:
         for name, value, bounds in (
             (f"http_request_size_bytes{by_handler}}}", received, ()),
             (f"http_response_size_bytes{by_handler}}}", sent, ()),
-            ("http_request_duration_highr_seconds", seconds, _HIGH_RESOLUTION),
-            (f'http_request_duration_seconds{by_handler},method="{method}"}}', seconds, (0.1, 0.5, 1.0)),
+            (_ALL_DURATIONS, seconds, _HIGH_RESOLUTION),
+            (f'http_request_duration_seconds{by_handler},le="",method="{method}"}}', seconds, (0.1, 0.5, 1.0)),
         ):
             self._histograms.setdefault(name, Histogram(bounds)).observe(value)
         if len(self._requests) > known:

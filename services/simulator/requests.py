@@ -85,10 +85,6 @@ class Choice(Struct, frozen=True, kw_only=True):
     stop: str = ""
     """The stop string that ended it; empty when none did."""
 
-    def between(self, sent: int, tokens: int) -> str:
-        """What of the text comes out from after the one number of tokens up to the other."""
-        return self.text[sent * BYTES_PER_TOKEN : tokens * BYTES_PER_TOKEN]
-
 
 class Call(Struct, frozen=True, kw_only=True):
     """A call of the API, ready for the engine."""

@@ -43,26 +43,6 @@ class Progress(Struct, frozen=True):
 class Sequence:
     """The state of one piece of work. Times are nanoseconds of the engine's clock."""
 
-    __slots__ = (
-        "_chain",
-        "admitted_at",
-        "arrived_at",
-        "blocks",
-        "cached_tokens",
-        "computed",
-        "data",
-        "deferred",
-        "first_token_at",
-        "generated",
-        "held",
-        "last_token_at",
-        "preemptions",
-        "prompt_tokens",
-        "running",
-        "target",
-        "work",
-    )
-
     def __init__(self, work: Work, now: int) -> None:
         self.work = work
         self.data = work.prompt.data + work.output

@@ -9,7 +9,7 @@ import pytest
 
 from services.collector import app
 from services.picker.app import PickerService
-from services.simulator.app import simulator
+from services.simulator.app import Simulator
 from services.simulator.gauges import Pins
 from services.simulator.settings import SimulatorSettings
 from shared.attributes import WAITING_QUEUE_SIZE
@@ -64,7 +64,7 @@ async def test_a_model_server_is_asked_once_an_interval_however_many_pickers_the
     monkeypatch.setattr(app, "Membership", partial(Membership, expiry=10 * TIMEOUT))  # the process may stand still
     async with AsyncExitStack() as stack:
         servers = [
-            await stack.enter_async_context(simulator(SimulatorSettings(port=0, drain_timeout=1))) for _ in range(3)
+            await stack.enter_async_context(Simulator(SimulatorSettings(port=0, drain_timeout=1))) for _ in range(3)
         ]
         for number, server in enumerate(servers):
             server.server.page.pin(Pins(waiting=number))

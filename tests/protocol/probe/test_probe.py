@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pointsman.probe import main
-from services.simulator.app import simulator
+from services.simulator.app import Simulator
 from services.simulator.gauges import Pins
 from services.simulator.settings import EngineType, SimulatorSettings
 from tests.protocol.collector.certificates import Authority
@@ -59,7 +59,7 @@ SHOWN: dict[EngineType, dict[str, Any]] = {
 
 @pytest.mark.parametrize("engine", EngineType)
 async def test_every_engine_shows_its_values(engine: EngineType, capsys: pytest.CaptureFixture[str]) -> None:
-    async with simulator(settings(engine, adapters=("tuned", "other"))) as running:
+    async with Simulator(settings(engine, adapters=("tuned", "other"))) as running:
         running.server.page.pin(PINS)
         url = running.url + (engine.metrics_path if engine is EngineType.TRTLLM_SERVE else "")
         (page,) = await probed(capsys, url)
@@ -80,7 +80,7 @@ async def test_a_configuration_asks_as_its_sources_do(tmp_path: Path, capsys: py
         "    - {matchLabels: {llm-d.ai/engine-type: trtllm-serve}, path: /prometheus/metrics}\n"
         "- type: models-data-extractor\n"
     )
-    async with simulator(settings(EngineType.TRTLLM_SERVE, models=("base",))) as running:
+    async with Simulator(settings(EngineType.TRTLLM_SERVE, models=("base",))) as running:
         running.server.page.pin(PINS)
         engine = "llm-d.ai/engine-type=trtllm-serve"
         pages = await probed(capsys, running.url, "--config", str(config), "--label", engine)

@@ -1,9 +1,8 @@
 import json
 from typing import Any
 
-from services.simulator import anthropic_requests
-from services.simulator.anthropic_api import error_body
-from services.simulator.anthropic_responses import DONE, MessageEvents, whole
+from services.simulator import anthropic_api
+from services.simulator.anthropic_api import DONE, MessageEvents, error_body, whole
 from services.simulator.api_error import ApiError
 from services.simulator.requests import Call
 from tests.unit.services.simulator.scenario import end, events, progress, settings
@@ -14,7 +13,7 @@ SETTINGS = settings(models=("m",), kv_blocks=250)
 def message(**given: Any) -> Call:
     turns = [{"role": "user", "content": "Hello"}]
     body = {"model": "m", "messages": turns, "max_tokens": 3, "ignore_eos": True, **given}
-    return anthropic_requests.messages(json.dumps(body).encode(), "1", SETTINGS)
+    return anthropic_api.messages(json.dumps(body).encode(), "1", SETTINGS)
 
 
 def body(call: Call, cached: int = 0) -> Any:

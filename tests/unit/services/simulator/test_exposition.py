@@ -26,7 +26,7 @@ def test_a_family_follows_its_values() -> None:
 
 def test_a_histogram_is_cumulative() -> None:
     histogram = Histogram((1.0, 2.0))
-    [family] = families('# HELP name Help.\n# TYPE name histogram\nname{a="x",z="é,\\"}"} times\n')
+    [family] = families('# HELP name Help.\n# TYPE name histogram\nname{a="x",le="",z="é,\\"}"} times\n')
     assert 'name_count{a="x",z="é,\\"}"} 0.0\n' in family.render({"times": histogram})
     for value in (0.5, 1.5, 9.0):
         histogram.observe(value)

@@ -2,8 +2,7 @@ import json
 from typing import Any
 
 from services.simulator.requests import Call
-from services.simulator.responses_api_answers import ResponseEvents, whole
-from services.simulator.responses_api_requests import ResponsesBody, responses
+from services.simulator.responses_api import ResponseEvents, ResponsesBody, responses, whole
 from tests.unit.services.simulator.scenario import end, events, progress, settings
 
 SETTINGS = settings(models=("m",), kv_blocks=250)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.simulator import requests, responses_api_requests
+from services.simulator import requests, responses_api
 from services.simulator.api_error import ApiError
 from services.simulator.counters import FinishReason
 from services.simulator.requests import Call
@@ -18,7 +18,7 @@ PARAMETERS = {"type": "object", "properties": {"to": {"type": "string"}}}
 
 def response(**given: Any) -> Call:
     body = {"model": "base", "input": "Hello", "max_output_tokens": 5, **given}
-    return responses_api_requests.responses(json.dumps(body).encode(), "1", SETTINGS)[0]
+    return responses_api.responses(json.dumps(body).encode(), "1", SETTINGS)[0]
 
 
 def chat(**given: Any) -> Call:

@@ -121,13 +121,13 @@ BAD: dict[str, tuple[Any, str, str]] = {
     "HTML": (
         answer(b"<html>login</html>", headers="Content-Type: text/html"),
         "the answer is HTML",
-        "name the metrics page",
+        "set the metrics page",
     ),
     "404": (answer(b"", status="404 Not Found"), "status 404 Not Found", "another path"),
     "redirect": (
         answer(b"", status="302 Found", headers="Location: https://elsewhere/metrics"),
         "redirected (302) to 'https://elsewhere/metrics', not followed",
-        "name the page where it leads",
+        "use the URL of the target",
     ),
     "hang": (hang, "no complete answer within 300ms", "--timeout"),
     "too large": (answer(b"x" * 20_000), "the page is larger than 10000 bytes", "--page-limit"),
@@ -176,7 +176,7 @@ async def test_certificates_of_both_sides(tmp_path: Path, capsys: pytest.Capture
             assert await probe(url, *client, *arguments) == 1
             said = capsys.readouterr().err
             assert f"{url}/metrics: no page: TLS failed: " in said
-            assert "--ca-cert names the CA" in said
+            assert "with --ca-cert" in said
         for arguments in ([], ["--ca-cert", str(authority.ca)]):
             (page,) = await probed(capsys, url, *client, *arguments)
             assert values(page)["WaitingQueueSize"] == 5

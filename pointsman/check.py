@@ -167,7 +167,7 @@ def _resource(resource: Resource) -> str:
             return f"objective {resource.name}: priority {resource.priority}"
         case ModelRewrite():
             rules = "; ".join(
-                f"{', '.join(one.models) or 'every model'} → {_targets(one.targets)}" for one in resource.rules
+                f"{', '.join(rule.models) or 'every model'} → {_targets(rule.targets)}" for rule in resource.rules
             )
             return f"rewrite {resource.name}: {rules}"
         case Model():
@@ -176,7 +176,9 @@ def _resource(resource: Resource) -> str:
 
 
 def _targets(targets: Sequence[Target]) -> str:
-    return " or ".join(one.model if one.weight is None else f"{one.model}·{one.weight}" for one in targets)
+    return " or ".join(
+        target.model if target.weight is None else f"{target.model}·{target.weight}" for target in targets
+    )
 
 
 def main(argv: Sequence[str]) -> int:

@@ -94,12 +94,12 @@ class Description(Struct, frozen=True, kw_only=True, rename="camel"):
         """For humans: a line each, a label and what it is."""
         rows = [
             ("revision", self.revision),
-            *((f"profile {one.name}", str(one)) for one in self.profiles),
+            *((f"profile {profile.name}", str(profile)) for profile in self.profiles),
             ("profile handler", str(self.profile_handler)),
             ("parsers", _list(self.parsers)),
             ("data producers", _list(self.producers)),
             ("saturation detector", str(self.saturation_detector)),
-            *(("data source", str(one)) for one in self.sources or ("none: no metrics are scraped",)),
+            *(("data source", str(source)) for source in self.sources or ("none: no metrics are scraped",)),
             ("endpoint discovery", str(self.discovery or "")),
             ("also", _list(self.others)),
             ("stale metrics", f"after {format_duration(self.stale_metrics.after)}: {self.stale_metrics.policy}"),
@@ -122,9 +122,9 @@ def describe(config: LoadedConfig) -> Description:
 
     others = [spec for spec in config.plugins.values() if not spec.kind.ROLES <= _PLACED]
     used = {
-        *(one.plugin.name for profile in config.profiles for one in profile.members),
+        *(member.plugin.name for profile in config.profiles for member in profile.members),
         *(config.profile_handler, config.saturation_detector, *config.parsers, *config.producers),
-        *(name for one in config.sources for name in (one.source, *one.extractors)),
+        *(name for source in config.sources for name in (source.source, *source.extractors)),
         *(() if config.discovery is None else (config.discovery,)),
         *(spec.name for spec in others),
     }
@@ -139,7 +139,7 @@ def describe(config: LoadedConfig) -> Description:
         parsers=tuple(map(named, config.parsers)),
         producers=tuple(map(named, config.producers)),
         saturation_detector=named(config.saturation_detector),
-        sources=tuple(Source(named(one.source), tuple(map(named, one.extractors))) for one in config.sources),
+        sources=tuple(Source(named(source.source), tuple(map(named, source.extractors))) for source in config.sources),
         discovery=None if config.discovery is None else named(config.discovery),
         others=tuple(map(_named, others)),
         stale_metrics=Stale(config.stale_metrics.after, config.stale_metrics.policy),
@@ -156,9 +156,9 @@ def _named(spec: PluginSpec) -> Named:
 def _profile(spec: ProfileSpec) -> Profile:
     return Profile(
         spec.name,
-        tuple(_named(one.plugin) for one in spec.having(Role.FILTER)),
-        tuple(Scored(_named(one.plugin), one.weight) for one in spec.having(Role.SCORER)),
-        tuple(_named(one.plugin) for one in spec.having(Role.PICKER)),
+        tuple(_named(member.plugin) for member in spec.having(Role.FILTER)),
+        tuple(Scored(_named(member.plugin), member.weight) for member in spec.having(Role.SCORER)),
+        tuple(_named(member.plugin) for member in spec.having(Role.PICKER)),
     )
 
 

@@ -228,7 +228,9 @@ class Probe:
 
 def _engine_labels(engine: str, feeds: Iterable[Feed]) -> dict[str, str]:
     """The labels that make every core extractor choose this engine. Raises ValueError."""
-    extractors = [one for feed in feeds for one in feed.extractors if isinstance(one, CoreMetricsExtractor)]
+    extractors = [
+        extractor for feed in feeds for extractor in feed.extractors if isinstance(extractor, CoreMetricsExtractor)
+    ]
     if not engine:
         return {}
     if not extractors:
@@ -237,7 +239,7 @@ def _engine_labels(engine: str, feeds: Iterable[Feed]) -> dict[str, str]:
         known = extractor.parameters.engines()
         if engine not in known:
             raise ValueError(f"--engine: {engine!r} isn't a known engine; known: {', '.join(sorted(known))}")
-    return {one.parameters.engine_label_key or ENGINE_LABEL: engine for one in extractors}
+    return {extractor.parameters.engine_label_key or ENGINE_LABEL: engine for extractor in extractors}
 
 
 async def _read_saved(saved: SavedPage) -> bytes:

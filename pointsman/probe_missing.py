@@ -66,7 +66,7 @@ class RequestedMetrics(MetricsBinding):
 
     def missing(self, page: bytes) -> tuple[MissingMetric, ...]:
         """The requested series that the last page, passed again, doesn't have."""
-        outcomes = {str(one): one.outcome() for one in self._choices.get(self._engine(), ())}
+        outcomes = {str(choice): choice.outcome() for choice in self._choices.get(self._engine(), ())}
         names = sample_names(page)
         return tuple(
             MissingMetric(specification=what, outcome=outcome.value, similar=similar(what.partition("{")[0], names))
@@ -91,7 +91,7 @@ def _of_engines(extractor: CoreMetricsExtractor) -> Iterator[tuple[str, list[Met
         yield parameters.default_engine, _specs(getattr(parameters, field) for field in FLAT)
     for config in parameters.engine_configs:
         fields = [field for field in config.__struct_fields__ if field.endswith("_spec")]
-        meters = [Meter(one.metric().measure) for one in config.custom_metrics]
+        meters = [Meter(metric.metric().measure) for metric in config.custom_metrics]
         made = [spec for meter in meters for choice in meter.choices for spec in choice.specs]
         yield config.name, [*_specs(getattr(config, field) for field in fields), *dict.fromkeys(made)]
 
@@ -111,8 +111,12 @@ def similar(name: str, names: Sequence[str]) -> tuple[str, ...]:
     if meant := closest(name, names):
         return (meant,)
     words = _words(name)
-    shares = {one: len(words & _words(one)) / len(words | _words(one)) for one in names}
-    return tuple(sorted((one for one in names if shares[one] >= ALIKE), key=lambda one: -shares[one])[:SUGGESTED])
+    shares = {candidate: len(words & _words(candidate)) / len(words | _words(candidate)) for candidate in names}
+    return tuple(
+        sorted(
+            (candidate for candidate in names if shares[candidate] >= ALIKE), key=lambda candidate: -shares[candidate]
+        )[:SUGGESTED]
+    )
 
 
 def _words(name: str) -> set[str]:

@@ -47,9 +47,9 @@ class Extraction(Struct, frozen=True, kw_only=True, rename="camel"):
     def outcomes(self) -> dict[str, str]:
         """The outcome of each specification; `found` if any attribute has a value from it."""
         outcomes: dict[str, str] = {}
-        for one in self.attributes:
-            if outcomes.get(one.specification) != FOUND:
-                outcomes[one.specification] = one.outcome
+        for attribute in self.attributes:
+            if outcomes.get(attribute.specification) != FOUND:
+                outcomes[attribute.specification] = attribute.outcome
         return outcomes
 
 
@@ -80,14 +80,20 @@ def lines(page: Page) -> list[str]:
     took = "" if page.seconds is UNSET else f" in {format_duration(round(page.seconds, 4))}"
     again = f", the last of {page.scrapes}" if page.scrapes > 1 else ""
     told = [f"{page.url}: read, {size} bytes{took}{again}"]
-    for one in page.extractions:
-        told += ["", f"{page.source} → {one.extractor}", *(f"  {line}" for line in _extraction(one))]
+    for extraction in page.extractions:
+        told += ["", f"{page.source} → {extraction.extractor}", *(f"  {line}" for line in _extraction(extraction))]
     return told
 
 
 def _extraction(extraction: Extraction) -> list[str]:
     told = [f"{name.replace('_', ' ')}: {text}" for name, text in extraction.decided.items()]
-    rows = [COLUMNS, *((one.name, _shown(one.value), one.outcome, one.specification) for one in extraction.attributes)]
+    rows = [
+        COLUMNS,
+        *(
+            (attribute.name, _shown(attribute.value), attribute.outcome, attribute.specification)
+            for attribute in extraction.attributes
+        ),
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS) - 1)]
     for row in rows:
         told.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))

@@ -85,7 +85,7 @@ class Script:
 
     async def _restart_picker(self) -> None:
         picker: Picker = self._stack.pickers[self.rounds % len(self._stack.pickers)]
-        others = [one.name for one in self._stack.pickers if one is not picker]
+        others = [other.name for other in self._stack.pickers if other is not picker]
         failed, began = self._tally.failed, self._clock()
         self._journal.step(
             f"{picker.name} restarted",
@@ -114,11 +114,13 @@ class Script:
             )
 
     async def _kill_collector(self) -> None:
-        shares = {one.name: await self._share(one) for one in self._stack.collectors}
-        busy = [one for one in self._stack.collectors if shares[one.name]] or list(self._stack.collectors)
-        busy.sort(key=lambda one: len(shares[one.name]), reverse=True)
+        shares = {collector.name: await self._share(collector) for collector in self._stack.collectors}
+        busy = [collector for collector in self._stack.collectors if shares[collector.name]] or list(
+            self._stack.collectors
+        )
+        busy.sort(key=lambda collector: len(shares[collector.name]), reverse=True)
         victim = busy[self.rounds % len(busy)]
-        heir = next(one for one in self._stack.collectors if one is not victim)
+        heir = next(collector for collector in self._stack.collectors if collector is not victim)
         share, failed, began = shares[victim.name], self._tally.failed, self._clock()
         servers = ", ".join(sorted(share)) or "nothing"
         self._journal.step(
@@ -168,8 +170,8 @@ class Script:
     async def _kill_server(self) -> None:
         before = await self._watch.look()
         busy = {row.name: row.in_flight for row in before.endpoints if row.name != self._last_server}
-        self._last_server = name = max(busy, key=lambda one: busy[one])
-        server = next(one for one in self._stack.simulators if one.name == name)
+        self._last_server = name = max(busy, key=lambda server: busy[server])
+        server = next(server for server in self._stack.simulators if server.name == name)
         failed, began = self._tally.failed, self._clock()
         self._journal.step(
             f"{name} killed",

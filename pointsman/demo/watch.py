@@ -108,7 +108,9 @@ class Watch:
         self.latest = Snapshot(
             endpoints=self._endpoint_rows(known),
             pickers=tuple(self._picker_row(picker, known.get(picker.name), now) for picker in stack.pickers),
-            collectors=tuple(self._collector_row(one, known.get(one.name)) for one in stack.collectors),
+            collectors=tuple(
+                self._collector_row(collector, known.get(collector.name)) for collector in stack.collectors
+            ),
             server_retries=stats["servers"] if stats else self.latest.server_retries,
             picker_retries=stats["pickers"] if stats else self.latest.picker_retries,
         )
@@ -122,7 +124,7 @@ class Watch:
         """The model servers as the pickers see them now."""
         pickers = self._stack.pickers
         states = await asyncio.gather(*(self.state(picker) for picker in pickers))
-        return self._endpoint_rows({one.name: state for one, state in zip(pickers, states, strict=True) if state})
+        return self._endpoint_rows({picker.name: state for picker, state in zip(pickers, states, strict=True) if state})
 
     async def state(self, service: ServiceProcess) -> Any:
         """Its `/debug/state`; None if it doesn't respond."""
@@ -159,7 +161,9 @@ class Watch:
             endpoint = endpoints.get(server.authority)
             picks = 0.0
             if endpoint:
-                picks = sum(one.counters.by_label(PICKS).get(endpoint["id"], 0.0) for one in self._history.values())
+                picks = sum(
+                    history.counters.by_label(PICKS).get(endpoint["id"], 0.0) for history in self._history.values()
+                )
             rows.append(endpoint_row(server.name, engine_words(plan), self._condition(server), endpoint, int(picks)))
         return tuple(rows)
 

@@ -89,10 +89,10 @@ def _fit_pickers(cluster: dict[str, Any], places: EnvoyPlaces) -> None:
     pattern = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]
     endpoints = []
     for picker in places.pickers:
-        one = _copy(pattern)
-        _set_address(one["endpoint"], picker.host, picker.port)
-        one["endpoint"]["health_check_config"]["port_value"] = picker.health_port
-        endpoints.append(one)
+        endpoint = _copy(pattern)
+        _set_address(endpoint["endpoint"], picker.host, picker.port)
+        endpoint["endpoint"]["health_check_config"]["port_value"] = picker.health_port
+        endpoints.append(endpoint)
     cluster["load_assignment"]["endpoints"][0]["lb_endpoints"] = endpoints
     if places.picker_tls is False:
         cluster.pop("transport_socket", None)

@@ -98,8 +98,14 @@ class LocalStack:
         http = take("NATS's monitoring") if plan.nats_http else None
         self.nats = NatsServer(self.directory, take("NATS"), http_port=http)
         self.simulators = [
-            Simulator(one.name, self.directory, Address(take(one.name)), _labels(one), self._flags("simulator", one))
-            for one in plan.simulators
+            Simulator(
+                server.name,
+                self.directory,
+                Address(take(server.name)),
+                _labels(server),
+                self._flags("simulator", server),
+            )
+            for server in plan.simulators
         ]
         self.watchers = [self._service("watcher", number, self._watcher_flags()) for number in _count(plan.watchers)]
         self.collectors = [self._service("collector", number, {}) for number in _count(plan.collectors)]
@@ -133,8 +139,8 @@ class LocalStack:
         )
         return Envoy(self.directory, configuration, places, concurrency=self.plan.envoy_concurrency, name=name)
 
-    def _flags(self, tier: str, one: SimulatorPlan) -> Flags:
-        return {"engine": one.engine, "log-level": self.plan.log_level, **self.plan.flags.get(tier, {}), **one.flags}
+    def _flags(self, tier: str, plan: SimulatorPlan) -> Flags:
+        return {"engine": plan.engine, "log-level": self.plan.log_level, **self.plan.flags.get(tier, {}), **plan.flags}
 
     def _tier_flags(self, tier: str, name: str, http: Address) -> dict[str, str | int | float]:
         return {
@@ -163,8 +169,8 @@ class LocalStack:
     def write_endpoints(self, servers: Sequence[Simulator] | None = None) -> None:
         """Replace the endpoints file by one that lists these servers, by default all of the plan."""
         entries = [
-            {"name": one.name, "address": one.http.host, "port": one.http.port, "labels": one.labels}
-            for one in (self.simulators if servers is None else servers)
+            {"name": server.name, "address": server.http.host, "port": server.http.port, "labels": server.labels}
+            for server in (self.simulators if servers is None else servers)
         ]
         text = yaml.safe_dump({"endpoints": entries}, sort_keys=False)
         if self.plan.resources:
@@ -277,8 +283,8 @@ def _count(number: int) -> range:
     return range(1, number + 1)
 
 
-def _labels(one: SimulatorPlan) -> dict[str, str]:
-    return {ENGINE_LABEL: one.engine, **one.labels}
+def _labels(plan: SimulatorPlan) -> dict[str, str]:
+    return {ENGINE_LABEL: plan.engine, **plan.labels}
 
 
 def _replace(path: Path, text: str) -> None:

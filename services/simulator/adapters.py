@@ -40,7 +40,7 @@ class Adapters:
         if name in self._loading:
             return False
         if len(self._users) + len(self._idle) + len(self._loading) >= self.capacity:
-            victim = next((one for one in self._idle if one not in keep), None)
+            victim = next((idle for idle in self._idle if idle not in keep), None)
             if victim is None:
                 return False
             del self._idle[victim]
@@ -50,7 +50,7 @@ class Adapters:
 
     def finish_loads(self, now: int) -> None:
         """Adapters whose time has come are loaded."""
-        for name in [one for one, at in self._loading.items() if at <= now]:
+        for name in [adapter for adapter, at in self._loading.items() if at <= now]:
             del self._loading[name]
             self._idle[name] = None
             self.loads += 1

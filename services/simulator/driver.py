@@ -28,7 +28,7 @@ class Inbox:
         """The last progress of every request, by its id."""
         ended: dict[str, Progress] = {}
         while len(ended) < len(self.works):
-            ended.update((one.id, one) for one in await self.next() if one.finished)
+            ended.update((progress.id, progress) for progress in await self.next() if progress.finished)
         return ended
 
     def notify(self, progress: Progress) -> None:

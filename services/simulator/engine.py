@@ -157,8 +157,8 @@ class Engine:
         return EngineState(
             running=len(running),
             waiting=len(waiting),
-            deferred=sum(one.deferred for one in waiting) if self.settings.adapters else 0,
-            prefilling=sum(not one.decoding for one in running),
+            deferred=sum(sequence.deferred for sequence in waiting) if self.settings.adapters else 0,
+            prefilling=sum(not sequence.decoding for sequence in running),
             kv_usage=self.cache.usage,
             kv_used=self.cache.used,
             kv_cached=self.cache.cached,
@@ -190,16 +190,18 @@ class Engine:
         """How many steps from this one on will be alike, with nothing to report before the last one's end."""
         if step.chunks or step.disturbed or self._stale:
             return 1
-        running = [one for one in step.decoders if one.running]
+        running = [sequence for sequence in step.decoders if sequence.running]
         interval = self.settings.stream_interval
         count = min(
-            min(one.remaining, interval - one.generated % interval) if one.work.stream else one.remaining
-            for one in running
+            min(sequence.remaining, interval - sequence.generated % interval)
+            if sequence.work.stream
+            else sequence.remaining
+            for sequence in running
         )
         return count if self._growth(running, count) <= self.cache.available else 1
 
     def _growth(self, decoders: Iterable[Sequence], steps: int) -> int:
-        return sum(self._blocks(one.computed + steps) - one.blocks for one in decoders)
+        return sum(self._blocks(sequence.computed + steps) - sequence.blocks for sequence in decoders)
 
     def _begin_if_idle(self, now: int) -> None:
         if self._step is None:
@@ -234,7 +236,7 @@ class Engine:
     def _complete(self, step: _Step, count: int) -> None:
         """End this step, and with it the `count - 1` quiet ones that follow."""
         at = step.end + (count - 1) * step.duration
-        decoders = [one for one in step.decoders if one.running]
+        decoders = [sequence for sequence in step.decoders if sequence.running]
         counters = self.counters
         counters.steps += count
         counters.busy_seconds += step.duration * count / SECOND
@@ -261,7 +263,7 @@ class Engine:
         size = self.settings.block_tokens
         evicts = self._growth(decoders, steps) > self.cache.free
         while steps and decoders:
-            count = min(steps, *(size - one.computed % size for one in decoders)) if evicts else steps
+            count = min(steps, *(size - sequence.computed % size for sequence in decoders)) if evicts else steps
             for sequence in decoders:
                 if missing := self._blocks(sequence.computed + count) - sequence.blocks:
                     self.cache.grow(missing)
@@ -415,4 +417,4 @@ class Engine:
 
 
 def _adapters(sequences: Iterable[Sequence]) -> tuple[str, ...]:
-    return tuple(sorted({one.work.adapter for one in sequences} - {""}))
+    return tuple(sorted({sequence.work.adapter for sequence in sequences} - {""}))

@@ -52,19 +52,19 @@ class KvCache:
         """How many of these blocks, from the first on, are there."""
         count = 0
         if self.caching:
-            for one in hashes:
-                if one not in self._held and one not in self._cached:
+            for block in hashes:
+                if block not in self._held and block not in self._cached:
                     break
                 count += 1
         return count
 
     def allocate(self, hits: Sequence[int], new: int) -> bool:
         """Take the blocks that `match` found, and `new` private ones. All or, when there isn't room, nothing."""
-        revived = sum(1 for one in hits if one not in self._held)
+        revived = sum(1 for block in hits if block not in self._held)
         if revived + new > self.available:
             return False
-        for one in hits:
-            self._hold(one)
+        for block in hits:
+            self._hold(block)
         return self.grow(new)
 
     def grow(self, new: int) -> bool:
@@ -79,29 +79,29 @@ class KvCache:
 
     def publish(self, hashes: Iterable[int]) -> None:
         """Private blocks are full and computed: from here on they are held under their hashes."""
-        for one in hashes:
+        for block in hashes:
             self._private -= 1
-            self._hold(one)
+            self._hold(block)
 
     def release(self, hashes: Sequence[int], private: int) -> None:
         """Give back blocks that were held under `hashes`, in order of the prefix, and `private` ones."""
         self._private -= private
-        for one in reversed(hashes):
-            holders = self._held[one] - 1
+        for block in reversed(hashes):
+            holders = self._held[block] - 1
             if holders:
-                self._held[one] = holders
+                self._held[block] = holders
             else:
-                del self._held[one]
+                del self._held[block]
                 if self.caching:
-                    self._cached[one] = None
+                    self._cached[block] = None
 
     def clear(self) -> None:
         """Forget every block that nobody holds."""
         self._cached.clear()
 
-    def _hold(self, one: int) -> None:
-        self._cached.pop(one, None)
-        self._held[one] = self._held.get(one, 0) + 1
+    def _hold(self, block: int) -> None:
+        self._cached.pop(block, None)
+        self._held[block] = self._held.get(block, 0) + 1
 
     def __repr__(self) -> str:
         return f"<KvCache {self.used} used, {self.cached} cached, {self.free} free of {self.total}>"

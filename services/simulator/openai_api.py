@@ -36,7 +36,7 @@ Parse: TypeAlias = Callable[[bytes, str, SimulatorSettings], Call]
 
 def usage(call: Call, ends: Iterable[Progress]) -> dict[str, Any]:
     """Tokens of all choices. A prompt counts once, however many choices it has."""
-    by_id = {one.id: one for one in ends}
+    by_id = {progress.id: progress for progress in ends}
     prompts: dict[int, tuple[int, int]] = {}
     for choice in call.choices:
         # Choices of one prompt share the object; the later ones find the first one's blocks, which isn't a hit of the
@@ -44,7 +44,7 @@ def usage(call: Call, ends: Iterable[Progress]) -> dict[str, Any]:
         cached = by_id[choice.work.id].cached_tokens
         prompts.setdefault(id(choice.work.prompt), (choice.work.prompt.tokens, cached))
     prompt = sum(tokens for tokens, _ in prompts.values())
-    output = sum(one.tokens for one in by_id.values())
+    output = sum(progress.tokens for progress in by_id.values())
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
@@ -61,7 +61,7 @@ def whole(call: Call, created: int, ends: dict[str, Progress]) -> bytes:
             "object": "chat.completion" if call.kind == "chat" else "text_completion",
             "created": created,
             "model": call.model,
-            "choices": [_choice(call, one) for one in call.choices],
+            "choices": [_choice(call, choice) for choice in call.choices],
             "usage": usage(call, ends.values()),
         }
     )

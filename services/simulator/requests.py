@@ -171,7 +171,7 @@ def generation(
         raise bad_request(f"n: {n} for {len(prompts)} prompt(s); 1 to {MAX_CHOICES} choices are expected", "n")
     if limit is not None and limit < 1:
         raise bad_request(f"{limit_name}: {limit} is too small; at least 1 is expected", limit_name)
-    stops = [one for one in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if one]
+    stops = [stop for stop in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if stop]
     choices: list[Choice] = []
     for prompt in prompts:
         _check_length(prompt, limit or 1, settings)
@@ -239,7 +239,7 @@ def _check_length(prompt: Prompt, output: int, settings: SimulatorSettings) -> N
 def _prompts(given: PromptInput, name: str) -> list[Prompt]:
     if isinstance(given, str):
         return [from_text(given)]
-    ids = [one for one in given if isinstance(one, int)]
+    ids = [id for id in given if isinstance(id, int)]
     if not given or [] in given:
         raise bad_request(f"{name}: an empty list has no prompt; text or token ids are expected", name)
     if ids and len(ids) < len(given):
@@ -247,7 +247,11 @@ def _prompts(given: PromptInput, name: str) -> list[Prompt]:
     try:
         if ids:
             return [from_ids(ids)]
-        return [from_text(one) if isinstance(one, str) else from_ids(one) for one in given if not isinstance(one, int)]
+        return [
+            from_text(prompt) if isinstance(prompt, str) else from_ids(prompt)
+            for prompt in given
+            if not isinstance(prompt, int)
+        ]
     except ValueError as error:
         raise bad_request(f"{name}: {error}", name) from error
 

@@ -47,7 +47,7 @@ def from_ids(ids: Sequence[int]) -> Prompt:
     try:
         return Prompt(struct.pack(f"<{len(ids)}I", *ids))
     except struct.error as error:
-        bad = next((one for one in ids if not 0 <= one < 2**32), None)
+        bad = next((id for id in ids if not 0 <= id < 2**32), None)
         raise ValueError(f"{bad} is not a token id; 0 to 4294967295 is expected") from error
 
 

@@ -100,7 +100,6 @@ def metrics_page() -> str:
 
 
 def _section(title: str, metrics: list[MetricFamily], text: str = "") -> str:
-    rows = [(code(one.name), one.kind, ", ".join(map(code, one.labels)), one.help) for one in metrics]
-    return "\n".join(
-        [f"## {title}\n", *([text] if text else []), table(("metric", "type", "labels", "what it is"), rows)]
-    )
+    rows = [(code(metric.name), metric.kind, ", ".join(map(code, metric.labels)), metric.help) for metric in metrics]
+    parts = [f"## {title}\n", text, table(("metric", "type", "labels", "what it is"), rows)]
+    return "\n".join(part for part in parts if part)

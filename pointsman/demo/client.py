@@ -11,9 +11,9 @@ from typing import Self
 
 import aiohttp
 
-from pointsman.demo.answers import Answer
-from pointsman.demo.load import Mix, Request
+from pointsman.demo.responses import ResponseCheck
 from pointsman.demo.tally import Tally
+from pointsman.demo.workload import Request, Workload
 
 ATTEMPTS = 3
 """How often a request is sent at most if killed servers interrupt its responses."""
@@ -28,7 +28,7 @@ async def no_server(request_id: str) -> str:
 
 
 class Client:
-    """Sends a mix of requests to a URL. Use as an async context manager; leaving it cancels open requests.
+    """Sends a workload to a URL. Use as an async context manager; leaving it cancels open requests.
 
     `begun_by` returns the server that had begun to respond to a request although the client has seen no response;
     empty if none had.
@@ -37,7 +37,7 @@ class Client:
     def __init__(
         self,
         url: str,
-        mix: Mix,
+        workload: Workload,
         tally: Tally,
         *,
         begun_by: Callable[[str], Awaitable[str]] = no_server,
@@ -45,7 +45,7 @@ class Client:
         timeout: float = TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._mix = mix
+        self._workload = workload
         self._tally = tally
         self._begun_by = begun_by
         self._clock = clock
@@ -59,7 +59,7 @@ class Client:
         """Send requests as they are due, until cancelled; open requests then continue."""
         due = self._clock()
         while True:
-            request = self._mix.next()
+            request = self._workload.next()
             # Without the limit, all requests that a pause of the machine delayed would be sent at once.
             due = max(due + request.wait, self._clock() - 1.0)
             await asyncio.sleep(due - self._clock())
@@ -87,7 +87,7 @@ class Client:
     async def _attempt(self, request: Request, name: str, began: float) -> bool:
         """Send it once, with this request id. False if a killed server interrupted the response."""
         started, server, first = self._clock(), "", None
-        answer, headers = Answer(request), {"content-type": "application/json", "x-request-id": name}
+        answer, headers = ResponseCheck(request), {"content-type": "application/json", "x-request-id": name}
         try:
             async with self._session.post(request.path, data=request.body, headers=headers) as response:
                 server = response.headers.get(SERVED_BY, "")
@@ -138,4 +138,4 @@ class Client:
         await self._session.close()
 
     def __repr__(self) -> str:
-        return f"<Client {self._mix!r}, {len(self._open)} open>"
+        return f"<Client {self._workload!r}, {len(self._open)} open>"

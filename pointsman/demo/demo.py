@@ -13,15 +13,15 @@ from pointsman.demo.access_log import AccessLog
 from pointsman.demo.client import Client
 from pointsman.demo.format import count, duration
 from pointsman.demo.journal import Journal
-from pointsman.demo.load import Mix
-from pointsman.demo.plan import engine_words, stack_plan
+from pointsman.demo.monitor import Monitor
+from pointsman.demo.plan import engine_label, stack_plan
 from pointsman.demo.report import is_good, summary, try_it, versions
 from pointsman.demo.screen import Screen
 from pointsman.demo.script import Pace, Script
 from pointsman.demo.settings import DEFAULT_PORT, DemoSettings
 from pointsman.demo.tally import Tally
 from pointsman.demo.view import Picture
-from pointsman.demo.watch import Watch
+from pointsman.demo.workload import Workload
 from pointsman.local.ports import PortTaken
 from pointsman.local.process import Process
 from pointsman.local.stack import LocalStack
@@ -124,17 +124,17 @@ class Demo:
                 starting.cancel()
                 await asyncio.wait({starting})
 
-    async def _warm_up(self, watch: Watch) -> None:
+    async def _warm_up(self, monitor: Monitor) -> None:
         """Wait until every picker knows every server's metrics and its peers. Raises DemoError."""
         deadline = self._clock() + WARM_UP_TIMEOUT
-        while (missing := self._missing(watch)) and not self._stopping.is_set():
+        while (missing := self._missing(monitor)) and not self._stopping.is_set():
             if self._clock() > deadline:
                 raise DemoError(f"after {WARM_UP_TIMEOUT:g} s {missing}; logs are in {self.directory}")
             await asyncio.sleep(0.1)
-            await watch.look()
+            await monitor.look()
 
-    def _missing(self, watch: Watch) -> str:
-        system = watch.latest
+    def _missing(self, monitor: Monitor) -> str:
+        system = monitor.latest
         if unknown := [row.name for row in system.endpoints if row.age is None]:
             return f"the pickers have no metrics of {', '.join(unknown)}"
         if lonely := [row.name for row in system.pickers if row.peers < len(system.pickers) - 1]:
@@ -143,8 +143,8 @@ class Demo:
 
     async def _show(self, stack: LocalStack) -> int:
         settings, tally = self._settings, self._tally
-        async with Watch(stack, self._clock) as watch:
-            await self._warm_up(watch)
+        async with Monitor(stack, self._clock) as monitor:
+            await self._warm_up(monitor)
             if self._stopping.is_set():
                 self._screen.line("Interrupted before the first request.")
                 return INTERRUPTED
@@ -152,25 +152,25 @@ class Demo:
                 self._screen.line(line)
             journal = Journal(self._clock, self._screen.entry)
             journal.seen(f"Everything is up. {settings.rate:g} requests/s through Envoy, seed {settings.seed}.")
-            script = Script(stack, watch, tally, journal, self._clock)
-            mix, begun_by = Mix(settings.rate, settings.seed), _begun_by(stack)
-            async with Client(stack.url, mix, tally, begun_by=begun_by, clock=self._clock) as client:
-                await self._load(stack, client, watch, script, journal)
+            script = Script(stack, monitor, tally, journal, self._clock)
+            workload, begun_by = Workload(settings.rate, settings.seed), _begun_by(stack)
+            async with Client(stack.url, workload, tally, begun_by=begun_by, clock=self._clock) as client:
+                await self._load(stack.url, client, monitor, script, journal)
             elapsed = journal.elapsed
-            await self._settle(watch, journal)
+            await self._settle(monitor, journal)
             self._screen.close()
-            decisions = {picker.name: watch.decision_seconds(picker.name) for picker in stack.pickers}
-            for line in ["", *summary(elapsed, tally, watch.latest, decisions, journal)]:
+            decisions = {picker.name: monitor.decision_seconds(picker.name) for picker in stack.pickers}
+            for line in ["", *summary(elapsed, tally, monitor.latest, decisions, journal)]:
                 self._screen.line(line)
         return GOOD if is_good(tally, journal) else BAD
 
-    async def _load(self, stack: LocalStack, client: Client, watch: Watch, script: Script, journal: Journal) -> None:
+    async def _load(self, url: str, client: Client, monitor: Monitor, script: Script, journal: Journal) -> None:
         """Send requests until the script and the time are over or a user interrupts; then wait for the last ones.
 
         Raises ProcessError if a process ends by itself.
         """
         sending = asyncio.create_task(client.run())
-        watching = asyncio.create_task(self._watch(watch, journal, stack.url))
+        watching = asyncio.create_task(self._watch(monitor, journal, url))
         playing = asyncio.create_task(self._play(script, journal))
         stopping = asyncio.create_task(self._stopping.wait())
         tasks = {sending, watching, playing, stopping}
@@ -191,10 +191,10 @@ class Demo:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch(self, watch: Watch, journal: Journal, url: str) -> None:
+    async def _watch(self, monitor: Monitor, journal: Journal, url: str) -> None:
         reported: set[str] = set()
         while True:
-            system = await watch.look()
+            system = await monitor.look()
             for reason in self._tally.reasons.keys() - reported:
                 reported.add(reason)
                 journal.failure(f"A request failed: {reason}")
@@ -209,11 +209,11 @@ class Demo:
         await script.run(Pace.of(self._settings.seconds))
         await asyncio.sleep(max(self._settings.seconds - journal.elapsed, 0))
 
-    async def _settle(self, watch: Watch, journal: Journal) -> None:
+    async def _settle(self, monitor: Monitor, journal: Journal) -> None:
         """Check that the pickers count nothing in flight any more."""
         deadline = self._clock() + SETTLE_TIMEOUT
         while True:
-            system = await watch.look()
+            system = await monitor.look()
             left = sum(row.in_flight for row in system.endpoints) + sum(row.in_flight for row in system.pickers)
             if not left:
                 journal.seen("All responses are complete, and the pickers agree that nothing is in flight.")
@@ -243,7 +243,7 @@ def _role(process: Process, stack: LocalStack) -> tuple[str, str]:
     """Where a process listens, and what it is for."""
     for plan, server in zip(stack.plan.simulators, stack.simulators, strict=True):
         if process is server:
-            return server.url, f"model server, {engine_words(plan)}"
+            return server.url, f"model server, {engine_label(plan)}"
     if process is stack.nats:
         return stack.nats.url, "nats-server"
     if process is stack.envoy:

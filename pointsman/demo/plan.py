@@ -25,7 +25,7 @@ SERVERS = (
 )
 
 
-def engine_words(server: SimulatorPlan) -> str:
+def engine_label(server: SimulatorPlan) -> str:
     """A server's engine, and whether it is slower than the others."""
     return f"{server.engine}, slow" if server.flags["speed"] != _SERVER["speed"] else server.engine
 

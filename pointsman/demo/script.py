@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from pointsman.demo.format import count
 from pointsman.demo.journal import Journal
+from pointsman.demo.monitor import Monitor
 from pointsman.demo.snapshot import assigned
 from pointsman.demo.tally import Kill, Tally
-from pointsman.demo.watch import Watch
 from pointsman.local.process import Process
 from pointsman.local.services import Picker, ServiceProcess
 from pointsman.local.stack import LocalStack
@@ -55,13 +55,13 @@ class Script:
     def __init__(
         self,
         stack: LocalStack,
-        watch: Watch,
+        monitor: Monitor,
         tally: Tally,
         journal: Journal,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stack = stack
-        self._watch = watch
+        self._monitor = monitor
         self._tally = tally
         self._journal = journal
         self._clock = clock
@@ -91,7 +91,7 @@ class Script:
             f"{picker.name} restarted",
             f"SIGTERM to {picker.name}: it fails Envoy's health checks, finishes its requests and exits.",
         )
-        self._watch.mark(picker, "draining")
+        self._monitor.mark(picker, "draining")
         code = await picker.stop()
         text = f"{picker.name} stopped after {self._clock() - began:.1f} s with exit code {code}; "
         text += f"{' and '.join(others)} decides alone. {self._failures(failed)}"
@@ -100,7 +100,7 @@ class Script:
         await self._start(picker)
 
         async def knows_peers() -> bool:
-            state = await self._watch.state(picker)
+            state = await self._monitor.state(picker)
             return state is not None and len(state["peers"]) >= len(others)
 
         if await self._until(knows_peers) is None:
@@ -127,7 +127,7 @@ class Script:
             f"{victim.name} killed",
             f"SIGKILL to {victim.name}, which scrapes {servers}: their metrics age until {heir.name} takes over.",
         )
-        self._watch.mark(victim, "killed")
+        self._monitor.mark(victim, "killed")
         await victim.kill()
         oldest = 0.0
 
@@ -159,16 +159,16 @@ class Script:
             )
 
     async def _share(self, collector: ServiceProcess) -> frozenset[str]:
-        return frozenset(assigned(await self._watch.state(collector)))
+        return frozenset(assigned(await self._monitor.state(collector)))
 
     async def _oldest_age(self, servers: frozenset[str]) -> float:
         """The greatest age of their metrics at the pickers; infinite if one is unknown."""
-        rows = await self._watch.endpoints()
+        rows = await self._monitor.endpoints()
         ages = [row.age for row in rows if row.name in servers]
         return max((math.inf if age is None else age for age in ages), default=0.0)
 
     async def _kill_server(self) -> None:
-        before = await self._watch.look()
+        before = await self._monitor.look()
         busy = {row.name: row.in_flight for row in before.endpoints if row.name != self._last_server}
         self._last_server = name = max(busy, key=lambda server: busy[server])
         server = next(server for server in self._stack.simulators if server.name == name)
@@ -179,10 +179,10 @@ class Script:
             "request: Envoy sends those without a response to the next one.",
         )
         kill = self._tally.add_kill(name, began)
-        self._watch.mark(server, "killed")
+        self._monitor.mark(server, "killed")
         await server.kill()
         await asyncio.sleep(1.5)
-        after = await self._watch.look()
+        after = await self._monitor.look()
         retried = count(after.server_retries - before.server_retries, "request")
         self._journal.seen(f"Envoy retried {retried} at another server. {_interrupted(kill)} {self._failures(failed)}")
         await self._start(server)
@@ -199,9 +199,9 @@ class Script:
             )
 
     async def _start(self, process: Process) -> None:
-        self._watch.mark(process, "starting")
+        self._monitor.mark(process, "starting")
         await process.start()
-        self._watch.mark(process)
+        self._monitor.mark(process)
 
     async def _until(self, condition: Callable[[], Awaitable[bool]]) -> float | None:
         """Seconds until the condition holds; None after the time-out."""

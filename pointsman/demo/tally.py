@@ -10,7 +10,7 @@ from collections import Counter, deque
 
 from msgspec import Struct
 
-from pointsman.demo.answers import Usage
+from pointsman.demo.responses import Usage
 from pointsman.demo.stats import Samples
 
 WINDOW = 10.0

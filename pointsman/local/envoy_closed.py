@@ -1,4 +1,4 @@
-"""deploy/envoy/standalone-closed.yaml, made of standalone.yaml: the same Envoy, which fails closed."""
+"""Makes deploy/envoy/standalone-closed.yaml, which fails closed, from standalone.yaml."""
 
 CHANGES = (
     (
@@ -24,9 +24,9 @@ CHANGES = (
 
 
 def closed(standalone: str) -> str:
-    """The text of the configuration that fails closed. Raises ValueError for one that isn't standalone.yaml's."""
+    """The configuration that fails closed. Raises ValueError if the text isn't that of standalone.yaml."""
     for before, after in CHANGES:
         if standalone.count(before) != 1:
-            raise ValueError(f"the configuration doesn't have once: {before.strip()}")
+            raise ValueError(f"expected once in the configuration: {before.strip()}")
         standalone = standalone.replace(before, after)
     return standalone

@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from services.simulator.api_error import ApiError, bad_request
 from services.simulator.counters import FinishReason
-from services.simulator.delivery import Reply
+from services.simulator.delivery import ResponseWriter
 from services.simulator.inference import JSON, EventStream, Inference
 from services.simulator.requests import Call, Choice, GenerationBody, adapter_of, decode, generation
-from services.simulator.sequence import Progress
+from services.simulator.sequence import RequestOutput
 from services.simulator.server import ModelServer
 from services.simulator.settings import SimulatorSettings
 from services.simulator.tokens import Message, Prompt, from_messages
@@ -147,22 +147,22 @@ def _chat(turn: Turn) -> Iterator[Message]:
         yield Message(turn.role, parts, calls or None)
 
 
-def usage(choice: Choice, progress: Progress) -> dict[str, int]:
+def usage(choice: Choice, progress: RequestOutput) -> dict[str, int]:
     """Tokens so far. `input_tokens` are those that weren't cached: the API's three kinds of input add up to all."""
     return {
-        "input_tokens": choice.work.prompt.tokens - progress.cached_tokens,
+        "input_tokens": choice.request.prompt.tokens - progress.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": progress.cached_tokens,
         "output_tokens": progress.tokens,
     }
 
 
-def whole(call: Call, created: int, ends: dict[str, Progress]) -> bytes:
+def whole(call: Call, created: int, ends: dict[str, RequestOutput]) -> bytes:
     """The body of an answer that isn't streamed."""
     [choice] = call.choices
     text = [{"type": "text", "text": choice.text}] if choice.text else []
     return _encode(
-        {**_message(call), "content": text, **_stop(choice), "usage": usage(choice, ends[choice.work.id])},
+        {**_message(call), "content": text, **_stop(choice), "usage": usage(choice, ends[choice.request.id])},
     )
 
 
@@ -174,7 +174,7 @@ class MessageEvents(EventStream):
     def __init__(self, call: Call, created: int) -> None:
         super().__init__(call)
 
-    def _events(self, choice: Choice, text: str, progress: Progress, first: bool) -> Iterator[bytes]:
+    def _events(self, choice: Choice, text: str, progress: RequestOutput, first: bool) -> Iterator[bytes]:
         if first:
             tokens = usage(choice, progress) | {"output_tokens": 0}
             message = {**_message(self._call), "content": [], "stop_reason": None, "stop_sequence": None}
@@ -192,7 +192,7 @@ class MessageEvents(EventStream):
         """The end of the text, the stop reason, the usage, and `[DONE]`."""
         [choice] = self._call.choices
         pieces = [_sse({"type": "content_block_stop", "index": 0})] if self._text_begun else []
-        tokens = usage(choice, self.ends[choice.work.id])
+        tokens = usage(choice, self.ends[choice.request.id])
         pieces.append(_sse({"type": "message_delta", "delta": _stop(choice), "usage": tokens}))
         pieces.append(_sse({"type": "message_stop"}))
         return b"".join(pieces) + DONE
@@ -205,7 +205,7 @@ def _message(call: Call) -> dict[str, Any]:
 def _stop(choice: Choice) -> dict[str, str | None]:
     if choice.stop:
         return {"stop_reason": "stop_sequence", "stop_sequence": choice.stop}
-    reason = "end_turn" if choice.work.finish is FinishReason.STOP else "max_tokens"
+    reason = "end_turn" if choice.request.finish is FinishReason.STOP else "max_tokens"
     return {"stop_reason": reason, "stop_sequence": None}
 
 
@@ -226,14 +226,14 @@ class AnthropicApi:
             web.post("/v1/messages/count_tokens", self._inference.handler(self._count_tokens)),
         ]
 
-    async def _messages(self, body: bytes, id: str, reply: Reply) -> web.StreamResponse:
+    async def _messages(self, body: bytes, id: str, reply: ResponseWriter) -> web.StreamResponse:
         call = messages(body, id, self._server.settings)
         return await self._inference.generate(call, reply, whole, MessageEvents)
 
-    async def _count_tokens(self, body: bytes, id: str, reply: Reply) -> web.StreamResponse:
+    async def _count_tokens(self, body: bytes, id: str, reply: ResponseWriter) -> web.StreamResponse:
         """The engine has no part in it: nothing waits, and no cache is read."""
         model, tokens = counted(body, self._server.settings)
-        self._server.tally.asked_for(model)
+        self._server.counts.asked_for(model)
         return await reply.whole(msgspec.json.encode({"input_tokens": tokens}), JSON)
 
 

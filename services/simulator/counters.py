@@ -1,6 +1,6 @@
-"""What the engine counts, from its start on: the figures behind the metrics pages.
+"""The engine's counters and histograms, from which metrics pages are made.
 
-Bucket bounds are those of the recorded vLLM 0.32 page; the pages of other engines group the same observations.
+The bucket bounds are those of vLLM 0.32; the pages of other engines show the same buckets.
 """
 
 from enum import StrEnum
@@ -48,10 +48,10 @@ class Counters:
         lengths = one_two_five(context_length)
         self.prompt_tokens = 0
         self.cached_tokens = 0
-        """Prompt tokens that the prefix cache had, of requests that got their first token."""
+        """Cached prompt tokens of requests that got their first token."""
         self.generation_tokens = 0
         self.prefix_queries = 0
-        """Prompt tokens that the prefix cache was asked for."""
+        """Prompt tokens that were looked up in the prefix cache."""
         self.prefix_hits = 0
         self.preemptions = 0
         self.rejections = 0

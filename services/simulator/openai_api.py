@@ -15,13 +15,13 @@ import msgspec
 from aiohttp import web
 
 from services.simulator.api_error import ApiError
-from services.simulator.delivery import Closed, Reply
+from services.simulator.delivery import Closed, ResponseWriter
 from services.simulator.faults import Fail, Replace
 from services.simulator.inference import JSON, EventStream, Handler, Inference, Whole, echo_headers, read_body
 from services.simulator.metrics import CONTENT_TYPE
 from services.simulator.requests import Call, Choice, chat, completion, embedding
 from services.simulator.responses_api import serve_responses
-from services.simulator.sequence import Progress
+from services.simulator.sequence import RequestOutput
 from services.simulator.server import ModelServer
 from services.simulator.settings import SimulatorSettings
 from services.simulator.tokens import embedding as embedding_vector
@@ -34,15 +34,15 @@ _encode = msgspec.json.Encoder().encode
 Parse: TypeAlias = Callable[[bytes, str, SimulatorSettings], Call]
 
 
-def usage(call: Call, ends: Iterable[Progress]) -> dict[str, Any]:
+def usage(call: Call, ends: Iterable[RequestOutput]) -> dict[str, Any]:
     """Tokens of all choices. A prompt counts once, however many choices it has."""
     by_id = {progress.id: progress for progress in ends}
     prompts: dict[int, tuple[int, int]] = {}
     for choice in call.choices:
         # Choices of one prompt share the object; the later ones find the first one's blocks, which isn't a hit of the
         # client's.
-        cached = by_id[choice.work.id].cached_tokens
-        prompts.setdefault(id(choice.work.prompt), (choice.work.prompt.tokens, cached))
+        cached = by_id[choice.request.id].cached_tokens
+        prompts.setdefault(id(choice.request.prompt), (choice.request.prompt.tokens, cached))
     prompt = sum(tokens for tokens, _ in prompts.values())
     output = sum(progress.tokens for progress in by_id.values())
     return {
@@ -53,7 +53,7 @@ def usage(call: Call, ends: Iterable[Progress]) -> dict[str, Any]:
     }
 
 
-def whole(call: Call, created: int, ends: dict[str, Progress]) -> bytes:
+def whole(call: Call, created: int, ends: dict[str, RequestOutput]) -> bytes:
     """The body of an answer that isn't streamed."""
     return _encode(
         {
@@ -67,11 +67,11 @@ def whole(call: Call, created: int, ends: dict[str, Progress]) -> bytes:
     )
 
 
-def embeddings(call: Call, created: int, ends: dict[str, Progress], seed: int) -> bytes:
+def embeddings(call: Call, created: int, ends: dict[str, RequestOutput], seed: int) -> bytes:
     """The body of an embeddings answer."""
     data = []
     for choice in call.choices:
-        vector = embedding_vector(choice.work.prompt, seed, call.dimensions)
+        vector = embedding_vector(choice.request.prompt, seed, call.dimensions)
         packed = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode() if call.base64 else vector
         data.append({"object": "embedding", "index": choice.index, "embedding": packed})
     return _encode(
@@ -87,7 +87,7 @@ def embeddings(call: Call, created: int, ends: dict[str, Progress], seed: int) -
 
 
 def _choice(call: Call, choice: Choice) -> dict[str, Any]:
-    base = {"index": choice.index, "logprobs": None, "finish_reason": str(choice.work.finish)}
+    base = {"index": choice.index, "logprobs": None, "finish_reason": str(choice.request.finish)}
     if call.kind == "chat":
         return {**base, "message": {"role": "assistant", "content": choice.text}}
     return {**base, "text": choice.text}
@@ -105,10 +105,10 @@ class CompletionEvents(EventStream):
             "model": call.model,
         }
 
-    def _events(self, choice: Choice, text: str, progress: Progress, first: bool) -> Iterator[bytes]:
+    def _events(self, choice: Choice, text: str, progress: RequestOutput, first: bool) -> Iterator[bytes]:
         if first and self._call.kind == "chat":
             yield self._event(choice, {"role": "assistant", "content": ""}, None)
-        finish = str(choice.work.finish) if progress.finished else None
+        finish = str(choice.request.finish) if progress.finished else None
         if text or finish:
             yield self._event(choice, {"content": text} if text else {}, finish)
 
@@ -154,7 +154,7 @@ class OpenAiApi:
         ]
 
     def _handler(self, parse: Parse, whole: Whole) -> Handler:
-        async def serve(body: bytes, id: str, reply: Reply) -> web.StreamResponse:
+        async def serve(body: bytes, id: str, reply: ResponseWriter) -> web.StreamResponse:
             return await self._inference.generate(
                 parse(body, id, self._server.settings), reply, whole, CompletionEvents
             )
@@ -182,19 +182,19 @@ class OpenAiApi:
             body = await read_body(request)
         except ApiError as error:
             return web.Response(body=msgspec.json.encode(error.body()), content_type=JSON, status=error.status)
-        reply = Reply(request)
+        reply = ResponseWriter(request)
         echo_headers(reply, request, body)
         return await reply.whole(body, request.headers.get("content-type", "application/octet-stream"))
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        self._server.tally.scrapes += 1
+        self._server.counts.scrapes += 1
         try:
-            reply = Reply(request)
+            reply = ResponseWriter(request)
             fault = await self._server.apply_fault("metrics", reply)
             if isinstance(fault, Fail):
                 if fault.retry_after is not None:
                     reply.header("retry-after", str(fault.retry_after))
-                return await reply.whole(b"A fault was asked for.\n", "text/plain", fault.status)
+                return await reply.whole(b"A test has set this fault.\n", "text/plain", fault.status)
             page = fault.body.encode() if isinstance(fault, Replace) else self._server.metrics()
             return await reply.whole(page, CONTENT_TYPE)
         except Closed:

@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from services.simulator.api_error import ApiError, bad_request
 from services.simulator.counters import FinishReason
-from services.simulator.delivery import Reply
+from services.simulator.delivery import ResponseWriter
 from services.simulator.inference import EventStream, Inference
 from services.simulator.requests import Call, Choice, GenerationBody, decode, generation
-from services.simulator.sequence import Progress
+from services.simulator.sequence import RequestOutput
 from services.simulator.settings import SimulatorSettings
 from services.simulator.tokens import Message, Prompt, from_messages
 
@@ -112,10 +112,10 @@ def _content(content: str | list[dict[str, Any]] | None) -> str | list[str | dic
     return [str(part.get("text", "")) if part.get("type") in _TEXTS else part for part in content]
 
 
-def whole(call: Call, created: int, ends: dict[str, Progress], asked: ResponsesBody) -> bytes:
+def whole(call: Call, created: int, ends: dict[str, RequestOutput], asked: ResponsesBody) -> bytes:
     """The body of an answer that isn't streamed."""
     [choice] = call.choices
-    return _encode(_Answer(call, created, asked).ended(ends[choice.work.id]))
+    return _encode(_Answer(call, created, asked).ended(ends[choice.request.id]))
 
 
 class ResponseEvents(EventStream):
@@ -128,7 +128,7 @@ class ResponseEvents(EventStream):
         super().__init__(call)
         self._answer = _Answer(call, created, asked)
 
-    def _events(self, choice: Choice, text: str, progress: Progress, first: bool) -> Iterator[bytes]:
+    def _events(self, choice: Choice, text: str, progress: RequestOutput, first: bool) -> Iterator[bytes]:
         if first:
             begun, item = self._answer.begun(), self._answer.message([], "in_progress")
             yield self._event("response.created", response=begun)
@@ -146,7 +146,7 @@ class ResponseEvents(EventStream):
             self._text_event("response.output_text.done", text=choice.text, logprobs=[]),
             self._text_event("response.content_part.done", part=_text(choice.text)),
             self._event("response.output_item.done", output_index=0, item=item),
-            self._event("response.completed", response=self._answer.ended(self.ends[choice.work.id])),
+            self._event("response.completed", response=self._answer.ended(self.ends[choice.request.id])),
         ]
         return b"".join(pieces)
 
@@ -173,7 +173,7 @@ class _Answer:
             "model": call.model,
             "error": None,
             "instructions": asked.instructions,
-            "max_output_tokens": self._choice.work.max_tokens,
+            "max_output_tokens": self._choice.request.max_tokens,
             "metadata": asked.metadata,
             "parallel_tool_calls": True,
             "previous_response_id": None,
@@ -185,16 +185,16 @@ class _Answer:
         """Before anything of the answer is there."""
         return {**self._common, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
 
-    def ended(self, progress: Progress) -> dict[str, Any]:
+    def ended(self, progress: RequestOutput) -> dict[str, Any]:
         """With all that there is."""
         choice = self._choice
-        cut = choice.work.finish is not FinishReason.STOP
+        cut = choice.request.finish is not FinishReason.STOP
         return {
             **self._common,
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": [self.message([_text(choice.text)], "completed")],
-            "usage": usage(choice.work.prompt.tokens, progress),
+            "usage": usage(choice.request.prompt.tokens, progress),
         }
 
     def message(self, content: list[dict[str, Any]], status: str) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class _Answer:
         return {"id": self.message_id, "type": "message", "role": "assistant", "status": status, "content": content}
 
 
-def usage(prompt: int, progress: Progress) -> dict[str, Any]:
+def usage(prompt: int, progress: RequestOutput) -> dict[str, Any]:
     """Tokens of prompt and answer, as this API counts them."""
     return {
         "input_tokens": prompt,
@@ -218,7 +218,7 @@ def _text(text: str) -> dict[str, Any]:
 
 
 async def serve_responses(
-    inference: Inference, settings: SimulatorSettings, body: bytes, id: str, reply: Reply
+    inference: Inference, settings: SimulatorSettings, body: bytes, id: str, reply: ResponseWriter
 ) -> web.StreamResponse:
     """Serve `POST /v1/responses`. Raises `ApiError`."""
     call, asked = responses(body, id, settings)

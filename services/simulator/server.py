@@ -5,7 +5,7 @@ import time
 
 from msgspec import Struct
 
-from services.simulator.delivery import Reply
+from services.simulator.delivery import ResponseWriter
 from services.simulator.driver import Driver
 from services.simulator.engine import Engine
 from services.simulator.faults import TARGETS, AnyFault, Close, Fail, Faults, Hang, Replace, Slow, Target
@@ -14,7 +14,7 @@ from services.simulator.metrics import MetricsPage
 from services.simulator.settings import SimulatorSettings
 
 
-class Tally(Struct):
+class RequestCounts(Struct):
     """Counts of requests since the start."""
 
     scrapes: int = 0
@@ -76,7 +76,7 @@ class ModelServer:
         self.started = time.time()
         self.page = MetricsPage(settings, self.started)
         self.faults = Faults()
-        self.tally = Tally()
+        self.counts = RequestCounts()
 
     def metrics(self) -> bytes:
         """The metrics page as it is now."""
@@ -91,7 +91,7 @@ class ModelServer:
             self.faults.set(target, fault)
         self.driver.slow_down(self.faults.slowdown)
 
-    async def apply_fault(self, target: Target, reply: Reply) -> AnyFault | None:
+    async def apply_fault(self, target: Target, reply: ResponseWriter) -> AnyFault | None:
         """What the target's fault does before a request is served. Returns the fault if it is the whole answer. Raises
         `Closed`."""
         fault, cleared = self.faults.take(target)
@@ -112,7 +112,7 @@ class ModelServer:
 
     def state(self) -> ControlState:
         """What the server has counted, and how it is now."""
-        sources = (self.tally, self.driver.state(), self.engine.counters)
+        sources = (self.counts, self.driver.state(), self.engine.counters)
         counted = {
             name: getattr(source, name)
             for source in sources

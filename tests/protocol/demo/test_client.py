@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from pointsman.demo.client import ATTEMPTS, SERVED_BY, Client
-from pointsman.demo.load import Mix
 from pointsman.demo.tally import Tally
+from pointsman.demo.workload import Workload
 from tests.waiting import eventually
 
 Handler = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
@@ -33,7 +33,7 @@ async def loaded(handler: Handler, *, rate: float = 200.0, **options: Any) -> As
     port = runner.addresses[0][1]
     tally = Tally()
     try:
-        async with Client(f"http://127.0.0.1:{port}", Mix(rate, 1), tally, **options) as client:
+        async with Client(f"http://127.0.0.1:{port}", Workload(rate, 1), tally, **options) as client:
             yield client, tally
     finally:
         await runner.cleanup()

@@ -54,7 +54,7 @@ async def test_a_full_server_refuses_with_503() -> None:
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "1"
         assert answer.json()["error"]["type"] == "ServiceUnavailableError"
-        assert running.server.tally.refused == 1
+        assert running.server.counts.refused == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -87,7 +87,7 @@ async def test_every_engine_shows_its_page_where_the_real_one_does(engine: Engin
         assert (await client.get("/health")).status_code == (await client.get("/version")).status_code == 200
         other = {"/metrics", "/prometheus/metrics"} - {engine.metrics_path}
         assert (await client.get(other.pop())).status_code == 404
-        assert running.server.tally.scrapes == 1
+        assert running.server.counts.scrapes == 1
 
 
 async def test_a_stopping_server_cuts_off_what_takes_too_long() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.demo.answers import PromptDetails, Usage
 from pointsman.demo.journal import Entry, Journal
 from pointsman.demo.plan import stack_plan
 from pointsman.demo.report import is_good, summary, try_it
+from pointsman.demo.responses import PromptDetails, Usage
 from pointsman.demo.snapshot import Snapshot
 from pointsman.demo.tally import Tally
 from pointsman.local.stack import LocalStack

@@ -1,6 +1,6 @@
 """What counts as failed, and the one thing that doesn't."""
 
-from pointsman.demo.answers import PromptDetails, Usage
+from pointsman.demo.responses import PromptDetails, Usage
 from pointsman.demo.tally import OTHER, Tally
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=5, prompt_tokens_details=PromptDetails(cached_tokens=75))

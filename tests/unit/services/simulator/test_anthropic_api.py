@@ -86,14 +86,14 @@ def test_a_stop_sequence_ends_the_answer_and_is_named() -> None:
     text = message(max_tokens=50, ignore_eos=True).choices[0].text
     stop = text[41:47]
     [choice] = message(max_tokens=50, ignore_eos=True, stop_sequences=["never there", stop]).choices
-    assert (choice.text, choice.stop, choice.work.finish) == (text.split(stop)[0], stop, FinishReason.STOP)
+    assert (choice.text, choice.stop, choice.request.finish) == (text.split(stop)[0], stop, FinishReason.STOP)
     assert message().choices[0].stop == ""
 
 
 def test_counting_has_the_tokens_of_the_prompt() -> None:
     body = {"model": "base", "messages": HELLO, "system": "Be brief.", "tools": [TOOL]}
     model, tokens = anthropic_api.counted(json.dumps(body).encode(), SETTINGS)
-    assert (model, tokens) == ("base", message(**body).choices[0].work.prompt.tokens)
+    assert (model, tokens) == ("base", message(**body).choices[0].request.prompt.tokens)
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ def message(**given: Any) -> Call:
 
 
 def body(call: Call, cached: int = 0) -> Any:
-    return json.loads(whole(call, 12, {call.choices[0].work.id: end(call, cached=cached)}))
+    return json.loads(whole(call, 12, {call.choices[0].request.id: end(call, cached=cached)}))
 
 
 def test_cached_tokens_are_no_input_tokens() -> None:
     call = message()
     usage = body(call, cached=4)["usage"]
     assert usage["cache_read_input_tokens"] == 4
-    assert usage["input_tokens"] == call.choices[0].work.prompt.tokens - 4
+    assert usage["input_tokens"] == call.choices[0].request.prompt.tokens - 4
 
 
 def test_a_message_says_why_it_ended() -> None:
@@ -51,7 +51,7 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
     start = told[0]["message"]
     assert (start["model"], start["content"], start["stop_reason"], start["stop_sequence"]) == ("m", [], None, None)
     assert start["usage"] == {
-        "input_tokens": call.choices[0].work.prompt.tokens - 2,
+        "input_tokens": call.choices[0].request.prompt.tokens - 2,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 2,
         "output_tokens": 0,

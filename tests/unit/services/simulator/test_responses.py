@@ -8,7 +8,7 @@ import pytest
 from services.simulator import openai_api, requests
 from services.simulator.openai_api import CompletionEvents
 from services.simulator.requests import Call
-from services.simulator.sequence import Progress
+from services.simulator.sequence import RequestOutput
 from tests.unit.services.simulator.scenario import end, progress, settings
 
 SETTINGS = settings(models=("m",), kv_blocks=250)
@@ -25,7 +25,7 @@ def chat(**given: Any) -> Call:
     return requests.chat(json.dumps(body).encode(), "1", SETTINGS)
 
 
-def ends(call: Call, *cached: int) -> dict[str, Progress]:
+def ends(call: Call, *cached: int) -> dict[str, RequestOutput]:
     all = [end(call, index, cached=cached[index] if cached else 0) for index in range(len(call.choices))]
     return {one.id: one for one in all}
 
@@ -100,7 +100,7 @@ def test_the_stop_string_is_not_shown() -> None:
     text = completion().choices[0].text
     call = completion(stop=text[6:9])
     stream = CompletionEvents(call, 12)
-    tokens = range(1, call.choices[0].work.output_tokens)
+    tokens = range(1, call.choices[0].request.output_tokens)
     parts = [stream.of(progress(call, count)) for count in tokens]
     parts.append(stream.of(end(call)))
     parsed = events(b"".join(parts))

@@ -90,10 +90,10 @@ def test_thoughts_are_text_and_pictures_a_digest() -> None:
 
 
 def test_an_answer_is_cut_at_its_limit_or_ends_by_itself() -> None:
-    assert response(max_output_tokens=3).choices[0].work.output_tokens == 3
+    assert response(max_output_tokens=3).choices[0].request.output_tokens == 3
     [choice] = response(max_output_tokens=None).choices
-    assert choice.work.finish is FinishReason.STOP
-    assert response(ignore_eos=True, max_output_tokens=400).choices[0].work.output_tokens == 400
+    assert choice.request.finish is FinishReason.STOP
+    assert response(ignore_eos=True, max_output_tokens=400).choices[0].request.output_tokens == 400
 
 
 @pytest.mark.parametrize(

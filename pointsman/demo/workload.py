@@ -51,7 +51,7 @@ class Request(Struct, frozen=True, kw_only=True):
         return PATHS[self.kind]
 
 
-class Mix:
+class Workload:
     """An endless sequence of requests, `rate` a second on average."""
 
     def __init__(self, rate: float, seed: int) -> None:
@@ -86,7 +86,7 @@ class Mix:
         return " ".join(self._random.choices(_WORDS, k=count))
 
     def __repr__(self) -> str:
-        return f"<Mix {self.rate:g}/s, {self.made} made>"
+        return f"<Workload {self.rate:g}/s, {self.made} made>"
 
 
 def _body(kind: Kind, model: str, prompt: str, question: str, stream: bool, tokens: int) -> bytes:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pointsman.demo.load import Request
+from pointsman.demo.workload import Request
 
 _DATA = b"data: "
 _DONE = b"[DONE]"
@@ -44,7 +44,7 @@ class Choice(Struct, frozen=True):
         return str((part.get("content") if part is not None else self.text) or "")
 
 
-class Piece(Struct, frozen=True):
+class Chunk(Struct, frozen=True):
     """A whole response, or one event of a streamed one."""
 
     model: str
@@ -52,10 +52,10 @@ class Piece(Struct, frozen=True):
     usage: Usage | None = None
 
 
-_decoder = msgspec.json.Decoder(Piece)
+_decoder = msgspec.json.Decoder(Chunk)
 
 
-class Answer:
+class ResponseCheck:
     """A response as it arrives; `begun` is set with the first text that a user can see."""
 
     def __init__(self, request: Request) -> None:
@@ -79,7 +79,7 @@ class Answer:
     def verdict(self) -> str:
         """What is wrong with the complete response; empty if it is right."""
         if not self._request.stream:
-            self._piece(self._rest)
+            self._chunk(self._rest)
         elif not self._problem and not self._done:
             self._problem = "the stream ended without [DONE]"
         return self._problem or self._check()
@@ -90,19 +90,19 @@ class Answer:
         elif event[len(_DATA) :] == _DONE:
             self._done = True
         else:
-            self._piece(event[len(_DATA) :])
+            self._chunk(event[len(_DATA) :])
 
-    def _piece(self, data: bytes) -> None:
+    def _chunk(self, data: bytes) -> None:
         try:
-            piece = _decoder.decode(data)
+            chunk = _decoder.decode(data)
         except msgspec.MsgspecError as error:
             self._problem = self._problem or f"{error}: {data[:80]!r}"
             return
-        if piece.model != self._request.model:
-            self._problem = self._problem or f"model {piece.model!r} instead of {self._request.model!r}"
-        if piece.usage is not None:
-            self.usage = piece.usage
-        for choice in piece.choices:
+        if chunk.model != self._request.model:
+            self._problem = self._problem or f"model {chunk.model!r} instead of {self._request.model!r}"
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+        for choice in chunk.choices:
             self._finish = choice.finish_reason or self._finish
             self.begun = self.begun or bool(choice.content)
 
@@ -114,4 +114,4 @@ class Answer:
         return "" if self.begun else "the response has no text"
 
     def __repr__(self) -> str:
-        return f"<Answer to {self._request.number}, begun={self.begun}, done={self._done}, {self._problem or 'sound'}>"
+        return f"<ResponseCheck of request {self._request.number}, begun={self.begun}, {self._problem or 'no problem'}>"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pointsman.demo.answers import Answer
-from pointsman.demo.load import Kind, Request
+from pointsman.demo.responses import ResponseCheck
+from pointsman.demo.workload import Kind, Request
 
 
 def request(kind: Kind = "chat", *, stream: bool = False, tokens: int = 3) -> Request:
@@ -36,13 +36,13 @@ def streamed(*, done: bool = True, **changes: Any) -> bytes:
 
 
 def verdict(asked: Request, body: bytes) -> str:
-    answer = Answer(asked)
+    answer = ResponseCheck(asked)
     answer.feed(body)
     return answer.verdict()
 
 
 def test_a_whole_answer() -> None:
-    answer = Answer(request())
+    answer = ResponseCheck(request())
     answer.feed(whole())
     assert answer.verdict() == ""
     assert answer.usage.prompt_tokens == 9
@@ -54,7 +54,7 @@ def test_a_whole_answer() -> None:
 def test_a_streamed_answer_cut_into_pieces_anywhere() -> None:
     body = streamed()
     for cut in range(len(body) + 1):
-        answer = Answer(request(stream=True))
+        answer = ResponseCheck(request(stream=True))
         answer.feed(body[:cut])
         answer.feed(body[cut:])
         assert answer.verdict() == ""
@@ -62,7 +62,7 @@ def test_a_streamed_answer_cut_into_pieces_anywhere() -> None:
 
 
 def test_a_streamed_answer_begins_with_its_first_text() -> None:
-    answer = Answer(request(stream=True))
+    answer = ResponseCheck(request(stream=True))
     events = [event + b"\n\n" for event in streamed().split(b"\n\n")]
     answer.feed(events[0])
     assert not answer.begun  # a role is nothing that a user would see

@@ -13,7 +13,7 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from pointsman.demo.plan import engine_words
+from pointsman.demo.plan import engine_label
 from pointsman.demo.snapshot import (
     ENVOY_STATS,
     CollectorRow,
@@ -66,7 +66,7 @@ class _PickerHistory:
         return times, observations(times) / (last_at - first_at)
 
 
-class Watch:
+class Monitor:
     """Takes snapshots of a stack. Use as an async context manager."""
 
     def __init__(self, stack: LocalStack, clock: Callable[[], float] = time.monotonic) -> None:
@@ -164,7 +164,7 @@ class Watch:
                 picks = sum(
                     history.counters.by_label(PICKS).get(endpoint["id"], 0.0) for history in self._history.values()
                 )
-            rows.append(endpoint_row(server.name, engine_words(plan), self._condition(server), endpoint, int(picks)))
+            rows.append(endpoint_row(server.name, engine_label(plan), self._condition(server), endpoint, int(picks)))
         return tuple(rows)
 
     def _picker_row(self, picker: ServiceProcess, state: Any, now: float) -> PickerRow:
@@ -207,4 +207,4 @@ class Watch:
         await self._session.close()
 
     def __repr__(self) -> str:
-        return f"<Watch of {self._stack!r}>"
+        return f"<Monitor of {self._stack!r}>"

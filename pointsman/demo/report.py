@@ -77,9 +77,8 @@ def summary(
         ("events", ", ".join(events)),
     ]
     if tally.kills:
-        rows.append(
-            ("kills", f"interrupted {count(tally.interrupted, 'response')}; the client sent those requests again")
-        )
+        again = "; the client sent those requests again" if tally.interrupted else ""
+        rows.append(("kills", f"interrupted {count(tally.interrupted, 'response')}{again}"))
     if tally.unseen:
         rows.append(("", f"{tally.unseen} of them before Envoy had passed on the response headers"))
     if tally.throttled:

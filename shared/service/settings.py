@@ -250,9 +250,7 @@ def _sections(kind: type[Struct]) -> list[Section]:
         own = [name for name in vars(each).get("__annotations__", ()) if name in fields and name not in arguments]
         groups.setdefault(_title(each, kind), []).extend(own)
     return [
-        Section(title, tuple(_entry(kind, fields[name]) for name in names))
-        for title, names in groups.items()
-        if names
+        Section(title, tuple(_entry(kind, fields[name]) for name in names)) for title, names in groups.items() if names
     ]
 
 

@@ -18,8 +18,8 @@ VALUES = Path(__file__).parent.parent / "deploy/kubernetes/chart/values.yaml"
 
 _HEAD = """# Values of the Helm chart
 
-What the chart in `deploy/kubernetes/chart` can be told; [Kubernetes](kubernetes.md) says how it is used. A value that
-isn't here is an error, as is one of the wrong type. This page is made from `values.yaml` by `make docs`.
+The values of the chart in `deploy/kubernetes/chart`; [Kubernetes](kubernetes.md) describes its use. The chart rejects
+unknown values and values of the wrong type. `make docs` generates this page from `values.yaml`.
 
 """
 _COMMENT = re.compile(r"( *)# ?(.*)")

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from pointsman.chart_page import chart_page
 from pointsman.compatibility_page import PUBLISHED, compatibility_page
-from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED
-from pointsman.local.envoy_closed import closed
+from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED, closed
 from pointsman.markdown import code, table
 from pointsman.metrics_page import metrics_page
 from services.collector.settings import CollectorSettings
@@ -40,9 +39,9 @@ def settings_page() -> str:
     """docs/settings.md: every flag and environment variable of every process."""
     common = {row[0] for row in describe(CommonSettings)}
     parts = [
-        "# Settings\n\nEach setting is a flag and an environment variable; the flag wins. Durations are written "
-        "`200ms`, `2s` or `1m30s`, sizes `4096`, `64Mi` or `1G`, lists with commas. Everything wrong is reported at "
-        "once, and nothing is started. This page is made from the code by `make docs`.\n",
+        "# Settings\n\nEach setting is a flag and an environment variable; the flag takes precedence. Durations are "
+        "written `200ms`, `2s` or `1m30s`, sizes `4096`, `64Mi` or `1G`, lists with commas. A process with wrong "
+        "settings reports all of them and doesn't start. `make docs` generates this page from the code.\n",
         _section("Every tier", describe(CommonSettings)),
     ]
     for name, kind in TIERS:

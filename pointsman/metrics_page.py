@@ -27,18 +27,18 @@ FORMER = ("inference_objective_", "inference_pool_", "inference_extension_")
 INTRODUCTION = """\
 # Metrics
 
-Every process serves Prometheus metrics at `/metrics` of its admin port, with those of its Python process (`process_…`,
-`python_…`). Which ones to watch, says [operations](operations.md#what-to-watch). Histograms have `_bucket`,
-`_sum` and `_count` series. Labels that clients choose are bounded: after `--metrics-models` models the rest is `other`,
-and so is a refused request's model as long as no resource names it and no request for it was routed.
-This page is made from the code by `make docs`.
+Every process serves Prometheus metrics at `/metrics` of its admin port, including those of its Python process
+(`process_…`, `python_…`). [Operations](operations.md#what-to-watch) lists the ones to watch. Histograms have `_bucket`,
+`_sum` and `_count` series. Labels with values from clients are bounded: above `--metrics-models` models, further models
+count as `other`. So does the model of a rejected request, unless a resource names it or a request for it was routed.
+`make docs` generates this page from the code.
 """
 PRESENT_TEXT = """\
-These have the names and meanings of the Go original's present generation, so that its dashboards work. They have no
-label `fairness_id`, which clients choose, and `priority` only where it is shown here.
+These have the names and meanings of the Go original's current generation, so that its dashboards work. They don't have
+the label `fairness_id`, whose values come from clients, and have `priority` only where this page shows it.
 """
 FORMER_TEXT = """\
-The same under the names of the Go original's earlier generations. `--former-metric-names=false` leaves them out.
+The same metrics under the names of the Go original's earlier generations. `--former-metric-names=false` omits them.
 """
 
 

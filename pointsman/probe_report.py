@@ -32,7 +32,7 @@ class Attribute(Struct, frozen=True, kw_only=True, rename="camel"):
     specification: str
     outcome: str
     value: Any = None
-    """None where there is none."""
+    """None if the page has none."""
 
 
 class Extraction(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -54,7 +54,7 @@ class Extraction(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Page(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A page, or the reason why there is none."""
+    """A page, or the reason why it couldn't be read."""
 
     source: str
     url: str
@@ -74,19 +74,19 @@ class Page(Struct, frozen=True, kw_only=True, rename="camel"):
 def lines(page: Page) -> list[str]:
     """The page as text."""
     if not page.ok:
-        told = [f"{page.url}: no page: {page.error}"]
-        return [*told, f"  {page.hint}"] if page.hint else told
+        text = [f"{page.url}: no page: {page.error}"]
+        return [*text, f"  {page.hint}"] if page.hint else text
     size = f"{page.bytes:,}".replace(",", " ")
     took = "" if page.seconds is UNSET else f" in {format_duration(round(page.seconds, 4))}"
     again = f", the last of {page.scrapes}" if page.scrapes > 1 else ""
-    told = [f"{page.url}: read, {size} bytes{took}{again}"]
+    text = [f"{page.url}: read, {size} bytes{took}{again}"]
     for extraction in page.extractions:
-        told += ["", f"{page.source} → {extraction.extractor}", *(f"  {line}" for line in _extraction(extraction))]
-    return told
+        text += ["", f"{page.source} → {extraction.extractor}", *(f"  {line}" for line in _extraction(extraction))]
+    return text
 
 
 def _extraction(extraction: Extraction) -> list[str]:
-    told = [f"{name.replace('_', ' ')}: {text}" for name, text in extraction.decided.items()]
+    text = [f"{name.replace('_', ' ')}: {value}" for name, value in extraction.decided.items()]
     rows = [
         COLUMNS,
         *(
@@ -96,13 +96,13 @@ def _extraction(extraction: Extraction) -> list[str]:
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS) - 1)]
     for row in rows:
-        told.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
+        text.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
     outcomes = extraction.outcomes
     missing = [f"{what} ({outcome})" for what, outcome in outcomes.items() if outcome != FOUND]
-    told.append(
+    text.append(
         f"{len(outcomes) - len(missing)} of {len(outcomes)} found" + (f"; not: {', '.join(missing)}" if missing else "")
     )
-    return told
+    return text
 
 
 def _shown(value: Any) -> str:

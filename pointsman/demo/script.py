@@ -43,7 +43,7 @@ class Pace(Struct, frozen=True):
 
     @classmethod
     def of(cls, seconds: float) -> "Pace":
-        """One round in the time there is, and further ones if they fit; 0 seconds have no end."""
+        """One round in the given time, and further ones if they fit; 0 seconds: without end."""
         if not seconds:
             return cls()
         return cls(min(seconds, ROUND), 1 + int(max(seconds - ROUND, 0) // (ROUND + PAUSE)))

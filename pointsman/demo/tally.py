@@ -28,7 +28,7 @@ class Kill(Struct):
     interrupted: int = 0
     """Responses that the server had begun."""
     unseen: int = 0
-    """Those of them of which Envoy had passed nothing on to the client."""
+    """Interrupted responses of which Envoy had passed nothing on."""
 
 
 class LoadFigures(Struct, frozen=True, kw_only=True):

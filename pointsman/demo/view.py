@@ -16,7 +16,7 @@ from pointsman.demo.tally import LoadFigures
 STALE = 2.0
 """Seconds after which pickers don't trust a metric (their default)."""
 WIDE = 100
-"""Columns from which on there is more space between columns."""
+"""Width in characters from which on tables have more space."""
 _CONDITIONS = {"up": "green", "draining": "yellow", "starting": "yellow", "killed": "bold red"}
 _QUIET = "dim"
 

@@ -42,7 +42,7 @@ _TYPES = {
 
 
 class Block(Struct, frozen=True):
-    """A piece of a message. Which fields it has goes by its type."""
+    """A content block of a message; its type determines the fields."""
 
     type: str
     text: str | None = None
@@ -92,10 +92,10 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
 def messages(body: bytes, id: str, settings: SimulatorSettings) -> Call:
     """The call of a conversation. Raises `ApiError` for what vLLM would refuse too."""
     parsed = decode(body, MessagesBody)
-    asked = GenerationBody(
+    common = GenerationBody(
         model=parsed.model, stream=parsed.stream, stop=parsed.stop_sequences, ignore_eos=parsed.ignore_eos
     )
-    return generation("message", f"msg_{id}", asked, [_prompt(parsed)], parsed.max_tokens, "max_tokens", settings)
+    return generation("message", f"msg_{id}", common, [_prompt(parsed)], parsed.max_tokens, "max_tokens", settings)
 
 
 def counted(body: bytes, settings: SimulatorSettings) -> tuple[str, int]:

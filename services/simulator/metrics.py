@@ -19,7 +19,7 @@ TEMPLATES = Path(__file__).parent / "pages"
 PROCESS_REFRESH = 1.0
 """Seconds for which the metrics of the process (memory, CPU) are used again."""
 KEPT_ADAPTER_SERIES = 64
-"""Adapter combinations on the page; vLLM keeps all that it ever had."""
+"""Adapter combinations on the page at most; vLLM keeps all."""
 _PREFIXES = {EngineType.VLLM: "vllm:", EngineType.SGLANG: "sglang:", EngineType.TRTLLM_SERVE: "trtllm_"}
 
 
@@ -46,7 +46,7 @@ class MetricsPage:
         self._families = self._fill_template()
 
     def _fill_template(self) -> list[Family]:
-        """The families with what is in their labels: the model, and sizes that can be pinned."""
+        """The families of the engine, with the values of their labels, such as sizes that can be pinned."""
         settings, sizes = self.settings, self.pins.over(self.settings)
         kv_tokens = sizes["block_tokens"] * sizes["kv_blocks"]
         labels = {

@@ -28,7 +28,7 @@ _TEXTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "summ
 
 
 class Item(Struct, frozen=True):
-    """A piece of the input. Which fields it has goes by its type; a message needs none."""
+    """An item of the input; its type, by default a message, determines the fields."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
@@ -57,15 +57,15 @@ class ResponsesBody(Struct, frozen=True, kw_only=True):
 
 
 def responses(body: bytes, id: str, settings: SimulatorSettings) -> tuple[Call, ResponsesBody]:
-    """The call of a body, and the body, of which the answer repeats some. Raises `ApiError` for what vLLM would refuse
-    too: it keeps no responses unless it is told to, so there is none to go on from."""
+    """The call of a body, and the body, because the response repeats some fields. Raises `ApiError` for bodies that
+    vLLM rejects, too. By default vLLM stores no responses, so that no call can continue one."""
     parsed = decode(body, ResponsesBody)
     if parsed.previous_response_id is not None:
         message = f"Response with id '{parsed.previous_response_id}' not found."
         raise ApiError(404, "invalid_request_error", message, param="response_id")
-    asked = GenerationBody(model=parsed.model, stream=parsed.stream, ignore_eos=parsed.ignore_eos)
+    common = GenerationBody(model=parsed.model, stream=parsed.stream, ignore_eos=parsed.ignore_eos)
     limit = parsed.max_output_tokens
-    return generation("response", f"resp_{id}", asked, [_prompt(parsed)], limit, "max_output_tokens", settings), parsed
+    return generation("response", f"resp_{id}", common, [_prompt(parsed)], limit, "max_output_tokens", settings), parsed
 
 
 def _prompt(body: ResponsesBody) -> Prompt:
@@ -182,11 +182,11 @@ class _Answer:
         }
 
     def begun(self) -> dict[str, Any]:
-        """Before anything of the answer is there."""
+        """At the start of a stream."""
         return {**self._common, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
 
     def ended(self, progress: RequestOutput) -> dict[str, Any]:
-        """With all that there is."""
+        """Of a complete answer."""
         choice = self._choice
         cut = choice.request.finish is not FinishReason.STOP
         return {

@@ -96,7 +96,7 @@ class Family:
 def families(template: str, *, created: float | None = None, integers: bool = False) -> list[Family]:
     """The families of a template."""
     found = []
-    for block in template.split("# HELP ")[1:]:
+    for block in f"\n{template}".split("\n# HELP ")[1:]:
         help_line, type_line, *samples = block.splitlines()
         name, help = help_line.split(" ", 1)
         series = [(lead, value) for lead, _, value in (sample.rpartition(" ") for sample in samples)]

@@ -18,8 +18,9 @@ VALUES = Path(__file__).parent.parent / "deploy/kubernetes/chart/values.yaml"
 
 _HEAD = """# Values of the Helm chart
 
-The values of the chart in `deploy/kubernetes/chart`; [Kubernetes](kubernetes.md) describes its use. The chart rejects
-unknown values and values of the wrong type. `make docs` generates this page from `values.yaml`.
+These are the values of the chart in `deploy/kubernetes/chart`. [Kubernetes](kubernetes.md#install-with-helm) describes
+its use. An unknown value is an error, and so is a value of the wrong type. `make docs` generates this page from
+`values.yaml`.
 
 """
 _COMMENT = re.compile(r"( *)# ?(.*)")
@@ -79,7 +80,7 @@ def _commented(lines: list[str]) -> dict[str, str]:
 def chart_page() -> str:
     """The text of the page."""
     rows = [(code(value.path), _default(value.default), value.text) for value in values(VALUES.read_text("utf-8"))]
-    return _HEAD + table(("value", "default", "what it is"), rows)
+    return _HEAD + table(("value", "default", "meaning"), rows)
 
 
 def _default(default: Any) -> str:

@@ -60,7 +60,7 @@ def absent_types() -> str:
     for purpose, types in ABSENT.items():
         named = [code(name) + (f" ({substitute})" if substitute else "") for name, substitute in types.items()]
         rows.append((purpose, ", ".join(named)))
-    return table(("for", "types that are refused, with the nearest one that is here"), rows)
+    return table(("feature", "refused types, each with the nearest existing type"), rows)
 
 
 def load_documents(folder: Path, registry: Registry) -> list[DocumentResult]:
@@ -91,7 +91,7 @@ def published(results: Iterable[DocumentResult]) -> str:
         f"Of {len(good)} documents that the Go original loads, {loaded} load here and {len(good) - loaded} are refused;"
         f" {refused} of {len(bad)} that it refuses are refused here too.\n\n"
     )
-    return first + table(("document", "there", "here", "types that are missing"), map(_row, documents))
+    return first + table(("document", "Go original", "Pointsman", "missing types"), map(_row, documents))
 
 
 def _row(document: DocumentResult) -> tuple[str, str, str, str]:

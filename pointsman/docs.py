@@ -1,7 +1,6 @@
-"""`python -m pointsman.docs`: writes the pages and the Envoy configuration that are made from other files.
+"""`python -m pointsman.docs`: writes the pages, and the Envoy configuration, that are generated from other files.
 
-A test checks that they are up to date.
-"""
+A test compares them with what the code generates."""
 
 import os
 import sys
@@ -12,7 +11,8 @@ from msgspec import Struct
 
 from pointsman.chart_page import chart_page
 from pointsman.compatibility_page import PUBLISHED, compatibility_page
-from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED, closed
+from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED
+from pointsman.local.envoy_closed import closed
 from pointsman.markdown import code, table
 from pointsman.metrics_page import metrics_page
 from services.collector.settings import CollectorSettings
@@ -39,9 +39,9 @@ def settings_page() -> str:
     """docs/settings.md: every flag and environment variable of every process."""
     common = {row[0] for row in describe(CommonSettings)}
     parts = [
-        "# Settings\n\nEach setting is a flag and an environment variable; the flag takes precedence. Durations are "
-        "written `200ms`, `2s` or `1m30s`, sizes `4096`, `64Mi` or `1G`, lists with commas. A process with wrong "
-        "settings reports all of them and doesn't start. `make docs` generates this page from the code.\n",
+        "# Settings\n\nEach setting is a flag and an environment variable. The flag takes precedence. Write durations "
+        "as `200ms`, `2s` or `1m30s`, sizes as `4096`, `64Mi` or `1G`, and lists with commas. If there are errors, the "
+        "process reports all of them and doesn't start. `make docs` generates this page from the code.\n",
         _section("Every tier", describe(CommonSettings)),
     ]
     for name, kind in TIERS:
@@ -56,7 +56,7 @@ def _section(title: str, settings: list[tuple[str, str, str, str]]) -> str:
 
 
 def _compatibility() -> str:
-    """docs/compatibility.md with its generated parts."""
+    """docs/compatibility.md, with its generated parts replaced."""
     page = (DOCS / "compatibility.md").read_text(encoding="utf-8")
     return compatibility_page(page, os.environ.get(FIXTURES, ""), Registry.installed())
 

@@ -28,14 +28,14 @@ INTRODUCTION = """\
 # Metrics
 
 Every process serves Prometheus metrics at `/metrics` of its admin port, including those of its Python process
-(`process_…`, `python_…`). [Operations](operations.md#what-to-watch) lists the ones to watch. Histograms have `_bucket`,
-`_sum` and `_count` series. Labels with values from clients are bounded: above `--metrics-models` models, further models
-count as `other`. So does the model of a rejected request, unless a resource names it or a request for it was routed.
-`make docs` generates this page from the code.
+(`process_…`, `python_…`). [Operations](operations.md#what-to-watch) lists which ones to watch. Histograms have
+`_bucket`, `_sum` and `_count` series. Labels that clients choose are bounded: after `--metrics-models` models, further
+models are `other`. So is the model of a refused request, until a resource names the model or a request for it was
+routed. `make docs` generates this page from the code.
 """
 PRESENT_TEXT = """\
-These have the names and meanings of the Go original's current generation, so that its dashboards work. They don't have
-the label `fairness_id`, whose values come from clients, and have `priority` only where this page shows it.
+These metrics have the names and meanings of the Go original's current generation, so its dashboards work. They don't
+have the label `fairness_id`, because clients choose its value, and have `priority` only where the table shows it.
 """
 FORMER_TEXT = """\
 The same metrics under the names of the Go original's earlier generations. `--former-metric-names=false` omits them.
@@ -101,5 +101,5 @@ def metrics_page() -> str:
 
 def _section(title: str, metrics: list[MetricFamily], text: str = "") -> str:
     rows = [(code(metric.name), metric.kind, ", ".join(map(code, metric.labels)), metric.help) for metric in metrics]
-    parts = [f"## {title}\n", text, table(("metric", "type", "labels", "what it is"), rows)]
+    parts = [f"## {title}\n", text, table(("metric", "type", "labels", "meaning"), rows)]
     return "\n".join(part for part in parts if part)

@@ -22,29 +22,6 @@ STANDALONE = CONFIGURATIONS / "standalone.yaml"
 STANDALONE_CLOSED = CONFIGURATIONS / "standalone-closed.yaml"
 GATEWAY = CONFIGURATIONS / "gateway.yaml"
 
-CLOSED_CHANGES = (
-    (
-        """\
-# It fails open: no request is lost to a picker, and without any picker the traffic goes round robin, unread. For a pool
-# that serves only models that it names take standalone-closed.yaml, which differs in that alone.
-""",
-        """\
-# It fails closed: a request that no picker has answered is a 503. A pool needs that which serves only models that it
-# names. `make docs` makes this file of standalone.yaml, which lets such requests pass.
-""",
-    ),
-    ("{key: x-pointsman-failure-mode, value: open}", "{key: x-pointsman-failure-mode, value: closed}"),
-    (
-        "# A picker that doesn't answer, and one that is gone, cost the choice, not the request.",
-        "# No request passes that no picker has read.",
-    ),
-    (
-        "failure_mode_allow: true\n",
-        "failure_mode_allow: false\n                      status_on_error: {code: ServiceUnavailable}\n",
-    ),
-)
-"""What standalone-closed.yaml has in place of standalone.yaml's text."""
-
 
 class PickerAddress(Struct, frozen=True):
     """Where a picker serves ext_proc and its health."""
@@ -200,12 +177,3 @@ def _copy(value: Any) -> Any:
     if isinstance(value, list):
         return [_copy(item) for item in value]
     return value
-
-
-def closed(standalone: str) -> str:
-    """The configuration that fails closed. Raises ValueError if the text isn't that of standalone.yaml."""
-    for before, after in CLOSED_CHANGES:
-        if standalone.count(before) != 1:
-            raise ValueError(f"expected once in the configuration: {before.strip()}")
-        standalone = standalone.replace(before, after)
-    return standalone

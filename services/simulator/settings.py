@@ -39,7 +39,7 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     models: Annotated[
         tuple[str, ...], Meta(min_length=1, description="served model names; the first is the base model's own")
     ] = ("simulated",)
-    adapters: Annotated[tuple[str, ...], Meta(description="LoRA adapters that requests can name")] = ()
+    adapters: Annotated[tuple[str, ...], Meta(description="LoRA adapters of the base model that can be asked for")] = ()
     max_adapters: Annotated[int, Meta(ge=1, description="LoRA adapters loaded at a time (vLLM's --max-loras)")] = 4
     adapter_load_time: Annotated[Duration, Meta(description="time to load an adapter that isn't loaded")] = 0.2
     slots: Annotated[int, Meta(ge=1, description="requests in the batch at a time (vLLM's --max-num-seqs)")] = 16

@@ -52,7 +52,7 @@ def settings_page() -> str:
 
 def _section(title: str, settings: list[tuple[str, str, str, str]]) -> str:
     rows = [(code(flag), code(variable), code(default), text) for flag, variable, default, text in settings]
-    return f"## {title}\n\n{table(('flag', 'environment', 'default', 'what it is'), rows)}"
+    return f"## {title}\n\n{table(('flag', 'environment', 'default', 'meaning'), rows)}"
 
 
 def _compatibility() -> str:

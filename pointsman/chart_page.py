@@ -1,6 +1,6 @@
-"""docs/chart-values.md: the values of the Helm chart, from its `values.yaml` and the comments there.
+"""docs/chart-values.md: the values of the Helm chart, from its `values.yaml` and the comments in it.
 
-The comment above a key is what the page says of it, so every key needs one, but for a mapping whose keys have theirs.
+The page shows the comment above each key. Every key needs one, except a mapping whose keys have comments.
 """
 
 import json
@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
+from pointsman.markdown import code, table
+
 VALUES = Path(__file__).parent.parent / "deploy/kubernetes/chart/values.yaml"
 
 _HEAD = """# Values of the Helm chart
@@ -20,15 +22,13 @@ These are the values of the chart in `deploy/kubernetes/chart`. [Kubernetes](kub
 its use. An unknown value is an error, and so is a value of the wrong type. `make docs` generates this page from
 `values.yaml`.
 
-| value | default | meaning |
-|---|---|---|
 """
 _COMMENT = re.compile(r"( *)# ?(.*)")
 _KEY = re.compile(r"( *)([A-Za-z]\w*):")
 
 
 class Value(Struct, frozen=True):
-    """One value: where it is (`picker.autoscaling.cpu`), its default, what its comment says."""
+    """A value: its path (`picker.autoscaling.cpu`), its default and its comment."""
 
     path: str
     default: Any
@@ -36,10 +36,7 @@ class Value(Struct, frozen=True):
 
 
 def values(document: str) -> Iterator[Value]:
-    """The values of a `values.yaml`, in its order.
-
-    Raises ValueError, naming the key, for one without a comment that isn't a mapping of keys with comments.
-    """
+    """The values of a `values.yaml` in order. Raises ValueError for a key without the comment that it needs."""
     yield from _below(yaml.safe_load(document), "", _commented(document.splitlines()))
 
 
@@ -51,16 +48,16 @@ def _below(mapping: dict[str, Any], prefix: str, comments: dict[str, str]) -> It
         elif isinstance(default, dict) and default:
             yield from _below(default, f"{path}.", comments)
         else:
-            raise ValueError(f"{path}: a comment above it is missing, which the page would show")
+            raise ValueError(f"{path}: the comment above it is missing")
 
 
 def _commented(lines: list[str]) -> dict[str, str]:
-    """What the comment directly above a key says, by the key's path."""
+    """The comment directly above each key, by the key's path."""
     found: dict[str, str] = {}
     stack: list[tuple[int, str]] = []
     comment: list[str] = []
     literal: int | None = None
-    """The indentation of the key whose text goes on below it."""
+    """The indentation of a key with a multi-line text, whose lines are skipped."""
     for line in lines:
         indent = len(line) - len(line.lstrip())
         if literal is not None:
@@ -70,7 +67,7 @@ def _commented(lines: list[str]) -> dict[str, str]:
         if match := _COMMENT.fullmatch(line):
             comment.append(match[2].strip())
         elif match := _KEY.match(line):
-            stack = [one for one in stack if one[0] < indent] + [(indent, match[2])]
+            stack = [level for level in stack if level[0] < indent] + [(indent, match[2])]
             if comment:
                 found[".".join(name for _, name in stack)] = " ".join(comment)
             comment = []
@@ -81,18 +78,13 @@ def _commented(lines: list[str]) -> dict[str, str]:
 
 
 def chart_page() -> str:
-    """The page's text."""
-    return _HEAD + "".join(
-        f"| `{one.path}` | {_shown(one.default)} | {one.text.replace('|', '&#124;')} |\n"
-        for one in values(VALUES.read_text(encoding="utf-8"))
-    )
+    """The text of the page."""
+    rows = [(code(value.path), _default(value.default), value.text) for value in values(VALUES.read_text("utf-8"))]
+    return _HEAD + table(("value", "default", "meaning"), rows)
 
 
-def _shown(default: Any) -> str:
-    """A default as a cell of the table; a text of several lines is a link to it."""
+def _default(default: Any) -> str:
+    """A default value as a cell; a text of several lines is a link."""
     if isinstance(default, str) and "\n" in default:
         return "[values.yaml](../deploy/kubernetes/chart/values.yaml)"
-    if default == "":
-        return "–"
-    text = default if isinstance(default, str) else json.dumps(default, ensure_ascii=False)
-    return f"`{text.replace('|', '&#124;')}`"
+    return code(default if isinstance(default, str) else json.dumps(default, ensure_ascii=False))

@@ -1,19 +1,19 @@
-"""`pointsman check FILE…`: validates EndpointPickerConfigs and endpoints files, and says what they would run.
+"""`pointsman check FILE…`: validates EndpointPickerConfigs and endpoints files, and shows what they would run.
 
-Reads as the watcher does (`services.watcher.files`), with the plugin types of every tier that is installed. Each
-argument is a set of its own: a file, a directory whose files together are what `--endpoints-file` may name, or `-` for
-standard input. Every error is told at once, with its path in the document; then the exit code is 1.
+Files are read as the watcher reads them (`services.watcher.files`), with the plugin types of all installed tiers. Each
+argument stands for itself: a file, a directory as in the watcher's `--endpoints-file`, or `-` for standard input. All
+errors are reported at once, each with its path in the document.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from pointsman.command import Format, parse_options, print_json
 from pointsman.description import Description, describe
-from pointsman.output import JSON, add_format, print_json
 from services.watcher.files import FileReader, Limits, Reading, Unusable, list_files, read_bytes, reason, within
 from services.watcher.resources import Resource
 from services.watcher.sources import Event
@@ -23,15 +23,38 @@ from shared.config.problems import Invalid, Problem
 from shared.config.schema import BOUNDS, Bounds
 from shared.model import Endpoint, Model, ModelRewrite, Objective, Pool, Target, join_host_port
 from shared.plugin import Registry, Tier
-from shared.quantities import parse_size
+from shared.quantities import Size
 
 STDIN = "-"
 SHOWN = 20
-"""Endpoints of a file that are shown as text."""
+"""Endpoints of a file that the text lists at most."""
 
 
-class Checked(Struct, kw_only=True, rename="camel"):
-    """A file, and what is to be said of it."""
+class CheckOptions(Struct, frozen=True, kw_only=True):
+    """Validates EndpointPickerConfigs, endpoints files and resources, and shows what they would run.
+
+    Exits with 1 if anything is wrong, after reporting all of it."""
+
+    files: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="YAML or JSON files, directories of them, or - for standard input", extra={"argument": "FILE…"}
+        ),
+    ]
+    allow_experimental_plugins: Annotated[bool, Meta(description="accept plugin types of alpha stability")] = False
+    max_file_size: Annotated[Size, Meta(description="limit of a file's size, as the watcher's")] = Limits().file_size
+    max_files: Annotated[int, Meta(ge=1, description="limit of a directory's files, as the watcher's")] = Limits().files
+    max_config_entries: Annotated[
+        int, Meta(ge=1, description="limit of the entries of a configuration's list, as the watcher's")
+    ] = BOUNDS.entries
+    max_config_values: Annotated[int, Meta(ge=1, description="limit of a configuration's values, as the watcher's")] = (
+        BOUNDS.values
+    )
+    format: Format = "text"
+
+
+class FileReport(Struct, kw_only=True, rename="camel"):
+    """The result for one file."""
 
     origin: str
     ok: bool = False
@@ -39,14 +62,14 @@ class Checked(Struct, kw_only=True, rename="camel"):
     warnings: list[Problem] = []
     configuration: Description | None = None
     endpoints: tuple[Endpoint, ...] | None = None
-    """None where the file has no `endpoints`."""
+    """None if the file has no `endpoints`."""
     resources: tuple[Resource, ...] = ()
     ignored: tuple[str, ...] = ()
-    """Documents that nothing is made of, and why."""
+    """Documents that have no effect, with the reason."""
 
 
 class Checker:
-    """Checks files with one set of plugin types, as a watcher with these limits reads them."""
+    """Checks files as a watcher with these limits and plugin types reads them."""
 
     def __init__(
         self,
@@ -59,34 +82,35 @@ class Checker:
         self._reader = FileReader(None, lambda: registry, allow_experimental=allow_experimental, bounds=bounds)
         self._limits = limits or Limits()
 
-    def file(self, path: str) -> Checked:
+    def file(self, path: str) -> FileReport:
         """One file, or standard input."""
         return self._file(path)[0]
 
-    def directory(self, path: str) -> list[Checked]:
-        """A directory's files, which state one set together."""
+    def directory(self, path: str) -> list[FileReport]:
+        """The files of a directory, which together are one set of endpoints and resources."""
         try:
             files = list_files(Path(path), self._limits.files)
         except (OSError, Unusable) as error:
-            return [Checked(origin=path, errors=[Problem("", reason(error))])]
-        found = [self._file(str(one)) for one in files]
+            return [FileReport(origin=path, errors=[Problem("", reason(error))])]
+        found = [self._file(str(file)) for file in files]
         state = State()
         state.apply([event for _, event in found], now=0.0)
         problems = state.problems()
-        for checked, _ in found:
-            checked.errors = problems.get(checked.origin, [])
-            checked.ok = not checked.errors
-        return [checked for checked, _ in found]
+        reports = [report for report, _ in found]
+        for report in reports:
+            report.errors = problems.get(report.origin, [])
+            report.ok = not report.errors
+        return reports
 
-    def _file(self, path: str) -> tuple[Checked, Event]:
-        """What is to be said, and what a watcher would make of it."""
+    def _file(self, path: str) -> tuple[FileReport, Event]:
+        """The report, and the event that a watcher would get."""
         origin = "standard input" if path == STDIN else path
         try:
             reading = self._reader.read(origin, self._bytes(path))
         except (OSError, Unusable) as error:
             reading = Reading(errors=(Problem("", reason(error)),))
         documents, loaded = reading.documents, reading.loaded
-        checked = Checked(
+        report = FileReport(
             origin=origin,
             ok=not reading.errors,
             errors=list(reading.errors),
@@ -97,40 +121,41 @@ class Checker:
             ignored=documents.ignored,
         )
         if loaded is not None:
-            checked.warnings += _unmade(loaded)
-        return checked, reading.event(origin)
+            report.warnings += _not_creatable(loaded)
+        return report, reading.event(origin)
 
     def _bytes(self, path: str) -> bytes:
         limit = self._limits.file_size
         return within(sys.stdin.buffer.read(limit + 1), limit) if path == STDIN else read_bytes(path, limit)
 
 
-def _unmade(config: LoadedConfig) -> list[Problem]:
-    """Plugins that can't be made here: what they miss (a certificate, say) may be there where they run."""
+def _not_creatable(config: LoadedConfig) -> list[Problem]:
+    """Plugins that can't be created on this machine; where they run, they may find what they need, such as a file."""
     found: list[Problem] = []
     for tier in Tier:
         try:
             config.instances(tier)
         except Invalid as error:
-            found += [Problem(one.path, f"can't be made on this machine: {one.message}") for one in error.problems]
+            found += [
+                Problem(problem.path, f"can't be made on this machine: {problem.message}") for problem in error.problems
+            ]
     return found
 
 
-def text(checked: Checked) -> list[str]:
-    """What a file states, for humans; errors and warnings aside."""
-    if checked.errors:
-        count = len(checked.errors)
-        return [f"{checked.origin}: {count} error{'' if count == 1 else 's'}"]
-    lines = [f"{checked.origin}: ok"]
-    if checked.configuration is not None:
-        lines += checked.configuration.lines()
-    if checked.endpoints is not None:
-        lines += [_count(len(checked.endpoints), "endpoint"), *map(_endpoint, checked.endpoints[:SHOWN])]
-        if len(checked.endpoints) > SHOWN:
-            lines.append(f"  … and {len(checked.endpoints) - SHOWN} more")
-    lines += map(_resource, checked.resources)
-    lines += [f"left out: {one}" for one in checked.ignored]
-    return [lines[0], *(f"  {line}" for line in lines[1:])]
+def text(report: FileReport) -> list[str]:
+    """The content of a file, without errors and warnings."""
+    if report.errors:
+        return [f"{report.origin}: {_count(len(report.errors), 'error')}"]
+    lines = []
+    if report.configuration is not None:
+        lines += report.configuration.lines()
+    if report.endpoints is not None:
+        lines += [_count(len(report.endpoints), "endpoint"), *map(_endpoint, report.endpoints[:SHOWN])]
+        if len(report.endpoints) > SHOWN:
+            lines.append(f"  … and {len(report.endpoints) - SHOWN} more")
+    lines += map(_resource, report.resources)
+    lines += [f"left out: {document}" for document in report.ignored]
+    return [f"{report.origin}: ok", *(f"  {line}" for line in lines)]
 
 
 def _count(number: int, what: str) -> str:
@@ -156,7 +181,7 @@ def _resource(resource: Resource) -> str:
             return f"objective {resource.name}: priority {resource.priority}"
         case ModelRewrite():
             rules = "; ".join(
-                f"{', '.join(one.models) or 'every model'} → {_targets(one.targets)}" for one in resource.rules
+                f"{', '.join(rule.models) or 'every model'} → {_targets(rule.targets)}" for rule in resource.rules
             )
             return f"rewrite {resource.name}: {rules}"
         case Model():
@@ -165,62 +190,31 @@ def _resource(resource: Resource) -> str:
 
 
 def _targets(targets: Sequence[Target]) -> str:
-    return " or ".join(one.model if one.weight is None else f"{one.model}·{one.weight}" for one in targets)
+    return " or ".join(
+        target.model if target.weight is None else f"{target.model}·{target.weight}" for target in targets
+    )
 
 
 def main(argv: Sequence[str]) -> int:
-    """`pointsman check`: 0 when all is well, 1 when a file isn't, 2 for a mistake in the arguments."""
-    arguments = _parser().parse_args(list(argv))
+    """`pointsman check`: 0 if all files are valid, 1 if not, 2 for wrong options."""
+    options = parse_options(CheckOptions, argv, "check")
     checker = Checker(
         Registry.installed(),
-        allow_experimental=arguments.allow_experimental_plugins,
-        limits=Limits(file_size=arguments.max_file_size, files=arguments.max_files),
-        bounds=Bounds(arguments.max_config_entries, arguments.max_config_values),
+        allow_experimental=options.allow_experimental_plugins,
+        limits=Limits(file_size=options.max_file_size, files=options.max_files),
+        bounds=Bounds(options.max_config_entries, options.max_config_values),
     )
-    checked: list[Checked] = []
-    for path in arguments.files:
-        checked += checker.directory(path) if Path(path).is_dir() else [checker.file(path)]
-    ok = all(one.ok for one in checked)
-    if arguments.format == JSON:
-        print_json({"ok": ok, "files": checked})
+    reports: list[FileReport] = []
+    for path in options.files:
+        reports += checker.directory(path) if Path(path).is_dir() else [checker.file(path)]
+    ok = all(report.ok for report in reports)
+    if options.format == "json":
+        print_json({"ok": ok, "files": reports})
         return 0 if ok else 1
-    for one in checked:
-        print("\n".join(text(one)), flush=True)
-        for problem in one.errors:
-            print(f"{one.origin}: {problem}", file=sys.stderr)
-        for problem in one.warnings:
-            print(f"{one.origin}: warning: {problem}", file=sys.stderr)
+    for report in reports:
+        print("\n".join(text(report)), flush=True)
+        for problem in report.errors:
+            print(f"{report.origin}: {problem}", file=sys.stderr)
+        for problem in report.warnings:
+            print(f"{report.origin}: warning: {problem}", file=sys.stderr)
     return 0 if ok else 1
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="pointsman check",
-        description="Validate EndpointPickerConfigs, endpoints files and resources; say what they would run.",
-        epilog="Exits with 1 when anything is wrong, after naming all of it.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="a YAML or JSON file, a directory of them, - for stdin"
-    )
-    parser.add_argument(
-        "--allow-experimental-plugins", action="store_true", help="accept plugin types of alpha stability"
-    )
-    parser.add_argument(
-        "--max-file-size", type=_size, default=Limits().file_size, metavar="SIZE", help="as the watcher's (16Mi)"
-    )
-    for flag, default in (
-        ("--max-files", Limits().files),
-        ("--max-config-entries", BOUNDS.entries),
-        ("--max-config-values", BOUNDS.values),
-    ):
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"as the watcher's ({default})")
-    add_format(parser)
-    return parser

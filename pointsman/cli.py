@@ -1,4 +1,4 @@
-"""`pointsman COMMAND …`: a command a process, plus those that help to run them. Imports only that command's module."""
+"""`pointsman COMMAND …`: one command for each process, and tools. Imports only the module of the command."""
 
 import gc
 import importlib
@@ -10,35 +10,35 @@ from typing import Any
 from shared.version import VERSION
 
 COMMANDS = {
-    "watcher": ("services.watcher.app", "publish which endpoints exist, and the configuration"),
-    "collector": ("services.collector.app", "scrape the model servers and publish their attributes"),
+    "watcher": ("services.watcher.app", "publish the endpoints and the configuration"),
+    "collector": ("services.collector.app", "scrape model servers and publish their attributes"),
     "picker": ("services.picker.app", "serve Envoy's ext_proc"),
-    "simulator": ("services.simulator.app", "a stand-in model server"),
+    "simulator": ("services.simulator.app", "simulate a model server"),
     "demo": ("pointsman.demo.app", "run the whole system on this machine"),
-    "check": ("pointsman.check", "validate an EndpointPickerConfig or an endpoints file"),
-    "probe": ("pointsman.probe", "scrape a model server once and show what is made of it"),
+    "check": ("pointsman.check", "validate EndpointPickerConfigs and endpoints files"),
+    "probe": ("pointsman.probe", "scrape a model server once and show the result"),
 }
 
 INTERRUPTED = 130
-"""What shells say of a process that Ctrl-C has ended."""
+"""The exit code of a process that Ctrl-C has ended."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name; its exit code, or 2 for a command that doesn't exist.
+    """Run a command. Returns its exit code, or 2 for an unknown command.
 
-    1, and no word, when nobody reads what is printed any more (`pointsman picker --help | head -1`); 130, and no word,
-    after Ctrl-C where the command doesn't handle it, such as while its modules are imported.
+    Returns 1 without a message if nobody reads the output (`pointsman picker --help | head -1`), and 130 without a
+    message after Ctrl-C if the command doesn't handle it, for example while its modules are imported.
     """
     try:
         try:
             return _run(list(sys.argv[1:] if argv is None else argv))
         finally:
-            if sys.stdout is not None:  # it is None when it was closed by whoever started the process
+            if sys.stdout is not None:  # None if the parent process has closed it
                 sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still writes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at its end
         return 1
 
 
@@ -59,9 +59,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def imported(module: str) -> Any:
-    """A command's module. What modules are made of stays until the end, and to look through it for garbage takes long:
-    again and again while they come, now and then while the process serves, and once more when it ends. So that is left
-    out (tests/benchmarks/bench_start.py)."""
+    """Import the module of a command. The garbage collector ignores the objects of modules: they live until the end,
+    and scanning them during the import, while serving and at the exit takes long (tests/benchmarks/bench_start.py)."""
     gc.disable()
     try:
         return importlib.import_module(module)
@@ -78,6 +77,6 @@ def _usage() -> str:
             "",
             *lines,
             "",
-            "`pointsman COMMAND --help` lists a command's flags.",
+            "`pointsman COMMAND --help` lists the flags of a command.",
         ]
     )

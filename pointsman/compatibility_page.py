@@ -1,7 +1,7 @@
-"""The parts of docs/compatibility.md that come from the code: types that aren't here, and what loads.
+"""The generated parts of docs/compatibility.md: types that don't exist here, and which published documents load.
 
-The rest of the page is written by hand, so these parts stand between comments. Published documents aren't part of this
-repository: `POINTSMAN_FIXTURES` names a folder with `configs/INDEX.tsv` and the documents that it lists.
+Comments mark these parts; the rest of the page is written by hand. Published documents aren't part of this repository:
+`POINTSMAN_FIXTURES` names a folder with `configs/INDEX.tsv` and the documents that it lists.
 """
 
 import csv
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from pointsman.markdown import code, table
 from shared.config import Invalid, load
 from shared.config.originals import ABSENT, absent
 from shared.config.problems import show
@@ -19,16 +20,16 @@ ABSENT_TYPES = "absent types"
 PUBLISHED = "published documents"
 
 
-class Judged(Struct, frozen=True):
-    """A published document, and what becomes of it here."""
+class DocumentResult(Struct, frozen=True):
+    """A published document, and whether it loads."""
 
     file: str
     expected: str
-    """`ok`, `ok+alpha` (with experimental plugins), or `error`: what the Go original makes of it."""
+    """The Go original's result: `ok`, `ok+alpha` (with experimental plugins) or `error`."""
     missing: tuple[str, ...] = ()
-    """Types that aren't here."""
+    """Types that don't exist here."""
     other: tuple[str, ...] = ()
-    """What else is wrong with it."""
+    """Other errors."""
 
     @property
     def loads(self) -> bool:
@@ -36,15 +37,15 @@ class Judged(Struct, frozen=True):
 
 
 def compatibility_page(page: str, fixtures: str, registry: Registry) -> str:
-    """The page with its parts made anew; that of published documents as it was where `fixtures` names no folder."""
+    """The page with its parts updated; without `fixtures`, that of published documents stays."""
     page = fill(page, ABSENT_TYPES, absent_types())
     if fixtures:
-        page = fill(page, PUBLISHED, published(judge(Path(fixtures) / "configs", registry)))
+        page = fill(page, PUBLISHED, published(load_documents(Path(fixtures) / "configs", registry)))
     return page
 
 
 def fill(page: str, part: str, body: str) -> str:
-    """The page with this body between the comments that name the part. Raises ValueError where it hasn't got them."""
+    """The page with this body between the comments of the part. Raises ValueError if it lacks the comments."""
     begin, end = f"<!-- begin {part}: `make docs` writes this -->\n", f"<!-- end {part} -->\n"
     before, found, rest = page.partition(begin)
     _, closed, after = rest.partition(end)
@@ -54,49 +55,47 @@ def fill(page: str, part: str, body: str) -> str:
 
 
 def absent_types() -> str:
-    """A table of what the Go original has and isn't here."""
-    lines = ["| feature | refused types, each with the nearest existing type |", "|---|---|"]
+    """A table of the Go original's types that don't exist here."""
+    rows = []
     for purpose, types in ABSENT.items():
-        named = [f"`{name}`" + (f" ({substitute})" if substitute else "") for name, substitute in types.items()]
-        lines.append(f"| {purpose} | {', '.join(named)} |")
-    return "\n".join(lines) + "\n"
+        named = [code(name) + (f" ({substitute})" if substitute else "") for name, substitute in types.items()]
+        rows.append((purpose, ", ".join(named)))
+    return table(("feature", "refused types, each with the nearest existing type"), rows)
 
 
-def judge(folder: Path, registry: Registry) -> list[Judged]:
-    """What becomes of the documents that the folder's index lists."""
+def load_documents(folder: Path, registry: Registry) -> list[DocumentResult]:
+    """Load the documents that the folder's index lists."""
     with (folder / "INDEX.tsv").open(encoding="utf-8", newline="") as lines:
         rows = list(csv.reader(lines, delimiter="\t"))[1:]
-    return [_judged(folder, file, expected, types.split(), registry) for file, expected, types in rows]
+    return [_result(folder, file, expected, types.split(), registry) for file, expected, types in rows]
 
 
-def _judged(folder: Path, file: str, expected: str, types: Iterable[str], registry: Registry) -> Judged:
+def _result(folder: Path, file: str, expected: str, types: Iterable[str], registry: Registry) -> DocumentResult:
     text = (folder / file).read_text(encoding="utf-8")
     try:
         load(text, registry, file, allow_experimental=expected == "ok+alpha")
     except Invalid as error:
         missing = {name: f"{show(name)} {absent(name)}" for name in types if absent(name) and not registry.find(name)}
-        other = [str(one) for one in error.problems if one.message not in missing.values()]
-        return Judged(file, expected, tuple(missing), tuple(other))
-    return Judged(file, expected)
+        other = [str(problem) for problem in error.problems if problem.message not in missing.values()]
+        return DocumentResult(file, expected, tuple(missing), tuple(other))
+    return DocumentResult(file, expected)
 
 
-def published(judged: Iterable[Judged]) -> str:
-    """How many load, and a table of all."""
-    documents = list(judged)
-    good = [one for one in documents if one.expected != "error"]
-    bad = [one for one in documents if one.expected == "error"]
-    lines = [
-        f"Of {len(good)} documents that the Go original loads, {sum(one.loads for one in good)} load here and "
-        f"{sum(not one.loads for one in good)} are refused; {sum(not one.loads for one in bad)} of {len(bad)} that it "
-        "refuses are refused here too.",
-        "",
-        "| document | Go original | Pointsman | missing types |",
-        "|---|---|---|---|",
-    ]
-    for one in documents:
-        there = {"ok": "loads", "ok+alpha": "loads with experimental plugins"}.get(one.expected, "refused")
-        here = there if one.loads and one.expected != "error" else "loads" if one.loads else "refused"
-        missing = ", ".join(f"`{name}`" for name in one.missing)
-        reasons = "; ".join(one.other) if one.expected != "error" else ""
-        lines.append(f"| `{one.file}` | {there} | {here} | {missing or reasons.replace('|', '&#124;') or '–'} |")
-    return "\n".join(lines) + "\n"
+def published(results: Iterable[DocumentResult]) -> str:
+    """The number of documents that load, and a table of all."""
+    documents = list(results)
+    good = [document for document in documents if document.expected != "error"]
+    bad = [document for document in documents if document.expected == "error"]
+    loaded, refused = sum(document.loads for document in good), sum(not document.loads for document in bad)
+    first = (
+        f"Of {len(good)} documents that the Go original loads, {loaded} load here and {len(good) - loaded} are refused;"
+        f" {refused} of {len(bad)} that it refuses are refused here too.\n\n"
+    )
+    return first + table(("document", "Go original", "Pointsman", "missing types"), map(_row, documents))
+
+
+def _row(document: DocumentResult) -> tuple[str, str, str, str]:
+    there = {"ok": "loads", "ok+alpha": "loads with experimental plugins"}.get(document.expected, "refused")
+    here = "refused" if not document.loads else "loads" if document.expected == "error" else there
+    reasons = "; ".join(document.other) if document.expected != "error" else ""
+    return code(document.file), there, here, ", ".join(map(code, document.missing)) or reasons

@@ -1,4 +1,4 @@
-"""What a configuration runs, in names: for `pointsman check`, as text for humans and as JSON for machines."""
+"""The plugins that a configuration runs, for `pointsman check`: as text for people and as JSON for programs."""
 
 from collections.abc import Iterable
 
@@ -12,25 +12,25 @@ _PLACED = {
     *(Role.FILTER, Role.SCORER, Role.PICKER, Role.PROFILE_HANDLER, Role.PARSER, Role.DATA_PRODUCER),
     *(Role.SATURATION_DETECTOR, Role.DATA_SOURCE, Role.EXTRACTOR, Role.DISCOVERY),
 }
-"""Roles that a plugin only plays where the configuration puts it."""
+"""Roles of plugins that the configuration refers to; other plugins run because they are listed."""
 
 
-class Named(Struct, frozen=True, rename="camel"):
+class PluginRef(Struct, frozen=True, rename="camel"):
     """A plugin by name."""
 
     name: str
     type: str
     added: bool = False
-    """By default: the document doesn't have it."""
+    """Added by default, not listed in the document."""
 
     def __str__(self) -> str:
         return (self.name if self.name == self.type else f"{self.name} ({self.type})") + ("*" if self.added else "")
 
 
-class Scored(Struct, frozen=True, rename="camel"):
+class WeightedScorer(Struct, frozen=True, rename="camel"):
     """A scorer and its weight."""
 
-    plugin: Named
+    plugin: PluginRef
     weight: float
 
     def __str__(self) -> str:
@@ -38,12 +38,12 @@ class Scored(Struct, frozen=True, rename="camel"):
 
 
 class Profile(Struct, frozen=True, rename="camel"):
-    """A scheduling profile, in the order in which it runs."""
+    """A scheduling profile; plugins are in the order in which they run."""
 
     name: str
-    filters: tuple[Named, ...]
-    scorers: tuple[Scored, ...]
-    pickers: tuple[Named, ...]
+    filters: tuple[PluginRef, ...]
+    scorers: tuple[WeightedScorer, ...]
+    pickers: tuple[PluginRef, ...]
 
     def __str__(self) -> str:
         parts = [*map(str, self.filters)]
@@ -53,59 +53,59 @@ class Profile(Struct, frozen=True, rename="camel"):
 
 
 class Source(Struct, frozen=True, rename="camel"):
-    """A data source and what reads it."""
+    """A data source and its extractors."""
 
-    plugin: Named
-    extractors: tuple[Named, ...]
+    plugin: PluginRef
+    extractors: tuple[PluginRef, ...]
 
     def __str__(self) -> str:
-        return f"{self.plugin} → {', '.join(map(str, self.extractors)) or 'nobody: it is not asked'}"
+        return f"{self.plugin} → {', '.join(map(str, self.extractors)) or 'no extractor: not polled'}"
 
 
-class Stale(Struct, frozen=True, rename="camel"):
-    """What stale metrics are, and what scorers make of them."""
+class StaleMetrics(Struct, frozen=True, rename="camel"):
+    """When metrics are stale, and how scorers treat them."""
 
     after: float
     policy: str
 
 
 class Description(Struct, frozen=True, kw_only=True, rename="camel"):
-    """All that a configuration runs."""
+    """Everything that a configuration runs."""
 
     revision: str
-    """What tells its document from others, as every process that uses it shows."""
+    """The revision of the document, as shown by every process that uses it."""
     profiles: tuple[Profile, ...]
-    profile_handler: Named
-    parsers: tuple[Named, ...]
-    producers: tuple[Named, ...]
-    saturation_detector: Named
+    profile_handler: PluginRef
+    parsers: tuple[PluginRef, ...]
+    producers: tuple[PluginRef, ...]
+    saturation_detector: PluginRef
     sources: tuple[Source, ...]
-    discovery: Named | None
-    others: tuple[Named, ...]
-    """What works by being there."""
-    stale_metrics: Stale
+    discovery: PluginRef | None
+    others: tuple[PluginRef, ...]
+    """Plugins that run because they are listed."""
+    stale_metrics: StaleMetrics
     feature_gates: dict[str, bool]
     tiers: dict[str, tuple[str, ...]]
-    """What runs where."""
-    without_part: tuple[Named, ...]
-    """Listed, and used by nothing."""
+    """Plugins by tier."""
+    without_part: tuple[PluginRef, ...]
+    """Listed plugins that nothing uses."""
 
     def lines(self) -> list[str]:
-        """For humans: a line each, a label and what it is."""
+        """The description as text."""
         rows = [
             ("revision", self.revision),
-            *((f"profile {one.name}", str(one)) for one in self.profiles),
+            *((f"profile {profile.name}", str(profile)) for profile in self.profiles),
             ("profile handler", str(self.profile_handler)),
             ("parsers", _list(self.parsers)),
             ("data producers", _list(self.producers)),
             ("saturation detector", str(self.saturation_detector)),
-            *(("data source", str(one)) for one in self.sources or ("none: no metrics are scraped",)),
+            *(("data source", str(source)) for source in self.sources or ("none: no metrics are scraped",)),
             ("endpoint discovery", str(self.discovery or "")),
             ("also", _list(self.others)),
             ("stale metrics", f"after {format_duration(self.stale_metrics.after)}: {self.stale_metrics.policy}"),
             ("feature gates", ", ".join(name for name, on in self.feature_gates.items() if on)),
             *((f"runs in the {tier}", ", ".join(names)) for tier, names in self.tiers.items()),
-            ("has no part", _list(self.without_part)),
+            ("not used", _list(self.without_part)),
         ]
         width = max(len(label) for label, _ in rows)
         lines = [f"{label:<{width}}  {text}" for label, text in rows if text]
@@ -115,16 +115,16 @@ class Description(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def describe(config: LoadedConfig) -> Description:
-    """What the configuration runs."""
+    """Describe a configuration."""
 
-    def named(name: str) -> Named:
-        return _named(config.plugins[name])
+    def ref(name: str) -> PluginRef:
+        return _plugin_ref(config.plugins[name])
 
     others = [spec for spec in config.plugins.values() if not spec.kind.ROLES <= _PLACED]
     used = {
-        *(one.plugin.name for profile in config.profiles for one in profile.members),
+        *(member.plugin.name for profile in config.profiles for member in profile.members),
         *(config.profile_handler, config.saturation_detector, *config.parsers, *config.producers),
-        *(name for one in config.sources for name in (one.source, *one.extractors)),
+        *(name for source in config.sources for name in (source.source, *source.extractors)),
         *(() if config.discovery is None else (config.discovery,)),
         *(spec.name for spec in others),
     }
@@ -135,32 +135,32 @@ def describe(config: LoadedConfig) -> Description:
     return Description(
         revision=config.revision,
         profiles=tuple(map(_profile, config.profiles)),
-        profile_handler=named(config.profile_handler),
-        parsers=tuple(map(named, config.parsers)),
-        producers=tuple(map(named, config.producers)),
-        saturation_detector=named(config.saturation_detector),
-        sources=tuple(Source(named(one.source), tuple(map(named, one.extractors))) for one in config.sources),
-        discovery=None if config.discovery is None else named(config.discovery),
-        others=tuple(map(_named, others)),
-        stale_metrics=Stale(config.stale_metrics.after, config.stale_metrics.policy),
+        profile_handler=ref(config.profile_handler),
+        parsers=tuple(map(ref, config.parsers)),
+        producers=tuple(map(ref, config.producers)),
+        saturation_detector=ref(config.saturation_detector),
+        sources=tuple(Source(ref(source.source), tuple(map(ref, source.extractors))) for source in config.sources),
+        discovery=None if config.discovery is None else ref(config.discovery),
+        others=tuple(map(_plugin_ref, others)),
+        stale_metrics=StaleMetrics(config.stale_metrics.after, config.stale_metrics.policy),
         feature_gates=dict(config.gates),
         tiers={tier: names for tier, names in tiers.items() if names},
-        without_part=tuple(_named(spec) for name, spec in config.plugins.items() if name not in used),
+        without_part=tuple(_plugin_ref(spec) for name, spec in config.plugins.items() if name not in used),
     )
 
 
-def _named(spec: PluginSpec) -> Named:
-    return Named(spec.name, spec.kind.TYPE, spec.injected)
+def _plugin_ref(spec: PluginSpec) -> PluginRef:
+    return PluginRef(spec.name, spec.kind.TYPE, spec.injected)
 
 
 def _profile(spec: ProfileSpec) -> Profile:
     return Profile(
         spec.name,
-        tuple(_named(one.plugin) for one in spec.having(Role.FILTER)),
-        tuple(Scored(_named(one.plugin), one.weight) for one in spec.having(Role.SCORER)),
-        tuple(_named(one.plugin) for one in spec.having(Role.PICKER)),
+        tuple(_plugin_ref(member.plugin) for member in spec.having(Role.FILTER)),
+        tuple(WeightedScorer(_plugin_ref(member.plugin), member.weight) for member in spec.having(Role.SCORER)),
+        tuple(_plugin_ref(member.plugin) for member in spec.having(Role.PICKER)),
     )
 
 
-def _list(plugins: Iterable[Named]) -> str:
+def _list(plugins: Iterable[PluginRef]) -> str:
     return ", ".join(map(str, plugins))

@@ -13,6 +13,7 @@ from pointsman.chart_page import chart_page
 from pointsman.compatibility_page import PUBLISHED, compatibility_page
 from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED
 from pointsman.local.envoy_closed import closed
+from pointsman.markdown import code, table
 from pointsman.metrics_page import metrics_page
 from services.collector.settings import CollectorSettings
 from services.picker.settings import PickerSettings
@@ -22,7 +23,7 @@ from shared.plugin import Registry
 from shared.service import CommonSettings, describe
 
 FIXTURES = "POINTSMAN_FIXTURES"
-"""The variable that names the folder with published documents."""
+"""The environment variable with the folder of published documents."""
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
@@ -49,12 +50,9 @@ def settings_page() -> str:
     return "\n".join(parts)
 
 
-def _section(title: str, rows: list[tuple[str, str, str, str]]) -> str:
-    lines = [f"## {title}", "", "| flag | environment | default | meaning |", "|---|---|---|---|"]
-    for flag, variable, default, text in rows:
-        shown = f"`{default}`" if default else "–"
-        lines.append(f"| `{flag}` | `{variable}` | {shown} | {text.replace('|', '&#124;')} |")
-    return "\n".join(lines) + "\n"
+def _section(title: str, settings: list[tuple[str, str, str, str]]) -> str:
+    rows = [(code(flag), code(variable), code(default), text) for flag, variable, default, text in settings]
+    return f"## {title}\n\n{table(('flag', 'environment', 'default', 'meaning'), rows)}"
 
 
 def _compatibility() -> str:
@@ -70,14 +68,14 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/compatibility.md": _compatibility,
     str(STANDALONE_CLOSED.relative_to(ROOT)): lambda: closed(STANDALONE.read_text(encoding="utf-8")),
 }
-"""File → what it says."""
+"""The content of each file."""
 
 
 def main() -> None:
     for name, render in PAGES.items():
         (ROOT / name).write_text(render(), encoding="utf-8")
     if not os.environ.get(FIXTURES):
-        print(f"compatibility.md: the {PUBLISHED} stay as they are: {FIXTURES} names no folder", file=sys.stderr)
+        print(f"compatibility.md: {PUBLISHED} not updated, because {FIXTURES} isn't set", file=sys.stderr)
 
 
 if __name__ == "__main__":

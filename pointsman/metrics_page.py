@@ -1,7 +1,7 @@
-"""What docs/metrics.md says: every Prometheus metric of the three tiers, read from their registries.
+"""docs/metrics.md: every Prometheus metric of the three tiers, read from their registries.
 
-The services are made with their defaults and not started. Label names come from where a metric was declared, so that
-one without samples has its labels too.
+The services are created with default settings and not started. Label names come from the declarations, because a metric
+without samples shows none.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Metric
 
+from pointsman.markdown import code, table
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from services.picker.app import PickerService
@@ -17,9 +18,9 @@ from services.watcher.app import WatcherService
 from services.watcher.settings import WatcherSettings
 
 LIBRARY = ("process_", "python_")
-"""What the client library tells of every Python process."""
+"""Prefixes of the client library's metrics of the process."""
 ENDINGS = {"counter": "_total", "info": "_info"}
-"""What the exposition format appends to a metric's name, by type."""
+"""Suffixes of the exposition format by type."""
 PRESENT = ("llm_d_epp_",)
 FORMER = ("inference_objective_", "inference_pool_", "inference_extension_")
 
@@ -41,23 +42,23 @@ The same metrics under the names of the Go original's earlier generations. `--fo
 """
 
 
-class Described(Struct, frozen=True):
-    """One metric as the page shows it."""
+class MetricFamily(Struct, frozen=True):
+    """A metric family as the page shows it."""
 
     name: str
     kind: str
     labels: tuple[str, ...]
-    meaning: str
+    help: str
 
 
-def described(registry: CollectorRegistry) -> Iterator[Described]:
-    """The metrics of a registry but the library's, in their order."""
+def described(registry: CollectorRegistry) -> Iterator[MetricFamily]:
+    """The metrics of a registry in their order, without the library's."""
     for collector in list(registry._collector_to_names):
-        declared = getattr(collector, "_labelnames", ())  # of a Counter, Gauge, …: their families don't know it
+        declared = getattr(collector, "_labelnames", ())  # of a Counter or Gauge, whose families have no label names
         for family in collector.collect():
             if not family.name.startswith(LIBRARY):
                 name = family.name + ENDINGS.get(family.type, "")
-                yield Described(name, family.type, _labels(family, declared), family.documentation)
+                yield MetricFamily(name, family.type, _labels(family, declared), family.documentation)
 
 
 def _labels(family: Metric, declared: Iterable[str]) -> tuple[str, ...]:
@@ -68,7 +69,7 @@ def _labels(family: Metric, declared: Iterable[str]) -> tuple[str, ...]:
 
 
 def registries() -> dict[str, CollectorRegistry]:
-    """A registry for each tier, by its name."""
+    """The registry of each tier."""
     return {
         "watcher": WatcherService(WatcherSettings()).registry,
         "collector": CollectorService(CollectorSettings()).registry,
@@ -79,33 +80,26 @@ def registries() -> dict[str, CollectorRegistry]:
 def metrics_page() -> str:
     """docs/metrics.md."""
     tiers = {tier: list(described(registry)) for tier, registry in registries().items()}
-    everywhere = [one for one in tiers["picker"] if all(one in found for found in tiers.values())]
-    shared = [
-        one
-        for one in tiers["picker"]
-        if one not in everywhere and any(one in found for tier, found in tiers.items() if tier != "picker")
-    ]
+    users: dict[MetricFamily, list[str]] = {}
+    for tier, metrics in tiers.items():
+        for metric in metrics:
+            users.setdefault(metric, []).append(tier)
+    everywhere = [metric for metric in tiers["picker"] if len(users[metric]) == len(tiers)]
+    shared = [metric for metric in tiers["picker"] if len(users[metric]) == 2]
     sections = [INTRODUCTION, _section("Every tier", everywhere), _section("Collectors and pickers", shared)]
-    for tier, found in tiers.items():
-        own = [one for one in found if one not in everywhere and one not in shared]
-        sections.append(_section(f"`pointsman {tier}`", [one for one in own if one.name.startswith("pointsman_")]))
-        present = [one for one in own if one.name.startswith(PRESENT)]
-        former = [one for one in own if one.name.startswith(FORMER)]
-        if present:
-            sections.append(_section(f"`pointsman {tier}`: the Go original's", present, PRESENT_TEXT))
-            sections.append(_section(f"`pointsman {tier}`: the Go original's former names", former, FORMER_TEXT))
+    for tier, metrics in tiers.items():
+        own = [metric for metric in metrics if len(users[metric]) == 1]
+        for title, prefixes, text in (
+            (f"`pointsman {tier}`", ("pointsman_",), ""),
+            (f"`pointsman {tier}`: the Go original's", PRESENT, PRESENT_TEXT),
+            (f"`pointsman {tier}`: the Go original's former names", FORMER, FORMER_TEXT),
+        ):
+            if chosen := [metric for metric in own if metric.name.startswith(prefixes)]:
+                sections.append(_section(title, chosen, text))
     return "\n".join(sections)
 
 
-def _section(title: str, metrics: list[Described], text: str = "") -> str:
-    lines = [
-        f"## {title}",
-        "",
-        *([text] if text else []),
-        "| metric | type | labels | meaning |",
-        "|---|---|---|---|",
-    ]
-    for one in metrics:
-        labels = ", ".join(f"`{name}`" for name in one.labels) or "–"
-        lines.append(f"| `{one.name}` | {one.kind} | {labels} | {one.meaning.replace('|', '&#124;')} |")
-    return "\n".join(lines) + "\n"
+def _section(title: str, metrics: list[MetricFamily], text: str = "") -> str:
+    rows = [(code(metric.name), metric.kind, ", ".join(map(code, metric.labels)), metric.help) for metric in metrics]
+    parts = [f"## {title}\n", text, table(("metric", "type", "labels", "meaning"), rows)]
+    return "\n".join(part for part in parts if part)

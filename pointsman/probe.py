@@ -1,10 +1,9 @@
-"""`pointsman probe URL`: scrapes a server once and says what every extractor makes of it, and of what it doesn't.
+"""`pointsman probe URL`: scrapes a server once and shows what each extractor makes of the page.
 
-It is the collector's own client, sources and extractors that are at work, with the limits that the collector has unless
-told otherwise: what is read here is read there, and what fails here fails there.
+The collector's own client, sources, extractors and default limits do the work: what succeeds here succeeds there, and
+what fails here fails there.
 """
 
-import argparse
 import asyncio
 import sys
 import time
@@ -16,11 +15,10 @@ from typing import Any
 import msgspec
 from yarl import URL
 
-from pointsman.output import JSON, print_json
-from pointsman.probe_arguments import checked, parser_of_probe, parted
-from pointsman.probe_missing import Asked, Missing
+from pointsman.command import parse_options, print_json, refuse
+from pointsman.probe_missing import MissingMetric, RequestedMetrics
+from pointsman.probe_options import STDIN, ProbeOptions, SavedPage, Server
 from pointsman.probe_report import HINTS, Attribute, Extraction, Page, lines
-from pointsman.probe_target import STDIN, Saved, Server
 from services.collector.engines.flags import with_flags
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.models import ModelsExtractor
@@ -38,21 +36,21 @@ from shared.config import load
 from shared.config.problems import Invalid, Problem
 from shared.model import Endpoint
 from shared.plugin import Registry
-from shared.service import parse, read_text
+from shared.service import parse, read_text, report
 
 ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
-"""Read by every core extractor whose own `engineLabelKey` is empty."""
+"""The label that names the engine for core extractors without an `engineLabelKey`."""
 
 
-class Reading:
-    """A source's extractors at work on one page after the other."""
+class SourceReader:
+    """Runs a source's extractors on one page after the other."""
 
     def __init__(self, feed: Feed, endpoint: Endpoint) -> None:
         self.feed = feed
-        self._bound = [(one, one.bind(endpoint), AttributeMap()) for one in feed.extractors]
-        self._asked = [Asked(extractor, binding) for extractor, binding, _ in self._bound]
-        read_too = self._asked if feed.source.OUTPUT == PROMETHEUS_TEXT else []
-        self._reader = feed.source.reader([*(binding for _, binding, _ in self._bound), *read_too])
+        self._bound = [(extractor, extractor.bind(endpoint), AttributeMap()) for extractor in feed.extractors]
+        self._requested = [RequestedMetrics(extractor, binding) for extractor, binding, _ in self._bound]
+        further = self._requested if feed.source.OUTPUT == PROMETHEUS_TEXT else []
+        self._reader = feed.source.reader([*(binding for _, binding, _ in self._bound), *further])
         self.pages = 0
 
     async def read(self, page: Any, at: float) -> None:
@@ -66,15 +64,16 @@ class Reading:
 
     @property
     def found(self) -> bool:
-        """Whether anything that was looked for is on the last page."""
-        return any(one.outcome is Outcome.FOUND for _, binding, _ in self._bound for one in binding.findings())
+        """Whether the last page has anything that an extractor reads."""
+        findings = (finding for _, binding, _ in self._bound for finding in binding.findings())
+        return any(finding.outcome is Outcome.FOUND for finding in findings)
 
-    def missing(self, page: bytes) -> tuple[Missing, ...]:
-        """What was asked for and isn't on the last page, given here once more."""
-        return tuple(dict.fromkeys(one for asked in self._asked for one in asked.missing(page)))
+    def missing(self, page: bytes) -> tuple[MissingMetric, ...]:
+        """Requested metrics that the last page, passed again, doesn't have."""
+        return tuple(dict.fromkeys(metric for requested in self._requested for metric in requested.missing(page)))
 
     def __repr__(self) -> str:
-        return f"<Reading {self.feed.source.name}, {self.pages} pages>"
+        return f"<SourceReader {self.feed.source.name}, {self.pages} pages>"
 
 
 def _extraction(
@@ -86,29 +85,29 @@ def _extraction(
         decided=decide(binding),
         attributes=tuple(
             Attribute(
-                name=one.attribute,
-                specification=one.what,
-                outcome=one.outcome.value,
-                value=values.get(one.attribute),
+                name=finding.attribute,
+                specification=finding.what,
+                outcome=finding.outcome.value,
+                value=values.get(finding.attribute),
             )
-            for one in binding.findings()
+            for finding in binding.findings()
         ),
     )
 
 
 class Probe:
-    """Reads what the arguments name."""
+    """Reads the pages that the options name."""
 
     def __init__(
         self,
-        target: Server | Saved,
+        options: ProbeOptions,
+        target: Server | SavedPage,
         feeds: Sequence[Feed],
-        options: argparse.Namespace,
         settings: CollectorSettings,
         *,
         configured: bool,
     ) -> None:
-        """`configured` says whether the feeds are those of a configuration, which ask where its sources say.
+        """`configured`: the feeds are those of a configuration, whose sources have paths of their own.
 
         Raises ValueError for an engine that no extractor knows.
         """
@@ -120,58 +119,48 @@ class Probe:
         self._endpoint = self._make_endpoint()
 
     async def pages(self) -> list[Page]:
-        """What was read, one after the other for each source."""
-        match self._target:
-            case Saved() as saved:
-                return await self._one(saved.name, partial(_saved, saved), timed=False)
-            case Server() as server:
-                settings = self._settings
-                client = Client(
-                    self._options.timeout or settings.scrape_timeout,
-                    self._options.page_limit or settings.page_limit,
-                    settings.header_limit,
-                )
-                await client.open()
-                try:
-                    if server.path or not self._configured:
-                        url = server.url("/metrics")
-                        tls = self._asker.tls if isinstance(self._asker, HttpSource) else True
-                        return await self._one(url, lambda: client.get(URL(url, encoded=True), tls))
-                    return [page for feed in self._feeds for page in await self._own(feed, client)]
-                finally:
-                    await client.close()
-
-    @property
-    def _asker(self) -> PollingSource:
-        """The source in whose name a page is asked for that all read."""
-        return next((one.source for one in self._feeds if one.source.OUTPUT == PROMETHEUS_TEXT), self._feeds[0].source)
-
-    async def _own(self, feed: Feed, client: Client) -> list[Page]:
-        """What the source itself asks for."""
+        """A page for each source that read one."""
+        main = next((feed.source for feed in self._feeds if feed.source.OUTPUT == PROMETHEUS_TEXT), None)
+        main = main or self._feeds[0].source
+        if isinstance(self._target, SavedPage):
+            return await self._scrape(self._feeds, self._target.name, main, partial(_read_saved, self._target), False)
+        settings = self._settings
+        client = Client(
+            self._options.timeout or settings.scrape_timeout,
+            self._options.page_limit or settings.page_limit,
+            settings.header_limit,
+        )
+        await client.open()
         try:
-            url = feed.source.place(self._endpoint)
-            fetch = feed.source.poller(self._endpoint, client)
+            if self._configured and not self._target.path:
+                return [page for feed in self._feeds for page in await self._scrape_source(feed, client)]
+            url = self._target.url("/metrics")
+            tls = main.tls if isinstance(main, HttpSource) else True
+            return await self._scrape(self._feeds, url, main, lambda: client.get(URL(url, encoded=True), tls))
+        finally:
+            await client.close()
+
+    async def _scrape_source(self, feed: Feed, client: Client) -> list[Page]:
+        """Scrape what a configuration's source scrapes of an endpoint."""
+        source = feed.source
+        try:
+            url, fetch = source.place(self._endpoint), source.poller(self._endpoint, client)
         except ValueError as error:
-            return [Page(source=feed.source.name, url=feed.source.name, ok=False, error=str(error))]
-        return await self._repeat([feed], url, feed.source, fetch, by_format=False)
+            return [Page(source=source.name, url=source.name, ok=False, error=str(error))]
+        return await self._scrape([feed], url, source, fetch, any_format=True)
 
-    async def _one(self, url: str, fetch: Poll, *, timed: bool = True) -> list[Page]:
-        """One page, read by every source of its format."""
-        return await self._repeat(self._feeds, url, self._asker, fetch, timed=timed)
-
-    async def _repeat(
+    async def _scrape(
         self,
         feeds: Sequence[Feed],
         url: str,
-        asker: PollingSource,
+        source: PollingSource,
         fetch: Poll,
-        *,
         timed: bool = True,
-        by_format: bool = True,
+        any_format: bool = False,
     ) -> list[Page]:
-        """Fetch the page as often as was asked for, or until that fails, and have all read it, or those sources whose
-        format it has. After a failure what was read before it is told first."""
-        readings = [Reading(feed, self._endpoint) for feed in feeds]
+        """Fetch a page `--count` times or until that fails. The sources of its format read it, or with `any_format`
+        all. After a failure, the pages before it come first."""
+        readers = [SourceReader(feed, self._endpoint) for feed in feeds]
         page: Any = b""
         seconds = 0.0
         for number in range(self._options.count):
@@ -182,32 +171,34 @@ class Probe:
                 page = await fetch()
             except ScrapeError as error:
                 hint = HINTS.get(error.kind, "")
-                failed = Page(source=asker.name, url=url, ok=False, scrapes=number, error=str(error), hint=hint)
-                return [*(self._read(one, url, page, seconds, timed) for one in readings if one.pages), failed]
+                failed = Page(source=source.name, url=url, ok=False, scrapes=number, error=str(error), hint=hint)
+                return [*(self._read(each, url, page, seconds, timed) for each in readers if each.pages), failed]
             seconds = time.monotonic() - at
-            if by_format:
-                readings = [one for one in readings if one.feed.source.OUTPUT == _format(page)]
-            for reading in readings:
-                await reading.read(page, at)
-        if not readings:
+            if not any_format:
+                readers = [reader for reader in readers if reader.feed.source.OUTPUT == _format(page)]
+            for reader in readers:
+                await reader.read(page, at)
+        if not readers:
             why = f"its format is {_format(page)}, which no source of the configuration gives"
-            return [Page(source=asker.name, url=url, ok=False, bytes=len(page), error=why)]
-        # a page that the sources share need not have what another one's page has
-        concerned = [one for one in readings if one.found] or readings
-        return [self._read(one, url, page, seconds, timed, asked=one in concerned) for one in readings]
+            return [Page(source=source.name, url=url, ok=False, bytes=len(page), error=why)]
+        # Of the sources that share a page, some read nothing of it: nothing is missing for these.
+        concerned = [reader for reader in readers if reader.found] or readers
+        return [self._read(each, url, page, seconds, timed, complete=each in concerned) for each in readers]
 
-    def _read(self, reading: Reading, url: str, page: Any, seconds: float, timed: bool, *, asked: bool = False) -> Page:
-        """What was read of a page, and in how many seconds where that says anything. `asked` says whether it should
-        have what was asked for."""
+    def _read(
+        self, reader: SourceReader, url: str, page: Any, seconds: float, timed: bool, *, complete: bool = False
+    ) -> Page:
+        """What was read of a page, and in how many seconds if it was `timed`. `complete`: the page should have all
+        requested metrics."""
         return Page(
-            source=reading.feed.source.name,
+            source=reader.feed.source.name,
             url=url,
             ok=True,
-            scrapes=reading.pages,
-            bytes=_size(page),
+            scrapes=reader.pages,
+            bytes=len(page) if isinstance(page, bytes) else 0,
             seconds=seconds if timed else msgspec.UNSET,
-            extractions=reading.extractions(self._decided),
-            missing=reading.missing(page) if asked and isinstance(page, bytes) else (),
+            extractions=reader.extractions(self._decided),
+            missing=reader.missing(page) if complete and isinstance(page, bytes) else (),
         )
 
     def _decided(self, binding: Binding) -> dict[str, str]:
@@ -217,7 +208,7 @@ class Probe:
         return decided
 
     def _make_endpoint(self) -> Endpoint:
-        labels = dict(self._options.label) | _engine_labels(self._options.engine, self._feeds)
+        labels = self._options.labels | _engine_labels(self._options.engine, self._feeds)
         namespace, _, name = self._options.name.rpartition("/")
         server = self._target if isinstance(self._target, Server) else None
         endpoint = Endpoint(
@@ -236,29 +227,26 @@ class Probe:
 
 
 def _engine_labels(engine: str, feeds: Iterable[Feed]) -> dict[str, str]:
-    """The labels by which every core extractor takes the endpoint for one of this engine. Raises ValueError."""
-    extractors = [one for feed in feeds for one in feed.extractors if isinstance(one, CoreMetricsExtractor)]
+    """The labels that make every core extractor choose this engine. Raises ValueError."""
+    extractors = [
+        extractor for feed in feeds for extractor in feed.extractors if isinstance(extractor, CoreMetricsExtractor)
+    ]
     if not engine:
         return {}
     if not extractors:
-        raise ValueError("--engine: no core-metrics-extractor is fed by the configuration's sources")
+        raise ValueError(f"--engine: {engine!r}, but no source of the configuration feeds a core-metrics-extractor")
     for extractor in extractors:
         known = extractor.parameters.engines()
         if engine not in known:
-            raise ValueError(f"--engine: {engine!r} is no engine; known: {', '.join(sorted(known))}")
-    return {one.parameters.engine_label_key or ENGINE_LABEL: engine for one in extractors}
+            raise ValueError(f"--engine: {engine!r} isn't a known engine; known: {', '.join(sorted(known))}")
+    return {extractor.parameters.engine_label_key or ENGINE_LABEL: engine for extractor in extractors}
 
 
-async def _saved(saved: Saved) -> bytes:
+async def _read_saved(saved: SavedPage) -> bytes:
     try:
         return await asyncio.to_thread(sys.stdin.buffer.read if saved.path == STDIN else Path(saved.path).read_bytes)
     except OSError as error:
         raise ScrapeError(Failure.ADDRESS, f"can't be read: {error.strerror or error}") from error
-
-
-def _size(page: Any) -> int:
-    """Bytes of an answer, where it is bytes."""
-    return len(page) if isinstance(page, bytes) else 0
 
 
 def _format(page: bytes) -> str:
@@ -266,9 +254,9 @@ def _format(page: bytes) -> str:
     return MODELS_JSON if page.lstrip()[:1] == b"{" else PROMETHEUS_TEXT
 
 
-def _plain_feeds(options: argparse.Namespace, target: Server | Saved) -> list[Feed]:
+def _default_feeds(options: ProbeOptions, target: Server | SavedPage) -> list[Feed]:
     """What is read without a configuration: standard attributes, and lists of models. Raises ValueError."""
-    trust: dict[str, Any] = {
+    tls: dict[str, Any] = {
         "insecure_skip_verify": not (options.verify or options.ca_cert),
         "ca_cert_path": options.ca_cert,
         "client_cert_path": options.client_cert,
@@ -276,8 +264,8 @@ def _plain_feeds(options: argparse.Namespace, target: Server | Saved) -> list[Fe
         "scheme": target.scheme if isinstance(target, Server) else "http",
     }
     return [
-        Feed(MetricsSource(MetricsSource.TYPE, MetricsParameters(**trust)), (CoreMetricsExtractor("core"),)),
-        Feed(ModelsSource(ModelsSource.TYPE, ModelsParameters(**trust)), (ModelsExtractor(ModelsExtractor.TYPE),)),
+        Feed(MetricsSource(MetricsSource.TYPE, MetricsParameters(**tls)), (CoreMetricsExtractor("core"),)),
+        Feed(ModelsSource(ModelsSource.TYPE, ModelsParameters(**tls)), (ModelsExtractor(ModelsExtractor.TYPE),)),
     ]
 
 
@@ -291,38 +279,34 @@ def _configured_feeds(path: str, settings: CollectorSettings, *, allow_experimen
         print(f"{path or 'default configuration'}: warning: {warning}", file=sys.stderr)
     feeds = build(config).feeds
     if not feeds:
-        raise Invalid([Problem("dataLayer.sources", "no source that is polled feeds an extractor")], path)
+        raise Invalid([Problem("dataLayer.sources", "no polled source feeds an extractor")], path)
     return feeds
 
 
 def main(argv: Sequence[str]) -> int:
-    """`pointsman probe`: 0 when every page was read and has what was asked for, else 1; 2 for a mistake in the
-    arguments."""
-    own, flags = parted(argv)
-    parser = parser_of_probe()
-    options = parser.parse_args(own)
+    """`pointsman probe`: 0 if every page was read and has all requested metrics, else 1; 2 for wrong options."""
+    words = list(argv)
+    end = words.index("--") if "--" in words else len(words)
+    own, flags = words[:end], words[end + 1 :]
+    options = parse_options(ProbeOptions, own, "probe")
     try:
         settings = parse(CollectorSettings, flags, {}, "pointsman probe URL --")
         path = options.config or settings.config_file
         configured = bool(path or flags)
-        target = checked(options, configured=configured)
+        target = options.target(configured=configured)
         if configured:
             experimental = options.allow_experimental_plugins or settings.allow_experimental_plugins
             feeds = _configured_feeds(path, settings, allow_experimental=experimental)
         else:
-            feeds = _plain_feeds(options, target)
-        probe = Probe(target, feeds, options, settings, configured=configured)
+            feeds = _default_feeds(options, target)
+        probe = Probe(options, target, feeds, settings, configured=configured)
     except Invalid as error:
-        print("\n".join(error.lines()), file=sys.stderr)
-        return 1
+        return report(error)
     except ValueError as error:
-        parser.error(str(error))
-    try:
-        pages = asyncio.run(probe.pages())
-    except KeyboardInterrupt:
-        return 130
+        refuse(error)
+    pages = asyncio.run(probe.pages())
     ok = all(page.ok and not page.missing for page in pages)
-    if options.format == JSON:
+    if options.format == "json":
         print_json({"ok": ok, "pages": pages})
     else:
         _print(pages)
@@ -331,8 +315,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _print(pages: Iterable[Page]) -> None:
     for number, page in enumerate(pages):
-        out = sys.stdout if page.ok else sys.stderr
         text = "\n".join(lines(page))
-        print(f"\n{text}" if number and page.ok else text, file=out, flush=True)
-        for one in page.missing:
-            print(f"{page.url}: missing: {one}", file=sys.stderr)
+        print(f"\n{text}" if number and page.ok else text, file=sys.stdout if page.ok else sys.stderr, flush=True)
+        for metric in page.missing:
+            print(f"{page.url}: missing: {metric}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""What a configuration or flags ask for that isn't on a page, and which names on it come near.
+"""Metrics that a configuration or flags request and that a page doesn't have, with similar names on the page.
 
-Metrics of built-in engines aren't asked for by anybody: a server publishes some of them only once they have a value.
-What the user has written down is: a metric that isn't there then is most likely misspelt.
+Metrics of built-in engines aren't requested: a server publishes some of them only once they have a value. A metric that
+the user has named and that isn't on the page is most likely misspelled.
 """
 
 import re
@@ -19,33 +19,33 @@ from shared.attributes import AttributeMap
 from shared.config.problems import closest
 
 SUGGESTED = 3
-"""Names that are suggested at most."""
+"""Suggested names at most."""
 ALIKE = 0.5
-"""Share of the words of two names that they have in common, from which on one is suggested for the other."""
+"""Share of common words from which on a name is suggested for another."""
 
 
-class Missing(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A series that was asked for."""
+class MissingMetric(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A requested series."""
 
     specification: str
     outcome: str
     """Whether the page has no sample of that name, or none with these labels."""
     similar: tuple[str, ...] = ()
-    """Names on the page that are like it."""
+    """Similar names on the page."""
 
     def __str__(self) -> str:
         near = f"; similar names: {', '.join(self.similar)}" if self.similar else ""
         return f"{self.specification}: {self.outcome}{near}"
 
 
-class Asked(MetricsBinding):
-    """Looks on the pages of one endpoint for all series that an extractor was told of; stores nothing."""
+class RequestedMetrics(MetricsBinding):
+    """Looks for all series that the user has named for an extractor on the pages of one endpoint; stores nothing."""
 
     def __init__(self, extractor: Extractor, binding: Binding) -> None:
         self._binding = binding
         self._default = ""
         self._choices: dict[str, list[Choice]] = {}
-        """By the engine that has them, empty for an extractor that knows none."""
+        """By engine; empty for an extractor without engines."""
         if isinstance(extractor, CoreMetricsExtractor):
             self._default = extractor.parameters.default_engine
             for engine, specs in _of_engines(extractor):
@@ -64,34 +64,34 @@ class Asked(MetricsBinding):
     def findings(self) -> list[Finding]:
         return []
 
-    def missing(self, page: bytes) -> tuple[Missing, ...]:
-        """What the last page, given here once more, doesn't have."""
-        outcomes = {str(one): one.outcome() for one in self._choices.get(self._engine(), ())}
+    def missing(self, page: bytes) -> tuple[MissingMetric, ...]:
+        """The requested series that the last page, passed again, doesn't have."""
+        outcomes = {str(choice): choice.outcome() for choice in self._choices.get(self._engine(), ())}
         names = sample_names(page)
         return tuple(
-            Missing(specification=what, outcome=outcome.value, similar=similar(what.partition("{")[0], names))
+            MissingMetric(specification=what, outcome=outcome.value, similar=similar(what.partition("{")[0], names))
             if outcome is Outcome.ABSENT
-            else Missing(specification=what, outcome=outcome.value)
+            else MissingMetric(specification=what, outcome=outcome.value)
             for what, outcome in outcomes.items()
             if outcome is not Outcome.FOUND
         )
 
     def _engine(self) -> str:
-        """Whose metrics are to be on the page: the endpoint's engine's, or where that is a built-in one which was
-        recognized because the default's aren't there, the default's."""
+        """The engine whose metrics the page should have: the endpoint's, or the default engine if a built-in one was
+        recognized only because the default's metrics are missing."""
         decided = self._binding.describe()
         engine = decided.get("engine", "")
         return engine if engine in self._choices or decided.get("engine_chosen_by") == "label" else self._default
 
 
 def _of_engines(extractor: CoreMetricsExtractor) -> Iterator[tuple[str, list[MetricSpec]]]:
-    """The engines that the user has defined, each with the series that the definition names."""
+    """The engines that the user has defined, each with its series."""
     parameters = extractor.parameters
     if parameters.flat:
         yield parameters.default_engine, _specs(getattr(parameters, field) for field in FLAT)
     for config in parameters.engine_configs:
         fields = [field for field in config.__struct_fields__ if field.endswith("_spec")]
-        meters = [Meter(one.metric().measure) for one in config.custom_metrics]
+        meters = [Meter(metric.metric().measure) for metric in config.custom_metrics]
         made = [spec for meter in meters for choice in meter.choices for spec in choice.specs]
         yield config.name, [*_specs(getattr(config, field) for field in fields), *dict.fromkeys(made)]
 
@@ -107,12 +107,16 @@ def sample_names(page: bytes) -> list[str]:
 
 
 def similar(name: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Of the names those that may be meant: misspelt almost alike, else of mostly the same words, the likest first."""
+    """The name that this one most likely misspells; otherwise names with mostly the same words, best first."""
     if meant := closest(name, names):
         return (meant,)
     words = _words(name)
-    shares = {one: len(words & _words(one)) / len(words | _words(one)) for one in names}
-    return tuple(sorted((one for one in names if shares[one] >= ALIKE), key=lambda one: -shares[one])[:SUGGESTED])
+    shares = {candidate: len(words & _words(candidate)) / len(words | _words(candidate)) for candidate in names}
+    return tuple(
+        sorted(
+            (candidate for candidate in names if shares[candidate] >= ALIKE), key=lambda candidate: -shares[candidate]
+        )[:SUGGESTED]
+    )
 
 
 def _words(name: str) -> set[str]:

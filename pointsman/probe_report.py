@@ -1,10 +1,10 @@
-"""What `pointsman probe` found, as text for humans and as JSON for machines."""
+"""The results of `pointsman probe`, as text for people and as JSON for programs."""
 
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from pointsman.probe_missing import Missing
+from pointsman.probe_missing import MissingMetric
 from services.collector.http.client import Failure
 from services.collector.page.selection import Outcome
 from shared.quantities import format_duration
@@ -14,89 +14,95 @@ FOUND = Outcome.FOUND.value
 COLUMNS = ("attribute", "value", "outcome", "specification")
 
 HINTS: dict[Failure, str] = {
-    Failure.CONNECT: "is the server running, and is that its port?",
-    Failure.TIMEOUT: "--timeout gives it longer; the collector's --scrape-timeout is 1s unless set",
-    Failure.TLS: "--ca-cert names the CA that signs the server, or a source's caCertPath does",
-    Failure.PROTOCOL: "is it an HTTP server, and is http or https right?",
-    Failure.REDIRECT: "the collector doesn't follow it either; name the page where it leads",
-    Failure.CONTENT: "name the metrics page in the URL or in the source's path",
+    Failure.CONNECT: "is the server running, and is this its port?",
+    Failure.TIMEOUT: "--timeout allows more time; the default of the collector's --scrape-timeout is 1s",
+    Failure.TLS: "set the CA of the server's certificate with --ca-cert, or with caCertPath of a source",
+    Failure.PROTOCOL: "is it an HTTP server, and is the scheme http or https right?",
+    Failure.REDIRECT: "the collector doesn't follow redirects either; use the URL of the target",
+    Failure.CONTENT: "set the metrics page in the URL or in path of the source",
     Failure.STATUS: "the page may have another path: trtllm-serve has /prometheus/metrics; Triton another port, 8002",
-    Failure.TOO_LARGE: "--page-limit takes larger ones, and the collector's flag of that name",
+    Failure.TOO_LARGE: "--page-limit raises the limit, and so does the collector's flag of that name",
 }
 
 
 class Attribute(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What was looked for, and what the page said about it."""
+    """An attribute, and what the page has of it."""
 
     name: str
     specification: str
     outcome: str
     value: Any = None
-    """None where there is none."""
+    """None if the page has none."""
 
 
 class Extraction(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What an extractor made of a page."""
+    """What an extractor read from a page."""
 
     extractor: str
     decided: dict[str, str] = {}
-    """What was decided about the endpoint, and what else there is to say: the engine, say."""
+    """What the extractor decided about the endpoint, such as its engine."""
     attributes: tuple[Attribute, ...] = ()
 
     @property
     def outcomes(self) -> dict[str, str]:
-        """What became of each specification; `found` where anything was taken from it."""
+        """The outcome of each specification; `found` if any attribute has a value from it."""
         outcomes: dict[str, str] = {}
-        for one in self.attributes:
-            if outcomes.get(one.specification) != FOUND:
-                outcomes[one.specification] = one.outcome
+        for attribute in self.attributes:
+            if outcomes.get(attribute.specification) != FOUND:
+                outcomes[attribute.specification] = attribute.outcome
         return outcomes
 
 
 class Page(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A page, or why there is none."""
+    """A page, or the reason why it couldn't be read."""
 
     source: str
     url: str
     ok: bool
     scrapes: int = 0
-    """Pages that were read."""
+    """Number of pages that were read."""
     bytes: int = 0
     seconds: float | UnsetType = UNSET
-    """From the request to the end of the answer, of the last page; a saved page has taken no time."""
+    """From the request to the end of the response, for the last page; a saved page has none."""
     error: str = ""
     hint: str = ""
     extractions: tuple[Extraction, ...] = ()
-    missing: tuple[Missing, ...] = ()
-    """What a configuration or flags ask for and the page doesn't have."""
+    missing: tuple[MissingMetric, ...] = ()
+    """Requested metrics that the page doesn't have."""
 
 
 def lines(page: Page) -> list[str]:
-    """For humans."""
+    """The page as text."""
     if not page.ok:
-        told = [f"{page.url}: no page: {page.error}"]
-        return [*told, f"  {page.hint}"] if page.hint else told
+        text = [f"{page.url}: no page: {page.error}"]
+        return [*text, f"  {page.hint}"] if page.hint else text
     size = f"{page.bytes:,}".replace(",", " ")
     took = "" if page.seconds is UNSET else f" in {format_duration(round(page.seconds, 4))}"
     again = f", the last of {page.scrapes}" if page.scrapes > 1 else ""
-    told = [f"{page.url}: read, {size} bytes{took}{again}"]
-    for one in page.extractions:
-        told += ["", f"{page.source} → {one.extractor}", *(f"  {line}" for line in _extraction(one))]
-    return told
+    text = [f"{page.url}: read, {size} bytes{took}{again}"]
+    for extraction in page.extractions:
+        text += ["", f"{page.source} → {extraction.extractor}", *(f"  {line}" for line in _extraction(extraction))]
+    return text
 
 
 def _extraction(extraction: Extraction) -> list[str]:
-    told = [f"{name.replace('_', ' ')}: {text}" for name, text in extraction.decided.items()]
-    rows = [COLUMNS, *((one.name, _shown(one.value), one.outcome, one.specification) for one in extraction.attributes)]
+    text = [f"{name.replace('_', ' ')}: {value}" for name, value in extraction.decided.items()]
+    rows = [
+        COLUMNS,
+        *(
+            (attribute.name, _shown(attribute.value), attribute.outcome, attribute.specification)
+            for attribute in extraction.attributes
+        ),
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS) - 1)]
     for row in rows:
-        told.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
+        text.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
     outcomes = extraction.outcomes
     missing = [f"{what} ({outcome})" for what, outcome in outcomes.items() if outcome != FOUND]
-    told.append(
+    text.append(
         f"{len(outcomes) - len(missing)} of {len(outcomes)} found" + (f"; not: {', '.join(missing)}" if missing else "")
     )
-    return told
+    return text
 
 
 def _shown(value: Any) -> str:

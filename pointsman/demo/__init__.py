@@ -1,1 +1,1 @@
-"""`pointsman demo`: the whole system on this machine under load, with its parts killed on the way, shown live."""
+"""`pointsman demo`: the whole system on this machine under load, while parts of it are killed."""

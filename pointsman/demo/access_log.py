@@ -1,9 +1,8 @@
-"""What Envoy says of a request that it has not passed a server's answer on for, from its access log.
+"""Reads Envoy's access log for requests that failed without the client having seen a server's response.
 
-Between a server's first bytes and the client there is a moment in which Envoy has the answer's head and still shows it
-to the picker. A server that dies then has begun to answer, which ends the retries, and yet the client sees nothing of
-it: a 502 of Envoy's, or a closed connection. So looks a request, too, that Envoy should have sent on and did not; Envoy
-knows which of both it was.
+A server can die after Envoy has received its response headers and before Envoy has passed them on. The response has
+then begun, which rules out a retry, but the client only sees a 502 or a closed connection. A request that Envoy should
+have retried and didn't looks the same to the client; only Envoy can tell both apart.
 """
 
 import asyncio
@@ -14,14 +13,14 @@ import msgspec
 from msgspec import Struct
 
 BEGUN = "upstream_reset_after_response_started"
-"""How Envoy's response code details begin when a server broke off after its head had come."""
+"""Prefix of Envoy's response code details if a server broke off its response."""
 WITHIN = 5.0
-"""Seconds for a line to be written; Envoy keeps lines back for a moment."""
-_LOOK = 0.05
+"""Seconds to wait for a line; Envoy flushes its log now and then."""
+_INTERVAL = 0.05
 
 
 class Entry(Struct, frozen=True):
-    """What of a line of deploy/envoy's access log is of interest."""
+    """The fields of a line that matter here."""
 
     request_id: str | None = None
     details: str | None = None
@@ -37,40 +36,36 @@ class AccessLog:
     def __init__(self, path: Path, *, within: float = WITHIN) -> None:
         self._path = path
         self._within = within
-        self._read = 0
+        self._position = 0
         self._entries: dict[str, Entry] = {}
 
     async def begun_by(self, request_id: str) -> str:
-        """The `address:port` of the server that broke off its answer to this request after it had begun; empty when
-        that isn't what happened, or when nothing is known of the request in time."""
+        """The `address:port` of the server that broke off its response to this request; empty if none did, or if no
+        line comes in time."""
         end = time.monotonic() + self._within
         while True:
-            entry = self._find(request_id)
-            if entry is not None or time.monotonic() >= end:
-                break
-            await asyncio.sleep(_LOOK)
-        return (entry.upstream or "") if entry is not None and (entry.details or "").startswith(BEGUN) else ""
+            self._read()
+            entry = self._entries.get(request_id)
+            if entry is not None:
+                return (entry.upstream or "") if (entry.details or "").startswith(BEGUN) else ""
+            if time.monotonic() >= end:
+                return ""
+            await asyncio.sleep(_INTERVAL)
 
-    def _find(self, request_id: str) -> Entry | None:
-        if request_id not in self._entries:
-            self._read_on()
-        return self._entries.get(request_id)
-
-    def _read_on(self) -> None:
+    def _read(self) -> None:
+        """Read the complete lines that are new."""
         try:
             with self._path.open("rb") as file:
-                file.seek(self._read)
+                file.seek(self._position)
                 data = file.read()
         except FileNotFoundError:
             return
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.splitlines():
-            if not line.startswith(b"{"):
-                continue  # Envoy's own log
+        complete = data[: data.rfind(b"\n") + 1]
+        self._position += len(complete)
+        for line in complete.splitlines():
             try:
                 entry = _decoder.decode(line)
-            except msgspec.MsgspecError:
+            except msgspec.MsgspecError:  # Envoy's own log
                 continue
             if entry.request_id:
                 self._entries[entry.request_id] = entry

@@ -1,4 +1,4 @@
-"""`pointsman demo`: settings, the directory for logs, signals, and errors in words instead of tracebacks."""
+"""`pointsman demo`: settings, the directory for files and logs, signals, and error messages."""
 
 import asyncio
 import contextlib
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 RUN_DIRECTORY = Path(".run")
 EXTRA = ("rich", "httpx")
-"""What the demo imports beyond the services' dependencies."""
+"""Imports of the demo that the services don't need."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """`pointsman demo`: 0 when no request failed, 1 otherwise, 130 when it was interrupted before it began."""
+    """`pointsman demo`: 0 if no request failed, 130 after an interrupt before the first request, otherwise 1."""
     try:
         settings = parse(DemoSettings, argv, os.environ, "pointsman demo")
     except Invalid as error:
@@ -38,14 +38,14 @@ def main(argv: Sequence[str]) -> int:
         if error.name not in EXTRA:
             raise
         return _refuse(f"{error.name} is missing; `pip install 'pointsman[local]'` installs it")
-    except BrokenPipeError:  # nobody reads any more what is printed; nor would they what Python prints at its end
+    except BrokenPipeError:  # nobody reads the output; Python would print to it once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 async def _main(settings: DemoSettings) -> int:
     from pointsman.demo.demo import BAD, INTERRUPTED, Demo, DemoError
-    from pointsman.demo.screen import open_screen
+    from pointsman.demo.screen import Screen
     from pointsman.local.binaries import BinaryMissing
     from pointsman.local.envoy import ConfigurationError
     from pointsman.local.ports import PortTaken
@@ -54,32 +54,29 @@ async def _main(settings: DemoSettings) -> int:
     try:
         directory = make_directory(RUN_DIRECTORY)
     except OSError as error:
-        return _refuse(f"there is no place for files and logs: {error}")
-    screen = open_screen(plain=settings.plain)
+        return _refuse(f"cannot create a directory for files and logs: {error}")
+    screen = Screen(plain=settings.plain)
     code = BAD
     with _logs(directory / "demo.log"):
         demo = Demo(settings, screen, directory)
         try:
             with _signals(demo, screen):
                 code = await demo.run()
-        except asyncio.CancelledError:  # Ctrl-C before it was ours to handle: nothing has been started
+        except asyncio.CancelledError:  # Ctrl-C before the handler was installed; nothing has been started
             screen.close()
             code = INTERRUPTED
         except (PortTaken, BinaryMissing, ConfigurationError, ProcessError, DemoError) as error:
             screen.close()
             _refuse(str(error))
     if settings.keep or code not in (0, INTERRUPTED):
-        print(f"Files and logs are kept in {directory}", flush=True)
+        print(f"Files and logs are in {directory}", flush=True)
     else:
         remove_directory(directory)
     return code
 
 
 def make_directory(base: Path) -> Path:
-    """A new directory below `base`, or among the system's temporary ones when that can't be written to.
-
-    Raises OSError when neither is possible.
-    """
+    """A new directory in `base`, or in the system's temporary directory if `base` isn't writable. Raises OSError."""
     try:
         base.mkdir(exist_ok=True)
         return Path(tempfile.mkdtemp(prefix="demo-", dir=base)).absolute()
@@ -88,10 +85,10 @@ def make_directory(base: Path) -> Path:
 
 
 def remove_directory(directory: Path) -> None:
-    """Remove it, and the one above if that was ours and is empty now."""
+    """Remove it, and the parent if the demo has created it and it is empty."""
     shutil.rmtree(directory, ignore_errors=True)
     if directory.parent.name == RUN_DIRECTORY.name:
-        with contextlib.suppress(OSError):  # something else is in it
+        with contextlib.suppress(OSError):  # it isn't empty
             directory.parent.rmdir()
 
 
@@ -102,7 +99,7 @@ def _refuse(text: str) -> int:
 
 @contextlib.contextmanager
 def _logs(path: Path) -> Iterator[None]:
-    """What the stack logs in this process goes to a file: the screen is taken."""
+    """Log to a file: the screen belongs to the demo."""
     with path.open("a", encoding="utf-8") as file:
         structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
         try:
@@ -113,7 +110,7 @@ def _logs(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals(demo: "Demo", screen: "Screen") -> Iterator[None]:
-    """The first signal ends the demo in order, the second one kills everything at once."""
+    """The first signal ends the demo in order, the second one kills everything."""
     loop = asyncio.get_running_loop()
     seen = 0
 
@@ -121,12 +118,12 @@ def _signals(demo: "Demo", screen: "Screen") -> Iterator[None]:
         nonlocal seen
         seen += 1
         if seen == 1:
-            screen.line("Interrupted; it ends in order. Once more, and everything is killed.")
+            screen.line("Interrupted; stopping in order. A second interrupt kills everything.")
             demo.stop()
             return
         demo.kill()
         screen.close()
-        screen.line(f"Everything is killed; files and logs are left in {demo.directory}")
+        screen.line(f"Killed everything; files and logs are in {demo.directory}")
         os._exit(128 + number)
 
     numbers = (signal.SIGINT, signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""The demo from its start to its end: start the stack, load it, let things happen to it, sum up, stop it.
+"""The demo from start to end: start the stack, load it, run the script of events, sum up, stop the stack.
 
-However it ends, nothing is left running: the stack stops its processes in order, and the kernel kills them should this
-process be killed itself.
+However it ends, nothing is left running: the stack stops its processes in order, and the kernel kills them if this
+process is killed.
 """
 
 import asyncio
@@ -11,38 +11,37 @@ from pathlib import Path
 
 from pointsman.demo.access_log import AccessLog
 from pointsman.demo.client import Client
+from pointsman.demo.format import count, duration
 from pointsman.demo.journal import Journal
-from pointsman.demo.load import Mix
-from pointsman.demo.plan import engine_words, stack_plan
-from pointsman.demo.report import is_good, summary, try_it
+from pointsman.demo.monitor import Monitor
+from pointsman.demo.plan import engine_label, stack_plan
+from pointsman.demo.report import is_good, summary, try_it, versions
 from pointsman.demo.screen import Screen
 from pointsman.demo.script import Pace, Script
 from pointsman.demo.settings import DEFAULT_PORT, DemoSettings
 from pointsman.demo.tally import Tally
-from pointsman.demo.versions import versions
-from pointsman.demo.view import LoadFigures, Picture
-from pointsman.demo.watch import Conditions, Watch
-from pointsman.demo.words import count, duration
+from pointsman.demo.view import Picture
+from pointsman.demo.workload import Workload
 from pointsman.local.ports import PortTaken
 from pointsman.local.process import Process
 from pointsman.local.stack import LocalStack
 
 GOOD, BAD, INTERRUPTED = 0, 1, 130
-"""Exit codes; the last is that of a demo that was interrupted before it sent a request."""
-LOOK_EVERY = 0.5
+"""Exit codes; the last one is for an interrupt before the first request."""
+PICTURE_INTERVAL = 0.5
 """Seconds between two pictures."""
-WARM_UP = 20.0
+WARM_UP_TIMEOUT = 20.0
 """Seconds for the pickers to know the whole pool."""
-SETTLE = 5.0
+SETTLE_TIMEOUT = 5.0
 """Seconds for the pickers to agree at the end that nothing is in flight."""
 
 
 class DemoError(Exception):
-    """The demo can't go on; the message says why."""
+    """The demo can't continue; the message says why."""
 
 
 class Demo:
-    """One run of the demo. `stop` ends it early; files and logs are in `directory`."""
+    """One run of the demo, with its files and logs in `directory`."""
 
     def __init__(
         self, settings: DemoSettings, screen: Screen, directory: Path, clock: Callable[[], float] = time.monotonic
@@ -54,14 +53,13 @@ class Demo:
         self._stopping = asyncio.Event()
         self._stack: LocalStack | None = None
         self._tally = Tally()
-        self._conditions = Conditions()
 
     def stop(self) -> None:
-        """End as soon as what is under way has its outcome."""
+        """End early, as soon as the open requests have an outcome."""
         self._stopping.set()
 
     def kill(self) -> None:
-        """End every process at once; there is no way back."""
+        """End every process at once."""
         if self._stack is not None:
             self._stack.close()
 
@@ -71,7 +69,7 @@ class Demo:
         self._screen.line(f"Files and logs of this run: {self.directory}")
         self._stack = stack = self._build()
         if not await self._start(stack):
-            self._screen.line("Interrupted while it started. Everything is stopped again.")
+            self._screen.line("Interrupted during the start. Everything is stopped again.")
             return INTERRUPTED
         try:
             return await self._show(stack)
@@ -80,19 +78,17 @@ class Demo:
             try:
                 self._screen.close()
                 self._screen.line("Stopping everything …")
-            finally:  # also when nobody reads any more what is printed
+            finally:  # also after a broken pipe
                 await stack.stop()
             self._screen.line(f"Stopped after {duration(self._clock() - began)}; nothing is left running.")
 
-    # ---- start
-
     def _build(self) -> LocalStack:
-        """The stack on the wanted port, or on the default one, or on any."""
+        """The stack on the requested port; by default on the usual one, or else on any."""
         if port := self._settings.port:
             try:
                 return LocalStack(stack_plan(port), self.directory)
             except PermissionError as error:
-                raise DemoError(f"--port: {port} is not for this user ({error}); ports from 1024 on are") from error
+                raise DemoError(f"--port: {port} needs privileges ({error}); use 1024 or higher") from error
         try:
             return LocalStack(stack_plan(DEFAULT_PORT), self.directory)
         except PortTaken as error:
@@ -103,7 +99,7 @@ class Demo:
             return stack
 
     async def _start(self, stack: LocalStack) -> bool:
-        """Start everything, and say so; False when interrupted meanwhile. Then nothing runs any more."""
+        """Start everything; False, with nothing left running, after an interrupt."""
         began = self._clock()
 
         def on_ready(process: Process) -> None:
@@ -124,59 +120,57 @@ class Demo:
             return True
         finally:
             stopping.cancel()
-            if not starting.done():  # cancelled ourselves
+            if not starting.done():  # this task was cancelled
                 starting.cancel()
                 await asyncio.wait({starting})
 
-    async def _warm_up(self, watch: Watch) -> None:
+    async def _warm_up(self, monitor: Monitor) -> None:
         """Wait until every picker knows every server's metrics and its peers. Raises DemoError."""
-        deadline = self._clock() + WARM_UP
-        while (missing := self._missing(watch)) and not self._stopping.is_set():
+        deadline = self._clock() + WARM_UP_TIMEOUT
+        while (missing := self._missing(monitor)) and not self._stopping.is_set():
             if self._clock() > deadline:
-                raise DemoError(f"after {WARM_UP:g} s {missing}; logs are in {self.directory}")
+                raise DemoError(f"after {WARM_UP_TIMEOUT:g} s {missing}; logs are in {self.directory}")
             await asyncio.sleep(0.1)
-            await watch.look()
+            await monitor.look()
 
-    def _missing(self, watch: Watch) -> str:
-        system = watch.latest
-        if unknown := [one.name for one in system.endpoints if one.age is None]:
-            return f"the pickers know no metrics of {', '.join(unknown)}"
-        if lonely := [one.name for one in system.pickers if one.peers < len(system.pickers) - 1]:
+    def _missing(self, monitor: Monitor) -> str:
+        system = monitor.latest
+        if unknown := [row.name for row in system.endpoints if row.age is None]:
+            return f"the pickers have no metrics of {', '.join(unknown)}"
+        if lonely := [row.name for row in system.pickers if row.peers < len(system.pickers) - 1]:
             return f"{', '.join(lonely)} has not heard of its peers"
-        return "" if system.endpoints else "no picker answers"
-
-    # ---- load
+        return "" if system.endpoints else "no picker responds"
 
     async def _show(self, stack: LocalStack) -> int:
         settings, tally = self._settings, self._tally
-        async with Watch(stack, self._conditions, self._clock) as watch:
-            await self._warm_up(watch)
+        async with Monitor(stack, self._clock) as monitor:
+            await self._warm_up(monitor)
             if self._stopping.is_set():
-                self._screen.line("Interrupted before a request was sent.")
+                self._screen.line("Interrupted before the first request.")
                 return INTERRUPTED
             for line in ["", *try_it(stack), ""]:
                 self._screen.line(line)
             journal = Journal(self._clock, self._screen.entry)
             journal.seen(f"Everything is up. {settings.rate:g} requests/s through Envoy, seed {settings.seed}.")
-            script = Script(stack, watch, self._conditions, tally, journal, self._clock)
-            mix, begun_by = Mix(settings.rate, settings.seed), _begun_by(stack)
-            async with Client(stack.url, mix, tally, begun_by=begun_by, clock=self._clock) as client:
-                await self._load(stack, client, watch, script, journal)
-            lasted = journal.elapsed
-            await self._settle(watch, journal)
+            script = Script(stack, monitor, tally, journal, self._clock)
+            workload, begun_by = Workload(settings.rate, settings.seed), _begun_by(stack)
+            async with Client(stack.url, workload, tally, begun_by=begun_by, clock=self._clock) as client:
+                await self._load(stack.url, client, monitor, script, journal)
+            elapsed = journal.elapsed
+            await self._settle(monitor, journal)
             self._screen.close()
-            decisions = {one.name: watch.decision_seconds(one.name) for one in stack.pickers}
-            for line in ["", *summary(lasted, tally, watch.latest, decisions, journal)]:
+            decisions = {picker.name: monitor.decision_seconds(picker.name) for picker in stack.pickers}
+            for line in ["", *summary(elapsed, tally, monitor.latest, decisions, journal)]:
                 self._screen.line(line)
         return GOOD if is_good(tally, journal) else BAD
 
-    async def _load(self, stack: LocalStack, client: Client, watch: Watch, script: Script, journal: Journal) -> None:
-        """Until the script and the time are over or somebody interrupts; then until the last request has its outcome.
+    async def _load(self, url: str, client: Client, monitor: Monitor, script: Script, journal: Journal) -> None:
+        """Send requests until the script and the time are over or a user interrupts; then wait for the last ones.
 
-        Raises ProcessError when a process ends that should not have.
+        Raises ProcessError if a process ends by itself.
         """
         sending = asyncio.create_task(client.run())
-        watching = asyncio.create_task(self._watch(watch, journal, stack.url))
+        watching = asyncio.create_task(self._watch(monitor, journal, url))
         playing = asyncio.create_task(self._play(script, journal))
         stopping = asyncio.create_task(self._stopping.wait())
         tasks = {sending, watching, playing, stopping}
@@ -197,55 +191,35 @@ class Demo:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch(self, watch: Watch, journal: Journal, url: str) -> None:
-        told: set[str] = set()
+    async def _watch(self, monitor: Monitor, journal: Journal, url: str) -> None:
+        reported: set[str] = set()
         while True:
-            system = await watch.look()
-            for reason in [one for one in self._tally.reasons if one not in told]:
-                told.add(reason)
-                journal.failed(f"A request failed: {reason}")
-            self._screen.picture(
-                Picture(
-                    elapsed=journal.elapsed,
-                    seconds=self._settings.seconds,
-                    url=url,
-                    load=self._figures(journal.elapsed),
-                    system=system,
-                )
-            )
-            await asyncio.sleep(LOOK_EVERY)
-
-    def _figures(self, elapsed: float) -> LoadFigures:
-        tally, now = self._tally, self._clock()
-        return LoadFigures(
-            right=tally.right,
-            open=tally.open,
-            failed=tally.failed,
-            cut=tally.cut,
-            rate=tally.rate_now(now, elapsed),
-            first_token=(tally.first_token_now.quantile(0.5, now), tally.first_token_now.quantile(0.99, now)),
-            whole=(tally.whole_now.quantile(0.5, now), tally.whole_now.quantile(0.99, now)),
-            cached=tally.hit_share_now(now),
-        )
+            system = await monitor.look()
+            for reason in self._tally.reasons.keys() - reported:
+                reported.add(reason)
+                journal.failure(f"A request failed: {reason}")
+            elapsed = journal.elapsed
+            load = self._tally.figures(self._clock(), elapsed)
+            seconds = self._settings.seconds
+            self._screen.picture(Picture(elapsed=elapsed, seconds=seconds, url=url, load=load, system=system))
+            await asyncio.sleep(PICTURE_INTERVAL)
 
     async def _play(self, script: Script, journal: Journal) -> None:
         """The script, and the rest of the time."""
         await script.run(Pace.of(self._settings.seconds))
         await asyncio.sleep(max(self._settings.seconds - journal.elapsed, 0))
 
-    # ---- end
-
-    async def _settle(self, watch: Watch, journal: Journal) -> None:
-        """See that the pickers count nothing in flight any more."""
-        deadline = self._clock() + SETTLE
+    async def _settle(self, monitor: Monitor, journal: Journal) -> None:
+        """Check that the pickers count nothing in flight any more."""
+        deadline = self._clock() + SETTLE_TIMEOUT
         while True:
-            system = await watch.look()
-            left = sum(one.in_flight for one in system.endpoints) + sum(one.in_flight for one in system.pickers)
+            system = await monitor.look()
+            left = sum(row.in_flight for row in system.endpoints) + sum(row.in_flight for row in system.pickers)
             if not left:
-                journal.seen("All answers are in, and the pickers agree that nothing is in flight.")
+                journal.seen("All responses are complete, and the pickers agree that nothing is in flight.")
                 return
             if self._clock() > deadline:
-                journal.wrong(f"All answers are in, but the pickers still count {count(left, 'request')} in flight.")
+                journal.problem(f"All responses are complete, but pickers count {count(left, 'request')} in flight.")
                 return
             await asyncio.sleep(0.1)
 
@@ -254,7 +228,7 @@ class Demo:
 
 
 def _begun_by(stack: LocalStack) -> Callable[[str], Awaitable[str]]:
-    """Tells the name of the model server that had begun to answer a request, by Envoy's account."""
+    """A function that returns the name of the server that had begun to respond to a request, according to Envoy."""
     assert stack.envoy is not None, "the demo's plan has an Envoy"
     log = AccessLog(stack.envoy.log)
     names = {server.authority: server.name for server in stack.simulators}
@@ -266,16 +240,16 @@ def _begun_by(stack: LocalStack) -> Callable[[str], Awaitable[str]]:
 
 
 def _role(process: Process, stack: LocalStack) -> tuple[str, str]:
-    """Where a process listens, and what it is."""
+    """Where a process listens, and what it is for."""
     for plan, server in zip(stack.plan.simulators, stack.simulators, strict=True):
         if process is server:
-            return server.url, f"model server, {engine_words(plan)}"
+            return server.url, f"model server, {engine_label(plan)}"
     if process is stack.nats:
         return stack.nats.url, "nats-server"
     if process is stack.envoy:
         return stack.url, "the proxy that clients call"
-    tiers = {"watcher": "publishes which servers exist", "collector": "scrapes servers", "picker": "picks for Envoy"}
+    tiers = {"watcher": "publishes the endpoints", "collector": "scrapes the servers", "picker": "picks for Envoy"}
     for service in [*stack.watchers, *stack.collectors, *stack.pickers]:
         if process is service:
             return service.url, tiers[service.tier]
-    raise ValueError(f"{process!r} is none of the stack's")
+    raise ValueError(f"{process!r} doesn't belong to the stack")

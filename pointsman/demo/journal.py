@@ -1,4 +1,4 @@
-"""What the demo says while it runs: short entries in plain words, each with the time since the load began."""
+"""What the demo reports while it runs: short entries, each with the time since the load began."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 Tone: TypeAlias = Literal["step", "seen", "bad"]
-"""What the demo does, what one sees of it, and what is not as it should be."""
+"""What the demo does, what happens then, and what is wrong."""
 
 
 class Entry(Struct, frozen=True):
-    """One thing said."""
+    """One report."""
 
     at: float
     """Seconds since the load began."""
@@ -20,32 +20,32 @@ class Entry(Struct, frozen=True):
 
 
 class Journal:
-    """Entries in order; each is also given to `tell`, at once."""
+    """Passes entries to `tell` at once, and counts what happened."""
 
     def __init__(self, clock: Callable[[], float], tell: Callable[[Entry], None]) -> None:
         self._clock = clock
         self._tell = tell
         self._began = clock()
         self.events: Counter[str] = Counter()
-        """What was done to the system, and how often."""
-        self.bad: list[str] = []
+        """What the demo did to the system, and how often."""
+        self.problems: list[str] = []
 
     def step(self, event: str, text: str) -> None:
-        """The demo does something: `event` in the summary's words (`picker-1 restarted`), `text` for now."""
+        """The demo does something: `event` for the summary (`picker-1 restarted`), `text` for now."""
         self.events[event] += 1
         self._say("step", text)
 
     def seen(self, text: str) -> None:
-        """What comes of it."""
+        """Something happens that should."""
         self._say("seen", text)
 
-    def wrong(self, text: str) -> None:
-        """Something isn't as it should be; the demo then doesn't end well."""
-        self.bad.append(text)
+    def problem(self, text: str) -> None:
+        """Something is wrong, so the demo fails."""
+        self.problems.append(text)
         self._say("bad", text)
 
-    def failed(self, text: str) -> None:
-        """A request failed; the tally counts those."""
+    def failure(self, text: str) -> None:
+        """A request failed; the tally counts it."""
         self._say("bad", text)
 
     @property
@@ -57,4 +57,4 @@ class Journal:
         self._tell(Entry(self.elapsed, tone, text))
 
     def __repr__(self) -> str:
-        return f"<Journal {self.events.total()} events, {len(self.bad)} bad>"
+        return f"<Journal {self.events.total()} events, {len(self.problems)} problems>"

@@ -1,7 +1,7 @@
 """What the demo runs: a small pool of unequal model servers, and every tier of Pointsman.
 
-The servers are middling GPUs with a small KV cache, so that queues, cache use and evictions are seen within seconds;
-the configuration is the one of docker-compose.yml.
+The servers simulate medium GPUs with a small KV cache, so that queues, cache usage and evictions show within seconds.
+The configuration is that of docker-compose.yml.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ CONFIGURATION = ROOT / "deploy" / "compose" / "pointsman.yaml"
 BASE = "llama-3.1-8b"
 ADAPTER = "llama-3.1-8b-sql"
 MODELS = (BASE, ADAPTER)
-"""What every server serves: a base model, and a LoRA adapter of it."""
+"""What every server serves: a base model and a LoRA adapter."""
 
 _SERVER: Flags = {"models": BASE, "adapters": ADAPTER, "slots": 8, "kv-blocks": 900, "speed": 1.5}
 SERVERS = (
@@ -25,8 +25,8 @@ SERVERS = (
 )
 
 
-def engine_words(server: SimulatorPlan) -> str:
-    """What the view says of a server: its engine, and whether it is slower than others."""
+def engine_label(server: SimulatorPlan) -> str:
+    """A server's engine, and whether it is slower than the others."""
     return f"{server.engine}, slow" if server.flags["speed"] != _SERVER["speed"] else server.engine
 
 
@@ -41,4 +41,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"{path} can't be read ({error}): the demo runs from a checkout") from error
+        raise ConfigurationError(f"cannot read {path} ({error}); the demo needs a checkout") from error

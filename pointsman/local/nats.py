@@ -1,7 +1,4 @@
-"""A real nats-server with JetStream, as a process.
-
-Its store stays in the run directory over restarts; `wipe` removes it, for those who want to see what happens then.
-"""
+"""nats-server with JetStream as a process. Its store survives restarts; `wipe` removes it."""
 
 import json
 import secrets
@@ -15,7 +12,7 @@ from pointsman.local.process import Process, ProcessError
 
 
 class NatsServer(Process):
-    """nats-server on one port, its files below `directory`. With `http_port` it serves its monitoring pages there."""
+    """nats-server with its files in `directory`. With `http_port` it also serves its monitoring pages."""
 
     def __init__(
         self,
@@ -53,14 +50,14 @@ class NatsServer(Process):
         return f"nats://{self.host}:{self.port}"
 
     async def start(self, *, wait: bool = True) -> "NatsServer":
-        """Write the configuration (its format is a superset of JSON), and start."""
+        """Write the configuration, whose format is a superset of JSON, and start."""
         self._config.parent.mkdir(parents=True, exist_ok=True)
         self._config.write_text(json.dumps(self._settings, indent=2), encoding="utf-8")
         await super().start(wait=wait)
         return self
 
     def wipe(self) -> None:
-        """Remove everything that it has stored, as a lost volume does. Raises ProcessError while it runs."""
+        """Remove its store, as losing the volume would. Raises ProcessError while it runs."""
         if self.running:
-            raise ProcessError(self, "runs, and its store can't be removed under it")
+            raise ProcessError(self, "is running, so its store can't be removed")
         shutil.rmtree(self.store, ignore_errors=True)

@@ -1,12 +1,12 @@
-"""Ports of this machine: free ones that stay ours, wanted ones, and who has them.
+"""Reserves ports of this machine, free ones or given ones.
 
-A port is held by a socket that is bound and never listens. Linux lets a server that sets SO_REUSEADDR or SO_REUSEPORT
-(all of ours do) listen there all the same, while nobody else is given the port, neither as a free one nor for an
-outgoing connection: also not while the server that it is meant for restarts.
+A bound socket that never listens reserves a port. On Linux, servers that set SO_REUSEADDR or SO_REUSEPORT, as all of
+ours do, can still listen on it. Nobody else gets the port as a free one or for an outgoing connection, even while its
+server restarts.
 
-For a port that is wanted by its number this isn't enough: two Envoys that set SO_REUSEPORT would share it, and each
-would get half of the other's clients. So it is looked whether somebody listens, whatever options he set, and among
-ourselves the first one has it, by a name that the kernel gives once.
+For a given port this isn't enough: two Envoys with SO_REUSEPORT would share it, and each would get half of the other's
+clients. So `take` also checks whether any process listens on it, and binds an abstract Unix socket with the port's
+name, which the kernel allows once.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ _LISTEN = "0A"
 
 
 class PortTaken(Exception):
-    """A wanted port is in use. The message names what wanted it and, as far as can be told, what has it."""
+    """A given port is in use. The message names its purpose and, if known, the process that has it."""
 
     def __init__(self, purpose: str, host: str, port: int, holder: str | None) -> None:
         self.purpose = purpose
         self.port = port
         self.holder = holder
-        by = f"by {holder}" if holder else "by a process that can't be seen from here"
+        by = f"by {holder}" if holder else "by an unknown process"
         super().__init__(f"port {port} of {host}, wanted for {purpose}, is taken {by}")
 
 
 class Ports:
-    """Holds ports of one address until it is closed. Use as a context manager.
+    """Reserves ports of one address until it is closed. Use as a context manager.
 
     >>> with Ports() as ports:
     ...     ports.take("admin of picker-1") > 0
@@ -47,7 +47,7 @@ class Ports:
         self._names: list[socket.socket] = []
 
     def take(self, purpose: str, wanted: int = 0) -> int:
-        """Hold the wanted port, or a free one. Raises PortTaken."""
+        """Reserve the wanted port, or a free one. Raises PortTaken."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -71,9 +71,9 @@ class Ports:
         return port
 
     def _claim(self, purpose: str, port: int, family: socket.AddressFamily) -> None:
-        """Raises PortTaken when somebody listens there, or another one of us holds it; OSError when we may not."""
+        """Raises PortTaken if a process listens on it or has reserved it, OSError without permission."""
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            # Without SO_REUSEPORT a listener is in the way; with SO_REUSEADDR the remains of connections aren't.
+            # Without SO_REUSEPORT this fails if a process listens; SO_REUSEADDR ignores closed connections.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((self.host, port))
         if sys.platform != "linux":
@@ -85,11 +85,11 @@ class Ports:
             name.close()
             if error.errno != errno.EADDRINUSE:
                 raise
-            raise PortTaken(purpose, self.host, port, "another stack of ours that is about to use it") from error
+            raise PortTaken(purpose, self.host, port, "another local stack, which has reserved it") from error
         self._names.append(name)
 
     def close(self) -> None:
-        """Let go of every port."""
+        """Release every port."""
         for sock in [*(sock for _, sock in self._held.values()), *self._names]:
             sock.close()
         self._held.clear()
@@ -97,7 +97,7 @@ class Ports:
 
     @property
     def held(self) -> Mapping[int, str]:
-        """What each port is held for."""
+        """The purpose of each port."""
         return {port: purpose for port, (purpose, _) in self._held.items()}
 
     def __enter__(self) -> "Ports":
@@ -113,14 +113,14 @@ class Ports:
 
 
 def holder_of(port: int, proc: Path = Path("/proc")) -> str | None:
-    """`name (pid 123)` of the process that listens on the port; None when /proc doesn't show it to us."""
+    """`name (pid 123)` of the process that listens on the port; None if /proc doesn't show it."""
     inodes = set(_listening_inodes(port, proc))
     if not inodes:
         return None
     for directory in proc.iterdir():
         if not directory.name.isdigit():
             continue
-        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             for link in (directory / "fd").iterdir():
                 with contextlib.suppress(OSError):
                     target = os.readlink(link)
@@ -131,7 +131,7 @@ def holder_of(port: int, proc: Path = Path("/proc")) -> str | None:
 
 
 def _listening_inodes(port: int, proc: Path) -> Iterator[str]:
-    """Of /proc/net/tcp and tcp6: field 1 is `address:port` in hexadecimal, 3 the state, 9 the socket's inode."""
+    """From /proc/net/tcp and tcp6: field 1 is `address:port` in hexadecimal, 3 the state, 9 the inode of the socket."""
     for table in ("net/tcp", "net/tcp6"):
         try:
             lines = (proc / table).read_text(encoding="ascii").splitlines()[1:]

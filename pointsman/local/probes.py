@@ -1,4 +1,4 @@
-"""Whether a process is ready, asked from outside: an HTTP path that answers 200, a nats-server that greets."""
+"""Readiness probes of processes: an HTTP path with status 200, the greeting of a nats-server."""
 
 import asyncio
 import json
@@ -8,27 +8,27 @@ import httpx
 from pointsman.local.process import NotReady, Probe
 
 TIMEOUT = 1.0
-"""Seconds for one question."""
+"""Seconds for one probe."""
 
 
 def http(url: str) -> Probe:
-    """Ready when a GET gives 200. Of a service's `/readyz` the reasons are repeated, of others the first line."""
+    """Ready if a GET gets 200. The reason is that of a service's `/readyz`, or the first line of another response."""
 
     async def probe() -> None:
-        # The environment's proxies are for other hosts than this one; no TLS on loopback, so no certificates to load.
+        # Proxies of the environment don't apply to this host. Loading certificates would cost time and isn't needed.
         async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, verify=False) as client:
             try:
                 response = await client.get(url)
             except httpx.HTTPError as error:
                 raise NotReady(f"{url}: {str(error) or type(error).__name__}") from error
         if response.status_code != 200:
-            raise NotReady(f"{url} says {response.status_code}: {_reasons(response.text)}")
+            raise NotReady(f"{url} has status {response.status_code}: {_reasons(response.text)}")
 
     return probe
 
 
 def nats(host: str, port: int, server_name: str) -> Probe:
-    """Ready when nats-server greets with this name (another one may have the port) and has JetStream."""
+    """Ready if nats-server greets with this name, as another one may have the port, and has JetStream."""
 
     async def probe() -> None:
         where = f"{host}:{port}"

@@ -1,8 +1,8 @@
-"""One child process: started, watched until it is ready, signalled, stopped for certain.
+"""A child process: start it, wait until it is ready, signal it, stop it.
 
-A child never outlives its parent: it is in a session of its own (Ctrl-C at the terminal reaches the parent alone, which
-stops its children in order), gets SIGKILL from the kernel when the parent dies in any way (Linux: PR_SET_PDEATHSIG),
-and is killed by an exit handler elsewhere. Its output goes to a log file, whose last lines every error shows.
+A child never outlives its parent. It has its own session, so that Ctrl-C in the terminal reaches only the parent, which
+stops its children in order. When the parent dies, the kernel kills the child (Linux: PR_SET_PDEATHSIG); elsewhere an
+exit handler does. The output goes to a log file, whose last lines are in every error.
 """
 
 import asyncio
@@ -23,34 +23,34 @@ import structlog
 log = structlog.get_logger(__name__)
 
 TAIL = 20
-"""Lines of the log that an error shows."""
+"""Lines of the log in an error."""
 _PROBE_INTERVAL = 0.05
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 Probe = Callable[[], Awaitable[None]]
-"""Returns when the process is ready to do its work, raises NotReady with what is missing. Bounded in time itself."""
+"""Returns if the process is ready, otherwise raises NotReady with the reason. It has a time-out of its own."""
 
 
 class NotReady(Exception):
-    """A probe's answer: not yet, and why."""
+    """The process isn't ready yet; the message says why."""
 
 
 class ProcessError(Exception):
-    """A process didn't start, didn't become ready or ended by itself. The message shows the end of its log."""
+    """A process didn't start, didn't become ready, or ended by itself. The message has the end of its log."""
 
     def __init__(self, process: "Process", what: str) -> None:
         self.process = process
         lines = process.tail()
         shown = "".join(f"\n  | {line}" for line in lines) or " (its log is empty)"
-        super().__init__(f"{process.name} {what}; the end of {process.log}:{shown}")
+        super().__init__(f"{process.name} {what}; end of {process.log}:{shown}")
 
 
 class Process:
-    """A child process by name. `start` it or use it as an async context manager; it can be started again after its end.
+    """A child process. `start` it, or use it as an async context manager. It can be started again after its end.
 
-    `command[0]` is a path or found on PATH; `env` is its whole environment, by default this process's. Without a probe
-    a process is ready as soon as it runs.
+    `command[0]` is a path or a program on PATH. `env` is the whole environment, by default this process's. Without a
+    probe, a process is ready when it runs.
     """
 
     def __init__(
@@ -77,11 +77,9 @@ class Process:
         self._paused = False
         self.starts = 0
 
-    # ---- state
-
     @property
     def pid(self) -> int | None:
-        """Process id while it runs."""
+        """The process id while it runs."""
         return self._child.pid if self._child and self._child.returncode is None else None
 
     @property
@@ -90,7 +88,7 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """Of its last run, once that has ended; negative: the signal that ended it."""
+        """The exit code of the last run after its end; negative for a signal."""
         return self._child.returncode if self._child else None
 
     @property
@@ -113,12 +111,10 @@ class Process:
             state = f"{'paused' if self._paused else 'running'} as {self.pid}"
         return f"<Process {self.name} {state}>"
 
-    # ---- life
-
     async def start(self, *, wait: bool = True) -> Self:
-        """Start it and, unless told otherwise, wait until it is ready. Raises ProcessError; then nothing runs."""
+        """Start it and, with `wait`, wait until it is ready. Raises ProcessError, with the process stopped."""
         if self.running:
-            raise ProcessError(self, "runs already")
+            raise ProcessError(self, "is already running")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             try:
@@ -147,12 +143,12 @@ class Process:
         return self
 
     async def wait_ready(self) -> None:
-        """Wait until the probe is content. Raises ProcessError after `ready_timeout`, and when the process ends."""
+        """Wait for the readiness probe. Raises ProcessError after `ready_timeout` or if the process ends."""
         if self._child is None:
             raise ProcessError(self, "was not started")
         if self._ready is None:
             return
-        reason = "it was not asked yet"
+        reason = "not probed yet"
         try:
             async with asyncio.timeout(self.ready_timeout):
                 while True:
@@ -169,7 +165,7 @@ class Process:
             raise ProcessError(self, f"was not ready after {self.ready_timeout:g} s ({reason})") from error
 
     async def wait(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end. Returns the exit code."""
         if self._child is None:
             raise ProcessError(self, "was not started")
         code = await self._child.wait()
@@ -177,8 +173,8 @@ class Process:
         return code
 
     async def stop(self, timeout: float | None = None) -> int | None:
-        """SIGTERM, wait, and SIGKILL for whatever is left after the time-out. Returns the exit code, None when it was
-        never started. Harmless when it has ended already."""
+        """Send SIGTERM, and SIGKILL after the time-out; nothing to one that has ended. Returns the exit code, None if
+        it was never started."""
         if self._child is None:
             return None
         self.resume()
@@ -192,39 +188,39 @@ class Process:
         return self.exit_code
 
     async def kill(self) -> int | None:
-        """SIGKILL, at once, and wait for the end."""
+        """Send SIGKILL and wait for the end."""
         if self._child is None:
             return None
         self._signal_group(signal.SIGKILL)
         return await self.wait()
 
     def kill_now(self) -> None:
-        """SIGKILL without waiting, for when there is no time or no event loop left."""
+        """Send SIGKILL without waiting, for callers without an event loop."""
         self._signal_group(signal.SIGKILL)
 
     async def restart(self) -> None:
-        """Stop it if it runs, and start it again; same command, same ports, same log."""
+        """Stop it, and start it again with the same command, ports and log."""
         await self.stop()
         await self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: it hangs, and everything that it holds stays open."""
+        """Send SIGSTOP: it hangs, and its sockets and files stay open."""
         self._signal(signal.SIGSTOP)
         self._paused = self.running
 
     def resume(self) -> None:
-        """SIGCONT, if it is paused."""
+        """Send SIGCONT if it is paused."""
         if self._paused:
             self._signal(signal.SIGCONT)
             self._paused = False
 
     def _signal(self, number: signal.Signals) -> None:
         if self._child is not None and self._child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it ended, and the event loop hasn't noticed yet
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and the event loop doesn't know yet
                 self._child.send_signal(number)
 
     def _signal_group(self, number: signal.Signals) -> None:
-        """To it and to everything that it has started, while it runs: afterwards its id may be somebody else's."""
+        """Signal it and its children while it runs; afterwards another process may have its id."""
         if self._child is not None and self._child.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, number)
@@ -248,13 +244,13 @@ def _outcome(code: int) -> str:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Runs in the child between fork and exec, so it does nothing but system calls.
+    """Runs in the child between fork and exec, so it only makes system calls.
 
-    The kernel sends the signal when the thread that forked ends: the event loop's, which is the main thread here.
+    The kernel sends the signal when the thread that forked ends, which here is the main thread.
     """
     assert _libc is not None
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel knew what to do then
+    if os.getppid() != parent:  # it died before prctl
         os._exit(1)
 
 

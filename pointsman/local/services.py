@@ -1,6 +1,6 @@
-"""Pointsman's own tiers as processes: `python -m pointsman TIER --flag value …`, asked by their admin HTTP.
+"""Pointsman's tiers as processes: `python -m pointsman TIER --flag value …`, observed by admin HTTP.
 
-They get this process's environment without its `POINTSMAN_…` variables: what a stack runs is what its plan says.
+Their environment has none of the `POINTSMAN_…` variables of this process: the plan alone configures a stack.
 """
 
 import os
@@ -20,10 +20,10 @@ from shared.model import join_host_port
 from shared.service.settings import PREFIX
 
 Flags: TypeAlias = Mapping[str, str | int | float]
-"""By the setting's flag without its dashes: `{"log-level": "debug"}`."""
+"""Values by flag without dashes: `{"log-level": "debug"}`."""
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Where the packages are imported from, so that a child runs the same code."""
+"""The directory of the packages, from which children import the same code."""
 
 
 class Address(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Address(Struct, frozen=True):
 
 
 class ServiceProcess(Process):
-    """A process of one tier, with what its HTTP interface tells."""
+    """A process of one tier, and its HTTP interface."""
 
     def __init__(
         self, tier: str, name: str, directory: Path, http: Address, flags: Flags, *, ready_path: str = "/readyz"
@@ -53,18 +53,18 @@ class ServiceProcess(Process):
             directory / f"{name}.log",
             ready=probes.http(f"http://{http}{ready_path}"),
             ready_timeout=30.0,
-            stop_timeout=40.0,  # a draining service takes up to 30 s by itself
+            stop_timeout=40.0,  # draining alone takes up to 30 s
             env={key: value for key, value in os.environ.items() if not key.startswith(PREFIX)},
             cwd=ROOT,
         )
 
     @property
     def url(self) -> str:
-        """Of its admin HTTP (a simulator: of all it serves)."""
+        """The URL of its admin HTTP; a simulator's only port."""
         return f"http://{self.http}"
 
     async def get(self, path: str) -> httpx.Response:
-        """GET a path of its HTTP interface. Raises httpx.HTTPError, also for a status that isn't 2xx."""
+        """GET a path of its HTTP interface. Raises httpx.HTTPError, also for an error status."""
         if self._client is None or self._client.is_closed:
             self._client = httpx.AsyncClient(base_url=self.url, timeout=60, trust_env=False, verify=False)
         response = await self._client.get(path)
@@ -79,7 +79,7 @@ class ServiceProcess(Process):
         return (await self.get("/metrics")).text
 
     async def wait(self) -> int:
-        """Wait for its end, and let go of connections to it; the exit code."""
+        """Wait for its end and close the connections to it. Returns the exit code."""
         code = await super().wait()
         if self._client is not None:
             await self._client.aclose()
@@ -88,7 +88,7 @@ class ServiceProcess(Process):
 
 
 class Picker(ServiceProcess):
-    """A picker: its ext_proc and health ports besides."""
+    """A picker, with its ext_proc and health ports."""
 
     def __init__(self, name: str, directory: Path, http: Address, address: PickerAddress, flags: Flags) -> None:
         self.address = address
@@ -101,7 +101,7 @@ class Picker(ServiceProcess):
 
 
 class Simulator(ServiceProcess):
-    """A simulated model server. One port for everything; what it reports of itself is at `/control/state`."""
+    """A simulated model server, with one port for everything; its state is at `/control/state`."""
 
     def __init__(self, name: str, directory: Path, http: Address, labels: Mapping[str, str], flags: Flags) -> None:
         self.labels = dict(labels)
@@ -110,7 +110,7 @@ class Simulator(ServiceProcess):
 
     @property
     def authority(self) -> str:
-        """`address:port`, as a pick spells it."""
+        """`address:port`, as in a picker's response."""
         return str(self.http)
 
     async def state(self) -> Any:

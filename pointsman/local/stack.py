@@ -1,8 +1,7 @@
-"""The whole system on this machine: NATS, model servers, watcher, collectors, pickers, Envoy, each a real process.
+"""The whole system on this machine: NATS, model servers, watcher, collectors, pickers and Envoy as processes.
 
-`LocalStack` starts them in the order in which they need each other, waits until every one is ready, and stops them in
-reverse, so that no request fails on the way down either. Handles are processes: stop, kill, pause, restart one, and
-look what the others do.
+`LocalStack` starts them in the order of their dependencies, waits until each is ready, and stops them in reverse order,
+so that no request fails. Each process can be stopped, killed, paused or restarted on its own.
 """
 
 import asyncio
@@ -25,12 +24,12 @@ from pointsman.local.services import Address, Flags, Picker, ServiceProcess, Sim
 log = structlog.get_logger(__name__)
 
 ENGINE_LABEL = "llm-d.ai/engine-type"
-"""The label by which collectors choose how to read an endpoint's metrics."""
+"""The label from which collectors take an endpoint's engine."""
 _EDS_TIMEOUT = 60.0
 
 
 class SimulatorPlan(Struct, frozen=True, kw_only=True):
-    """One simulated model server, and how the endpoints file lists it."""
+    """A simulated model server and its entry in the endpoints file."""
 
     name: str
     engine: str = "vllm"
@@ -39,7 +38,7 @@ class SimulatorPlan(Struct, frozen=True, kw_only=True):
 
 
 def simulators(count: int, **flags: str | int | float) -> tuple[SimulatorPlan, ...]:
-    """So many equal model servers, `model-1` and on. Flags with underscores for dashes."""
+    """`count` equal model servers, `model-1` and so on. Flags have underscores instead of dashes."""
     given = {name.replace("_", "-"): value for name, value in flags.items()}
     return tuple(SimulatorPlan(name=f"model-{number}", flags=given) for number in range(1, count + 1))
 
@@ -52,18 +51,18 @@ class StackPlan(Struct, frozen=True, kw_only=True):
     collectors: int = 2
     pickers: int = 2
     configuration: str | None = None
-    """An EndpointPickerConfig (YAML); None: the tiers' own default."""
+    """An EndpointPickerConfig (YAML); None: the default of the tiers."""
     resources: str = ""
     """Further YAML documents for the watcher: InferencePool, InferenceObjective, …"""
     kubeconfig: str = ""
-    """A cluster whose pods and resources the watchers read, instead of the endpoints file."""
+    """A cluster from which the watchers read pods and resources, instead of the endpoints file."""
     pool_name: str = "default"
     pool_namespace: str = "default"
     envoy: Path | None = STANDALONE
-    """The configuration of deploy/envoy, or None to start none."""
+    """A configuration of deploy/envoy; None: no Envoy."""
     envoy_concurrency: int = 1
     port: int = 0
-    """Of Envoy's listener; 0: a free one."""
+    """Port of Envoy's listener; 0: a free one."""
     secure_serving: bool = False
     """TLS between Envoy and pickers."""
     flags: Mapping[str, Flags] = {}
@@ -74,9 +73,9 @@ class StackPlan(Struct, frozen=True, kw_only=True):
 
 
 class LocalStack:
-    """The processes of a plan, their files and logs in one directory. Use as an async context manager.
+    """The processes of a plan, with files and logs in one directory. Use as an async context manager.
 
-    Raises PortTaken, BinaryMissing or ProcessError when it can't be started; nothing is left running then.
+    Raises PortTaken, BinaryMissing or ProcessError if it can't start, and then leaves nothing running.
     """
 
     def __init__(self, plan: StackPlan, directory: Path) -> None:
@@ -92,14 +91,20 @@ class LocalStack:
             raise
 
     def _build(self) -> None:
-        """Make every process; takes all ports, and starts nothing."""
+        """Create every process and reserve all ports."""
         plan, take = self.plan, self._ports.take
         envoy_port = take("Envoy's listener", plan.port) if plan.envoy else 0
         http = take("NATS's monitoring") if plan.nats_http else None
         self.nats = NatsServer(self.directory, take("NATS"), http_port=http)
         self.simulators = [
-            Simulator(one.name, self.directory, Address(take(one.name)), _labels(one), self._flags("simulator", one))
-            for one in plan.simulators
+            Simulator(
+                server.name,
+                self.directory,
+                Address(take(server.name)),
+                _labels(server),
+                self._flags("simulator", server),
+            )
+            for server in plan.simulators
         ]
         self.watchers = [self._service("watcher", number, self._watcher_flags()) for number in _count(plan.watchers)]
         self.collectors = [self._service("collector", number, {}) for number in _count(plan.collectors)]
@@ -119,7 +124,7 @@ class LocalStack:
         return Picker(name, self.directory, http, address, secure | self._tier_flags("picker", name, http))
 
     def further_envoy(self, name: str, configuration: Path) -> Envoy:
-        """One more Envoy before the pickers, which isn't started; whoever does also stops it, before the stack."""
+        """Another Envoy for the pickers. The caller starts it, and stops it before the stack."""
         return self._envoy(configuration, self._ports.take(f"{name}'s listener"), title=name, name=name)
 
     def _envoy(self, configuration: Path, port: int, *, title: str = "Envoy", name: str = "envoy") -> Envoy:
@@ -133,8 +138,8 @@ class LocalStack:
         )
         return Envoy(self.directory, configuration, places, concurrency=self.plan.envoy_concurrency, name=name)
 
-    def _flags(self, tier: str, one: SimulatorPlan) -> Flags:
-        return {"engine": one.engine, "log-level": self.plan.log_level, **self.plan.flags.get(tier, {}), **one.flags}
+    def _flags(self, tier: str, plan: SimulatorPlan) -> Flags:
+        return {"engine": plan.engine, "log-level": self.plan.log_level, **self.plan.flags.get(tier, {}), **plan.flags}
 
     def _tier_flags(self, tier: str, name: str, http: Address) -> dict[str, str | int | float]:
         return {
@@ -158,13 +163,11 @@ class LocalStack:
             flags["config-file"] = str(self.directory / "config.yaml")
         return flags
 
-    # ---- files
-
     def write_endpoints(self, servers: Sequence[Simulator] | None = None) -> None:
-        """Replace the endpoints file by one that lists these servers, by default all of the plan."""
+        """Replace the endpoints file by one with these servers, by default all."""
         entries = [
-            {"name": one.name, "address": one.http.host, "port": one.http.port, "labels": one.labels}
-            for one in (self.simulators if servers is None else servers)
+            {"name": server.name, "address": server.http.host, "port": server.http.port, "labels": server.labels}
+            for server in (self.simulators if servers is None else servers)
         ]
         text = yaml.safe_dump({"endpoints": entries}, sort_keys=False)
         if self.plan.resources:
@@ -172,16 +175,14 @@ class LocalStack:
         _replace(self.endpoints_file, text)
 
     def write_configuration(self, text: str) -> None:
-        """Replace the EndpointPickerConfig that the watcher publishes. For a plan that has one."""
+        """Replace the EndpointPickerConfig that the watcher publishes. Raises ValueError if the plan has none."""
         if self.plan.configuration is None:
-            raise ValueError("the plan has no configuration, so no watcher reads one")
+            raise ValueError("the plan has no configuration")
         _replace(self.directory / "config.yaml", text)
-
-    # ---- life
 
     @property
     def processes(self) -> Iterator[Process]:
-        """All, in the order in which they are started."""
+        """All processes in the order of their start."""
         for tier in self._tiers():
             yield from tier
 
@@ -194,17 +195,17 @@ class LocalStack:
         for process in self.processes:
             if process.name == name:
                 return process
-        raise KeyError(f"{name!r} is none of {', '.join(process.name for process in self.processes)}")
+        raise KeyError(f"{name!r} isn't one of {', '.join(process.name for process in self.processes)}")
 
     @property
     def url(self) -> str:
-        """What clients call: Envoy's listener."""
+        """The URL of Envoy's listener, for clients."""
         if self.envoy is None:
             raise ValueError("the plan has no Envoy")
         return self.envoy.url
 
     async def start(self, *, on_ready: Callable[[Process], None] | None = None) -> Self:
-        """Start everything and wait until it is ready; `on_ready` hears of each process when that one is."""
+        """Start everything and wait until it is ready; calls `on_ready` for each process that is."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.write_endpoints()
         if self.plan.configuration is not None:
@@ -221,7 +222,7 @@ class LocalStack:
         return self
 
     async def _wait_for_eds(self) -> None:
-        """Envoy doesn't start without its endpoints' file."""
+        """Envoy doesn't start without its EDS file."""
         try:
             async with asyncio.timeout(_EDS_TIMEOUT):
                 while not self.eds_file.exists():  # noqa: ASYNC110 -- another process writes it
@@ -230,7 +231,7 @@ class LocalStack:
             raise ProcessError(self.watchers[0], f"did not write {self.eds_file} in {_EDS_TIMEOUT:g} s") from error
 
     async def stop(self) -> None:
-        """Stop what runs, Envoy first and NATS last; whatever happens, nothing runs afterwards."""
+        """Stop all processes, Envoy first and NATS last. Nothing runs afterwards, even after an error."""
         try:
             for tier in reversed(self._tiers()):
                 await asyncio.gather(*(process.stop() for process in tier))
@@ -238,7 +239,7 @@ class LocalStack:
             self.close()
 
     def close(self) -> None:
-        """Kill what runs and let go of the ports: the end of `stop`, and of a stack that was never started."""
+        """Kill all processes and release the ports: the end of `stop`, and of a stack that was never started."""
         for process in self.processes:
             process.kill_now()
         self._ports.close()
@@ -256,7 +257,7 @@ class LocalStack:
 
 
 async def _start_all(processes: Sequence[Process], on_ready: Callable[[Process], None] | None) -> None:
-    """Start them at once. The first that fails is the error; the others are cancelled, and so stopped."""
+    """Start them concurrently. Raises the first error, after stopping the others."""
 
     async def start(process: Process) -> None:
         await process.start()
@@ -277,12 +278,12 @@ def _count(number: int) -> range:
     return range(1, number + 1)
 
 
-def _labels(one: SimulatorPlan) -> dict[str, str]:
-    return {ENGINE_LABEL: one.engine, **one.labels}
+def _labels(plan: SimulatorPlan) -> dict[str, str]:
+    return {ENGINE_LABEL: plan.engine, **plan.labels}
 
 
 def _replace(path: Path, text: str) -> None:
-    """By rename: a reader sees the old file or the new one."""
+    """Write and rename, so that a reader sees the old file or the new one."""
     draft = path.with_name(f".{path.name}.new")
     draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)

@@ -1,7 +1,7 @@
-"""LoRA adapters: which are loaded, which are on their way, which can make room.
+"""The LoRA adapters of a server: loading, use and eviction.
 
-An adapter takes one of `capacity` places from the moment its loading begins. A place is taken from the loaded adapter
-that was used longest ago, and only while no running request uses it.
+An adapter takes one of `capacity` slots when its loading begins. The least recently used adapter is evicted, if no
+running request uses it.
 """
 
 from collections.abc import Collection
@@ -9,8 +9,6 @@ from collections.abc import Collection
 
 class Adapters:
     """The adapters of a server."""
-
-    __slots__ = ("_idle", "_loading", "_users", "capacity", "evictions", "load_time", "loads")
 
     def __init__(self, capacity: int, load_time: int) -> None:
         self.capacity = capacity
@@ -20,7 +18,7 @@ class Adapters:
         self.evictions = 0
         self._users: dict[str, int] = {}
         self._idle: dict[str, None] = {}
-        """Loaded and without a running request; the one that was used longest ago first."""
+        """Loaded adapters without a running request, the least recently used first."""
         self._loading: dict[str, int] = {}
 
     @property
@@ -33,16 +31,14 @@ class Adapters:
         return min(self._loading.values(), default=None)
 
     def want(self, name: str, now: int, keep: Collection[str]) -> bool:
-        """Whether a request for this adapter can run; begins to load it when there is a place or one can be made.
-
-        `keep` are adapters that requests before this one wait for: their places aren't taken.
-        """
+        """Whether a request for this adapter can run. If not, the adapter begins to load if a slot is free or another
+        adapter can be evicted. `keep` are adapters for which earlier requests wait; they aren't evicted."""
         if not name or name in self._users or name in self._idle:
             return True
         if name in self._loading:
             return False
         if len(self._users) + len(self._idle) + len(self._loading) >= self.capacity:
-            victim = next((one for one in self._idle if one not in keep), None)
+            victim = next((idle for idle in self._idle if idle not in keep), None)
             if victim is None:
                 return False
             del self._idle[victim]
@@ -51,20 +47,20 @@ class Adapters:
         return False
 
     def finish_loads(self, now: int) -> None:
-        """Adapters whose time has come are loaded."""
-        for name in [one for one, at in self._loading.items() if at <= now]:
+        """Complete the loads that are due."""
+        for name in [adapter for adapter, at in self._loading.items() if at <= now]:
             del self._loading[name]
             self._idle[name] = None
             self.loads += 1
 
     def use(self, name: str) -> None:
-        """A request begins to run with an adapter that is loaded."""
+        """A request begins to run with a loaded adapter."""
         if name:
             self._idle.pop(name, None)
             self._users[name] = self._users.get(name, 0) + 1
 
     def leave(self, name: str) -> None:
-        """A request no longer runs."""
+        """A request has stopped running."""
         if name:
             self._users[name] -= 1
             if not self._users[name]:

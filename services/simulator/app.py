@@ -1,14 +1,15 @@
 """The simulator as a process, and as a server inside a test.
 
-It is a model server, so it has one port for API, metrics and control, and no admin port. On SIGTERM or SIGINT it takes
-no new connections, lets running requests end (bounded by `--drain-timeout`), and goes; a second signal ends it at once.
+A model server has one port, for API, metrics and control, and no admin port. SIGTERM and SIGINT stop it: it accepts no
+new connections and waits up to `--drain-timeout` for running requests. A second signal ends it at once.
 """
 
 import asyncio
-import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
 
 import structlog
 import uvloop
@@ -27,9 +28,9 @@ log = structlog.get_logger(__name__)
 
 
 class Simulator:
-    """A simulated model server that listens; its address is known once it has started.
+    """A simulated model server. Use as an async context manager, or `start` and `stop` it.
 
-    >>> async with simulator(SimulatorSettings(port=0)) as running:  # doctest: +SKIP
+    >>> async with Simulator(SimulatorSettings(port=0)) as running:  # doctest: +SKIP
     ...     print(running.url)
     """
 
@@ -40,9 +41,9 @@ class Simulator:
         app = web.Application(client_max_size=settings.max_body)
         for api in (OpenAiApi(self.server), AnthropicApi(self.server), ControlApi(self.server)):
             app.add_routes(api.routes())
-        app.on_response_prepare.append(self._sign)
-        app.on_shutdown.append(self._let_go)
-        # A handler whose client has left is cancelled: that is how an abort frees its slot and its blocks.
+        app.on_response_prepare.append(self._add_name)
+        app.on_shutdown.append(self._clear_faults)
+        # aiohttp cancels the handler of a client that has left, which frees the request's slot and blocks.
         self._runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, shutdown_timeout=settings.drain_timeout
         )
@@ -58,55 +59,47 @@ class Simulator:
 
     @property
     def url(self) -> str:
-        """Where the server listens, without a path: `http://127.0.0.1:8000`."""
+        """`http://127.0.0.1:8000`. With port 0 it is known after `start`."""
         return f"http://{self.authority}"
 
     async def start(self) -> None:
-        """Listen. Raises `Invalid` when the address can't be had."""
+        """Listen. Raises `Invalid` if the address isn't available."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.settings.host, self.settings.port, backlog=1024)
         try:
             await site.start()
         except OSError as error:
             await self._runner.cleanup()
-            problem = Problem("port", f"{self.authority} can't be listened on: {error.strerror}")
+            problem = Problem("port", f"cannot listen on {self.authority}: {error.strerror}")
             raise Invalid([problem]) from error
         self.port = self._runner.addresses[0][1]
         self.server.name = self.settings.name or self.authority
         log.info("simulator.started", url=self.url, engine=self.settings.engine, name=self.name)
 
     async def stop(self) -> None:
-        """Take no new connections, wait for running requests, cut off those that take too long."""
+        """Accept no new connections, wait for running requests, and cancel them after the drain timeout."""
         log.info("simulator.draining", timeout=self.settings.drain_timeout)
         await self._runner.cleanup()
         self.server.close()
         log.info("simulator.stopped")
 
-    async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def _add_name(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers["x-simulator-endpoint"] = self.server.name
 
-    async def _let_go(self, app: web.Application) -> None:
-        self.server.lift_faults()
+    async def _clear_faults(self, app: web.Application) -> None:
+        self.server.clear_faults()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
 
     def __repr__(self) -> str:
         return f"<Simulator {self.url} {self.server!r}>"
-
-
-@contextlib.asynccontextmanager
-async def simulator(settings: SimulatorSettings) -> AsyncIterator[Simulator]:
-    """A server for as long as the block runs."""
-    running = Simulator(settings)
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.stop()
-
-
-async def serve(settings: SimulatorSettings, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set, then drain. Raises `Invalid` when the address can't be had."""
-    async with simulator(settings):
-        await stop.wait()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -132,4 +125,5 @@ async def _until_signal(settings: SimulatorSettings) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
-    await serve(settings, stop)
+    async with Simulator(settings):
+        await stop.wait()

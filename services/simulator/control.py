@@ -1,4 +1,4 @@
-"""The control API, `/control`: faults, pinned metrics, and what the server has seen."""
+"""The control API, `/control`: faults, pinned metrics, and the server's state."""
 
 import msgspec
 from aiohttp import web
@@ -10,7 +10,7 @@ from services.simulator.server import ModelServer
 
 
 class FaultsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`PUT /control/faults`: the fault of each target, `null` to take it away; an absent target stays as it is."""
+    """`PUT /control/faults`: the fault of each target, `null` to clear it; an absent target keeps its fault."""
 
     metrics: AnyFault | msgspec.UnsetType | None = msgspec.UNSET
     inference: AnyFault | msgspec.UnsetType | None = msgspec.UNSET
@@ -40,7 +40,7 @@ class ControlApi:
         return _json(self._server.faults.describe())
 
     async def _set_faults(self, request: web.Request) -> web.Response:
-        """Both targets or none: a wrong fault changes nothing."""
+        """Set the faults of both targets; an invalid fault changes nothing."""
         try:
             given = msgspec.json.decode(await request.read(), type=FaultsBody)
             faults: dict[Target, AnyFault | None] = {}
@@ -57,10 +57,10 @@ class ControlApi:
         return _json(self._server.faults.describe())
 
     async def _clear_faults(self, request: web.Request) -> web.Response:
-        """All faults, or with `?target=` one's."""
+        """Clear all faults, or that of `?target=`."""
         wanted = request.query.get("target")
         if wanted is not None and wanted not in TARGETS:
-            return _refuse(ValueError(f"target: {wanted!r} is unknown; metrics or inference is expected"))
+            return _refuse(ValueError(f"target: {wanted!r} is unknown; expected metrics or inference"))
         for target in TARGETS:
             if wanted in (None, target):
                 self._server.set_fault(target, None)
@@ -70,7 +70,7 @@ class ControlApi:
         return _json(self._server.page.pins)
 
     async def _set_pins(self, request: web.Request) -> web.Response:
-        """The pins that hold from now on; what isn't named is the engine's own again."""
+        """Replace the pins; absent values are the engine's own again."""
         try:
             pins = msgspec.json.decode(await request.read(), type=Pins)
         except msgspec.DecodeError as error:

@@ -1,11 +1,11 @@
-"""What the engine counts, from its start on: the figures behind the metrics pages.
+"""The engine's counters and histograms, from which metrics pages are made.
 
-Bucket bounds are those of the recorded vLLM 0.32 page; the pages of other engines group the same observations.
+The bucket bounds are those of vLLM 0.32; the pages of other engines show the same buckets.
 """
 
 from enum import StrEnum
 
-from services.simulator.histogram import Histogram, one_two_five
+from services.simulator.exposition import Histogram
 
 _FIRST_TOKEN = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
@@ -23,6 +23,16 @@ _CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
 _PREEMPTIONS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
 
 
+def one_two_five(limit: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, 50 … up to `limit`: vLLM's buckets for token counts, with its context length as the limit."""
+    bounds: list[float] = []
+    magnitude = 1
+    while magnitude <= limit:
+        bounds += [float(magnitude * step) for step in (1, 2, 5) if magnitude * step <= limit]
+        magnitude *= 10
+    return tuple(bounds)
+
+
 class FinishReason(StrEnum):
     """Why a request ended."""
 
@@ -38,10 +48,10 @@ class Counters:
         lengths = one_two_five(context_length)
         self.prompt_tokens = 0
         self.cached_tokens = 0
-        """Prompt tokens that the prefix cache had, of requests that got their first token."""
+        """Cached prompt tokens of requests that got their first token."""
         self.generation_tokens = 0
         self.prefix_queries = 0
-        """Prompt tokens that the prefix cache was asked for."""
+        """Prompt tokens that were looked up in the prefix cache."""
         self.prefix_hits = 0
         self.preemptions = 0
         self.rejections = 0

@@ -1,4 +1,4 @@
-"""Puts an answer on the wire, whole or in pieces, and spoils it on the way when a fault says so."""
+"""Writes responses, whole or in pieces, and applies faults to them."""
 
 import asyncio
 import json
@@ -13,13 +13,11 @@ _CHUNK = 64 * 1024
 
 
 class Closed(Exception):
-    """The fault has closed the connection; nothing can be sent any more."""
+    """A fault has closed the connection."""
 
 
-class Reply:
-    """One answer to one request."""
-
-    __slots__ = ("_headers", "_request", "_response", "_sent", "fault", "spoiled")
+class ResponseWriter:
+    """Writes the response to one request."""
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
@@ -28,7 +26,7 @@ class Reply:
         self._response: web.StreamResponse | None = None
         self._sent = 0
         self.spoiled = False
-        """Whether the fault has cut the answer short."""
+        """Whether a fault has cut the response short."""
 
     @property
     def sent(self) -> int:
@@ -36,11 +34,11 @@ class Reply:
         return self._sent
 
     def header(self, name: str, value: str) -> None:
-        """Add a header; only before the answer has begun."""
+        """Add a header, before the response has begun."""
         self._headers[name] = value
 
     async def whole(self, body: bytes, content_type: str, status: int = 200) -> web.StreamResponse:
-        """Send an answer that is known in full. Raises `Closed` when the fault closes the connection."""
+        """Send a whole response. Raises `Closed` if a fault closes the connection."""
         fault = self.fault
         headers = {**self._headers, "content-type": fault.value if isinstance(fault, ContentType) else content_type}
         if isinstance(fault, Truncate):
@@ -60,14 +58,14 @@ class Reply:
             self.close()
         await self._put(body)
         left = size - len(body)
-        filling = filler("", {}, _CHUNK).encode()
+        filling = filler("", "", _CHUNK).encode()
         while left > 0:
             await self._put(filling[:left])
             left -= len(filling)
         return response
 
     async def begin(self, content_type: str) -> None:
-        """Send the head of a streamed answer. Raises `Closed`."""
+        """Send the headers of a streamed response. Raises `Closed`."""
         fault = self.fault
         if isinstance(fault, Close) and not fault.after:
             self.close()
@@ -76,7 +74,7 @@ class Reply:
         await self._response.prepare(self._request)
 
     async def write(self, data: bytes) -> None:
-        """Send a piece of a streamed answer, or of what the fault leaves of it. Raises `Closed`."""
+        """Send a piece of a streamed response, or what a fault leaves of it. Raises `Closed`."""
         fault = self.fault
         if self.spoiled:
             return
@@ -90,20 +88,20 @@ class Reply:
                 self.close()
 
     async def end(self) -> web.StreamResponse:
-        """The streamed answer is complete, or to HTTP it looks so."""
-        assert self._response is not None, "end comes after begin"
+        """End the streamed response, which is complete for HTTP."""
+        assert self._response is not None, "begin comes before end"
         await self._response.write_eof()
         return self._response
 
     def close(self) -> NoReturn:
-        """Close the connection under the answer. Raises `Closed`."""
+        """Close the connection. Raises `Closed`."""
         self.spoiled = True
         if self._request.transport is not None:
             self._request.transport.close()
         raise Closed
 
     async def _put(self, data: bytes) -> None:
-        assert self._response is not None, "the head comes first"
+        assert self._response is not None, "begin comes before write"
         if isinstance(self.fault, Trickle):
             for start in range(0, len(data), self.fault.piece):
                 await self._response.write(data[start : start + self.fault.piece])
@@ -113,21 +111,21 @@ class Reply:
         self._sent += len(data)
 
     def __repr__(self) -> str:
-        return f"<Reply to {self._request.path}, {self._sent} bytes sent, fault {self.fault}>"
+        return f"<ResponseWriter to {self._request.path}, {self._sent} bytes sent, fault {self.fault}>"
 
 
 def _half(body: bytes) -> int:
-    """The middle, but not at the end of a line: what is cut there would be whole."""
+    """The middle of the body, but not the end of a line, where it would look complete."""
     cut = len(body) // 2
     return cut - 1 if body[cut - 1 : cut] == b"\n" else cut
 
 
 def _first_event(data: bytes) -> bytes:
-    """Of server-sent events that are written at once, as by a process that was kept waiting."""
+    """The first of several server-sent events that are written at once."""
     event, end, _ = data.partition(b"\n\n")
     return event + end
 
 
 def received_headers(request: web.Request) -> str:
-    """The request's headers as they came, as a JSON list of pairs that fits into a header."""
+    """The request headers as received, as a JSON list of pairs for a header."""
     return json.dumps([[name.decode("latin-1"), value.decode("latin-1")] for name, value in request.raw_headers])

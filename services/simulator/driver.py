@@ -1,100 +1,98 @@
-"""Drives the engine with the event loop's clock: one timer for its next event, however many requests there are."""
+"""Runs the engine in the event loop, with one timer for its next event."""
 
 import asyncio
 import time
 from collections.abc import Callable
 
 from services.simulator.engine import SECOND, Engine, EngineState
-from services.simulator.sequence import Progress, Work
+from services.simulator.sequence import EngineRequest, RequestOutput
 
 
-class Inbox:
-    """Where the progress of a call arrives: one request of the engine for each of its choices."""
+class OutputQueue:
+    """The outputs of an API call, which has an engine request for each of its choices."""
 
-    __slots__ = ("_news", "_waiter", "works")
-
-    def __init__(self, works: list[Work]) -> None:
-        self.works = works
-        self._news: dict[str, Progress] = {}
+    def __init__(self, requests: list[EngineRequest]) -> None:
+        self.engine_requests = requests
+        self._outputs: dict[str, RequestOutput] = {}
         self._waiter: asyncio.Future[None] | None = None
 
-    async def next(self) -> list[Progress]:
-        """How far the requests are, as soon as there is news. Tokens that came together are reported together."""
-        while not self._news:
+    async def get(self) -> list[RequestOutput]:
+        """Wait for new outputs: the latest one of each request that has any."""
+        while not self._outputs:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        news, self._news = self._news, {}
-        return list(news.values())
+        outputs, self._outputs = self._outputs, {}
+        return list(outputs.values())
 
-    async def ends(self) -> dict[str, Progress]:
-        """The last progress of every request, by its id."""
-        ended: dict[str, Progress] = {}
-        while len(ended) < len(self.works):
-            ended.update((one.id, one) for one in await self.next() if one.finished)
+    async def ends(self) -> dict[str, RequestOutput]:
+        """The last output of every request, by its id."""
+        ended: dict[str, RequestOutput] = {}
+        while len(ended) < len(self.engine_requests):
+            ended.update((progress.id, progress) for progress in await self.get() if progress.finished)
         return ended
 
-    def notify(self, progress: Progress) -> None:
-        self._news[progress.id] = progress
+    def put(self, progress: RequestOutput) -> None:
+        self._outputs[progress.id] = progress
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def __repr__(self) -> str:
-        return f"<Inbox of {len(self.works)} requests, {len(self._news)} with news>"
+        return f"<OutputQueue of {len(self.engine_requests)} requests, {len(self._outputs)} with new outputs>"
 
 
 class Driver:
-    """The engine in real time. `clock` gives nanoseconds."""
+    """The engine in real time. `clock` returns nanoseconds."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.engine = engine
         self._clock = clock
-        self._inboxes: dict[str, Inbox] = {}
+        self._queues: dict[str, OutputQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due: int | None = None
 
-    def submit(self, works: list[Work]) -> Inbox:
-        """Begin the requests of a call, all of them or, when the engine raises one of its errors, none."""
+    def submit(self, requests: list[EngineRequest]) -> OutputQueue:
+        """Submit the requests of a call, all or none. Raises the errors of the engine."""
         now = self._clock()
-        self._turn(now)
-        self.engine.check(works)
-        inbox = Inbox(works)
-        for work in works:
-            self.engine.submit(work, now)
-            self._inboxes[work.id] = inbox
-        self._turn(now)
-        return inbox
+        self._advance(now)
+        self.engine.check(requests)
+        queue = OutputQueue(requests)
+        for request in requests:
+            self.engine.submit(request, now)
+            self._queues[request.id] = queue
+        self._advance(now)
+        return queue
 
-    def withdraw(self, inbox: Inbox) -> None:
-        """The call is over, or nobody waits for it any more: what it still holds in the engine is free."""
+    def withdraw(self, queue: OutputQueue) -> None:
+        """Cancel what is left of a call, which has ended or whose client has left."""
         now = self._clock()
-        for work in inbox.works:
-            if self._inboxes.pop(work.id, None) is not None:
-                self.engine.cancel(work.id, now)
-        self._turn(now)
+        for request in queue.engine_requests:
+            if self._queues.pop(request.id, None) is not None:
+                self.engine.cancel(request.id, now)
+        self._advance(now)
 
     def slow_down(self, factor: float) -> None:
-        """Multiply the time of the engine's steps."""
+        """Multiply the duration of the engine's steps."""
         now = self._clock()
         self.engine.slow_down(factor, now)
-        self._turn(now)
+        self._advance(now)
 
     def state(self) -> EngineState:
         """The engine's gauges now."""
-        self._turn(self._clock())
+        self._advance(self._clock())
         return self.engine.state()
 
     def close(self) -> None:
-        """No further events."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _turn(self, now: int) -> None:
+    def _advance(self, now: int) -> None:
         for progress in self.engine.advance(now):
-            if inbox := self._inboxes.get(progress.id):
+            if queue := self._queues.get(progress.id):
                 if progress.finished:
-                    del self._inboxes[progress.id]
-                inbox.notify(progress)
+                    del self._queues[progress.id]
+                queue.put(progress)
         due = self.engine.next_event()
         if due == self._due:
             return
@@ -105,7 +103,7 @@ class Driver:
 
     def _on_timer(self) -> None:
         self._timer = self._due = None
-        self._turn(self._clock())
+        self._advance(self._clock())
 
     def __repr__(self) -> str:
-        return f"<Driver {len(self._inboxes)} requests, {self.engine!r}>"
+        return f"<Driver {len(self._queues)} requests, {self.engine!r}>"

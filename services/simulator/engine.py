@@ -1,13 +1,13 @@
 """The timing model of a model server: continuous batching in steps, as vLLM's scheduler does it.
 
-A step takes one output token of every request that decodes, and up to `prefill_chunk` prompt tokens of those that are
-being read. How long it takes is decided when it begins:
+A step computes one output token of every decoding request, and up to `prefill_chunk` prompt tokens of the others. Its
+duration is fixed when it begins:
 
     [n > 0] · decode_time · (1 + decode_growth · (n - 1))  +  prefill_time · prompt tokens
 
-with n requests decoding. Requests join and leave between steps. Nothing here has a clock: time comes in, in integer
-nanoseconds, so that any number of steps adds up exactly and the same work ends at the same times however often the
-engine is asked. Steps in which nobody joins, leaves or listens are taken many at once.
+with n decoding requests. Requests join and leave between steps. The engine has no clock: the caller passes the time in
+integer nanoseconds, so that requests end at the same times however often the engine is called. Consecutive steps in
+which no request joins, leaves or reports are computed at once.
 """
 
 from collections import OrderedDict
@@ -18,22 +18,22 @@ from msgspec import Struct
 from services.simulator.adapters import Adapters
 from services.simulator.counters import Counters, FinishReason
 from services.simulator.kv_cache import KvCache
-from services.simulator.sequence import Progress, Sequence, Work
+from services.simulator.sequence import EngineRequest, RequestOutput, Sequence
 from services.simulator.settings import SimulatorSettings
 
 SECOND = 1_000_000_000
 
 
 class EngineError(Exception):
-    """The engine doesn't take this work."""
+    """The engine rejects a request."""
 
 
 class ContextTooLong(EngineError):
-    """Prompt and output together are more tokens than the model's context."""
+    """Prompt and output have more tokens than the model's context."""
 
 
 class Overloaded(EngineError):
-    """As many requests as allowed are waiting and running."""
+    """The limit of waiting and running requests is reached."""
 
 
 class EngineState(Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class EngineState(Struct, frozen=True, kw_only=True):
     running: int
     waiting: int
     deferred: int
-    """Those of `waiting` that wait for an adapter."""
+    """Waiting requests whose adapter isn't loaded."""
     prefilling: int
     kv_usage: float
     """Share of the KV blocks that requests hold, 0 to 1."""
@@ -54,19 +54,17 @@ class EngineState(Struct, frozen=True, kw_only=True):
 
 
 class _Step:
-    __slots__ = ("chunks", "decoders", "disturbed", "duration", "end")
-
     def __init__(self, end: int, duration: int, decoders: list[Sequence], chunks: list[tuple[Sequence, int]]) -> None:
         self.end = end
         self.duration = duration
         self.decoders = decoders
         self.chunks = chunks
         self.disturbed = False
-        """Whether the step after it can't be like it: somebody left, or the engine was slowed down."""
+        """Whether the next step will differ: a request has left, or the speed has changed."""
 
 
 class Engine:
-    """Slots, queue, KV cache and adapters of one server, and the steps that they go through."""
+    """Slots, queue, KV cache and adapters of one server, and the steps of its requests."""
 
     def __init__(self, settings: SimulatorSettings, now: int) -> None:
         self.settings = settings
@@ -74,31 +72,29 @@ class Engine:
         self.cache = KvCache(settings.kv_blocks, caching=settings.prefix_caching)
         self.adapters = Adapters(settings.max_adapters, round(settings.adapter_load_time * SECOND / settings.speed))
         self.revision = 0
-        """Rises whenever anything changes that metrics or state show."""
+        """Increases with every change that metrics or state show."""
         self._slowdown = 1.0
         self._now = now
         self._running: dict[str, Sequence] = {}
         self._waiting: OrderedDict[str, Sequence] = OrderedDict()
         self._step: _Step | None = None
         self._stale = False
-        """Whether something happened that could let a waiting request in."""
-        self._progress: list[Progress] = []
+        """Whether a waiting request may be admitted at the next step."""
+        self._progress: list[RequestOutput] = []
 
-    # What users of the engine call.
-
-    def submit(self, work: Work, now: int) -> None:
-        """Queue a request. Raises `ContextTooLong`, `Overloaded`, and ValueError for an id that is in use."""
+    def submit(self, request: EngineRequest, now: int) -> None:
+        """Queue a request. Raises `ContextTooLong`, `Overloaded`, and ValueError for an id in use."""
         self._run(now)
-        self.check([work])
-        self._waiting[work.id] = Sequence(work, now)
-        if work.choices:
-            self.counters.params_n.observe(work.choices)
-            self.counters.params_max_tokens.observe(work.max_tokens)
+        self.check([request])
+        self._waiting[request.id] = Sequence(request, now)
+        if request.choices:
+            self.counters.params_n.observe(request.choices)
+            self.counters.params_max_tokens.observe(request.max_tokens)
         self._changed(admission=True)
         self._begin_if_idle(now)
 
     def cancel(self, id: str, now: int) -> bool:
-        """Forget a request: its slot and its blocks are free at once. False when it has ended or never was."""
+        """Abort a request and free its slot and blocks. False if it has ended or is unknown."""
         self._run(now)
         if sequence := self._waiting.pop(id, None):
             self._finish(sequence, FinishReason.ABORT)
@@ -113,20 +109,20 @@ class Engine:
         return True
 
     def slow_down(self, factor: float, now: int) -> None:
-        """Multiply the duration of the steps that begin from now on; 1 is the model's own speed."""
+        """Multiply the duration of the steps that begin from now on; 1 is the normal speed."""
         self._run(now)
         self._slowdown = factor
         if self._step:
             self._step.disturbed = True
 
-    def advance(self, now: int) -> list[Progress]:
-        """Go on to `now`; what requests got since the last call, in order."""
+    def advance(self, now: int) -> list[RequestOutput]:
+        """Advance to `now`. Returns the outputs since the last call, in order."""
         self._run(now)
         progress, self._progress = self._progress, []
         return progress
 
     def next_event(self) -> int | None:
-        """When `advance` will next have something to report or to decide; None while nothing is under way."""
+        """When to call `advance` next; None while there are no requests."""
         times = [] if (loaded := self.adapters.next_load) is None else [loaded]
         if step := self._step:
             times.append(step.end + (self._quiet_steps(step) - 1) * step.duration)
@@ -134,33 +130,33 @@ class Engine:
             times.append(self._now)
         return min(times, default=None)
 
-    def check(self, works: list[Work]) -> None:
-        """Raises what `submit` would raise for one of these, if all were submitted now."""
-        for work in works:
-            if work.id in self._running or work.id in self._waiting:
-                raise ValueError(f"request {work.id!r} is here already")
-            if work.prompt.tokens + work.output_tokens > self.settings.context_length:
+    def check(self, requests: list[EngineRequest]) -> None:
+        """Raises what submitting all of these now would raise."""
+        for request in requests:
+            if request.id in self._running or request.id in self._waiting:
+                raise ValueError(f"request {request.id!r} already exists")
+            if request.prompt.tokens + request.output_tokens > self.settings.context_length:
                 raise ContextTooLong(
-                    f"{work.prompt.tokens} prompt tokens and {work.output_tokens} output tokens are more than "
+                    f"{request.prompt.tokens} prompt tokens and {request.output_tokens} output tokens are more than "
                     f"the context of {self.settings.context_length} tokens"
                 )
         present = len(self._running) + len(self._waiting)
-        if present + len(works) > self.settings.max_requests:
+        if present + len(requests) > self.settings.max_requests:
             self.counters.rejections += 1
             self.revision += 1
             raise Overloaded(
-                f"{present} requests are waiting or running and {len(works)} more would exceed the limit of "
+                f"{present} requests are waiting or running and {len(requests)} more would exceed the limit of "
                 f"{self.settings.max_requests}; try again later"
             )
 
     def state(self) -> EngineState:
-        """The gauges, as of the last call of `advance`, `submit` or `cancel`."""
+        """The gauges as of the last call of `advance`, `submit` or `cancel`."""
         running, waiting = self._running.values(), self._waiting.values()
         return EngineState(
             running=len(running),
             waiting=len(waiting),
-            deferred=sum(one.deferred for one in waiting) if self.settings.adapters else 0,
-            prefilling=sum(not one.decoding for one in running),
+            deferred=sum(sequence.deferred for sequence in waiting) if self.settings.adapters else 0,
+            prefilling=sum(not sequence.decoding for sequence in running),
             kv_usage=self.cache.usage,
             kv_used=self.cache.used,
             kv_cached=self.cache.cached,
@@ -169,11 +165,9 @@ class Engine:
             waiting_adapters=_adapters(waiting),
         )
 
-    # Steps.
-
     def _run(self, now: int) -> None:
         if now < self._now:
-            raise ValueError(f"time runs backwards: {now} after {self._now}")
+            raise ValueError(f"time goes backwards: {now} after {self._now}")
         while True:
             step, loaded = self._step, self.adapters.next_load
             if loaded is not None and loaded <= now and (step is None or loaded <= step.end):
@@ -189,19 +183,21 @@ class Engine:
         self._now = now
 
     def _quiet_steps(self, step: _Step) -> int:
-        """How many steps from this one on will be alike, with nothing to report before the last one's end."""
+        """The number of equal steps from this one on, with nothing to report before the last one ends."""
         if step.chunks or step.disturbed or self._stale:
             return 1
-        running = [one for one in step.decoders if one.running]
+        running = [sequence for sequence in step.decoders if sequence.running]
         interval = self.settings.stream_interval
         count = min(
-            min(one.remaining, interval - one.generated % interval) if one.work.stream else one.remaining
-            for one in running
+            min(sequence.remaining, interval - sequence.generated % interval)
+            if sequence.request.stream
+            else sequence.remaining
+            for sequence in running
         )
         return count if self._growth(running, count) <= self.cache.available else 1
 
     def _growth(self, decoders: Iterable[Sequence], steps: int) -> int:
-        return sum(self._blocks(one.computed + steps) - one.blocks for one in decoders)
+        return sum(self._blocks(sequence.computed + steps) - sequence.blocks for sequence in decoders)
 
     def _begin_if_idle(self, now: int) -> None:
         if self._step is None:
@@ -234,9 +230,9 @@ class Engine:
         self._step = _Step(now + duration, duration, decoders, chunks)
 
     def _complete(self, step: _Step, count: int) -> None:
-        """End this step, and with it the `count - 1` quiet ones that follow."""
+        """End this step and the `count - 1` quiet ones that follow."""
         at = step.end + (count - 1) * step.duration
-        decoders = [one for one in step.decoders if one.running]
+        decoders = [sequence for sequence in step.decoders if sequence.running]
         counters = self.counters
         counters.steps += count
         counters.busy_seconds += step.duration * count / SECOND
@@ -258,12 +254,12 @@ class Engine:
         self._begin(at)
 
     def _fill(self, decoders: list[Sequence], steps: int) -> None:
-        """So many tokens of each into the cache. Where that evicts, block by block, in the order of single steps: what
-        is evicted depends on which blocks two requests have come to share until then."""
+        """Put `steps` tokens of each request into the cache. If that evicts blocks, do so block by block, in the order
+        of single steps: the result depends on the blocks that requests share at that time."""
         size = self.settings.block_tokens
         evicts = self._growth(decoders, steps) > self.cache.free
         while steps and decoders:
-            count = min(steps, *(size - one.computed % size for one in decoders)) if evicts else steps
+            count = min(steps, *(size - sequence.computed % size for sequence in decoders)) if evicts else steps
             for sequence in decoders:
                 if missing := self._blocks(sequence.computed + count) - sequence.blocks:
                     self.cache.grow(missing)
@@ -274,17 +270,17 @@ class Engine:
             steps -= count
 
     def _first_token(self, sequence: Sequence, at: int) -> None:
-        """A prefill is done. The token that it brings is the answer's first, unless the request was preempted."""
+        """A prefill is complete. It gives the first token of the answer, or after a preemption the next one."""
         counters = self.counters
         if sequence.first_token_at < 0:
             sequence.first_token_at = at
             counters.prompt_tokens += sequence.prompt_tokens
             counters.cached_tokens += sequence.cached_tokens
-            if sequence.work.output:
+            if sequence.request.output:
                 counters.first_token.observe((at - sequence.arrived_at) / SECOND)
         else:
             counters.inter_token.observe((at - sequence.last_token_at) / SECOND)
-        if sequence.work.output:
+        if sequence.request.output:
             sequence.generated += 1
             counters.generation_tokens += 1
         sequence.last_token_at = at
@@ -292,27 +288,25 @@ class Engine:
 
     def _report(self, sequence: Sequence, at: int) -> None:
         finished = not sequence.remaining
-        work = sequence.work
+        request = sequence.request
         if finished or (
-            work.stream and (sequence.generated == 1 or not sequence.generated % self.settings.stream_interval)
+            request.stream and (sequence.generated == 1 or not sequence.generated % self.settings.stream_interval)
         ):
-            self._progress.append(Progress(work.id, at, sequence.generated, sequence.cached_tokens, finished))
+            self._progress.append(RequestOutput(request.id, at, sequence.generated, sequence.cached_tokens, finished))
         if finished:
             self._withdraw(sequence)
-            self._finish(sequence, work.finish)
-
-    # Who is in the batch, and which blocks it holds.
+            self._finish(sequence, request.finish)
 
     def _admit(self, now: int) -> None:
-        """Let waiting requests in, first come first served. One that waits for its adapter lets others pass, one
-        that waits for blocks doesn't."""
+        """Admit waiting requests, first come, first served. Requests pass one that waits for its adapter, but not one
+        that waits for blocks."""
         self._stale = False
         admitted: list[Sequence] = []
         wanted: set[str] = set()
         for sequence in self._waiting.values():
             if len(self._running) + len(admitted) >= self.settings.slots:
                 break
-            adapter = sequence.work.adapter
+            adapter = sequence.request.adapter
             sequence.deferred = not self.adapters.want(adapter, now, wanted)
             wanted.add(adapter)
             if sequence.deferred:
@@ -322,15 +316,15 @@ class Engine:
             self.adapters.use(adapter)
             admitted.append(sequence)
         for sequence in admitted:
-            del self._waiting[sequence.work.id]
-            self._running[sequence.work.id] = sequence
+            del self._waiting[sequence.request.id]
+            self._running[sequence.request.id] = sequence
             sequence.running = True
             if sequence.admitted_at < 0:
                 sequence.admitted_at = now
 
     def _reserve(self, sequence: Sequence) -> bool:
-        """Take the blocks of everything that is to be computed; what the prefix cache has needn't be, up to the last
-        token, which has to be read for the next one to come out."""
+        """Take the blocks of all tokens to compute. Tokens in the prefix cache aren't computed, except the last one,
+        from which the next token comes."""
         target = sequence.prompt_tokens + sequence.generated
         block_tokens = self.settings.block_tokens
         hashes = sequence.hashes((target - 1) // block_tokens, block_tokens) if self.cache.caching else []
@@ -349,16 +343,16 @@ class Engine:
         return True
 
     def _make_room(self, sequence: Sequence) -> None:
-        """The block that the next token needs, if need be from the request that came in last: it waits again, first in
-        the queue, and has to be read again, answer and all."""
+        """Take the block for the next token. Without space, preempt the request that was admitted last: it returns to
+        the front of the queue, and its prompt and answer have to be computed again."""
         missing = self._blocks(sequence.computed + 1) - sequence.blocks
         while missing and not self.cache.grow(missing):
             victim = next(reversed(self._running.values()))
             self._withdraw(victim)
             victim.preemptions += 1
             self.counters.preemptions += 1
-            self._waiting[victim.work.id] = victim
-            self._waiting.move_to_end(victim.work.id, last=False)
+            self._waiting[victim.request.id] = victim
+            self._waiting.move_to_end(victim.request.id, last=False)
             if victim is sequence:
                 return
         sequence.blocks += missing
@@ -372,10 +366,10 @@ class Engine:
                 sequence.held += fresh
 
     def _withdraw(self, sequence: Sequence) -> None:
-        """Out of the batch: slot and blocks are free."""
-        del self._running[sequence.work.id]
+        """Remove it from the batch and free its slot and blocks."""
+        del self._running[sequence.request.id]
         sequence.running = False
-        self.adapters.leave(sequence.work.adapter)
+        self.adapters.leave(sequence.request.adapter)
         self.cache.release(sequence.held, sequence.blocks - len(sequence.held))
         sequence.held = []
         sequence.blocks = 0
@@ -394,7 +388,7 @@ class Engine:
         first, last = sequence.first_token_at, sequence.last_token_at
         counters.request_prompt_tokens.observe(sequence.prompt_tokens)
         counters.request_generation_tokens.observe(sequence.generated)
-        counters.request_max_tokens.observe(sequence.work.max_tokens)
+        counters.request_max_tokens.observe(sequence.request.max_tokens)
         counters.end_to_end.observe((last - arrived) / SECOND)
         counters.queue.observe((admitted - arrived) / SECOND)
         counters.inference.observe((last - admitted) / SECOND)
@@ -417,4 +411,4 @@ class Engine:
 
 
 def _adapters(sequences: Iterable[Sequence]) -> tuple[str, ...]:
-    return tuple(sorted({one.work.adapter for one in sequences} - {""}))
+    return tuple(sorted({sequence.request.adapter for sequence in sequences} - {""}))

@@ -1,122 +1,116 @@
-"""Prometheus text exposition, written fast: a family is rendered again only when one of its values has changed.
+"""Renders a metrics page in Prometheus's text format from a template.
 
-Layout and number format are those of Python's prometheus-client, which vLLM, SGLang and trtllm-serve use; Triton's own
-writer has whole numbers without a decimal point.
+A template is a page with names in place of values, `vllm:num_requests_running{engine="0"} running`; a histogram is one
+line, of which the buckets, the sum and the count are made. Layout and number format are those of Python's
+prometheus-client, which vLLM, SGLang and trtllm-serve use. Triton writes integers without a decimal point.
+
+A family is rendered again only when one of its values has changed: scrapes are then cheap.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain
+from typing import TypeAlias
 
 from prometheus_client.utils import floatToGoString
 
-from services.simulator.histogram import Histogram
-
-M = TypeVar("M")
-N = TypeVar("N", contravariant=True)
-
-Labels = Mapping[str, str]
+CONSTANTS: Mapping[str, float] = {"0": 0, "1": 1}
+"""Values that stand in a template as they are."""
+_LE = 'le=""'
+"""Label of a histogram's series in a template: the bound of a bucket comes here."""
 
 
-class Part(Protocol[N]):
-    """A piece of a page."""
+class Histogram:
+    """Counts observations into buckets; `bounds` are the upper bounds, without the last, infinite one."""
 
-    def render(self, moment: N) -> str:
-        """Its text, with a line end."""
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.count = 0
+        self.sum = 0.0
 
-
-class Text(Generic[M]):
-    """A piece that never changes."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def render(self, moment: M) -> str:
-        return self._text
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.count += times
+        self.sum += value * times
 
     def __repr__(self) -> str:
-        return f"<Text {len(self._text)} characters>"
+        return f"<Histogram {self.count} observations, sum {self.sum:g}>"
 
 
-class Family(Generic[M]):
-    """Gauges or counters of one name: a line for each set of labels."""
+Values: TypeAlias = Mapping[str, float | Histogram]
+"""What the names in a template stand for."""
+
+
+class Family:
+    """A metric family: its series, each as its name with labels and the name of its value."""
 
     def __init__(
         self,
         name: str,
         kind: str,
         help: str,
-        series: Sequence[tuple[Labels, Callable[[M], float]]],
+        series: Sequence[tuple[str, str]],
         *,
-        whole: bool = False,
+        created: float | None = None,
+        integers: bool = False,
     ) -> None:
-        self.name = name
+        """With `created`, in Unix seconds, a `_created` gauge follows that says so, as prometheus-client writes it."""
+        self._kind = kind
+        self._series = series
         self._head = head(name, kind, help)
-        self._leads = [f"{name}{braces(labels)} " for labels, _ in series]
-        self._getters = [getter for _, getter in series]
-        self._format = _whole if whole else number
-        self._values: list[float] = []
+        self._tail = ""
+        if created is not None and kind != "gauge":
+            base = name.removesuffix("_total") if kind == "counter" else name
+            lines = [f"{base}_created{_without_le(lead)[len(name) :]} {number(created)}\n" for lead, _ in series]
+            self._tail = "".join([head(f"{base}_created", "gauge", help), *lines])
+        self._number = _integer if integers else number
+        self._buckets: dict[str, list[str]] = {}
+        self._seen: list[float | tuple[int, float]] = []
         self._text = ""
 
-    def render(self, moment: M) -> str:
-        values = [getter(moment) for getter in self._getters]
-        if values != self._values or not self._text:
-            lines = [f"{lead}{self._format(value)}\n" for lead, value in zip(self._leads, values, strict=True)]
-            self._values, self._text = values, self._head + "".join(lines)
+    def render(self, values: Values) -> str:
+        current = [values[name] for _, name in self._series]
+        seen = [(value.count, value.sum) if isinstance(value, Histogram) else value for value in current]
+        if seen != self._seen or not self._text:
+            lines = (self._lines(lead, value) for (lead, _), value in zip(self._series, current, strict=True))
+            self._seen, self._text = seen, "".join([self._head, *chain.from_iterable(lines), self._tail])
         return self._text
 
-    def __repr__(self) -> str:
-        return f"<Family {self.name}, {len(self._leads)} series>"
+    def _lines(self, lead: str, value: float | Histogram) -> Iterator[str]:
+        if not isinstance(value, Histogram):
+            yield f"{lead} {self._number(value)}\n"
+            return
+        name, _, labels = lead.partition("{")
+        others = _without_le(lead)[len(name) :]
+        if self._kind == "histogram":
+            if lead not in self._buckets:
+                bounds = [*map(number, value.bounds), "+Inf"]
+                self._buckets[lead] = [name + "_bucket{" + labels.replace(_LE, f'le="{bound}"') for bound in bounds]
+            for bucket, below in zip(self._buckets[lead], accumulate(value.counts), strict=True):
+                yield f"{bucket} {number(below)}\n"
+        yield f"{name}_count{others} {number(value.count)}\n"
+        yield f"{name}_sum{others} {number(value.sum)}\n"
 
 
-class HistogramFamily(Generic[M]):
-    """A histogram with one set of labels."""
+def families(template: str, *, created: float | None = None, integers: bool = False) -> list[Family]:
+    """The families of a template."""
+    found = []
+    for block in f"\n{template}".split("\n# HELP ")[1:]:
+        help_line, type_line, *samples = block.splitlines()
+        name, help = help_line.split(" ", 1)
+        series = [(lead, value) for lead, _, value in (sample.rpartition(" ") for sample in samples)]
+        kind = type_line.rsplit(" ", 1)[1]
+        found.append(Family(name, kind, help, series, created=created, integers=integers))
+    return found
 
-    def __init__(self, name: str, help: str, labels: Labels, getter: Callable[[M], Histogram]) -> None:
-        self.name = name
-        self._labels = labels
-        self._getter = getter
-        self._head = head(name, "histogram", help)
-        self._leads: list[str] = []
-        self._seen = (-1, 0.0)
-        self._text = ""
 
-    def render(self, moment: M) -> str:
-        histogram = self._getter(moment)
-        seen = (histogram.count, histogram.sum)
-        if seen != self._seen:
-            self._leads = self._leads or self._buckets(histogram)
-            self._seen, self._text = seen, self._lines(histogram)
-        return self._text
-
-    def _buckets(self, histogram: Histogram) -> list[str]:
-        ends = [number(bound) for bound in histogram.bounds] + ["+Inf"]
-        return [f"{self.name}_bucket{braces({**self._labels, 'le': end})} " for end in ends]
-
-    def _lines(self, histogram: Histogram) -> str:
-        lines = [self._head]
-        below = 0
-        for lead, count in zip(self._leads, histogram.counts, strict=True):
-            below += count
-            lines.append(f"{lead}{number(below)}\n")
-        labels = braces(self._labels)
-        lines.append(f"{self.name}_count{labels} {number(histogram.count)}\n")
-        lines.append(f"{self.name}_sum{labels} {number(histogram.sum)}\n")
-        return "".join(lines)
-
-    def __repr__(self) -> str:
-        return f"<HistogramFamily {self.name}>"
+def _without_le(lead: str) -> str:
+    return lead.replace(f"{_LE},", "").replace(f"{{{_LE}}}", "")
 
 
 def head(name: str, kind: str, help: str) -> str:
     return f"# HELP {name} {help}\n# TYPE {name} {kind}\n"
-
-
-def braces(labels: Labels) -> str:
-    """`{a="x",b="y"}`, sorted by name as prometheus-client does; nothing without labels."""
-    if not labels:
-        return ""
-    inner = ",".join(f'{name}="{escape(value)}"' for name, value in sorted(labels.items()))
-    return f"{{{inner}}}"
 
 
 def escape(value: str) -> str:
@@ -132,24 +126,21 @@ def number(value: float) -> str:
     return text
 
 
-def _whole(value: float) -> str:
+def _integer(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-def filler(prefix: str, labels: Labels, size: int) -> str:
-    """Idle histograms of about `size` bytes, as a page has them for parts of the engine that nobody uses.
-
-    The last line is a comment that fills the rest.
-    """
-    bounds = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+def filler(prefix: str, model: str, size: int) -> str:
+    """`size` bytes of histograms without observations, as of parts of an engine that are idle; a comment fills up the
+    rest."""
+    idle = Histogram((0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
     pieces: list[str] = []
     left = size
     while True:
         name = f"{prefix}simulated_stage_{len(pieces):04d}_seconds"
-        family: HistogramFamily[Histogram] = HistogramFamily(
-            name, "A stage of the simulated engine that is never entered.", labels, lambda histogram: histogram
-        )
-        piece = family.render(Histogram(bounds))
+        help = "Time in a stage of the simulated engine that is never entered."
+        series = [(f'{name}{{{_LE},model_name="{escape(model)}"}}', "idle")]
+        piece = Family(name, "histogram", help, series).render({"idle": idle})
         if len(piece) > left:
             break
         pieces.append(piece)

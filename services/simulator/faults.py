@@ -1,7 +1,6 @@
-"""Faults that a test asks for: what goes wrong, with which calls, how often.
+"""Faults that tests set, for metrics and for inference.
 
-Metrics and inference have a fault each. A fault is taken by a call when the call begins; one that holds calls back
-(`hang`) lets go of them when it is taken away.
+A fault applies to a call when the call begins. Clearing a `hang` lets the calls that it holds continue.
 """
 
 import asyncio
@@ -15,18 +14,18 @@ Bytes = Annotated[int, Meta(ge=0)]
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"):
-    """What every fault has."""
+    """The common field of all faults."""
 
     count: Count = None
-    """How many calls it hits before it is over; without, it stays until it is taken away."""
+    """The number of calls that it applies to; None: until it is cleared."""
 
 
 class Hang(Fault, frozen=True, kw_only=True, tag="hang"):
-    """Nothing comes until the fault is taken away; then the call goes on as usual."""
+    """The call waits until the fault is cleared, and continues then."""
 
 
 class Fail(Fault, frozen=True, kw_only=True, tag="fail"):
-    """An answer with this status and, for inference, an error in the form of the API that is called."""
+    """A response with this status and, for inference, an error in the format of the API."""
 
     status: Annotated[int, Meta(ge=400, le=599)] = 500
     retry_after: Annotated[int, Meta(ge=0)] | None = None
@@ -34,47 +33,47 @@ class Fail(Fault, frozen=True, kw_only=True, tag="fail"):
 
 
 class Slow(Fault, frozen=True, kw_only=True, tag="slow"):
-    """The answer begins `latency` seconds late. `factor` multiplies the time of the engine's steps, for all requests as
-    long as the fault is there; so it goes with inference only, and not with a count."""
+    """The response begins `latency` seconds late. `factor` multiplies the duration of the engine's steps, for all
+    requests until the fault is cleared; it is valid for inference only, and without a count."""
 
     latency: Seconds = 0.0
     factor: Annotated[float, Meta(gt=0)] = 1.0
 
 
 class Trickle(Fault, frozen=True, kw_only=True, tag="trickle"):
-    """The body comes in pieces of `piece` bytes, `interval` seconds apart."""
+    """The body arrives in pieces of `piece` bytes, `interval` seconds apart."""
 
     interval: Seconds = 0.01
     piece: Annotated[int, Meta(ge=1)] = 1
 
 
 class Truncate(Fault, frozen=True, kw_only=True, tag="truncate"):
-    """The body is cut after `after` bytes, without `after` at its half (a stream: after its first event). To HTTP the
-    answer looks complete."""
+    """The body ends after `after` bytes, by default in its middle (a stream: after its first event). For HTTP the
+    response is complete."""
 
     after: Bytes | None = None
 
 
 class Close(Fault, frozen=True, kw_only=True, tag="close"):
-    """The connection is closed after `after` bytes of the body; with 0, before the head."""
+    """The connection closes after `after` bytes of the body; with 0, before the headers."""
 
     after: Bytes = 0
 
 
 class Huge(Fault, frozen=True, kw_only=True, tag="huge"):
-    """The page, and after it filler up to `size` bytes. Metrics only."""
+    """The page is followed by filler up to `size` bytes. Metrics only."""
 
     size: Bytes = 64 * 2**20
 
 
 class ContentType(Fault, frozen=True, kw_only=True, tag="content-type"):
-    """The body as usual, under another content type."""
+    """The body has another content type."""
 
     value: str = "text/html; charset=utf-8"
 
 
 class Replace(Fault, frozen=True, kw_only=True, tag="replace"):
-    """Another body, with status 200."""
+    """The response has another body, with status 200."""
 
     body: str
 
@@ -85,55 +84,55 @@ TARGETS: tuple[Target, ...] = ("metrics", "inference")
 
 
 class Faults:
-    """The faults that are set."""
+    """The current faults."""
 
     def __init__(self) -> None:
         self._faults: dict[Target, AnyFault] = {}
         self._left: dict[Target, int | None] = {}
-        self._lifted: dict[Target, asyncio.Event] = {}
+        self._cleared: dict[Target, asyncio.Event] = {}
 
     @staticmethod
     def check(target: Target, fault: AnyFault | None) -> None:
-        """Raises ValueError for a fault that the target can't have."""
+        """Raises ValueError for a fault that doesn't fit the target."""
         if target == "inference" and isinstance(fault, Huge):
-            raise ValueError("inference.kind: 'huge' is a fault of metrics only")
+            raise ValueError("inference.kind: 'huge' is valid for metrics only")
         if isinstance(fault, Slow) and fault.factor != 1:
             if target == "metrics":
-                raise ValueError(f"metrics.factor: {fault.factor} slows the engine down, which metrics don't wait for")
+                raise ValueError(f"metrics.factor: {fault.factor} slows the engine; it is valid for inference only")
             if fault.count is not None:
                 raise ValueError(
                     f"inference.count: {fault.count} can't go with a factor, which slows all requests down"
                 )
 
     def set(self, target: Target, fault: AnyFault) -> None:
-        """Set a fault in the place of the one before. Raises ValueError for one that the target can't have."""
+        """Replace the fault of a target. Raises ValueError for a fault that doesn't fit the target."""
         self.check(target, fault)
         self.clear(target)
         self._faults[target] = fault
         self._left[target] = fault.count
-        self._lifted[target] = asyncio.Event()
+        self._cleared[target] = asyncio.Event()
 
     def clear(self, target: Target) -> None:
-        """Take a fault away; calls that it holds go on."""
+        """Clear a fault; calls that it holds continue."""
         self._faults.pop(target, None)
         self._left.pop(target, None)
-        if lifted := self._lifted.pop(target, None):
-            lifted.set()
+        if cleared := self._cleared.pop(target, None):
+            cleared.set()
 
     def take(self, target: Target) -> tuple[AnyFault | None, asyncio.Event | None]:
-        """The fault that a call of this target has to suffer, and what is set when it is taken away."""
-        fault, lifted = self._faults.get(target), self._lifted.get(target)
+        """The fault for a call that begins now, and the event that is set when the fault is cleared."""
+        fault, cleared = self._faults.get(target), self._cleared.get(target)
         left = self._left.get(target)
         if left is not None:
             self._left[target] = left - 1
             if left == 1:
-                # What it holds stays held: only the next calls are spared.
+                # Calls that it holds keep waiting.
                 del self._faults[target], self._left[target]
-        return fault, lifted
+        return fault, cleared
 
     @property
     def slowdown(self) -> float:
-        """What the time of the engine's steps is multiplied with."""
+        """The factor for the duration of the engine's steps."""
         fault = self._faults.get("inference")
         return fault.factor if isinstance(fault, Slow) else 1.0
 

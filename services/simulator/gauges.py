@@ -1,11 +1,12 @@
-"""What a metrics page shows at one moment: the engine's gauges, or what a test has pinned in their place."""
+"""The values of a metrics page at one moment: the engine's, or those that a test has pinned in their place."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from services.simulator.counters import Counters
+from services.simulator.counters import Counters, FinishReason
 from services.simulator.engine import EngineState
+from services.simulator.exposition import CONSTANTS, Values
 from services.simulator.settings import SimulatorSettings
 
 Count = Annotated[int, Meta(ge=0)]
@@ -26,56 +27,52 @@ class Pins(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     block_tokens: Count | None = None
     kv_blocks: Count | None = None
     series: dict[SeriesName, float] = {}
-    """Samples that no engine has, or that another model of the same server would have; they come first on the page."""
+    """Further samples, such as those of another model of the same server; they come first on the page."""
+
+    def over(self, own: Any) -> dict[str, Any]:
+        """The fields of a struct that can be pinned: the pin, or the struct's own value."""
+        return {
+            name: getattr(own, name) if (pin := getattr(self, name)) is None else pin
+            for name in self.__struct_fields__
+            if hasattr(own, name)
+        }
 
 
-class Moment(Struct, frozen=True, kw_only=True):
-    """Everything that a page is made of."""
-
-    running: int
-    waiting: int
-    deferred: int
-    prefilling: int
-    kv_usage: float
-    kv_used: int
-    kv_blocks: int
-    block_tokens: int
-    running_adapters: tuple[str, ...]
-    waiting_adapters: tuple[str, ...]
-    loaded_adapters: tuple[str, ...]
-    max_adapters: int
-    has_adapters: bool
-    """Whether the server knows adapters at all: without, vLLM's adapter family has no samples."""
-    counters: Counters
-    wall: float
-    """Unix seconds."""
-
-
-def moment(settings: SimulatorSettings, state: EngineState, counters: Counters, pins: Pins, wall: float) -> Moment:
-    """The page's values; figures that follow from a pinned one follow it."""
-    waiting = _or(pins.waiting, state.waiting)
-    running = _or(pins.running, state.running)
-    kv_blocks = _or(pins.kv_blocks, settings.kv_blocks)
-    usage = state.kv_usage if pins.kv_usage is None else pins.kv_usage
-    pinned = pins.running_adapters is not None or pins.waiting_adapters is not None
-    return Moment(
-        running=running,
-        waiting=waiting,
-        deferred=min(state.deferred, waiting),
-        prefilling=min(state.prefilling, running),
-        kv_usage=usage,
-        kv_used=state.kv_used if pins.kv_usage is None else round(usage * kv_blocks),
-        kv_blocks=kv_blocks,
-        block_tokens=_or(pins.block_tokens, settings.block_tokens),
-        running_adapters=state.running_adapters if pins.running_adapters is None else pins.running_adapters,
-        waiting_adapters=state.waiting_adapters if pins.waiting_adapters is None else pins.waiting_adapters,
-        loaded_adapters=state.loaded_adapters,
-        max_adapters=_or(pins.max_adapters, settings.max_adapters),
-        has_adapters=bool(settings.adapters) or pinned,
-        counters=counters,
-        wall=wall,
-    )
-
-
-def _or(pinned: int | None, own: int) -> int:
-    return own if pinned is None else pinned
+def page_values(settings: SimulatorSettings, state: EngineState, counters: Counters, pins: Pins, wall: float) -> Values:
+    """What the names in the page templates stand for. Values that follow from a pinned one follow the pin."""
+    shown = pins.over(settings) | pins.over(state)
+    running, waiting, usage = shown["running"], shown["waiting"], shown["kv_usage"]
+    kv_blocks, block_tokens = shown["kv_blocks"], shown["block_tokens"]
+    kv_used = state.kv_used if pins.kv_usage is None else round(usage * kv_blocks)
+    deferred, prefilling = min(state.deferred, waiting), min(state.prefilling, running)
+    finished = counters.finished
+    return {
+        **CONSTANTS,
+        **vars(counters),
+        "running": running,
+        "waiting": waiting,
+        "active": running + waiting,
+        "deferred": deferred,
+        "waiting_for_capacity": waiting - deferred,
+        "prefilling": prefilling,
+        "decoding": running - prefilling,
+        "slots": settings.slots,
+        "utilization": running / settings.slots,
+        "context_length": settings.context_length,
+        "kv_usage": usage,
+        "kv_used": kv_used,
+        "kv_free": kv_blocks - kv_used,
+        "kv_blocks": kv_blocks,
+        "block_tokens": block_tokens,
+        "kv_used_tokens": kv_used * block_tokens,
+        "kv_tokens": kv_blocks * block_tokens,
+        "computed_tokens": counters.prompt_tokens - counters.cached_tokens,
+        "hit_rate": counters.prefix_hits / counters.prefix_queries if counters.prefix_queries else 0.0,
+        "throughput": counters.generation_tokens / counters.busy_seconds if counters.busy_seconds else 0.0,
+        **{f"finished_{reason}": count for reason, count in finished.items()},
+        "completed": finished[FinishReason.STOP] + finished[FinishReason.LENGTH],
+        "end_to_end_us": round(counters.end_to_end.sum * 1e6),
+        "queue_us": round(counters.queue.sum * 1e6),
+        "inference_us": round(counters.inference.sum * 1e6),
+        "timestamp": int(wall),
+    }

@@ -1,6 +1,6 @@
-"""Bodies of the OpenAI API as work for the engine. What the model would answer is decided here, before it begins.
+"""Makes engine requests from bodies of the OpenAI API, including the answer that the model will give.
 
-Fields that mean nothing without a real model (temperature, logprobs, …) are accepted and ignored, as are unknown ones.
+Fields without a meaning here (temperature, logprobs, …) are accepted and ignored, as are unknown ones.
 """
 
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from services.simulator.api_error import bad_request, unknown_model
 from services.simulator.counters import FinishReason
-from services.simulator.sequence import Work
+from services.simulator.sequence import EngineRequest
 from services.simulator.settings import SimulatorSettings
 from services.simulator.tokens import (
     BYTES_PER_TOKEN,
@@ -25,9 +25,9 @@ from services.simulator.tokens import (
 )
 
 MAX_CHOICES = 128
-"""Choices of one call, as OpenAI limits `n`."""
+"""Choices of a call at most, as in OpenAI's limit of `n`."""
 DEFAULT_COMPLETION_TOKENS = 16
-"""`max_tokens` of a completion that doesn't say, as OpenAI has it."""
+"""OpenAI's default `max_tokens` of a completion."""
 
 PromptInput: TypeAlias = str | list[str | int | list[int]]
 """A text, texts, token ids, or lists of token ids."""
@@ -40,7 +40,7 @@ class StreamOptions(Struct, frozen=True):
 
 
 class GenerationBody(Struct, frozen=True, kw_only=True):
-    """What chat and completions have in common."""
+    """The common fields of chats and completions."""
 
     model: str
     stream: bool | None = None
@@ -49,7 +49,7 @@ class GenerationBody(Struct, frozen=True, kw_only=True):
     stop: str | list[str] | None = None
     n: int | None = None
     ignore_eos: bool | None = None
-    """vLLM's extension: the answer has `max_tokens` tokens."""
+    """vLLM's extension: the answer has exactly `max_tokens` tokens."""
 
 
 class ChatBody(GenerationBody, frozen=True, kw_only=True):
@@ -76,22 +76,18 @@ class EmbeddingBody(Struct, frozen=True, kw_only=True):
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """One answer to be: the engine's work for it, and the text that the client will see."""
+    """One answer: its engine request, and the text that the client gets."""
 
     index: int
-    work: Work
+    request: EngineRequest
     text: str
     """The answer up to the stop string."""
     stop: str = ""
-    """The stop string that ended it; empty when none did."""
-
-    def between(self, sent: int, tokens: int) -> str:
-        """What of the text comes out from after the one number of tokens up to the other."""
-        return self.text[sent * BYTES_PER_TOKEN : tokens * BYTES_PER_TOKEN]
+    """The stop string that ends it; empty if none does."""
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """A call of the API, ready for the engine."""
+    """A valid API call, ready for the engine."""
 
     kind: Literal["chat", "completion", "embedding", "message", "response"]
     id: str
@@ -103,15 +99,15 @@ class Call(Struct, frozen=True, kw_only=True):
     dimensions: int = 0
 
     @property
-    def works(self) -> list[Work]:
-        return [choice.work for choice in self.choices]
+    def engine_requests(self) -> list[EngineRequest]:
+        return [choice.request for choice in self.choices]
 
 
 B = TypeVar("B", bound=Struct)
 
 
 def chat(body: bytes, id: str, settings: SimulatorSettings) -> Call:
-    """A chat's call. Raises `ApiError` for what vLLM would refuse too."""
+    """The call of a chat. Raises `ApiError` for bodies that vLLM rejects, too."""
     parsed = decode(body, ChatBody)
     if not parsed.messages:
         raise bad_request("messages: [] has no message; at least one is expected", "messages")
@@ -122,7 +118,7 @@ def chat(body: bytes, id: str, settings: SimulatorSettings) -> Call:
 
 
 def completion(body: bytes, id: str, settings: SimulatorSettings) -> Call:
-    """A completion's call. Raises `ApiError`."""
+    """The call of a completion. Raises `ApiError`."""
     parsed = decode(body, CompletionBody)
     limit = DEFAULT_COMPLETION_TOKENS if parsed.max_tokens is None else parsed.max_tokens
     prompts = _prompts(parsed.prompt, "prompt")
@@ -130,7 +126,7 @@ def completion(body: bytes, id: str, settings: SimulatorSettings) -> Call:
 
 
 def embedding(body: bytes, id: str, settings: SimulatorSettings) -> Call:
-    """An embedding's call. Raises `ApiError`."""
+    """The call of an embedding. Raises `ApiError`."""
     parsed = decode(body, EmbeddingBody)
     adapter = adapter_of(parsed.model, settings)
     dimensions = settings.embedding_dimensions if parsed.dimensions is None else parsed.dimensions
@@ -142,13 +138,15 @@ def embedding(body: bytes, id: str, settings: SimulatorSettings) -> Call:
     choices = tuple(
         Choice(
             index=index,
-            work=Work(id=f"{id}-{index}", prompt=prompt, adapter=adapter, finish=FinishReason.STOP, choices=not index),
+            request=EngineRequest(
+                id=f"{id}-{index}", prompt=prompt, adapter=adapter, finish=FinishReason.STOP, choices=not index
+            ),
             text="",
         )
         for index, prompt in enumerate(_prompts(parsed.input, "input"))
     )
     for choice in choices:
-        _check_length(choice.work.prompt, 0, settings)
+        _check_length(choice.request.prompt, 0, settings)
     return Call(
         kind="embedding",
         id=id,
@@ -168,14 +166,14 @@ def generation(
     limit_name: str,
     settings: SimulatorSettings,
 ) -> Call:
-    """The call of a body for these prompts, which may get `limit` tokens each. Raises `ApiError`."""
+    """The call of a body with these prompts, each limited to `limit` output tokens. Raises `ApiError`."""
     adapter = adapter_of(body.model, settings)
     n = 1 if body.n is None else body.n
     if not 1 <= n * len(prompts) <= MAX_CHOICES:
         raise bad_request(f"n: {n} for {len(prompts)} prompt(s); 1 to {MAX_CHOICES} choices are expected", "n")
     if limit is not None and limit < 1:
         raise bad_request(f"{limit_name}: {limit} is too small; at least 1 is expected", limit_name)
-    stops = [one for one in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if one]
+    stops = [stop for stop in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if stop]
     choices: list[Choice] = []
     for prompt in prompts:
         _check_length(prompt, limit or 1, settings)
@@ -184,7 +182,7 @@ def generation(
             index = len(choices)
             allowed = room if limit is None else limit
             text, tokens, finish, stop = _answer(prompt, index % n, allowed, stops, bool(body.ignore_eos), settings)
-            work = Work(
+            request = EngineRequest(
                 id=f"{id}-{index}",
                 prompt=prompt,
                 output=tokens,
@@ -194,7 +192,7 @@ def generation(
                 max_tokens=allowed,
                 choices=0 if index else n,
             )
-            choices.append(Choice(index=index, work=work, text=text, stop=stop))
+            choices.append(Choice(index=index, request=request, text=text, stop=stop))
     options = body.stream_options
     return Call(
         kind=kind,
@@ -209,7 +207,7 @@ def generation(
 def _answer(
     prompt: Prompt, choice: int, allowed: int, stops: list[str], ignore_eos: bool, settings: SimulatorSettings
 ) -> tuple[str, bytes, FinishReason, str]:
-    """The text that is shown, the tokens that it costs, why it ends, and the stop string if one ended it."""
+    """The visible text, the tokens of the whole answer, the finish reason, and the stop string if one ends it."""
     mark = fingerprint(prompt, settings.seed, choice)
     natural = allowed if ignore_eos else min(allowed, answer_length(mark, settings.output_tokens))
     tokens = answer_bytes(mark, natural)
@@ -224,7 +222,7 @@ def _answer(
 
 
 def adapter_of(model: str, settings: SimulatorSettings) -> str:
-    """The adapter that a model's name stands for; empty for a base model. Raises `ApiError` for a name of none."""
+    """The adapter of that name; empty for a base model. Raises `ApiError` for an unknown model."""
     if model in settings.adapters:
         return model
     if model not in settings.models:
@@ -243,7 +241,7 @@ def _check_length(prompt: Prompt, output: int, settings: SimulatorSettings) -> N
 def _prompts(given: PromptInput, name: str) -> list[Prompt]:
     if isinstance(given, str):
         return [from_text(given)]
-    ids = [one for one in given if isinstance(one, int)]
+    ids = [id for id in given if isinstance(id, int)]
     if not given or [] in given:
         raise bad_request(f"{name}: an empty list has no prompt; text or token ids are expected", name)
     if ids and len(ids) < len(given):
@@ -251,13 +249,17 @@ def _prompts(given: PromptInput, name: str) -> list[Prompt]:
     try:
         if ids:
             return [from_ids(ids)]
-        return [from_text(one) if isinstance(one, str) else from_ids(one) for one in given if not isinstance(one, int)]
+        return [
+            from_text(prompt) if isinstance(prompt, str) else from_ids(prompt)
+            for prompt in given
+            if not isinstance(prompt, int)
+        ]
     except ValueError as error:
         raise bad_request(f"{name}: {error}", name) from error
 
 
 def decode(body: bytes, kind: type[B]) -> B:
-    """A body as this type. Raises `ApiError` that names the field."""
+    """Decode a body. Raises `ApiError` that names the field."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:

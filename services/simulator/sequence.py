@@ -1,4 +1,4 @@
-"""One request in the engine: what it asks for, how far it is, which blocks it holds."""
+"""A request in the engine: its prompt and answer, its progress, its blocks."""
 
 from msgspec import Struct
 
@@ -6,33 +6,33 @@ from services.simulator.counters import FinishReason
 from services.simulator.tokens import BYTES_PER_TOKEN, Prompt, block_hashes, chain_seed
 
 
-class Work(Struct, frozen=True, kw_only=True):
-    """What the engine is asked to do: read a prompt and write an answer that is known beforehand."""
+class EngineRequest(Struct, frozen=True, kw_only=True):
+    """A prompt to read and an answer to write, which is known beforehand."""
 
     id: str
     prompt: Prompt
     output: bytes = b""
-    """The answer, `BYTES_PER_TOKEN` bytes a token; empty for an embedding, which is done when the prompt is read."""
+    """The answer, `BYTES_PER_TOKEN` bytes a token; empty for an embedding, which ends with the prefill."""
     finish: FinishReason = FinishReason.LENGTH
     adapter: str = ""
     stream: bool = False
-    """Whether every token is reported, or only the end."""
+    """Whether to report every token, or only the end."""
     max_tokens: int = 0
-    """Output tokens that the client allowed."""
+    """The client's limit of output tokens."""
     choices: int = 1
-    """The request's `n` with its first choice, 0 with the others: metrics count requests once."""
+    """The client's `n` in its first choice, 0 in the others, because metrics count it once."""
 
     @property
     def output_tokens(self) -> int:
         return len(self.output) // BYTES_PER_TOKEN
 
 
-class Progress(Struct, frozen=True):
-    """How far a request is: reported at every token of a stream, and at the end of every request."""
+class RequestOutput(Struct, frozen=True):
+    """The progress of a request: reported for every token of a stream, and at the end of every request."""
 
     id: str
     at: int
-    """When, in nanoseconds of the engine's clock."""
+    """Nanoseconds of the engine's clock."""
     tokens: int
     """Output tokens so far."""
     cached_tokens: int
@@ -41,32 +41,12 @@ class Progress(Struct, frozen=True):
 
 
 class Sequence:
-    """The state of one piece of work. Times are nanoseconds of the engine's clock."""
+    """The state of a request. Times are nanoseconds of the engine's clock."""
 
-    __slots__ = (
-        "_chain",
-        "admitted_at",
-        "arrived_at",
-        "blocks",
-        "cached_tokens",
-        "computed",
-        "data",
-        "deferred",
-        "first_token_at",
-        "generated",
-        "held",
-        "last_token_at",
-        "preemptions",
-        "prompt_tokens",
-        "running",
-        "target",
-        "work",
-    )
-
-    def __init__(self, work: Work, now: int) -> None:
-        self.work = work
-        self.data = work.prompt.data + work.output
-        self.prompt_tokens = work.prompt.tokens
+    def __init__(self, request: EngineRequest, now: int) -> None:
+        self.request = request
+        self.data = request.prompt.data + request.output
+        self.prompt_tokens = request.prompt.tokens
         self.arrived_at = now
         self.admitted_at = -1
         self.first_token_at = -1
@@ -78,13 +58,13 @@ class Sequence:
         self.computed = 0
         """Tokens whose keys and values are in the cache."""
         self.target = self.prompt_tokens
-        """Tokens to compute before the next output token comes out of a prefill."""
+        """Tokens to compute before a prefill gives the next output token."""
         self.cached_tokens = 0
         self.preemptions = 0
         self.blocks = 0
-        """Blocks that it holds, in all."""
+        """All blocks that it holds."""
         self.held: list[int] = []
-        """Those of them that are full, by their hashes."""
+        """The hashes of its full blocks."""
         self._chain: list[int] = []
 
     @property
@@ -94,26 +74,26 @@ class Sequence:
     @property
     def remaining(self) -> int:
         """Output tokens still to come."""
-        return self.work.output_tokens - self.generated
+        return self.request.output_tokens - self.generated
 
     def hashes(self, count: int, block_tokens: int) -> list[int]:
-        """The hashes of its first `count` blocks, prompt and answer in one run."""
+        """The hashes of its first `count` blocks, over prompt and answer."""
         have = len(self._chain)
         if have < count:
             size = block_tokens * BYTES_PER_TOKEN
-            parent = self._chain[-1] if have else chain_seed(self.work.adapter)
+            parent = self._chain[-1] if have else chain_seed(self.request.adapter)
             self._chain += block_hashes(self.data[have * size : count * size], block_tokens, parent)
         return self._chain[:count]
 
     def full_blocks(self, block_tokens: int) -> int:
         """Blocks that are full of computed tokens."""
         beyond = max(0, self.computed - self.prompt_tokens) * BYTES_PER_TOKEN
-        known = min(self.computed * BYTES_PER_TOKEN, len(self.work.prompt.data)) + beyond
+        known = min(self.computed * BYTES_PER_TOKEN, len(self.request.prompt.data)) + beyond
         return known // (block_tokens * BYTES_PER_TOKEN)
 
     def __repr__(self) -> str:
         state = "waiting" if not self.running else "decoding" if self.decoding else "prefilling"
         return (
-            f"<Sequence {self.work.id} {state}, {self.computed} computed, "
-            f"{self.generated} of {self.work.output_tokens} generated, {self.blocks} blocks>"
+            f"<Sequence {self.request.id} {state}, {self.computed} computed, "
+            f"{self.generated} of {self.request.output_tokens} generated, {self.blocks} blocks>"
         )

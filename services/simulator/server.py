@@ -5,34 +5,34 @@ import time
 
 from msgspec import Struct
 
-from services.simulator.delivery import Reply
+from services.simulator.delivery import ResponseWriter
 from services.simulator.driver import Driver
-from services.simulator.engine import Engine, EngineState
+from services.simulator.engine import Engine
 from services.simulator.faults import TARGETS, AnyFault, Close, Fail, Faults, Hang, Replace, Slow, Target
 from services.simulator.gauges import Pins
 from services.simulator.metrics import MetricsPage
 from services.simulator.settings import SimulatorSettings
 
 
-class Tally(Struct):
-    """What happened at the server's door since its start."""
+class RequestCounts(Struct):
+    """Counts of requests since the start."""
 
     scrapes: int = 0
     requests: int = 0
-    """Calls of the inference API."""
+    """Requests to the inference API."""
     answered: int = 0
-    """Those that got a complete answer, errors included."""
+    """Requests that got a complete answer, including errors."""
     refused: int = 0
-    """Those of them that got an error."""
+    """Answered requests that got an error."""
     aborted: int = 0
-    """Those whose client left before the end."""
+    """Requests whose client left before the end."""
     spoiled: int = 0
-    """Those that a fault has cut short."""
+    """Requests that a fault cut short."""
     models: dict[str, int] = {}
-    """Requests that could be read, by the model that they ask for; only served models are among them."""
+    """Valid requests by model; a request for a model that is not served is not counted."""
 
     def asked_for(self, model: str) -> None:
-        """Count a request that could be read."""
+        """Count a valid request."""
         self.models[model] = self.models.get(model, 0) + 1
 
 
@@ -66,7 +66,7 @@ class ControlState(Struct, frozen=True, kw_only=True):
 
 
 class ModelServer:
-    """What the handlers share. Made inside the event loop that runs it."""
+    """What the handlers share. Create it inside the event loop that runs it."""
 
     def __init__(self, settings: SimulatorSettings) -> None:
         self.settings = settings
@@ -76,7 +76,7 @@ class ModelServer:
         self.started = time.time()
         self.page = MetricsPage(settings, self.started)
         self.faults = Faults()
-        self.tally = Tally()
+        self.counts = RequestCounts()
 
     def metrics(self) -> bytes:
         """The metrics page as it is now."""
@@ -84,23 +84,24 @@ class ModelServer:
         return self.page.render(state, self.engine.counters, self.engine.revision, time.time())
 
     def set_fault(self, target: Target, fault: AnyFault | None) -> None:
-        """Set or take away a fault. Raises ValueError for one that the target can't have."""
+        """Set a fault, or clear it with None. Raises ValueError for a fault that doesn't fit the target."""
         if fault is None:
             self.faults.clear(target)
         else:
             self.faults.set(target, fault)
         self.driver.slow_down(self.faults.slowdown)
 
-    async def suffer(self, target: Target, reply: Reply) -> AnyFault | None:
-        """What happens to a call before it is served; the fault when it is to be the answer. Raises `Closed`."""
-        fault, lifted = self.faults.take(target)
+    async def apply_fault(self, target: Target, reply: ResponseWriter) -> AnyFault | None:
+        """What the target's fault does before a request is served. Returns the fault if it is the whole answer. Raises
+        `Closed`."""
+        fault, cleared = self.faults.take(target)
         reply.fault = fault
         match fault:
             case None:
                 pass
             case Hang():
-                assert lifted is not None, "a fault that is set can be lifted"
-                await lifted.wait()
+                assert cleared is not None, "a fault that is set has its event"
+                await cleared.wait()
             case Slow(latency=latency):
                 await asyncio.sleep(latency)
             case Close(after=0):
@@ -110,43 +111,29 @@ class ModelServer:
         return None
 
     def state(self) -> ControlState:
-        """Everything that a test may want to know."""
-        gauges: EngineState = self.driver.state()
-        tally, counters = self.tally, self.engine.counters
+        """What the server has counted, and how it is now."""
+        sources = (self.counts, self.driver.state(), self.engine.counters)
+        counted = {
+            name: getattr(source, name)
+            for source in sources
+            for name in ControlState.__struct_fields__
+            if hasattr(source, name)
+        }
         return ControlState(
+            **counted,
             name=self.name,
             engine=self.settings.engine,
-            scrapes=tally.scrapes,
-            requests=tally.requests,
-            answered=tally.answered,
-            refused=tally.refused,
-            aborted=tally.aborted,
-            spoiled=tally.spoiled,
-            models=tally.models,
-            running=gauges.running,
-            waiting=gauges.waiting,
-            kv_usage=gauges.kv_usage,
-            kv_used=gauges.kv_used,
-            kv_cached=gauges.kv_cached,
-            preemptions=counters.preemptions,
-            loaded_adapters=gauges.loaded_adapters,
-            running_adapters=gauges.running_adapters,
-            waiting_adapters=gauges.waiting_adapters,
-            prompt_tokens=counters.prompt_tokens,
-            cached_tokens=counters.cached_tokens,
-            generation_tokens=counters.generation_tokens,
-            finished={str(reason): count for reason, count in counters.finished.items()},
             faults=self.faults.describe(),
             pins=self.page.pins,
         )
 
-    def lift_faults(self) -> None:
-        """Take every fault away; calls that hang go on."""
+    def clear_faults(self) -> None:
+        """Clear every fault; requests that hang go on."""
         for target in TARGETS:
             self.set_fault(target, None)
 
     def close(self) -> None:
-        """The engine's timer stops."""
+        """Stop the engine's timer."""
         self.driver.close()
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""What a simulated model server can be told.
+"""The settings of a simulated model server.
 
-The defaults are a middling GPU: 16 requests in a batch, 65 536 tokens of KV cache, 5 000 prompt tokens a second, 15 ms
-a token, and two thirds slower at a full batch. `speed` scales all the model's times at once.
+The defaults are those of a medium GPU: 16 requests in a batch, 65 536 tokens of KV cache, 5 000 prompt tokens a second,
+15 ms a token, and two thirds slower with a full batch. `speed` scales all times of the model.
 """
 
 from enum import StrEnum
@@ -13,7 +13,7 @@ from shared.quantities import Duration, Size
 
 
 class EngineType(StrEnum):
-    """Whose metrics page the server shows; the names are those of the collector's built-in engines."""
+    """The engine of the metrics page; the names are those of the collector's built-in engines."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -23,12 +23,12 @@ class EngineType(StrEnum):
 
     @property
     def metrics_path(self) -> str:
-        """Where the real server shows its metrics."""
+        """The path of the real server's metrics."""
         return "/prometheus/metrics" if self is EngineType.TRTLLM_SERVE else "/metrics"
 
 
 class SimulatorSettings(Struct, frozen=True, kw_only=True):
-    """A stand-in model server: the OpenAI API, a timing model, the metrics of real engines, and faults on request."""
+    """Simulates a model server: the OpenAI API, a timing model, the metrics of real engines, and faults on request."""
 
     host: Annotated[str, Meta(min_length=1, description="address that the server listens on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="port of API and metrics; 0 takes a free one")] = 8000
@@ -80,28 +80,28 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     log_format: Annotated[Literal["json", "console"], Meta(description="one JSON object a line, or text")] = "json"
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what only several fields together can say."""
+        """Raises ValueError for values that don't fit together."""
         if self.max_model_len > self.kv_tokens:
             raise ValueError(
-                f"max_model_len: {self.max_model_len} is more than the KV cache holds, "
-                f"kv_blocks * block_tokens = {self.kv_tokens}"
+                f"--max-model-len: {self.max_model_len} is more than the KV cache holds, "
+                f"--kv-blocks * --block-tokens = {self.kv_tokens}"
             )
         if self.context_length < 2:
             raise ValueError(
-                f"the context, {self.context_length} token(s), must hold a prompt token and an output token"
+                f"--max-model-len: {self.context_length} is too short for a prompt token and an output token"
             )
         names = [*self.models, *self.adapters]
         if "" in names:
-            raise ValueError("models, adapters: a name is empty")
+            raise ValueError("--models and --adapters: a name is empty")
         if doubled := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"models, adapters: given more than once: {', '.join(doubled)}")
+            raise ValueError(f"--models and --adapters: given more than once: {', '.join(doubled)}")
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds."""
+        """Capacity of the KV cache in tokens."""
         return self.kv_blocks * self.block_tokens
 
     @property
     def context_length(self) -> int:
-        """Tokens of prompt and output that a request may have."""
+        """Limit of prompt and output tokens together."""
         return self.max_model_len or self.kv_tokens

@@ -1,7 +1,7 @@
-"""Text as tokens, without a tokenizer: every four bytes are one, as the picker's own estimate has it.
+"""Tokens without a tokenizer: every four bytes are a token, as in the picker's estimate.
 
-Answers are made of words of four bytes each, so that prompt and answer together are one run of tokens. The blocks of an
-earlier turn of a conversation are then found again when the next turn repeats them.
+Answers consist of words of four bytes, so that the tokens of a prompt and its answer align. The blocks of a turn of a
+conversation are then found again when the next turn repeats them.
 """
 
 import json
@@ -27,32 +27,32 @@ _PIECES = tuple(
 
 
 class Prompt(Struct, frozen=True):
-    """What a model reads before it answers: bytes, `BYTES_PER_TOKEN` of them a token, the last one perhaps short."""
+    """A prompt: `BYTES_PER_TOKEN` bytes a token, the last one possibly shorter."""
 
     data: bytes
 
     @property
     def tokens(self) -> int:
-        """Length in tokens, at least one: a model has to be given something to begin with."""
+        """Length in tokens, at least one."""
         return max(1, -(-len(self.data) // BYTES_PER_TOKEN))
 
 
 def from_text(text: str) -> Prompt:
-    """The prompt that a text makes. Lone surrogates, which JSON can carry and UTF-8 can't, count as `?`."""
+    """The prompt of a text. Lone surrogates, which JSON allows and UTF-8 doesn't, count as `?`."""
     return Prompt(text.encode("utf-8", "replace"))
 
 
 def from_ids(ids: Sequence[int]) -> Prompt:
-    """The prompt of a completion that was given as token ids. Raises ValueError unless all fit into 32 bits."""
+    """The prompt of token ids. Raises ValueError unless all fit into 32 bits."""
     try:
         return Prompt(struct.pack(f"<{len(ids)}I", *ids))
     except struct.error as error:
-        bad = next((one for one in ids if not 0 <= one < 2**32), None)
-        raise ValueError(f"{bad} is not a token id; 0 to 4294967295 is expected") from error
+        bad = next((id for id in ids if not 0 <= id < 2**32), None)
+        raise ValueError(f"{bad} isn't a token id; expected 0 to 4294967295") from error
 
 
 class Message(Struct, frozen=True):
-    """A turn of a chat, as far as a chat template reads it."""
+    """The fields of a chat message that a chat template reads."""
 
     role: str
     content: str | list[str | dict[str, Any]] | None = None
@@ -62,7 +62,7 @@ class Message(Struct, frozen=True):
 def from_messages(messages: Iterable[Message], tools: Any = None) -> Prompt:
     """The prompt of a chat in the ChatML layout.
 
-    Parts that aren't text stand as their type and a digest, so that the same image is the same tokens.
+    Parts that aren't text are replaced by their type and a digest: the same image has the same tokens.
     """
     turns = [f"<|im_start|>tools\n{json.dumps(tools, sort_keys=True)}<|im_end|>\n"] if tools else []
     for message in messages:
@@ -88,7 +88,7 @@ def _part(part: str | dict[str, Any]) -> str:
 
 
 def block_hashes(data: bytes, block_tokens: int, parent: int) -> Iterator[int]:
-    """Chained xxh3 hashes of the full blocks of `data`; `parent` is the hash before the first, or the chain's seed."""
+    """Chained xxh3 hashes of the full blocks of `data`; `parent` is the previous hash or the seed of the chain."""
     size = block_tokens * BYTES_PER_TOKEN
     for start in range(0, len(data) - size + 1, size):
         parent = xxh3_64_intdigest(data[start : start + size], seed=parent)
@@ -96,28 +96,28 @@ def block_hashes(data: bytes, block_tokens: int, parent: int) -> Iterator[int]:
 
 
 def chain_seed(adapter: str) -> int:
-    """Where the hash chain of an adapter's blocks begins: its KV values aren't the base model's."""
+    """The seed of an adapter's hash chain: its KV values differ from the base model's."""
     return xxh3_64_intdigest(adapter.encode()) if adapter else 0
 
 
 def fingerprint(prompt: Prompt, seed: int, choice: int = 0) -> int:
-    """What the answer to a prompt is derived from: the same for the same prompt, seed and choice."""
+    """A hash of prompt, seed and choice, from which the answer is derived."""
     return xxh3_64_intdigest(prompt.data, seed=(seed * 0x9E3779B97F4A7C15 + choice) % 2**64)
 
 
 def answer_length(mark: int, mean: int) -> int:
-    """Tokens after which the model would end the answer by itself: evenly from half the mean to one and a half."""
+    """Tokens after which the model ends the answer itself: uniform from 0.5 to 1.5 times the mean."""
     low, high = max(1, mean // 2), max(1, mean + mean // 2)
     return low + mark % (high - low + 1)
 
 
 def answer_bytes(mark: int, tokens: int) -> bytes:
-    """An answer of that many tokens: words of four bytes, the space included."""
+    """An answer of that many tokens: words of four bytes, including the space."""
     return b"".join(Random(mark).choices(_PIECES, k=tokens))
 
 
 def embedding(prompt: Prompt, seed: int, dimensions: int) -> list[float]:
-    """A unit vector that depends on the text alone."""
+    """A unit vector that depends only on the prompt and the seed."""
     generator = np.random.Generator(np.random.PCG64(fingerprint(prompt, seed)))
     vector = generator.standard_normal(dimensions)
     unit: list[float] = (vector / np.linalg.norm(vector)).tolist()

@@ -1,4 +1,4 @@
-"""Command-line words into texts by setting: `--name value`, `--name=value`, and `--name` alone for a switch.
+"""Command-line words into texts by setting: `--name value`, `--name=value`, `--name` alone for a switch, and arguments.
 
 Not argparse, because that stops at the first mistake and takes a negative duration for a flag.
 """
@@ -19,11 +19,12 @@ def read_flags(
     problems: Problems,
     aliases: Mapping[str, Sequence[str]] = MappingProxyType({}),
     secrets: Collection[str] = (),
+    arguments: Sequence[str] = (),
 ) -> dict[str, list[str]]:
     """The texts that each setting is given, in order. `kinds` has the type of every setting by its name, `aliases` the
-    flags that mean the same as its own. What comes behind the value of one of the `secrets` may be a part of it that
-    the shell cut off, and isn't shown."""
-    names = {flag_of(name): name for name in kinds}
+    flags that mean the same as its own, `arguments` the settings that are given without a flag, in order. What comes
+    behind the value of one of the `secrets` may be a part of it that the shell cut off, and isn't shown."""
+    names = {flag_of(name): name for name in kinds if name not in arguments}
     for setting, flags in aliases.items():
         names |= {spelled: setting for alias in flags for spelled in _spellings(alias)}
     given: dict[str, list[str]] = {}
@@ -31,6 +32,11 @@ def read_flags(
     words = list(argv)
     while words:
         word = words.pop(0)
+        if word == "-" or not word.startswith("-"):
+            free = [name for name in arguments if name not in given or isinstance(kinds[name], inspect.VarTupleType)]
+            if free:
+                given.setdefault(free[0], []).append(word)
+                continue
         flag, equals, text = word.partition("=")
         name = names.get(flag)
         if name is None:

@@ -4,7 +4,8 @@
 flag goes before the environment, the environment before the default; an empty variable is one that isn't set, and so is
 one that Kubernetes sets for a Service of such a name (`POINTSMAN_ADMIN_PORT=tcp://10.0.0.1:9090`).
 `Meta(extra={"aliases": ("--staleAfter",)})` names flags that other programs have for the same; of several spellings the
-last counts, as of a repeated flag. Everything wrong is reported at once.
+last counts, as of a repeated flag. `Meta(extra={"argument": "FILE"})` makes a setting an argument, which is given
+without a flag. Everything wrong is reported at once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -122,15 +123,16 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
 C = TypeVar("C", bound=Struct)
 
 
-def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str], prog: str) -> C:
-    """The settings that flags and environment give.
+def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str] | None, prog: str) -> C:
+    """The settings that flags, arguments and environment give; with None, there are no environment variables.
 
     Raises `Invalid` with every problem at once, and SystemExit(0) after `--help`.
     """
     if wants_help(argv):
-        print(usage(prog, (kind.__doc__ or "").strip(), _sections(kind)))
+        print(usage(prog, (kind.__doc__ or "").strip(), _sections(kind), variables=environ is not None))
         raise SystemExit(0)
     fields = _fields(kind)
+    arguments = {name: argument for name, field in fields.items() if (argument := _extra(field).get("argument"))}
     problems = Problems()
     given = read_flags(
         argv,
@@ -138,13 +140,15 @@ def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str], prog: 
         problems,
         {name: _aliases(field) for name, field in fields.items()},
         SECRETS,
+        tuple(arguments),
     )
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     unsound: set[str] = set()
     for name, field in fields.items():
-        texts, source = given.get(name), flag_of(name)
-        if texts is None and (text := environ.get(_variable(name))) and not _is_service_address(text, field):
+        texts, source = given.get(name), arguments.get(name) or flag_of(name)
+        text = None if environ is None or name in arguments else environ.get(_variable(name))
+        if texts is None and text and not _is_service_address(text, field):
             texts, source = [text], _variable(name)
         sources[name] = source
         if texts is not None:
@@ -153,8 +157,9 @@ def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str], prog: 
                 unsound.add(name)
             else:
                 values[name] = value
-        elif field.required and not any(problem.path == flag_of(name) for problem in problems.errors):
-            problems.error(flag_of(name), f"required, and missing (or set {_variable(name)})")
+        elif field.required and not any(problem.path == source for problem in problems.errors):
+            variable = "" if environ is None or name in arguments else f" (or set {_variable(name)})"
+            problems.error(source, f"required, and missing{variable}")
     if issubclass(kind, CommonSettings):
         wrong = {problem.path for problem in problems.errors}  # also of flags without a value
         sound = {
@@ -168,7 +173,9 @@ def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str], prog: 
     try:
         return kind(**values)
     except ValueError as error:  # what fields say together, checked in __post_init__
-        raise Invalid([Problem("settings", str(error))]) from error
+        flag, colon, message = str(error).partition(": ")
+        problem = Problem(flag, message) if colon and flag.startswith("--") else Problem("settings", str(error))
+        raise Invalid([problem]) from error
 
 
 def join_sources(sources: Iterable[str]) -> str:
@@ -227,7 +234,9 @@ def _value(texts: list[str], kind: type[Struct], field: inspect.Field, source: s
     """The value of a setting; of a setting that isn't a list, the last text counts."""
     base, form = _base(field.type)
     plain: Any
-    if isinstance(base, inspect.VarTupleType):
+    if isinstance(base, inspect.VarTupleType) and _extra(field).get("argument"):
+        plain = texts
+    elif isinstance(base, inspect.VarTupleType):
         parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
         plain = [_plain(part, _base(base.item_type)[0]) for part in parts]
     else:
@@ -262,23 +271,37 @@ def _fields(kind: type[Struct]) -> dict[str, inspect.Field]:
 
 
 def _sections(kind: type[Struct]) -> list[Section]:
-    """The tier's own settings, then what every tier has."""
-    common = set(_fields(CommonSettings)) if issubclass(kind, CommonSettings) else set()
-    entries = {
-        name: Entry(
-            flag=flag_of(name),
-            variable=_variable(name),
-            value=_placeholder(*_base(field.type)),
-            default=_default(field),
-            required=field.required,
-            description=_description(kind, name),
-            aliases=_aliases(field),
-        )
-        for name, field in _fields(kind).items()
-    }
-    own = tuple(entry for name, entry in entries.items() if name not in common)
-    shared = tuple(entry for name, entry in entries.items() if name in common)
-    return [Section(title, rows) for title, rows in (("settings", own), ("settings of every tier", shared)) if rows]
+    """What every tier has, then the settings of the class itself, then those of its other bases."""
+    fields = _fields(kind)
+    arguments = [name for name, field in fields.items() if _extra(field).get("argument")]
+    classes = sorted(kind.__mro__, key=lambda each: each is not CommonSettings)  # the sort keeps the others' order
+    groups: dict[str, list[str]] = {"arguments": arguments}
+    for each in classes:
+        own = [name for name in vars(each).get("__annotations__", ()) if name in fields and name not in arguments]
+        groups.setdefault(_title(each, kind), []).extend(own)
+    return [
+        Section(title, tuple(_entry(kind, fields[name]) for name in names)) for title, names in groups.items() if names
+    ]
+
+
+def _title(each: type, kind: type[Struct]) -> str:
+    """`common flags`, `watcher flags`, `kubernetes flags`; `flags` where there is only one group."""
+    if not issubclass(kind, CommonSettings):
+        return "flags"
+    return f"{each.__name__.removesuffix('Settings').lower()} flags".strip()
+
+
+def _entry(kind: type[Struct], field: inspect.Field) -> Entry:
+    argument = _extra(field).get("argument")
+    return Entry(
+        flag=argument or flag_of(field.name),
+        variable=_variable(field.name),
+        value="" if argument else _placeholder(*_base(field.type)),
+        default=_default(field),
+        required=field.required and not argument,
+        description=_description(kind, field.name),
+        aliases=_aliases(field),
+    )
 
 
 def _placeholder(base: inspect.Type, form: str) -> str:
@@ -311,10 +334,13 @@ def _base(info: inspect.Type) -> tuple[inspect.Type, str]:
     return info, form
 
 
+def _extra(field: inspect.Field) -> dict[str, Any]:
+    return (field.type.extra or {}) if isinstance(field.type, inspect.Metadata) else {}
+
+
 def _aliases(field: inspect.Field) -> tuple[str, ...]:
     """Flags that mean the same as the setting's own."""
-    info = field.type
-    return tuple((info.extra or {}).get("aliases", ())) if isinstance(info, inspect.Metadata) else ()
+    return tuple(_extra(field).get("aliases", ()))
 
 
 def _hints(kind: type[Struct]) -> dict[str, Any]:

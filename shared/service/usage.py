@@ -28,14 +28,19 @@ class Section(Struct, frozen=True):
     entries: tuple[Entry, ...]
 
 
-def usage(prog: str, description: str, sections: Sequence[Section]) -> str:
-    """Everything that the program can be told."""
+def usage(prog: str, description: str, sections: Sequence[Section], *, variables: bool = True) -> str:
+    """The text; `variables` says whether flags are environment variables too."""
     example = sections[-1].entries[0]
-    parts = [f"usage: {prog} [--flag VALUE …]", _wrapped(description, 0)]
+    arguments = [entry.flag for section in sections for entry in section.entries if not entry.value]
+    paragraphs = [_wrapped(paragraph, 0) for paragraph in description.split("\n\n")]
+    parts = [" ".join([f"usage: {prog} [--flag VALUE …]", *arguments]), *paragraphs]
     for section in sections:
         parts.append(f"{section.title}:\n" + "\n".join(map(_entry, section.entries)))
+    environment = (
+        f"Each flag is also an environment variable: {example.flag} is {example.variable}. The flag takes precedence. "
+    )
     notes = (
-        f"Each flag is an environment variable too: {example.flag} is {example.variable}; the flag goes first. "
+        f"{environment if variables else ''}"
         "Durations are written 200ms, 2s or 1m30s, sizes 4096, 64Mi or 1G, lists with commas."
     )
     parts.append(_wrapped(notes, 0))
@@ -46,7 +51,7 @@ def _entry(entry: Entry) -> str:
     notes = ["required"] if entry.required else [f"default: {entry.default}"] if entry.default else []
     description = entry.description + also(entry.aliases)
     text = "; ".join([*([description] if description else []), *notes])
-    return f"  {entry.flag} {entry.value}\n{_wrapped(text, COLUMN + 2)}"
+    return f"  {f'{entry.flag} {entry.value}'.strip()}\n{_wrapped(text, COLUMN + 2)}"
 
 
 def also(aliases: Sequence[str]) -> str:

@@ -1,1 +1,1 @@
-"""The metrics pages of real engines, a module an engine: which families there are, with which labels and values."""
+"""Templates of the engines' metrics pages: Prometheus text with names in place of values (see `exposition`)."""

@@ -9,7 +9,7 @@ import pytest
 
 from services.collector import app
 from services.picker.app import PickerService
-from services.simulator.app import simulator
+from services.simulator.app import Simulator
 from services.simulator.gauges import Pins
 from services.simulator.settings import SimulatorSettings
 from shared.attributes import WAITING_QUEUE_SIZE
@@ -64,7 +64,7 @@ async def test_a_model_server_is_asked_once_an_interval_however_many_pickers_the
     monkeypatch.setattr(app, "Membership", partial(Membership, expiry=10 * TIMEOUT))  # the process may stand still
     async with AsyncExitStack() as stack:
         servers = [
-            await stack.enter_async_context(simulator(SimulatorSettings(port=0, drain_timeout=1))) for _ in range(3)
+            await stack.enter_async_context(Simulator(SimulatorSettings(port=0, drain_timeout=1))) for _ in range(3)
         ]
         for number, server in enumerate(servers):
             server.server.page.pin(Pins(waiting=number))
@@ -80,11 +80,11 @@ async def test_a_model_server_is_asked_once_an_interval_however_many_pickers_the
 
         await eventually(lambda: all(len(one.view.layout) == 3 and seen(one) == [0, 1, 2] for one in serve), "views")
         await eventually(lambda: sum(len(one.scraper.watched) for one in collectors) == 3, "one collector for each")
-        before, began = [server.server.tally.scrapes for server in servers], time.monotonic()
+        before, began = [server.server.counts.scrapes for server in servers], time.monotonic()
         await asyncio.sleep(COUNTED)
         lasted = time.monotonic() - began
         for server, count in zip(servers, before, strict=True):
-            asked = server.server.tally.scrapes - count
+            asked = server.server.counts.scrapes - count
             assert asked <= lasted / INTERVAL + 1
             assert asked > 0
         for one in serve:

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from pointsman.demo.client import ATTEMPTS, SERVED_BY, Client
-from pointsman.demo.load import Mix
 from pointsman.demo.tally import Tally
+from pointsman.demo.workload import Workload
 from tests.waiting import eventually
 
 Handler = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
@@ -33,7 +33,7 @@ async def loaded(handler: Handler, *, rate: float = 200.0, **options: Any) -> As
     port = runner.addresses[0][1]
     tally = Tally()
     try:
-        async with Client(f"http://127.0.0.1:{port}", Mix(rate, 1), tally, **options) as client:
+        async with Client(f"http://127.0.0.1:{port}", Workload(rate, 1), tally, **options) as client:
             yield client, tally
     finally:
         await runner.cleanup()
@@ -95,11 +95,11 @@ async def broken(request: web.Request, body: dict[str, Any]) -> web.StreamRespon
 async def test_right_answers_of_all_kinds() -> None:
     async with loaded(right) as (client, tally):
         await send(client, tally, 60)
-    assert tally.right == tally.sent >= 60
+    assert tally.succeeded == tally.sent >= 60
     assert not tally.reasons
-    assert tally.hit_share == 0.5
-    assert 0 < tally.first_token.count < tally.whole.count  # those that were streamed
-    assert tally.served == {"model-1": tally.right}
+    assert tally.cached_share() == 0.5
+    assert 0 < len(tally.first_token.values()) < len(tally.duration.values())  # those that were streamed
+    assert tally.served == {"model-1": tally.succeeded}
 
 
 async def headless(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -127,9 +127,9 @@ async def never(request: web.Request, body: dict[str, Any]) -> web.StreamRespons
     ("handler", "timeout", "killed", "reason"),
     [
         (oops, 60.0, False, "status 500 from model-2: oops"),
-        (broken, 60.0, False, "the answer of model-1 broke off: "),
-        (never, 0.2, False, "no answer: "),
-        (headless, 60.0, True, "no answer: "),
+        (broken, 60.0, False, "the response of model-1 broke off: "),
+        (never, 0.2, False, "no response: "),
+        (headless, 60.0, True, "no response: "),
         (bad_gateway, 60.0, True, "status 502 from Envoy: "),
     ],
 )
@@ -143,13 +143,13 @@ async def test_what_is_a_failure_and_is_not_sent_again(
         nonlocal asked
         asked += 1
         if killed:
-            tally.killed("model-1", asyncio.get_running_loop().time())
+            tally.add_kill("model-1", asyncio.get_running_loop().time())
         return await handler(request, body)
 
     async with loaded(handle, timeout=timeout) as (client, tally):
         await send(client, tally, 10)
     assert tally.failed == tally.sent == asked
-    assert tally.cut == 0
+    assert tally.interrupted == 0
     assert all(one.startswith(reason) for one in tally.reasons)
 
 
@@ -163,7 +163,7 @@ async def test_an_answer_that_a_killed_server_had_begun_is_asked_for_again(lost:
         if key in cut:
             return await answer(request, body, name="model-2")
         cut[key] = request.headers["x-request-id"]
-        tally.killed("model-1", asyncio.get_running_loop().time())
+        tally.add_kill("model-1", asyncio.get_running_loop().time())
         return await lost(request, body)
 
     async def begun_by(request_id: str) -> str:
@@ -171,8 +171,8 @@ async def test_an_answer_that_a_killed_server_had_begun_is_asked_for_again(lost:
 
     async with loaded(once, begun_by=begun_by) as (client, tally):
         await send(client, tally, 10)
-    assert tally.right == tally.sent
-    assert tally.cut == tally.sent
+    assert tally.succeeded == tally.sent
+    assert tally.interrupted == tally.sent
     assert tally.unseen == (0 if lost is broken else tally.sent)
     assert tally.served == {"model-2": tally.sent}
     assert len(set(cut.values())) == len(cut), "each attempt has a name of its own"
@@ -180,14 +180,14 @@ async def test_an_answer_that_a_killed_server_had_begun_is_asked_for_again(lost:
 
 async def test_a_request_that_is_cut_off_again_and_again_has_failed() -> None:
     async def always(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        tally.killed("model-1", asyncio.get_running_loop().time())
+        tally.add_kill("model-1", asyncio.get_running_loop().time())
         return await broken(request, body)
 
     async with loaded(always) as (client, tally):
         await send(client, tally, 3)
     assert tally.failed == tally.sent
-    assert tally.cut == ATTEMPTS * tally.sent
-    assert tally.reasons == {f"cut off by killed servers {ATTEMPTS} times": tally.sent}
+    assert tally.interrupted == ATTEMPTS * tally.sent
+    assert tally.reasons == {f"interrupted by killed servers {ATTEMPTS} times": tally.sent}
 
 
 async def test_no_more_than_so_many_are_open() -> None:
@@ -205,5 +205,5 @@ async def test_no_more_than_so_many_are_open() -> None:
     async with loaded(slow, most_open=4) as (client, tally):
         await send(client, tally, 12)
     assert most == 4
-    assert tally.held > 0
-    assert tally.right == tally.sent
+    assert tally.throttled > 0
+    assert tally.succeeded == tally.sent

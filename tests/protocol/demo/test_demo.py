@@ -110,18 +110,18 @@ async def test_everything_happens_and_no_request_fails(demo: Start, tmp_path: Pa
     assert run.lines[-1].endswith("nothing is left running.")
     assert "No request failed." in run.lines
     assert "curl http://127.0.0.1:" in run.output
-    found = re.search(r"requests +(\d+) sent, (\d+) answered rightly, 0 failed$", run.output, re.MULTILINE)
+    found = re.search(r"requests +(\d+) sent, (\d+) succeeded, 0 failed$", run.output, re.MULTILINE)
     assert found, run.output
     assert found[1] == found[2]
     assert int(found[1]) > 0
     for happened in (
         r"SIGTERM to picker-1",
-        r"picker-1 has gone after .* exit code 0; picker-2 decides alone",
-        r"picker-1, started again, is back",
+        r"picker-1 stopped after .* exit code 0; picker-2 decides alone",
+        r"picker-1 is back",
         r"SIGKILL to collector-\d, which scrapes",
         r"collector-\d has taken over",
         r"collector-\d is back",
-        r"SIGKILL to model-\d, with \d+ requests? in it",
+        r"SIGKILL to model-\d, with \d+ requests? in flight",
         r"model-\d is back after .* the pickers know its metrics",
         r"the pickers agree that nothing is in flight",
     ):
@@ -143,7 +143,7 @@ async def test_a_system_that_answers_wrongly_makes_it_fail(demo: Start) -> None:
     assert not run.alive
     assert re.search(r"\d+ requests FAILED\.", run.output)
     [kept] = run.directory.glob(".run/demo-*")
-    assert run.lines[-1] == f"Files and logs are kept in {kept}"
+    assert run.lines[-1] == f"Files and logs are in {kept}"
     assert (kept / "envoy.log").exists()
 
 
@@ -163,7 +163,7 @@ async def test_an_interrupt_during_the_start_ends_it(demo: Start, tmp_path: Path
     run.process.send_signal(signal.SIGINT)
     assert await run.end() == 130, run.output
     assert not run.alive
-    assert "Interrupted while it started. Everything is stopped again." in run.lines
+    assert "Interrupted during the start. Everything is stopped again." in run.lines
     assert "Traceback" not in run.output
     assert not (tmp_path / ".run").exists()
 
@@ -184,10 +184,10 @@ async def test_a_second_interrupt_kills_everything_at_once(demo: Start) -> None:
     run = await demo()
     await run.until(r"Everything is up\.")
     run.process.send_signal(signal.SIGINT)
-    await run.until(r"Interrupted; it ends in order")
+    await run.until(r"Interrupted; stopping in order")
     run.process.send_signal(signal.SIGINT)
     assert await run.end() == 130
-    assert "Everything is killed" in run.output
+    assert "Killed everything" in run.output
     await eventually(lambda: not run.alive, lambda: run.alive)
 
 

@@ -75,7 +75,7 @@ async def test_the_store_outlives_restarts_and_kills_until_it_is_wiped(tmp_path:
         assert await keys(server) == ["run-1"]
         await server.restart()
         assert await keys(server) == ["run-1", "run-2"]
-        with pytest.raises(ProcessError, match="runs, and its store can't be removed"):
+        with pytest.raises(ProcessError, match="is running, so its store can't be removed"):
             server.wipe()
         await server.kill()
         server.wipe()

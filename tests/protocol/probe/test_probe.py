@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pointsman.probe import main
-from services.simulator.app import simulator
+from services.simulator.app import Simulator
 from services.simulator.gauges import Pins
 from services.simulator.settings import EngineType, SimulatorSettings
 from tests.protocol.collector.certificates import Authority
@@ -59,7 +59,7 @@ SHOWN: dict[EngineType, dict[str, Any]] = {
 
 @pytest.mark.parametrize("engine", EngineType)
 async def test_every_engine_shows_its_values(engine: EngineType, capsys: pytest.CaptureFixture[str]) -> None:
-    async with simulator(settings(engine, adapters=("tuned", "other"))) as running:
+    async with Simulator(settings(engine, adapters=("tuned", "other"))) as running:
         running.server.page.pin(PINS)
         url = running.url + (engine.metrics_path if engine is EngineType.TRTLLM_SERVE else "")
         (page,) = await probed(capsys, url)
@@ -80,7 +80,7 @@ async def test_a_configuration_asks_as_its_sources_do(tmp_path: Path, capsys: py
         "    - {matchLabels: {llm-d.ai/engine-type: trtllm-serve}, path: /prometheus/metrics}\n"
         "- type: models-data-extractor\n"
     )
-    async with simulator(settings(EngineType.TRTLLM_SERVE, models=("base",))) as running:
+    async with Simulator(settings(EngineType.TRTLLM_SERVE, models=("base",))) as running:
         running.server.page.pin(PINS)
         engine = "llm-d.ai/engine-type=trtllm-serve"
         pages = await probed(capsys, running.url, "--config", str(config), "--label", engine)
@@ -121,13 +121,13 @@ BAD: dict[str, tuple[Any, str, str]] = {
     "HTML": (
         answer(b"<html>login</html>", headers="Content-Type: text/html"),
         "the answer is HTML",
-        "name the metrics page",
+        "set the metrics page",
     ),
     "404": (answer(b"", status="404 Not Found"), "status 404 Not Found", "another path"),
     "redirect": (
         answer(b"", status="302 Found", headers="Location: https://elsewhere/metrics"),
         "redirected (302) to 'https://elsewhere/metrics', not followed",
-        "name the page where it leads",
+        "use the URL of the target",
     ),
     "hang": (hang, "no complete answer within 300ms", "--timeout"),
     "too large": (answer(b"x" * 20_000), "the page is larger than 10000 bytes", "--page-limit"),
@@ -176,7 +176,7 @@ async def test_certificates_of_both_sides(tmp_path: Path, capsys: pytest.Capture
             assert await probe(url, *client, *arguments) == 1
             said = capsys.readouterr().err
             assert f"{url}/metrics: no page: TLS failed: " in said
-            assert "--ca-cert names the CA" in said
+            assert "with --ca-cert" in said
         for arguments in ([], ["--ca-cert", str(authority.ca)]):
             (page,) = await probed(capsys, url, *client, *arguments)
             assert values(page)["WaitingQueueSize"] == 5

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from services.simulator.app import Simulator, simulator
+from services.simulator.app import Simulator
 from services.simulator.settings import SimulatorSettings
 
 FAST = SimulatorSettings(
@@ -23,7 +23,7 @@ FAST = SimulatorSettings(
 
 @pytest.fixture
 async def server() -> AsyncIterator[Simulator]:
-    async with simulator(FAST) as running:
+    async with Simulator(FAST) as running:
         yield running
 
 

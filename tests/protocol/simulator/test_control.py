@@ -43,7 +43,7 @@ async def test_hang_holds_calls_until_it_is_taken_away(client: httpx.AsyncClient
 async def test_a_stopping_server_lets_go_of_what_hangs(client: httpx.AsyncClient, server: Simulator) -> None:
     await fault(client, "inference", "hang")
     held = asyncio.ensure_future(complete(client))
-    await eventually(lambda: server.server.tally.requests == 1)
+    await eventually(lambda: server.server.counts.requests == 1)
     await server.stop()
     assert (await held).status_code == 200
 
@@ -123,7 +123,12 @@ async def test_a_fault_for_the_next_calls_only(client: httpx.AsyncClient, target
 @pytest.mark.parametrize(
     ("method", "path", "body", "message"),
     [
-        ("PUT", "faults", {"metrics": {"kind": "hang"}, "inference": {"kind": "huge"}}, "'huge' is a fault of metrics"),
+        (
+            "PUT",
+            "faults",
+            {"metrics": {"kind": "hang"}, "inference": {"kind": "huge"}},
+            "'huge' is valid for metrics only",
+        ),
         ("DELETE", "faults?target=all", None, "target: 'all' is unknown"),
         ("PUT", "metrics", {"waiting": 3, "series": {"a b": 1}}, "`key` in `$.series`"),
     ],

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.simulator.app import Simulator, simulator
+from services.simulator.app import Simulator
 from services.simulator.settings import EngineType, SimulatorSettings
 from shared.config.problems import Invalid
 from tests.waiting import eventually
@@ -37,7 +37,7 @@ async def test_what_arrived_can_be_told(client: httpx.AsyncClient) -> None:
 
 async def test_a_body_beyond_the_limit_gets_413() -> None:
     async with (
-        simulator(SimulatorSettings(port=0, max_body=1000)) as running,
+        Simulator(SimulatorSettings(port=0, max_body=1000)) as running,
         httpx.AsyncClient(base_url=running.url) as client,
     ):
         for path in ("/v1/completions", "/echo"):
@@ -48,13 +48,13 @@ async def test_a_body_beyond_the_limit_gets_413() -> None:
 
 async def test_a_full_server_refuses_with_503() -> None:
     settings = SimulatorSettings(port=0, slots=1, max_requests=1)
-    async with simulator(settings) as running, httpx.AsyncClient(base_url=running.url) as client:
+    async with Simulator(settings) as running, httpx.AsyncClient(base_url=running.url) as client:
         body = {"model": "simulated", "prompt": "x", "n": 2}
         answer = await client.post("/v1/completions", json=body)
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "1"
         assert answer.json()["error"]["type"] == "ServiceUnavailableError"
-        assert running.server.tally.refused == 1
+        assert running.server.counts.refused == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -78,7 +78,7 @@ async def test_a_client_that_leaves_frees_slot_and_blocks(server: Simulator, str
 @pytest.mark.parametrize("engine", EngineType)
 async def test_every_engine_shows_its_page_where_the_real_one_does(engine: EngineType) -> None:
     async with (
-        simulator(SimulatorSettings(port=0, engine=engine)) as running,
+        Simulator(SimulatorSettings(port=0, engine=engine)) as running,
         httpx.AsyncClient(base_url=running.url) as client,
     ):
         answer = await client.get(engine.metrics_path)
@@ -87,7 +87,7 @@ async def test_every_engine_shows_its_page_where_the_real_one_does(engine: Engin
         assert (await client.get("/health")).status_code == (await client.get("/version")).status_code == 200
         other = {"/metrics", "/prometheus/metrics"} - {engine.metrics_path}
         assert (await client.get(other.pop())).status_code == 404
-        assert running.server.tally.scrapes == 1
+        assert running.server.counts.scrapes == 1
 
 
 async def test_a_stopping_server_cuts_off_what_takes_too_long() -> None:
@@ -105,5 +105,5 @@ async def test_a_stopping_server_cuts_off_what_takes_too_long() -> None:
 
 async def test_a_port_that_is_taken_is_named(server: Simulator) -> None:
     second = Simulator(SimulatorSettings(port=server.port))
-    with pytest.raises(Invalid, match=rf"port: 127.0.0.1:{server.port} can't be listened on"):
+    with pytest.raises(Invalid, match=rf"port: cannot listen on 127.0.0.1:{server.port}"):
         await second.start()

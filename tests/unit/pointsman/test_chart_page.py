@@ -47,7 +47,7 @@ def test_a_value_has_its_path_its_default_and_the_comment_above_it() -> None:
     ids=["no comment", "set off by an empty line"],
 )
 def test_a_value_without_a_comment_right_above_it_is_named(text: str, path: str) -> None:
-    with pytest.raises(ValueError, match=f"^{path}: a comment above it is missing"):
+    with pytest.raises(ValueError, match=f"^{path}: the comment above it is missing"):
         list(values(text))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.compatibility_page import compatibility_page, fill, judge, published
+from pointsman.compatibility_page import compatibility_page, fill, load_documents, published
 from shared.config.originals import ABSENT
 from shared.plugin import Registry
 
@@ -39,7 +39,7 @@ def fixtures(tmp_path: Path) -> Path:
 
 
 def test_a_document_loads_or_names_the_types_that_are_missing_and_what_else_is_wrong(fixtures: Path) -> None:
-    judged = {one.file: (one.loads, one.missing, one.other) for one in judge(fixtures / "configs", REGISTRY)}
+    judged = {one.file: (one.loads, one.missing, one.other) for one in load_documents(fixtures / "configs", REGISTRY)}
     nobody = ("schedulingProfiles[0].plugins[0].pluginRef: 'nobody' is no plugin's name",)
     assert judged == {
         "good.yaml": (True, (), ()),
@@ -51,7 +51,7 @@ def test_a_document_loads_or_names_the_types_that_are_missing_and_what_else_is_w
 
 
 def test_the_table_says_what_is_made_of_each_there_and_here(fixtures: Path) -> None:
-    first, _, _, _, *rows = published(judge(fixtures / "configs", REGISTRY)).splitlines()
+    first, _, _, _, *rows = published(load_documents(fixtures / "configs", REGISTRY)).splitlines()
     assert first == (
         "Of 4 documents that the Go original loads, 2 load here and 2 are refused; "
         "1 of 1 that it refuses are refused here too."

@@ -47,7 +47,7 @@ def test_everything_that_runs_is_listed_with_where_it_runs() -> None:
         "runs in the collector  idle, core-metrics-extractor",
         "runs in the picker     canary, utilization-detector, queue-scorer, prefix, fcfs-ordering-policy, "
         "max-score-picker, single-profile-handler, openai-parser, passthrough-parser, index, tokenizer",
-        "has no part            forgotten (plain-scorer)",
+        "not used               forgotten (plain-scorer)",
         "* added by default",
     ]
 
@@ -59,7 +59,7 @@ def test_everything_that_runs_is_listed_with_where_it_runs() -> None:
         (
             "{type: metrics-data-source}",
             "{pluginRef: metrics-data-source}",
-            "metrics-data-source → nobody: it is not asked",
+            "metrics-data-source → no extractor: not polled",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from pointsman.metrics_page import LIBRARY, Described, described, metrics_page, registries
+from pointsman.metrics_page import LIBRARY, MetricFamily, described, metrics_page, registries
 
 
 class Late(Collector):
@@ -25,10 +25,10 @@ def test_a_metric_is_described_before_it_has_any_series() -> None:
     Info("build", "The program", registry=registry).info({"version": "1"})
     registry.register(Late())
     assert list(described(registry)) == [
-        Described("things_total", "counter", ("kind", "size"), "Things | stuff"),
-        Described("took_seconds", "histogram", (), "What it took"),
-        Described("build_info", "info", ("version",), "The program"),
-        Described("late", "gauge", ("pod",), "Comes later"),
+        MetricFamily("things_total", "counter", ("kind", "size"), "Things | stuff"),
+        MetricFamily("took_seconds", "histogram", (), "What it took"),
+        MetricFamily("build_info", "info", ("version",), "The program"),
+        MetricFamily("late", "gauge", ("pod",), "Comes later"),
     ]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pointsman.probe import main
+from pointsman.probe_options import SavedPage, Server, parse_target
 from pointsman.probe_report import Attribute, Extraction, Page, lines
-from pointsman.probe_target import Saved, Server, parse_target
 from tests.unit.services.collector.pages import recorded_vllm_page
 
 SMALL = """\
@@ -37,16 +37,16 @@ MINE = f"""\
         ("https://vllm", "https://vllm:443/metrics"),
         ("http://vllm/m?a=b", "http://vllm:80/m?a=b"),
         ("[fd00::1]:8000", "http://[fd00::1]:8000/metrics"),
-        ("-", Saved(path="-")),
-        ("file:page.txt", Saved(path="page.txt")),
-        ("file:/tmp/page.txt", Saved(path="/tmp/page.txt")),
-        ("file:///tmp/a%20page.txt", Saved(path="/tmp/a page.txt")),
-        ("./page.txt", Saved(path="./page.txt")),
-        ("/tmp/page.txt", Saved(path="/tmp/page.txt")),
+        ("-", SavedPage(path="-")),
+        ("file:page.txt", SavedPage(path="page.txt")),
+        ("file:/tmp/page.txt", SavedPage(path="/tmp/page.txt")),
+        ("file:///tmp/a%20page.txt", SavedPage(path="/tmp/a page.txt")),
+        ("./page.txt", SavedPage(path="./page.txt")),
+        ("/tmp/page.txt", SavedPage(path="/tmp/page.txt")),
     ],
 )
 def test_a_server_goes_by_its_url_and_without_a_path_by_its_metrics_page_and_a_saved_page_by_its_path(
-    text: str, meant: str | Saved
+    text: str, meant: str | SavedPage
 ) -> None:
     target = parse_target(text)
     assert (target.url("/metrics") if isinstance(target, Server) else target) == meant
@@ -55,15 +55,15 @@ def test_a_server_goes_by_its_url_and_without_a_path_by_its_metrics_page_and_a_s
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("ftp://10.0.0.1", "'ftp' is no scheme"),
-        ("http://", "is no URL of a server"),
-        ("http://10.0.0.1:none", "is no URL"),
-        ("http://10.0.0.1:70000", "is no URL"),
-        ("http://10.0.0.1:0", "is no URL of a server"),
+        ("ftp://10.0.0.1", "'ftp' isn't a supported scheme"),
+        ("http://", "isn't the URL of a server"),
+        ("http://10.0.0.1:none", "isn't a URL"),
+        ("http://10.0.0.1:70000", "isn't a URL"),
+        ("http://10.0.0.1:0", "isn't the URL of a server"),
         ("http://user:secret@10.0.0.1", "a user in a URL isn't sent"),
         ("file:", "names no file"),
-        ("http://[fd00::1", "is no URL"),
-        ("http://modèles:80", "is no URL of a server"),
+        ("http://[fd00::1", "isn't a URL"),
+        ("http://modèles:80", "isn't the URL of a server"),
         ("http://10.0.0.1/a b", "escape it as %20"),
     ],
 )
@@ -185,8 +185,8 @@ UNFED = HEAD + "plugins: [{type: models-data-extractor}]\ndataLayer: {injectDefa
 @pytest.mark.parametrize(
     ("config", "engine", "problem"),
     [
-        ("", "vlm", "--engine: 'vlm' is no engine; known: sglang, "),
-        (UNFED, "vllm", "--engine: no core-metrics-extractor is fed"),
+        ("", "vlm", "--engine: 'vlm' isn't a known engine; known: sglang, "),
+        (UNFED, "vllm", "--engine: 'vllm', but no source of the configuration feeds a core-metrics-extractor"),
     ],
 )
 def test_an_engine_that_does_not_exist_or_is_for_nobody_is_a_mistake_in_the_arguments(
@@ -244,14 +244,14 @@ def test_a_file_that_is_not_there_is_a_reason(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "the following arguments are required: URL"),
-        (["ftp://x"], "'ftp' is no scheme"),
-        (["-", "--count", "2"], "--count: a saved page is read once"),
-        (["x:1", "--count", "0"], "'0': a whole number from 1 is expected"),
-        (["x:1", "--interval", "soon"], "a duration such as 200ms"),
-        (["x:1", "--timeout", "0s"], "'0s' isn't above 0"),
-        (["x:1", "--page-limit", "-1"], "'-1' isn't above 0"),
-        (["x:1", "--label", "vllm"], "a label such as llm-d.ai/engine-type=vllm is expected"),
+        ([], "URL: required, and missing"),
+        (["ftp://x"], "'ftp' isn't a supported scheme"),
+        (["-", "--count", "2"], "--count: 2 with a saved page, which is read once"),
+        (["x:1", "--count", "0"], "--count: 0 is"),
+        (["x:1", "--interval", "soon"], "--interval: 'soon'"),
+        (["x:1", "--timeout", "0s"], "--timeout: "),
+        (["x:1", "--page-limit", "-1"], "--page-limit: "),
+        (["x:1", "--label", "vllm"], "--label: 'vllm' isn't a label such as llm-d.ai/engine-type=vllm"),
         (["x:1", "--config", "c.yaml", "--verify"], "--verify: the sources of a configuration have TLS settings"),
         (["x:1", "--client-key", "k", "--", "--interval=1s"], "--client-key: the sources of a configuration have TLS"),
         (["https://x", "--ca-cert", "/nowhere/ca"], "caCertPath: '/nowhere/ca' can't be used"),

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from pointsman.demo.app import main, make_directory, remove_directory
-from pointsman.demo.versions import number
+from pointsman.demo.report import version_number
 
 
 def test_every_wrong_flag_is_named_and_nothing_is_started(
@@ -62,7 +62,7 @@ def test_without_any_place_to_write_it_says_so(
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
     assert main([]) == 1
-    assert capsys.readouterr().err == "pointsman demo: there is no place for files and logs: no room\n"
+    assert capsys.readouterr().err == "pointsman demo: cannot create a directory for files and logs: no room\n"
 
 
 class Without(ModuleType):
@@ -101,4 +101,4 @@ def test_an_import_of_anything_else_that_fails_is_a_defect(monkeypatch: pytest.M
     ],
 )
 def test_version_numbers_are_found(text: str, found: str) -> None:
-    assert number(text) == found
+    assert version_number(text) == found

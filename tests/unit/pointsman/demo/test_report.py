@@ -4,17 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.demo.answers import PromptDetails, Usage
 from pointsman.demo.journal import Entry, Journal
 from pointsman.demo.plan import stack_plan
 from pointsman.demo.report import is_good, summary, try_it
+from pointsman.demo.responses import PromptDetails, Usage
 from pointsman.demo.snapshot import Snapshot
-from pointsman.demo.stats import Buckets
 from pointsman.demo.tally import Tally
 from pointsman.local.stack import LocalStack
 
-DECISIONS = {"picker-1": Buckets(((0.001, 9), (0.002, 10), (float("inf"), 10))), "picker-2": Buckets()}
-SYSTEM = Snapshot(at=0, server_retries=1, picker_retries=2)
+DECISIONS = {"picker-1": {"0.001": 9.0, "0.002": 10.0, "+Inf": 10.0}, "picker-2": {}}
+SYSTEM = Snapshot(server_retries=1, picker_retries=2)
 
 
 def journal() -> Journal:
@@ -26,7 +25,7 @@ def good() -> Tally:
     usage = Usage(prompt_tokens=100, completion_tokens=5, prompt_tokens_details=PromptDetails(cached_tokens=75))
     for server in ("model-1", "model-1", "model-1", "model-2"):
         tally.sent += 1
-        tally.is_right(server, usage, 0.1, 0.5, now=1.0)
+        tally.add_success(server, usage, 0.1, 0.5, now=1.0)
     return tally
 
 
@@ -39,19 +38,19 @@ def test_the_summary_of_a_good_run() -> None:
     said.step("picker-1 restarted", "…")
     said.step("model-1 killed", "…")
     said.step("model-1 killed", "…")
-    tally.killed("model-1", now=0.5)
-    tally.is_cut("model-1", started=0.4)
+    tally.add_kill("model-1", now=0.5)
+    tally.count_interrupted("model-1", started=0.4)
     assert lines(tally, said) == [
         "Summary of 20 s",
-        "  requests      4 sent, 4 answered rightly, 0 failed",
-        "  first token   p50 101 ms, p99 101 ms; whole answers p50 500 ms, p99 500 ms",
-        "  prefix cache  held 75% of all prompt tokens",
-        "  Envoy         sent 1 request on to another server, 2 picks to another picker",
-        "  happened      picker-1 restarted, model-1 killed 2 times",
-        "  kills         cut off 1 begun answer; the client asked again",
+        "  requests      4 sent, 4 succeeded, 0 failed",
+        "  first token   p50 100 ms, p99 100 ms; whole responses p50 500 ms, p99 500 ms",
+        "  prefix cache  hit for 75% of all prompt tokens",
+        "  Envoy         retried 1 request at another server, 2 picks at another picker",
+        "  events        picker-1 restarted, model-1 killed 2 times",
+        "  kills         interrupted 1 response; the client sent those requests again",
         "  picker-1      10 decisions, p50 556 µs, p99 1.9 ms",
         "  picker-2      0 decisions, p50 –, p99 –",
-        "  answers by    model-1 75%, model-2 25%",
+        "  responses by  model-1 75%, model-2 25%",
         "No request failed.",
     ]
     assert is_good(tally, said)
@@ -60,12 +59,12 @@ def test_the_summary_of_a_good_run() -> None:
 
 def test_what_broke_off_before_the_client_saw_it_is_shown_apart() -> None:
     tally = good()
-    tally.killed("model-1", now=0.5)
-    tally.is_cut("model-1", started=0.4)
-    tally.is_cut("model-1", started=0.4, unseen=True)
+    tally.add_kill("model-1", now=0.5)
+    tally.count_interrupted("model-1", started=0.4)
+    tally.count_interrupted("model-1", started=0.4, unseen=True)
     told = lines(tally, journal())
-    at = told.index("  kills         cut off 2 begun answers; the client asked again")
-    assert told[at + 1] == "                1 of them while Envoy still held the head"
+    at = told.index("  kills         interrupted 2 responses; the client sent those requests again")
+    assert told[at + 1] == "                1 of them before Envoy had passed on the response headers"
 
 
 @pytest.mark.parametrize(
@@ -76,20 +75,20 @@ def test_what_broke_off_before_the_client_saw_it_is_shown_apart() -> None:
             0,
             1,
             "",
-            "  requests      5 sent, 4 answered rightly, 0 failed, 1 dropped without an outcome",
+            "  requests      5 sent, 4 succeeded, 0 failed, 1 dropped without an outcome",
             "1 request FAILED.",
         ),
-        (0, 0, "Oh.", "  not right     Oh.", "No request failed, but not everything was as it should be."),
+        (0, 0, "Oh.", "  problem       Oh.", "No request failed, but there were problems."),
     ],
-    ids=["failed", "dropped", "not as it should be"],
+    ids=["failed", "dropped", "a problem"],
 )
 def test_what_spoils_a_run_is_named(failed: int, dropped: int, wrong: str, told: str, end: str) -> None:
     tally, said = good(), journal()
     tally.sent += failed + dropped
     for _ in range(failed):
-        tally.has_failed("status 500 from model-1: oops")
+        tally.add_failure("status 500 from model-1: oops")
     if wrong:
-        said.wrong(wrong)
+        said.problem(wrong)
     assert told in lines(tally, said)
     assert lines(tally, said)[-1] == end
     assert not is_good(tally, said)
@@ -105,13 +104,13 @@ def test_the_journal_tells_at_once_and_counts_from_its_begin() -> None:
     said = Journal(lambda: next(times), told.append)
     said.step("model-1 killed", "SIGKILL")
     said.seen("It goes on.")
-    said.failed("A request failed: status 500")
+    said.failure("A request failed: status 500")
     assert told == [
         Entry(1.0, "step", "SIGKILL"),
         Entry(2.5, "seen", "It goes on."),
         Entry(3.0, "bad", "A request failed: status 500"),
     ]
-    assert said.bad == []
+    assert said.problems == []
     assert said.events == {"model-1 killed": 1}
 
 

@@ -6,17 +6,17 @@ import pytest
 from rich.console import Console
 
 from pointsman.demo.journal import Entry
-from pointsman.demo.screen import LiveScreen, PlainScreen, open_screen
+from pointsman.demo.screen import Screen
 from tests.unit.pointsman.demo.test_view import LARGE, NOTHING
 
 
-def live(width: int = 80) -> tuple[LiveScreen, io.StringIO]:
+def live(width: int = 80) -> tuple[Screen, io.StringIO]:
     file = io.StringIO()
-    return LiveScreen(Console(file=file, width=width, height=24, force_terminal=True, color_system=None)), file
+    return Screen(Console(file=file, width=width, height=24, force_terminal=True, color_system=None)), file
 
 
 def test_plain_lines_come_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = PlainScreen()
+    screen = Screen(plain=True)
     screen.line("Starting")
     screen.entry(Entry(67.0, "step", "SIGKILL to model-1"))
     screen.entry(Entry(68.0, "seen", "It goes on."))
@@ -30,17 +30,19 @@ def test_plain_lines_come_at_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_status_line_comes_only_every_so_often(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = PlainScreen(every=2.0)
+    screen = Screen(plain=True)
     for elapsed in (0.0, 1.9, 2.0, 2.5, 3.9, 4.1):
         screen.picture(type(NOTHING)(elapsed=elapsed, seconds=0, url="", load=NOTHING.load, system=NOTHING.system))
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["00:02", "00:04"]
 
 
-def test_where_there_is_no_terminal_lines_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_terminal_lines_are_plain(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
-    assert isinstance(open_screen(plain=False), PlainScreen)
-    assert isinstance(open_screen(plain=True), PlainScreen)
+    Screen().picture(LARGE)
+    assert capsys.readouterr().out.startswith("61:14   12680 ok, ")
 
 
 def test_a_live_screen_wraps_entries_beside_their_time() -> None:

@@ -6,10 +6,17 @@ import pytest
 from rich.console import Console
 
 from pointsman.demo.snapshot import CollectorRow, EndpointRow, PickerRow, Snapshot
-from pointsman.demo.view import LoadFigures, Picture, render, status_line
+from pointsman.demo.tally import LoadFigures
+from pointsman.demo.view import Picture, render, status_line
 
 LOAD = LoadFigures(
-    right=12680, open=140, cut=12, rate=118.4, cached=0.62, first_token=(0.061, 0.626), whole=(0.517, 12.2)
+    succeeded=12680,
+    open=140,
+    interrupted=12,
+    rate=118.4,
+    cached=0.62,
+    first_token=(0.061, 0.626),
+    duration=(0.517, 12.2),
 )
 
 
@@ -36,9 +43,9 @@ LARGE = Picture(
     seconds=3700,
     url="http://127.0.0.1:38080",
     load=LOAD,
-    system=Snapshot(at=0, endpoints=SERVERS, pickers=PICKERS, collectors=COLLECTORS),
+    system=Snapshot(endpoints=SERVERS, pickers=PICKERS, collectors=COLLECTORS),
 )
-NOTHING = Picture(elapsed=0, seconds=0, url="http://127.0.0.1:8080", load=LoadFigures(), system=Snapshot(at=0))
+NOTHING = Picture(elapsed=0, seconds=0, url="http://127.0.0.1:8080", load=LoadFigures(), system=Snapshot())
 
 
 def text(picture: Picture, width: int) -> list[str]:
@@ -62,13 +69,13 @@ def test_it_leaves_a_terminal_of_24_rows_room_for_the_journal() -> None:
 def test_what_it_says_of_the_load() -> None:
     title, requests, times, *_ = text(LARGE, 80)
     assert title.startswith("Pointsman  61:14 of 61:40  http://127.0.0.1:38080  Ctrl-C ends it ─")
-    assert requests == "requests  118/s · 12680 right · 140 open · 0 failed · 12 cut by kills, resent"
-    assert times == "p50, p99  first token 61 ms, 626 ms · answer 517 ms, 12.2 s · prompts cached 62%"
+    assert requests == "requests  118/s · 12680 ok · 140 open · 0 failed · 12 resent after kills"
+    assert times == "p50, p99  first token 61 ms, 626 ms · total 517 ms, 12.2 s · prompts cached 62%"
 
 
 def test_what_it_says_of_servers_pickers_and_collectors() -> None:
     rows = {line.split()[0]: line.split() for line in text(LARGE, 80) if line}
-    assert rows["model-1"] == ["model-1", "vllm", "starting", "12", "8", "█▊", "43%", "12", "0", "0%", "2.3", "s"]
+    assert rows["model-1"] == ["model-1", "vllm", "starting", "12", "8", "█▋", "43%", "12", "0", "0%", "2.3", "s"]
     assert rows["model-2"] == ["model-2", "vllm", "up", "0", "8", "████", "100%", "120", "7500", "75%", "45", "ms"]
     assert rows["model-3"] == ["model-3", "vllm,", "slow", "killed", "–", "–", "0", "2500", "25%", "–"]
     assert rows["picker-1"] == ["picker-1", "draining", "110.3", "417", "µs", "26", "ms", "81", "1", "104000", "41"]
@@ -78,12 +85,12 @@ def test_what_it_says_of_servers_pickers_and_collectors() -> None:
 
 
 def test_it_can_be_drawn_before_anything_is_known() -> None:
-    assert text(NOTHING, 80)[2] == "p50, p99  first token –, – · answer –, – · prompts cached –"
-    assert status_line(NOTHING).startswith("0 right, 0 open, 0 failed · first token p50 – p99 –")
+    assert text(NOTHING, 80)[2] == "p50, p99  first token –, – · total –, – · prompts cached –"
+    assert status_line(NOTHING).startswith("0 ok, 0 open, 0 failed · first token p50 – p99 –")
 
 
 def test_the_picture_in_one_line() -> None:
     assert status_line(LARGE) == (
-        "12680 right, 140 open, 0 failed · first token p50 61 ms p99 626 ms · cached 62%"
+        "12680 ok, 140 open, 0 failed · first token p50 61 ms p99 626 ms · cached 62%"
         " · waiting+running starting, 0+8, killed · picks/s draining, starting"
     )

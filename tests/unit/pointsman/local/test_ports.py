@@ -71,7 +71,7 @@ def test_a_port_that_another_one_of_us_holds_is_taken_before_anybody_listens() -
         port = first.take("any")
     with Ports() as first, Ports() as second:
         first.take("Envoy's listener", port)
-        with pytest.raises(PortTaken, match="taken by another stack of ours"):
+        with pytest.raises(PortTaken, match="taken by another local stack"):
             second.take("Envoy's listener", port)
         first.close()
         assert second.take("Envoy's listener", port) == port
@@ -104,4 +104,4 @@ def test_the_holder_may_be_another_process() -> None:
 
 def test_without_proc_the_holder_is_unknown(tmp_path: Path) -> None:
     assert holder_of(80, tmp_path) is None
-    assert str(PortTaken("x", LOOPBACK, 80, None)).endswith("is taken by a process that can't be seen from here")
+    assert str(PortTaken("x", LOOPBACK, 80, None)).endswith("is taken by an unknown process")

@@ -48,7 +48,7 @@ async def test_it_runs_when_it_is_ready_and_ends_with_the_context(tmp_path: Path
     async with one:
         assert one.running
         assert one.tail() == ["up"]
-        with pytest.raises(ProcessError, match="runs already"):
+        with pytest.raises(ProcessError, match="is already running"):
             await one.start()
         pid = one.pid
         assert pid is not None

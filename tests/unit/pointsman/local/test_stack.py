@@ -59,7 +59,7 @@ def test_processes_have_the_names_of_their_tier_and_number(stack: LocalStack) ->
         *("collector-1", "collector-2", "picker-1", "picker-2", "picker-3", "envoy"),
     ]
     assert stack["picker-2"] is stack.pickers[1]
-    with pytest.raises(KeyError, match="'picker-9' is none of nats, fast"):
+    with pytest.raises(KeyError, match="'picker-9' isn't one of nats, fast"):
         stack["picker-9"]
 
 

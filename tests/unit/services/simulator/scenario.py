@@ -6,7 +6,7 @@ from typing import Any
 from services.simulator.counters import FinishReason
 from services.simulator.engine import SECOND, Engine
 from services.simulator.requests import Call
-from services.simulator.sequence import Progress, Work
+from services.simulator.sequence import EngineRequest, RequestOutput
 from services.simulator.settings import SimulatorSettings
 from services.simulator.tokens import BYTES_PER_TOKEN, Prompt
 
@@ -34,19 +34,21 @@ def text(tokens: int, word: str = "abc ") -> Prompt:
     return Prompt(b"".join(f"{word[0]}{index:03d}".encode()[:BYTES_PER_TOKEN] for index in range(tokens)))
 
 
-def work(id: str, prompt: Prompt, output: int, **given: Any) -> Work:
-    return Work(id=id, prompt=prompt, output=f"{id[:3]:>3} ".encode() * output, finish=FinishReason.LENGTH, **given)
+def work(id: str, prompt: Prompt, output: int, **given: Any) -> EngineRequest:
+    return EngineRequest(
+        id=id, prompt=prompt, output=f"{id[:3]:>3} ".encode() * output, finish=FinishReason.LENGTH, **given
+    )
 
 
-def run_out(engine: Engine) -> list[Progress]:
+def run_out(engine: Engine) -> list[RequestOutput]:
     """Go from event to event until there is none; everything that was reported."""
-    reported: list[Progress] = []
+    reported: list[RequestOutput] = []
     while (at := engine.next_event()) is not None:
         reported += engine.advance(at)
     return reported
 
 
-def ends(reported: list[Progress]) -> dict[str, int]:
+def ends(reported: list[RequestOutput]) -> dict[str, int]:
     """When each request ended."""
     return {one.id: one.at for one in reported if one.finished}
 
@@ -64,13 +66,13 @@ def events(data: bytes) -> list[Any]:
 
 
 def prompt(call: Call) -> bytes:
-    return call.choices[0].work.prompt.data
+    return call.choices[0].request.prompt.data
 
 
-def progress(call: Call, tokens: int, *, index: int = 0, cached: int = 0) -> Progress:
-    work = call.choices[index].work
-    return Progress(work.id, 0, tokens, cached, tokens == work.output_tokens)
+def progress(call: Call, tokens: int, *, index: int = 0, cached: int = 0) -> RequestOutput:
+    work = call.choices[index].request
+    return RequestOutput(work.id, 0, tokens, cached, tokens == work.output_tokens)
 
 
-def end(call: Call, index: int = 0, *, cached: int = 0) -> Progress:
-    return progress(call, call.choices[index].work.output_tokens, index=index, cached=cached)
+def end(call: Call, index: int = 0, *, cached: int = 0) -> RequestOutput:
+    return progress(call, call.choices[index].request.output_tokens, index=index, cached=cached)

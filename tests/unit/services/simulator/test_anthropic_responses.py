@@ -1,9 +1,8 @@
 import json
 from typing import Any
 
-from services.simulator import anthropic_requests
-from services.simulator.anthropic_api import error_body
-from services.simulator.anthropic_responses import DONE, MessageEvents, whole
+from services.simulator import anthropic_api
+from services.simulator.anthropic_api import DONE, MessageEvents, error_body, whole
 from services.simulator.api_error import ApiError
 from services.simulator.requests import Call
 from tests.unit.services.simulator.scenario import end, events, progress, settings
@@ -14,18 +13,18 @@ SETTINGS = settings(models=("m",), kv_blocks=250)
 def message(**given: Any) -> Call:
     turns = [{"role": "user", "content": "Hello"}]
     body = {"model": "m", "messages": turns, "max_tokens": 3, "ignore_eos": True, **given}
-    return anthropic_requests.messages(json.dumps(body).encode(), "1", SETTINGS)
+    return anthropic_api.messages(json.dumps(body).encode(), "1", SETTINGS)
 
 
 def body(call: Call, cached: int = 0) -> Any:
-    return json.loads(whole(call, 12, {call.choices[0].work.id: end(call, cached=cached)}))
+    return json.loads(whole(call, 12, {call.choices[0].request.id: end(call, cached=cached)}))
 
 
 def test_cached_tokens_are_no_input_tokens() -> None:
     call = message()
     usage = body(call, cached=4)["usage"]
     assert usage["cache_read_input_tokens"] == 4
-    assert usage["input_tokens"] == call.choices[0].work.prompt.tokens - 4
+    assert usage["input_tokens"] == call.choices[0].request.prompt.tokens - 4
 
 
 def test_a_message_says_why_it_ended() -> None:
@@ -52,7 +51,7 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
     start = told[0]["message"]
     assert (start["model"], start["content"], start["stop_reason"], start["stop_sequence"]) == ("m", [], None, None)
     assert start["usage"] == {
-        "input_tokens": call.choices[0].work.prompt.tokens - 2,
+        "input_tokens": call.choices[0].request.prompt.tokens - 2,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 2,
         "output_tokens": 0,

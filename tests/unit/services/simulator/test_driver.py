@@ -25,17 +25,17 @@ def started(**given: object) -> tuple[Driver, Clock]:
 
 async def test_tokens_that_came_together_are_reported_together() -> None:
     driver, clock = started()
-    inbox = driver.submit([work("one", text(10), 9, stream=True)])
+    queue = driver.submit([work("one", text(10), 9, stream=True)])
     clock.now = 45 * MS
     driver.state()
-    assert [one.tokens for one in await inbox.next()] == [4]
+    assert [one.tokens for one in await queue.get()] == [4]
     driver.close()
 
 
 async def test_ends_waits_for_every_choice() -> None:
     driver, clock = started()
-    inbox = driver.submit([work("short", text(10), 1), work("long", text(10, "b   "), 9)])
-    waiting = asyncio.ensure_future(inbox.ends())
+    queue = driver.submit([work("short", text(10), 1), work("long", text(10, "b   "), 9)])
+    waiting = asyncio.ensure_future(queue.ends())
     clock.now = 50 * MS
     driver.state()
     await asyncio.sleep(0)
@@ -56,12 +56,12 @@ async def test_all_of_a_call_is_taken_or_nothing() -> None:
 
 async def test_withdrawing_frees_what_is_held() -> None:
     driver, clock = started(slots=1)
-    inbox = driver.submit([work("one", text(10), 100), work("two", text(10), 100)])
+    queue = driver.submit([work("one", text(10), 100), work("two", text(10), 100)])
     clock.now = 30 * MS
-    driver.withdraw(inbox)
+    driver.withdraw(queue)
     state = driver.state()
     assert (state.running, state.waiting, state.kv_used) == (0, 0, 0)
-    driver.withdraw(inbox)
+    driver.withdraw(queue)
     assert driver.engine.counters.finished[FinishReason.ABORT] == 2
     driver.close()
 
@@ -69,7 +69,7 @@ async def test_withdrawing_frees_what_is_held() -> None:
 async def test_the_timer_brings_the_answer() -> None:
     """In real time, a thousand times as fast."""
     driver = Driver(Engine(settings(speed=1000), 0))
-    inbox = driver.submit([work("one", text(10), 3)])
-    assert set(await inbox.ends()) == {"one"}
+    queue = driver.submit([work("one", text(10), 3)])
+    assert set(await queue.ends()) == {"one"}
     assert repr(driver).startswith("<Driver 0 requests"), "nothing is kept of it"
     driver.close()

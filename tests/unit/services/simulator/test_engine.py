@@ -6,7 +6,7 @@ import pytest
 
 from services.simulator.counters import FinishReason
 from services.simulator.engine import ContextTooLong, Engine, Overloaded
-from services.simulator.sequence import Progress
+from services.simulator.sequence import RequestOutput
 from services.simulator.tokens import block_hashes
 from tests.unit.services.simulator.scenario import MS, ends, run_out, settings, text, work
 
@@ -65,7 +65,7 @@ def test_requests_end_when_the_formulas_say(
 ) -> None:
     """A request is `id, prompt tokens, output tokens, milliseconds, adapter`; ids of one letter share a prompt."""
     engine = Engine(settings(**given), 0)
-    reported: list[Progress] = []
+    reported: list[RequestOutput] = []
     for request in requests:
         id, prompt, output, at, adapter = [*request.split(), *["0", ""][request.count(" ") - 2 :]]
         reported += engine.advance(int(at) * MS)
@@ -193,7 +193,7 @@ def test_what_cannot_be_taken_is_refused_with_the_reason() -> None:
         engine.advance(99)
     assert engine.next_event() is None
     engine.submit(work("one", text(1), 1), 100)
-    with pytest.raises(ValueError, match="'one' is here already"):
+    with pytest.raises(ValueError, match="'one' already exists"):
         engine.submit(work("one", text(1), 1), 100)
     engine.submit(work("two", text(1), 1), 100)
     with pytest.raises(Overloaded, match="2 requests are waiting or running and 1 more would exceed the limit of 2"):

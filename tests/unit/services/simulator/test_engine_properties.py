@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from services.simulator.engine import Engine
-from services.simulator.sequence import Progress, Work
+from services.simulator.sequence import EngineRequest, RequestOutput
 from tests.unit.services.simulator.scenario import MS, run_out, settings, text, work
 
 ADAPTERS = ("", "", "a", "b", "c")
@@ -35,9 +35,9 @@ class Anything(RuleBasedStateMachine):
         super().__init__()
         self.engine = tight()
         self.now = 0
-        self.submitted: dict[str, Work] = {}
+        self.submitted: dict[str, EngineRequest] = {}
         self.cancelled: set[str] = set()
-        self.finished: dict[str, Progress] = {}
+        self.finished: dict[str, RequestOutput] = {}
 
     @rule(
         prompt=st.integers(1, 40),
@@ -78,7 +78,7 @@ class Anything(RuleBasedStateMachine):
     def slow_down(self, factor: float) -> None:
         self.engine.slow_down(factor, self.now)
 
-    def collect(self, reported: list[Progress]) -> None:
+    def collect(self, reported: list[RequestOutput]) -> None:
         for progress in reported:
             assert progress.id not in self.finished, "nothing comes after the end"
             assert progress.id not in self.cancelled, "nothing comes for a request that was cancelled"
@@ -110,13 +110,13 @@ def play(
 ) -> tuple[dict[str, int], dict[str, object]]:
     """Submit by plan, asking the engine at the plan's times and at `ticks`; when requests end, and the counts."""
     engine = tight()
-    arrivals: list[tuple[int, Work]] = []
+    arrivals: list[tuple[int, EngineRequest]] = []
     at = 0
     for index, (gap, prompt, output, word, adapter, stream) in enumerate(plan):
         at += gap * MS
         arrivals.append((at, work(f"{index}", text(prompt, f"{word}   "), output, adapter=adapter, stream=stream)))
-    reported: list[Progress] = []
-    steps: list[tuple[int, Work | None]] = [*arrivals, *((tick, None) for tick in ticks)]
+    reported: list[RequestOutput] = []
+    steps: list[tuple[int, EngineRequest | None]] = [*arrivals, *((tick, None) for tick in ticks)]
     for when, one in sorted(steps, key=lambda step: step[0]):
         reported += engine.advance(when)
         if one is not None:

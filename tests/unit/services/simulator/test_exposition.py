@@ -1,8 +1,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.simulator.exposition import Family, HistogramFamily, braces, filler, number
-from services.simulator.histogram import Histogram
+from services.simulator.exposition import Histogram, escape, families, filler, number
 
 
 @pytest.mark.parametrize(
@@ -12,35 +11,46 @@ def test_numbers_are_written_as_prometheus_client_does(value: float, text: str) 
     assert number(value) == text
 
 
-def test_label_values_are_escaped_and_names_sorted() -> None:
-    assert braces({"b": 'say "\\"\n', "a": "x"}) == '{a="x",b="say \\"\\\\\\"\\n"}'
-    assert braces({}) == ""
+def test_label_values_are_escaped() -> None:
+    assert escape('say "\\"\n') == 'say \\"\\\\\\"\\n'
 
 
 def test_a_family_follows_its_values() -> None:
-    family: Family[list[float]] = Family("name", "gauge", "Help.", [({"a": "x"}, lambda values: values[0])])
-    assert family.render([1]) == '# HELP name Help.\n# TYPE name gauge\nname{a="x"} 1.0\n'
-    assert family.render([2]).endswith(" 2.0\n")
+    template = '# HELP name Help.\n# TYPE name gauge\nname{a="x"} first\nname{a="y"} 0\n'
+    [family] = families(template)
+    assert family.render({"first": 1, "0": 0}) == template.replace("first", "1.0").replace(" 0\n", " 0.0\n")
+    assert 'name{a="x"} 2.0\n' in family.render({"first": 2, "0": 0})
+    [family] = families(template, integers=True)
+    assert family.render({"first": 1, "0": 0}) == template.replace("first", "1")
 
 
 def test_a_histogram_is_cumulative() -> None:
     histogram = Histogram((1.0, 2.0))
-    family: HistogramFamily[Histogram] = HistogramFamily("name", "Help.", {"a": "x"}, lambda one: one)
-    assert 'name_count{a="x"} 0.0\n' in family.render(histogram)
+    [family] = families('# HELP name Help.\n# TYPE name histogram\nname{a="x",le="",z="é,\\"}"} times\n')
+    assert 'name_count{a="x",z="é,\\"}"} 0.0\n' in family.render({"times": histogram})
     for value in (0.5, 1.5, 9.0):
         histogram.observe(value)
-    assert family.render(histogram).splitlines()[2:] == [
-        'name_bucket{a="x",le="1.0"} 1.0',
-        'name_bucket{a="x",le="2.0"} 2.0',
-        'name_bucket{a="x",le="+Inf"} 3.0',
-        'name_count{a="x"} 3.0',
-        'name_sum{a="x"} 11.0',
+    assert family.render({"times": histogram}).splitlines()[2:] == [
+        'name_bucket{a="x",le="1.0",z="é,\\"}"} 1.0',
+        'name_bucket{a="x",le="2.0",z="é,\\"}"} 2.0',
+        'name_bucket{a="x",le="+Inf",z="é,\\"}"} 3.0',
+        'name_count{a="x",z="é,\\"}"} 3.0',
+        'name_sum{a="x",z="é,\\"}"} 11.0',
+    ]
+
+
+def test_a_counter_can_say_since_when_it_counts() -> None:
+    [family] = families('# HELP name_total Help.\n# TYPE name_total counter\nname_total{a="x"} 0\n', created=3)
+    assert family.render({"0": 0}).splitlines()[3:] == [
+        "# HELP name_created Help.",
+        "# TYPE name_created gauge",
+        'name_created{a="x"} 3.0',
     ]
 
 
 @pytest.mark.parametrize("size", [3, 10, 500, 50_000])
 def test_filler_has_the_size_that_is_asked_for_and_is_exposition_text(size: int) -> None:
-    text = filler("vllm:", {"model_name": "m"}, size)
+    text = filler("vllm:", "m", size)
     assert len(text) == size
     assert text.endswith("\n")
     families = list(text_string_to_metric_families(text))
@@ -50,4 +60,18 @@ def test_filler_has_the_size_that_is_asked_for_and_is_exposition_text(size: int)
 
 @pytest.mark.parametrize("size", [-5, 0, 2])
 def test_no_room_no_filler(size: int) -> None:
-    assert filler("vllm:", {}, size) == ""
+    assert filler("vllm:", "m", size) == ""
+
+
+def test_an_observation_at_a_bound_is_below_it() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (1.0, 1.5, 2.0, 3.0):
+        histogram.observe(value)
+    assert histogram.counts == [1, 2, 1]
+    assert (histogram.count, histogram.sum) == (4, 7.5)
+
+
+def test_many_alike_can_be_observed_at_once() -> None:
+    histogram = Histogram((1.0,))
+    histogram.observe(0.5, 10)
+    assert (histogram.counts, histogram.count, histogram.sum) == ([10, 0], 10, 5.0)

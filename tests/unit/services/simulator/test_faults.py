@@ -40,8 +40,8 @@ def test_a_new_fault_lets_go_of_what_the_old_one_holds() -> None:
 @pytest.mark.parametrize(
     ("target", "fault", "message"),
     [
-        ("inference", Huge(), "inference.kind: 'huge' is a fault of metrics only"),
-        ("metrics", Slow(factor=2), "metrics.factor: 2 slows the engine down"),
+        ("inference", Huge(), "inference.kind: 'huge' is valid for metrics only"),
+        ("metrics", Slow(factor=2), "metrics.factor: 2 slows the engine"),
         ("inference", Slow(factor=2, count=1), "inference.count: 1 can't go with a factor"),
     ],
 )

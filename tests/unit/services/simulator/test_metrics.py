@@ -286,5 +286,15 @@ def labels(family: Metric) -> set[tuple[str, frozenset[tuple[str, str]]]]:
     return {(sample.name, frozenset(sample.labels.items())) for sample in family.samples}
 
 
+@pytest.mark.parametrize("engine", EngineType)
+def test_any_model_name_is_a_label(engine: EngineType) -> None:
+    name = 'a "b" $model\n# HELP {le=""} \\'
+    page = parse(Server(engine=engine, models=(name,)).render())
+    found = {
+        sample.labels.get("model_name", sample.labels.get("model")) for one in page.values() for sample in one.samples
+    }
+    assert name in found
+
+
 def test_the_page_says_whether_prefixes_are_cached() -> None:
     Server(prefix_caching=False).value("vllm:cache_config_info", enable_prefix_caching="False")

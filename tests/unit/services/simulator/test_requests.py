@@ -32,25 +32,25 @@ def test_the_answer_depends_on_the_prompt_alone() -> None:
 
 def test_an_answer_ends_by_itself_within_its_limits() -> None:
     [choice] = chat(max_tokens=500).choices
-    assert 5 <= choice.work.output_tokens <= 15
-    assert choice.work.finish is FinishReason.STOP
+    assert 5 <= choice.request.output_tokens <= 15
+    assert choice.request.finish is FinishReason.STOP
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_an_answer_is_cut_at_max_tokens(tokens: int) -> None:
     calls = (chat(max_tokens=tokens), chat(max_completion_tokens=tokens, max_tokens=9), completion(max_tokens=tokens))
     for call in calls:
-        assert call.choices[0].work.output_tokens == tokens
-        assert call.choices[0].work.finish is FinishReason.LENGTH
+        assert call.choices[0].request.output_tokens == tokens
+        assert call.choices[0].request.finish is FinishReason.LENGTH
         assert len(call.choices[0].text) == 4 * tokens
 
 
 def test_ignore_eos_goes_to_the_end_which_is_sixteen_tokens_or_the_context_when_it_isnt_said() -> None:
     [choice] = completion(max_tokens=400, ignore_eos=True).choices
-    assert (choice.work.output_tokens, choice.work.finish) == (400, FinishReason.LENGTH)
-    assert completion(ignore_eos=True).choices[0].work.output_tokens == 16
+    assert (choice.request.output_tokens, choice.request.finish) == (400, FinishReason.LENGTH)
+    assert completion(ignore_eos=True).choices[0].request.output_tokens == 16
     [choice] = chat(ignore_eos=True).choices
-    assert choice.work.prompt.tokens + choice.work.output_tokens == 1000
+    assert choice.request.prompt.tokens + choice.request.output_tokens == 1000
 
 
 def test_a_stop_string_ends_the_answer_before_it() -> None:
@@ -58,18 +58,18 @@ def test_a_stop_string_ends_the_answer_before_it() -> None:
     stop = whole[30:36]
     [choice] = completion(max_tokens=400, ignore_eos=True, stop=["not there", stop]).choices
     assert choice.text == whole[: whole.find(stop)]
-    assert choice.work.finish is FinishReason.STOP
-    assert choice.work.output_tokens * 4 >= len(choice.text) + len(stop)
-    assert choice.work.output_tokens * 4 < len(choice.text) + len(stop) + 4
+    assert choice.request.finish is FinishReason.STOP
+    assert choice.request.output_tokens * 4 >= len(choice.text) + len(stop)
+    assert choice.request.output_tokens * 4 < len(choice.text) + len(stop) + 4
 
 
 def test_choices_differ_and_the_first_carries_n() -> None:
     call = chat(n=3, max_tokens=8)
     assert len({choice.text for choice in call.choices}) == 3
     assert [choice.index for choice in call.choices] == [0, 1, 2]
-    assert [choice.work.choices for choice in call.choices] == [3, 0, 0]
-    assert len({choice.work.id for choice in call.choices}) == 3
-    assert [choice.work.choices for choice in embedding(input=["one", "two", "three"]).choices] == [1, 0, 0]
+    assert [choice.request.choices for choice in call.choices] == [3, 0, 0]
+    assert len({choice.request.id for choice in call.choices}) == 3
+    assert [choice.request.choices for choice in embedding(input=["one", "two", "three"]).choices] == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -77,19 +77,19 @@ def test_choices_differ_and_the_first_carries_n() -> None:
     [("four", [1]), (["four", "fives"], [1, 2]), ([0, 2, 2**32 - 1], [3]), ([[1], [2, 3]], [1, 2]), ("", [1])],
 )
 def test_prompts_come_in_four_shapes(prompt: Any, tokens: list[int]) -> None:
-    assert [choice.work.prompt.tokens for choice in completion(prompt=prompt).choices] == tokens
-    assert [choice.work.prompt.tokens for choice in embedding(input=prompt).choices] == tokens
+    assert [choice.request.prompt.tokens for choice in completion(prompt=prompt).choices] == tokens
+    assert [choice.request.prompt.tokens for choice in embedding(input=prompt).choices] == tokens
 
 
 def test_several_prompts_have_n_choices_each() -> None:
     call = completion(prompt=["one", "two"], n=2, max_tokens=3)
-    assert [choice.work.prompt.data for choice in call.choices] == [b"one", b"one", b"two", b"two"]
+    assert [choice.request.prompt.data for choice in call.choices] == [b"one", b"one", b"two", b"two"]
     assert call.choices[0].text != call.choices[1].text
 
 
 def test_an_adapter_is_asked_for_by_its_name() -> None:
-    assert chat(model="tuned").choices[0].work.adapter == "tuned"
-    assert chat(model="other").choices[0].work.adapter == ""
+    assert chat(model="tuned").choices[0].request.adapter == "tuned"
+    assert chat(model="other").choices[0].request.adapter == ""
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_an_adapter_is_asked_for_by_its_name() -> None:
         (completion, {"prompt": []}, 400, "prompt", "an empty list has no prompt"),
         (completion, {"prompt": [[]]}, 400, "prompt", "an empty list has no prompt"),
         (completion, {"prompt": [1, "a"]}, 400, "prompt", "mixed"),
-        (completion, {"prompt": [-1]}, 400, "prompt", "prompt: -1 is not a token id"),
-        (completion, {"prompt": [2**32]}, 400, "prompt", "prompt: 4294967296 is not a token id"),
+        (completion, {"prompt": [-1]}, 400, "prompt", "prompt: -1 isn't a token id"),
+        (completion, {"prompt": [2**32]}, 400, "prompt", "prompt: 4294967296 isn't a token id"),
         (completion, {"prompt": "x" * 4000}, 400, None, "maximum context length"),
         (embedding, {"dimensions": 0}, 400, "dimensions", "dimensions: 0 is out of range; 1 to 256"),
         (embedding, {"encoding_format": "hex"}, 400, "encoding_format", "hex"),

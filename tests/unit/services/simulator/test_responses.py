@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from services.simulator import requests, responses
+from services.simulator import openai_api, requests
+from services.simulator.openai_api import CompletionEvents
 from services.simulator.requests import Call
-from services.simulator.responses import Events
-from services.simulator.sequence import Progress
+from services.simulator.sequence import RequestOutput
 from tests.unit.services.simulator.scenario import end, progress, settings
 
 SETTINGS = settings(models=("m",), kv_blocks=250)
@@ -25,7 +25,7 @@ def chat(**given: Any) -> Call:
     return requests.chat(json.dumps(body).encode(), "1", SETTINGS)
 
 
-def ends(call: Call, *cached: int) -> dict[str, Progress]:
+def ends(call: Call, *cached: int) -> dict[str, RequestOutput]:
     all = [end(call, index, cached=cached[index] if cached else 0) for index in range(len(call.choices))]
     return {one.id: one for one in all}
 
@@ -40,7 +40,7 @@ def events(data: bytes) -> list[Any]:
 
 def test_usage_counts_prompt_answer_and_cache() -> None:
     call = completion()
-    assert responses.usage(call, ends(call, 2).values()) == {
+    assert openai_api.usage(call, ends(call, 2).values()) == {
         "prompt_tokens": 3,
         "completion_tokens": 6,
         "total_tokens": 9,
@@ -50,28 +50,28 @@ def test_usage_counts_prompt_answer_and_cache() -> None:
 
 def test_usage_counts_the_prompt_of_several_choices_once() -> None:
     call = completion(n=3)
-    usage = responses.usage(call, ends(call, 0, 2, 2).values())
+    usage = openai_api.usage(call, ends(call, 0, 2, 2).values())
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (3, 18)
     assert usage["prompt_tokens_details"]["cached_tokens"] == 0
     call = completion(prompt=["same", "same"])
-    assert responses.usage(call, ends(call, 0, 0).values())["prompt_tokens"] == 2
+    assert openai_api.usage(call, ends(call, 0, 0).values())["prompt_tokens"] == 2
 
 
 def test_a_whole_chat_has_a_message_and_a_whole_completion_text() -> None:
     call = chat()
     choice = {"index": 0, "message": {"role": "assistant", "content": call.choices[0].text}, "finish_reason": "length"}
-    body = json.loads(responses.whole(call, 12, ends(call)))
+    body = json.loads(openai_api.whole(call, 12, ends(call)))
     assert (body["object"], body["created"], body["model"]) == ("chat.completion", 12, "m")
     assert [one.items() >= choice.items() for one in body["choices"]] == [True]
     call = completion(n=2)
-    body = json.loads(responses.whole(call, 12, ends(call)))
+    body = json.loads(openai_api.whole(call, 12, ends(call)))
     assert body["object"] == "text_completion"
     assert [choice["text"] for choice in body["choices"]] == [choice.text for choice in call.choices]
 
 
 def test_a_streamed_chat_begins_with_its_role_and_adds_up_to_the_text() -> None:
     call = chat()
-    stream = Events(call, 12)
+    stream = CompletionEvents(call, 12)
     data = stream.of(progress(call, 1)) + stream.of(progress(call, 4))
     completed = [stream.complete]
     data += stream.of(end(call))
@@ -88,7 +88,7 @@ def test_a_streamed_chat_begins_with_its_role_and_adds_up_to_the_text() -> None:
 
 def test_usage_is_the_last_event_when_it_is_asked_for() -> None:
     call = completion(stream=True, stream_options={"include_usage": True})
-    stream = Events(call, 12)
+    stream = CompletionEvents(call, 12)
     parsed = events(stream.of(end(call, cached=1)) + stream.end())
     assert parsed[-1] == "[DONE]"
     assert parsed[-2]["choices"] == []
@@ -99,8 +99,8 @@ def test_usage_is_the_last_event_when_it_is_asked_for() -> None:
 def test_the_stop_string_is_not_shown() -> None:
     text = completion().choices[0].text
     call = completion(stop=text[6:9])
-    stream = Events(call, 12)
-    tokens = range(1, call.choices[0].work.output_tokens)
+    stream = CompletionEvents(call, 12)
+    tokens = range(1, call.choices[0].request.output_tokens)
     parts = [stream.of(progress(call, count)) for count in tokens]
     parts.append(stream.of(end(call)))
     parsed = events(b"".join(parts))
@@ -110,7 +110,7 @@ def test_the_stop_string_is_not_shown() -> None:
 
 def test_choices_of_a_stream_end_one_by_one() -> None:
     call = completion(n=2)
-    stream = Events(call, 12)
+    stream = CompletionEvents(call, 12)
     parsed = events(stream.of(end(call, 1)))
     assert parsed[0]["choices"][0]["index"] == 1
     completed = [stream.complete]
@@ -122,7 +122,7 @@ def test_choices_of_a_stream_end_one_by_one() -> None:
 def test_embeddings_come_as_numbers_or_packed(packed: bool) -> None:
     body = {"model": "m", "input": ["one", "two"], "dimensions": 4, "encoding_format": "base64" if packed else "float"}
     call = requests.embedding(json.dumps(body).encode(), "1", SETTINGS)
-    answer = json.loads(responses.embeddings(call, 12, ends(call), 0))
+    answer = json.loads(openai_api.embeddings(call, 12, ends(call), 0))
     vectors = [item["embedding"] for item in answer["data"]]
     if packed:
         vectors = [list(struct.unpack("<4f", base64.b64decode(one))) for one in vectors]

@@ -2,8 +2,7 @@ import json
 from typing import Any
 
 from services.simulator.requests import Call
-from services.simulator.responses_api_answers import ResponseEvents, whole
-from services.simulator.responses_api_requests import ResponsesBody, responses
+from services.simulator.responses_api import ResponseEvents, ResponsesBody, responses, whole
 from tests.unit.services.simulator.scenario import end, events, progress, settings
 
 SETTINGS = settings(models=("m",), kv_blocks=250)
@@ -17,8 +16,8 @@ def response(**given: Any) -> tuple[Call, ResponsesBody]:
 def test_a_whole_response() -> None:
     tools = [{"type": "function", "name": "switch", "parameters": {}}]
     call, asked = response(instructions="Be brief.", tools=tools, metadata={"a": "b"})
-    prompt = call.choices[0].work.prompt.tokens
-    assert json.loads(whole(call, 12, {call.choices[0].work.id: end(call, cached=4)}, asked)) == {
+    prompt = call.choices[0].request.prompt.tokens
+    assert json.loads(whole(call, 12, {call.choices[0].request.id: end(call, cached=4)}, asked)) == {
         "id": "resp_1",
         "object": "response",
         "created_at": 12,
@@ -56,7 +55,7 @@ def test_a_whole_response() -> None:
 
 def test_an_answer_that_ended_by_itself_is_completed() -> None:
     call, asked = response(ignore_eos=False, max_output_tokens=None)
-    told = json.loads(whole(call, 12, {call.choices[0].work.id: end(call)}, asked))
+    told = json.loads(whole(call, 12, {call.choices[0].request.id: end(call)}, asked))
     assert (told["status"], told["incomplete_details"]) == ("completed", None)
 
 
@@ -84,5 +83,5 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
     assert (begun["model"], begun["status"], begun["output"], begun["usage"]) == ("m", "in_progress", [], None)
     assert "".join(event["delta"] for event in told[4:7]) == told[7]["text"] == call.choices[0].text
     assert {event["item_id"] for event in told[3:9]} == {told[2]["item"]["id"]} == {"msg_1"}
-    assert told[-1]["response"] == json.loads(whole(call, 12, {call.choices[0].work.id: end(call, cached=2)}, asked))
+    assert told[-1]["response"] == json.loads(whole(call, 12, {call.choices[0].request.id: end(call, cached=2)}, asked))
     assert told[-1]["response"]["output"] == [told[-2]["item"]]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.simulator import requests, responses_api_requests
+from services.simulator import requests, responses_api
 from services.simulator.api_error import ApiError
 from services.simulator.counters import FinishReason
 from services.simulator.requests import Call
@@ -18,7 +18,7 @@ PARAMETERS = {"type": "object", "properties": {"to": {"type": "string"}}}
 
 def response(**given: Any) -> Call:
     body = {"model": "base", "input": "Hello", "max_output_tokens": 5, **given}
-    return responses_api_requests.responses(json.dumps(body).encode(), "1", SETTINGS)[0]
+    return responses_api.responses(json.dumps(body).encode(), "1", SETTINGS)[0]
 
 
 def chat(**given: Any) -> Call:
@@ -90,10 +90,10 @@ def test_thoughts_are_text_and_pictures_a_digest() -> None:
 
 
 def test_an_answer_is_cut_at_its_limit_or_ends_by_itself() -> None:
-    assert response(max_output_tokens=3).choices[0].work.output_tokens == 3
+    assert response(max_output_tokens=3).choices[0].request.output_tokens == 3
     [choice] = response(max_output_tokens=None).choices
-    assert choice.work.finish is FinishReason.STOP
-    assert response(ignore_eos=True, max_output_tokens=400).choices[0].work.output_tokens == 400
+    assert choice.request.finish is FinishReason.STOP
+    assert response(ignore_eos=True, max_output_tokens=400).choices[0].request.output_tokens == 400
 
 
 @pytest.mark.parametrize(

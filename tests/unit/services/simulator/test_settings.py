@@ -8,8 +8,8 @@ from services.simulator.settings import EngineType, SimulatorSettings
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"max_model_len": 100, "kv_blocks": 5}, "max_model_len: 100 is more than the KV cache holds, .* = 80"),
-        ({"kv_blocks": 1, "block_tokens": 1}, "the context, 1 token"),
+        ({"max_model_len": 100, "kv_blocks": 5}, "--max-model-len: 100 is more than the KV cache holds, .* = 80"),
+        ({"kv_blocks": 1, "block_tokens": 1}, "--max-model-len: 1 is too short"),
         ({"models": ("a", "b"), "adapters": ("b",)}, "given more than once: b"),
         ({"adapters": ("",)}, "a name is empty"),
     ],

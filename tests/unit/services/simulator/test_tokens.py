@@ -16,7 +16,7 @@ def test_four_bytes_are_a_token(text: str, count: int) -> None:
 def test_token_ids_are_a_token_each_and_one_that_does_not_fit_is_named() -> None:
     assert tokens.from_ids([0, 1, 2**32 - 1]).tokens == 3
     for bad in (-1, 2**32):
-        with pytest.raises(ValueError, match=f"^{bad} is not a token id"):
+        with pytest.raises(ValueError, match=f"^{bad} isn't a token id"):
             tokens.from_ids([1, bad])
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from shared.config.problems import Invalid
 from shared.quantities import Duration, PositiveDuration, Size
@@ -149,7 +149,7 @@ def test_nats_settings_are_checked_with_the_rest_and_each_wrong_server_is_told()
             "--nats-credentials and POINTSMAN_NATS_TOKEN: only one of them can be used",
         ),
         (["--nats-password", "p", "--nats-user"], {}, "--nats-user: a value is missing: --nats-user VALUE"),
-        (["--mode", "full", "--seed", "1"], {}, "settings: --seed: not in full mode"),
+        (["--mode", "full", "--seed", "1"], {}, "--seed: not in full mode"),
     ],
     ids=["two ways to log in", "one that has a problem gets no second one", "what settings say together"],
 )
@@ -179,7 +179,7 @@ def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture
         read("--zebra", "--help")
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    assert text.startswith("usage: pointsman test [--flag VALUE …]\n\nSettings of every kind.\n\nsettings:\n")
+    assert text.startswith("usage: pointsman test [--flag VALUE …]\n\nSettings of every kind.\n\ncommon flags:\n")
     for flag, variable, _, description in describe(Settings):
         assert f"  {flag} " in text
         assert " ".join(description.split()) in " ".join(text.split())
@@ -187,11 +187,38 @@ def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture
     assert "--interval DURATION\n      time between two looks; default: 100ms\n" in text
     assert "--metric TEXT\n      a metric's name (also --family, --metricName)\n" in text
     assert "--secure-serving [true|false]\n      with TLS; default: true\n" in text
-    assert text.index("--interval") < text.index("settings of every tier:") < text.index("--pool-name")
+    assert text.index("common flags:") < text.index("--pool-name") < text.index("\nflags:") < text.index("--interval")
     assert max(map(len, text.splitlines())) <= 100
     with pytest.raises(SystemExit):
         parse(Needy, ["-h"], {}, "test")
     assert "--endpoints-file TEXT\n      endpoints; required\n" in capsys.readouterr().out
+
+
+class Files(Struct, frozen=True, kw_only=True):
+    """Reads files."""
+
+    files: Annotated[tuple[str, ...], Meta(min_length=1, description="what to read", extra={"argument": "FILE"})]
+    deep: Annotated[bool, Meta(description="directories in it, too")] = False
+
+
+def test_an_argument_has_no_flag_and_no_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"POINTSMAN_FILES": "x", "POINTSMAN_DEEP": "true"}
+    assert parse(Files, ["a,b", "--deep", "-"], environ, "test") == Files(files=("a,b", "-"), deep=True)
+    assert parse(Files, ["a"], None, "test") == Files(files=("a",))
+    with pytest.raises(Invalid) as caught:
+        parse(Files, ["--files", "x", "--depe"], environ, "test")
+    assert [str(one) for one in caught.value.problems] == [
+        "--files: unknown flag",
+        "--depe: unknown flag; did you mean '--deep'?",
+        "FILE: required, and missing",
+    ]
+    with pytest.raises(SystemExit):
+        parse(Files, ["-h"], None, "test")
+    text = capsys.readouterr().out
+    assert text.startswith(
+        "usage: test [--flag VALUE …] FILE\n\nReads files.\n\narguments:\n  FILE\n      what to read\n"
+    )
+    assert "environment" not in text
 
 
 def test_a_default_that_is_shown_gives_the_default() -> None:

@@ -1,7 +1,7 @@
-"""The requests of the demo, made and not sent: which, and how long after one another.
+"""The requests of the demo and the times between them.
 
 Arrivals are a Poisson process. Each request begins with one of a few long system prompts, some much more frequent than
-others, as applications have them: what a prefix cache lives on. The same seed makes the same requests.
+others, as with applications, so that prefix caches have hits. The same seed gives the same requests.
 """
 
 import json
@@ -18,11 +18,11 @@ PATHS: dict[Kind, str] = {"chat": "/v1/chat/completions", "completion": "/v1/com
 
 _APPLICATIONS = 20
 _PROMPT_WORDS = (330, 560)
-"""Length of a system prompt in words, least and most: about 500 to 850 tokens."""
+"""Minimum and maximum length of a system prompt in words: about 500 to 850 tokens."""
 _SKEW = 1.0
 """Exponent of Zipf's law over the applications: the first has 28 % of the requests, the last 1.4 %."""
 _CHAT, _STREAMED, _ADAPTED = 0.7, 0.6, 0.25
-"""Shares of chats, of streamed answers, and of requests for the adapter."""
+"""Shares of chats, of streamed responses, and of requests for the adapter."""
 _ANSWER_TOKENS = (12, 48)
 _TEXT = (
     "train track signal lever points switch platform cargo engine wagon bridge tunnel station driver guard timetable "
@@ -36,14 +36,14 @@ class Request(Struct, frozen=True, kw_only=True):
 
     number: int
     wait: float
-    """Seconds after the one before."""
+    """Seconds after the previous request."""
     kind: Kind
     model: str
     stream: bool
     tokens: int
-    """Length of the answer that is asked for; a right one has exactly as many."""
+    """Requested length of the response; a right one has exactly as many tokens."""
     application: int
-    """Whose system prompt it begins with."""
+    """Number of the system prompt."""
     body: bytes
 
     @property
@@ -51,7 +51,7 @@ class Request(Struct, frozen=True, kw_only=True):
         return PATHS[self.kind]
 
 
-class Mix:
+class Workload:
     """An endless sequence of requests, `rate` a second on average."""
 
     def __init__(self, rate: float, seed: int) -> None:
@@ -62,7 +62,7 @@ class Mix:
         self.made = 0
 
     def next(self) -> Request:
-        """The next one."""
+        """The next request."""
         random = self._random
         self.made += 1
         [application] = random.choices(range(_APPLICATIONS), cum_weights=self._shares)
@@ -86,11 +86,11 @@ class Mix:
         return " ".join(self._random.choices(_WORDS, k=count))
 
     def __repr__(self) -> str:
-        return f"<Mix {self.rate:g}/s, {self.made} made>"
+        return f"<Workload {self.rate:g}/s, {self.made} made>"
 
 
 def _body(kind: Kind, model: str, prompt: str, question: str, stream: bool, tokens: int) -> bytes:
-    """`ignore_eos`, which vLLM and SGLang know, makes the answer's length certain, so that it can be checked."""
+    """`ignore_eos`, which vLLM and SGLang support, fixes the length of the response, so that it can be checked."""
     content: dict[str, Any] = {"model": model, "max_tokens": tokens, "ignore_eos": True}
     if kind == "chat":
         content["messages"] = [{"role": "system", "content": prompt}, {"role": "user", "content": question}]

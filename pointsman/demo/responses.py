@@ -1,14 +1,11 @@
-"""Whether an answer is right: the model that was asked for, as many tokens as asked for, complete to its last event.
-
-Pure: bytes in, verdict out. A verdict is an empty string, or what is wrong.
-"""
+"""Checks responses: the requested model, the requested number of tokens, and complete to the last event."""
 
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from pointsman.demo.load import Request
+from pointsman.demo.workload import Request
 
 _DATA = b"data: "
 _DONE = b"[DONE]"
@@ -29,7 +26,7 @@ class Usage(Struct, frozen=True):
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that were found in the prefix cache."""
+        """Prompt tokens that the prefix cache had."""
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else 0
 
 
@@ -47,19 +44,19 @@ class Choice(Struct, frozen=True):
         return str((part.get("content") if part is not None else self.text) or "")
 
 
-class Piece(Struct, frozen=True):
-    """A whole answer, or one event of a streamed one."""
+class Chunk(Struct, frozen=True):
+    """A whole response, or one event of a streamed one."""
 
     model: str
     choices: list[Choice]
     usage: Usage | None = None
 
 
-_decoder = msgspec.json.Decoder(Piece)
+_decoder = msgspec.json.Decoder(Chunk)
 
 
-class Answer:
-    """An answer as it comes in; `begun` is set with the first text that a user can see."""
+class ResponseCheck:
+    """A response as it arrives; `begun` is set with the first text that a user can see."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -71,7 +68,7 @@ class Answer:
         self.begun = False
 
     def feed(self, data: bytes) -> None:
-        """Take in the next bytes of the body."""
+        """Add the next bytes of the body."""
         self._rest += data
         if not self._request.stream:
             return
@@ -80,41 +77,41 @@ class Answer:
             self._event(event)
 
     def verdict(self) -> str:
-        """After the last byte: what is wrong with the answer; empty when it is right."""
+        """What is wrong with the complete response; empty if it is right."""
         if not self._request.stream:
-            self._piece(self._rest)
+            self._chunk(self._rest)
         elif not self._problem and not self._done:
             self._problem = "the stream ended without [DONE]"
         return self._problem or self._check()
 
     def _event(self, event: bytes) -> None:
         if not event.startswith(_DATA):
-            self._problem = self._problem or f"no event of a stream: {event[:80]!r}"
+            self._problem = self._problem or f"not an event: {event[:80]!r}"
         elif event[len(_DATA) :] == _DONE:
             self._done = True
         else:
-            self._piece(event[len(_DATA) :])
+            self._chunk(event[len(_DATA) :])
 
-    def _piece(self, data: bytes) -> None:
+    def _chunk(self, data: bytes) -> None:
         try:
-            piece = _decoder.decode(data)
+            chunk = _decoder.decode(data)
         except msgspec.MsgspecError as error:
             self._problem = self._problem or f"{error}: {data[:80]!r}"
             return
-        if piece.model != self._request.model:
-            self._problem = self._problem or f"model {piece.model!r} answered, {self._request.model!r} was asked"
-        if piece.usage is not None:
-            self.usage = piece.usage
-        for choice in piece.choices:
+        if chunk.model != self._request.model:
+            self._problem = self._problem or f"model {chunk.model!r} instead of {self._request.model!r}"
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+        for choice in chunk.choices:
             self._finish = choice.finish_reason or self._finish
             self.begun = self.begun or bool(choice.content)
 
     def _check(self) -> str:
         if self.usage.completion_tokens != self._request.tokens:
-            return f"{self.usage.completion_tokens} tokens came, {self._request.tokens} were asked for"
+            return f"{self.usage.completion_tokens} tokens instead of {self._request.tokens}"
         if self._finish != "length":
-            return f"finish_reason is {self._finish!r}, 'length' was expected"
-        return "" if self.begun else "the answer has no text"
+            return f"finish_reason {self._finish!r} instead of 'length'"
+        return "" if self.begun else "the response has no text"
 
     def __repr__(self) -> str:
-        return f"<Answer to {self._request.number}, begun={self.begun}, done={self._done}, {self._problem or 'sound'}>"
+        return f"<ResponseCheck of request {self._request.number}, begun={self.begun}, {self._problem or 'no problem'}>"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pointsman.demo.answers import Answer
-from pointsman.demo.load import Kind, Request
+from pointsman.demo.responses import ResponseCheck
+from pointsman.demo.workload import Kind, Request
 
 
 def request(kind: Kind = "chat", *, stream: bool = False, tokens: int = 3) -> Request:
@@ -36,13 +36,13 @@ def streamed(*, done: bool = True, **changes: Any) -> bytes:
 
 
 def verdict(asked: Request, body: bytes) -> str:
-    answer = Answer(asked)
+    answer = ResponseCheck(asked)
     answer.feed(body)
     return answer.verdict()
 
 
 def test_a_whole_answer() -> None:
-    answer = Answer(request())
+    answer = ResponseCheck(request())
     answer.feed(whole())
     assert answer.verdict() == ""
     assert answer.usage.prompt_tokens == 9
@@ -54,7 +54,7 @@ def test_a_whole_answer() -> None:
 def test_a_streamed_answer_cut_into_pieces_anywhere() -> None:
     body = streamed()
     for cut in range(len(body) + 1):
-        answer = Answer(request(stream=True))
+        answer = ResponseCheck(request(stream=True))
         answer.feed(body[:cut])
         answer.feed(body[cut:])
         assert answer.verdict() == ""
@@ -62,7 +62,7 @@ def test_a_streamed_answer_cut_into_pieces_anywhere() -> None:
 
 
 def test_a_streamed_answer_begins_with_its_first_text() -> None:
-    answer = Answer(request(stream=True))
+    answer = ResponseCheck(request(stream=True))
     events = [event + b"\n\n" for event in streamed().split(b"\n\n")]
     answer.feed(events[0])
     assert not answer.begun  # a role is nothing that a user would see
@@ -73,13 +73,13 @@ def test_a_streamed_answer_begins_with_its_first_text() -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (whole(model="other"), "model 'other' answered, 'm' was asked"),
-        (whole(usage={"prompt_tokens": 9, "completion_tokens": 2}), "2 tokens came, 3 were asked for"),
-        (whole(usage=None), "0 tokens came"),
-        (whole(choices=[]), "finish_reason is None"),
-        (whole(choices=[{"message": {"content": "x"}, "finish_reason": "stop"}]), "'stop', 'length' was expected"),
+        (whole(model="other"), "model 'other' instead of 'm'"),
+        (whole(usage={"prompt_tokens": 9, "completion_tokens": 2}), "2 tokens instead of 3"),
+        (whole(usage=None), "0 tokens instead of 3"),
+        (whole(choices=[]), "finish_reason None"),
+        (whole(choices=[{"message": {"content": "x"}, "finish_reason": "stop"}]), "'stop' instead of 'length'"),
         (whole(choices=[{"message": {"content": ""}, "finish_reason": "length"}]), ""),
-        (whole(choices=[{"message": {"content": None}, "finish_reason": "length"}]), "the answer has no text"),
+        (whole(choices=[{"message": {"content": None}, "finish_reason": "length"}]), "the response has no text"),
         (whole()[:-9], "truncated"),
         (b"", "truncated"),
         (b"<html>", "malformed"),
@@ -94,12 +94,12 @@ def test_a_wrong_whole_answer_is_said_to_be_wrong(body: bytes, says: str) -> Non
     ("body", "says"),
     [
         (streamed(done=False), "the stream ended without [DONE]"),
-        (streamed(model="other"), "model 'other' answered"),
-        (streamed(usage={"completion_tokens": 7}), "7 tokens came, 3 were asked for"),
+        (streamed(model="other"), "model 'other' instead"),
+        (streamed(usage={"completion_tokens": 7}), "7 tokens instead of 3"),
         (streamed()[: len(streamed()) // 2], "without [DONE]"),
         (b"", "without [DONE]"),
         (whole(), "without [DONE]"),
-        (b": comment\n\n" + streamed(), "no event of a stream"),
+        (b": comment\n\n" + streamed(), "not an event"),
         (b"data: {}\n\ndata: [DONE]\n\n", "model"),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.simulator import anthropic_requests, requests
+from services.simulator import anthropic_api, requests
 from services.simulator.api_error import ApiError
 from services.simulator.counters import FinishReason
 from services.simulator.requests import Call
@@ -18,7 +18,7 @@ TOOL = {"name": "switch", "description": "Switches", "input_schema": {"type": "o
 
 def message(**given: Any) -> Call:
     body = {"model": "base", "messages": HELLO, "max_tokens": 5, **given}
-    return anthropic_requests.messages(json.dumps(body).encode(), "1", SETTINGS)
+    return anthropic_api.messages(json.dumps(body).encode(), "1", SETTINGS)
 
 
 def chat(**given: Any) -> Call:
@@ -86,14 +86,14 @@ def test_a_stop_sequence_ends_the_answer_and_is_named() -> None:
     text = message(max_tokens=50, ignore_eos=True).choices[0].text
     stop = text[41:47]
     [choice] = message(max_tokens=50, ignore_eos=True, stop_sequences=["never there", stop]).choices
-    assert (choice.text, choice.stop, choice.work.finish) == (text.split(stop)[0], stop, FinishReason.STOP)
+    assert (choice.text, choice.stop, choice.request.finish) == (text.split(stop)[0], stop, FinishReason.STOP)
     assert message().choices[0].stop == ""
 
 
 def test_counting_has_the_tokens_of_the_prompt() -> None:
     body = {"model": "base", "messages": HELLO, "system": "Be brief.", "tools": [TOOL]}
-    model, tokens = anthropic_requests.counted(json.dumps(body).encode(), SETTINGS)
-    assert (model, tokens) == ("base", message(**body).choices[0].work.prompt.tokens)
+    model, tokens = anthropic_api.counted(json.dumps(body).encode(), SETTINGS)
+    assert (model, tokens) == ("base", message(**body).choices[0].request.prompt.tokens)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,6 @@ def test_what_cant_be_used_is_refused(given: dict[str, Any], status: int, says: 
 
 def test_counting_refuses_as_well() -> None:
     with pytest.raises(ApiError, match="`none` does not exist"):
-        anthropic_requests.counted(json.dumps({"model": "none", "messages": HELLO}).encode(), SETTINGS)
+        anthropic_api.counted(json.dumps({"model": "none", "messages": HELLO}).encode(), SETTINGS)
     with pytest.raises(ApiError, match="not JSON"):
-        anthropic_requests.counted(b"{", SETTINGS)
+        anthropic_api.counted(b"{", SETTINGS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pointsman.demo.words import bar, clock, count, duration, share
+from pointsman.demo.format import clock, count, duration, percent
 
 
 @pytest.mark.parametrize(
@@ -18,14 +18,6 @@ def test_durations(seconds: float | None, text: str) -> None:
 
 
 def test_shares_and_times_and_counts() -> None:
-    assert (share(None), share(0.0), share(0.256)) == ("–", "0%", "26%")
+    assert (percent(None), percent(0.0), percent(0.256)) == ("–", "0%", "26%")
     assert (clock(0), clock(67.9), clock(3690)) == ("00:00", "01:07", "61:30")
     assert (count(0, "pick"), count(1, "pick"), count(2, "pick")) == ("0 picks", "1 pick", "2 picks")
-
-
-@pytest.mark.parametrize(
-    ("part", "text"),
-    [(0.0, "    "), (1.0, "████"), (0.5, "██  "), (0.28, "█▏  "), (2.0, "████"), (-1.0, "    "), (0.99, "████")],
-)
-def test_bars(part: float, text: str) -> None:
-    assert bar(part, 4) == text

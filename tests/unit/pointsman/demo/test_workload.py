@@ -1,4 +1,4 @@
-"""The requests of the demo: the same for the same seed, and of the mix that is promised."""
+"""The requests of the demo: the same for the same seed, and of the workload that is promised."""
 
 import json
 from collections import Counter
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pointsman.demo.load import Mix, Request
 from pointsman.demo.plan import ADAPTER, BASE, MODELS
+from pointsman.demo.workload import Request, Workload
 
 
 @cache
 def some(seed: int, count: int = 3000, rate: float = 20.0) -> tuple[Request, ...]:
-    mix = Mix(rate, seed)
-    return tuple(mix.next() for _ in range(count))
+    workload = Workload(rate, seed)
+    return tuple(workload.next() for _ in range(count))
 
 
 def content(request: Request) -> dict[str, Any]:
@@ -28,8 +28,8 @@ def text(request: Request) -> str:
 
 
 def test_the_same_seed_makes_the_same_requests() -> None:
-    mix = Mix(20.0, 7)
-    assert tuple(mix.next() for _ in range(50)) == some(7, 50)
+    workload = Workload(20.0, 7)
+    assert tuple(workload.next() for _ in range(50)) == some(7, 50)
     assert some(7, 50) != some(8, 50)
 
 

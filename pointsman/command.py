@@ -1,0 +1,36 @@
+"""What commands that aren't services share: how they read their options, fail, and print results."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NoReturn, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from shared.config.problems import Invalid
+from shared.service import parse, report
+
+Format: TypeAlias = Annotated[Literal["text", "json"], Meta(description="text for people or JSON for programs")]
+USAGE_ERROR = 2
+"""Exit code for wrong options."""
+
+S = TypeVar("S", bound=Struct)
+
+
+def parse_options(kind: type[S], argv: Sequence[str], command: str) -> S:
+    """The command's options. Raises SystemExit: 2 after printing every wrong option, 0 after `--help`."""
+    try:
+        return parse(kind, argv, None, f"pointsman {command}")
+    except Invalid as error:
+        report(error)
+        raise SystemExit(USAGE_ERROR) from error
+
+
+def refuse(error: ValueError) -> NoReturn:
+    """Print which options don't fit together, and exit."""
+    print(error, file=sys.stderr)
+    raise SystemExit(USAGE_ERROR) from error
+
+
+def print_json(document: Any) -> None:
+    print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())

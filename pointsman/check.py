@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from pointsman.command import Format, parse_options, print_json
 from pointsman.description import Description, describe
-from services.watcher.files import FileReader, Limits, Reading, Unusable, list_files, read_bytes, reason, within
+from services.watcher.files import FileReader, Limits, ParsedFile, Unusable, list_files, read_bytes, reason, within
 from services.watcher.resources import Resource
 from services.watcher.sources import Event
 from services.watcher.state import State
@@ -108,7 +108,7 @@ class Checker:
         try:
             reading = self._reader.read(origin, self._bytes(path))
         except (OSError, Unusable) as error:
-            reading = Reading(errors=(Problem("", reason(error)),))
+            reading = ParsedFile(errors=(Problem("", reason(error)),))
         documents, loaded = reading.documents, reading.loaded
         report = FileReport(
             origin=origin,

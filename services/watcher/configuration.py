@@ -1,4 +1,4 @@
-"""The EndpointPickerConfig among the documents: validated with every tier's plugins before anybody gets it."""
+"""The EndpointPickerConfig among the documents, validated with every tier's plugins before it is published."""
 
 from collections.abc import Callable
 from functools import cache
@@ -16,19 +16,19 @@ from shared.config.schema import BOUNDS, Bounds
 from shared.plugin import Registry
 
 Registries: TypeAlias = Callable[[], Registry]
-"""Gives the plugin types. Called when there is a configuration to validate: finding them imports every tier."""
+"""Returns the plugin types. Called only if there is a configuration: finding them imports every tier."""
 
 
 @cache
 def installed() -> Registry:
-    """The plugin types of the installed distributions, looked up once."""
+    """The plugin types of the installed distributions."""
     return Registry.installed()
 
 
 def validate(
     documents: Documents, registries: Registries, *, allow_experimental: bool = False, bounds: Bounds = BOUNDS
 ) -> LoadedConfig | None:
-    """The configuration of a file, loaded; None where it has none.
+    """The loaded configuration of a file; None if it has none.
 
     Raises `Invalid` with every problem, each with its line in the file.
     """
@@ -46,12 +46,12 @@ def validate(
     except Invalid as error:
         before = documents.configuration_line - 1
         located = with_lines(configuration.text, 0, error.problems)
-        moved = [replace(one, line=one.line + before) if one.line else one for one in located]
+        moved = [replace(problem, line=problem.line + before) if problem.line else problem for problem in located]
         raise Invalid(moved, configuration.origin) from error
 
 
 def discovery(loaded: LoadedConfig | None) -> FileDiscovery | None:
-    """The `file-discovery` plugin that the configuration names under `dataLayer.discovery`, if it does."""
+    """The `file-discovery` plugin that the configuration names under `dataLayer.discovery`, if any."""
     if loaded is None or loaded.discovery is None:
         return None
     plugin = loaded.plugins[loaded.discovery].create()

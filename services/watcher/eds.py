@@ -1,35 +1,43 @@
 """Envoy's endpoint discovery by file: the pool's endpoints as a `DiscoveryResponse`, replaced by rename.
 
 Envoy's `path_config_source` watches the file's directory for renames and applies a new file within milliseconds. The
-text depends on nothing but the endpoints and the cluster's name, so every watcher writes the same, and an unchanged set
-is not written again. Envoy routes by this file when pickers or NATS are gone, so it is written by every watcher that
-has `--eds-file`, leader or not: the file serves the Envoy of its own machine.
+content depends only on the endpoints and the cluster's name, so every watcher writes the same, and writes an unchanged
+set once. Envoy routes by this file when pickers or NATS are down. So each watcher with `--eds-file` writes it, leader
+or not: the file serves the Envoy on its own machine.
 """
 
+import asyncio
 import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
+import structlog
 import xxhash
 
+from services.watcher.metrics import WatcherMetrics
+from shared.config.problems import Invalid, Problem
 from shared.model import Endpoint
 
+log = structlog.get_logger(__name__)
+
+RETRY = 1.0
+"""Seconds after a failed write until the next try."""
 _RESPONSE_TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 _MODE = 0o644
 """Readable for Envoy, which runs as another user."""
 
 
 def render(endpoints: Iterable[Endpoint], cluster: str) -> bytes:
-    """The file for these endpoints, ordered by id. Of several endpoints on one `address:port` the first counts.
+    """The file for these endpoints, ordered by id. Of several endpoints with one `address:port` the first is used.
 
     Source: envoy.service.discovery.v3.DiscoveryResponse, envoy.config.endpoint.v3.ClusterLoadAssignment.
     """
     unique: dict[tuple[str, int], Endpoint] = {}
-    for endpoint in sorted(endpoints, key=lambda one: one.id):
+    for endpoint in sorted(endpoints, key=lambda endpoint: endpoint.id):
         unique.setdefault((endpoint.address, endpoint.port), endpoint)
     hosts = [
         {"endpoint": {"address": {"socket_address": {"address": address, "port_value": port}}}}
@@ -46,7 +54,7 @@ def render(endpoints: Iterable[Endpoint], cluster: str) -> bytes:
 
 
 class EdsFile:
-    """The file on disk. `write` is for a worker thread."""
+    """The file on disk. `write` runs in a worker thread."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -54,22 +62,22 @@ class EdsFile:
         self.writes = 0
 
     def write(self, content: bytes) -> bool:
-        """Replace the file by one with this content, unless it has it already; whether it was replaced.
+        """Replace the file unless it has this content. Returns whether it was replaced.
 
-        Raises OSError; the old file is then untouched.
+        Raises OSError; the file is then unchanged.
         """
         if content == self._content and self._path.exists():
             return False
         if self._content is None and self._read() == content:
             self._content = content
             return False
-        replace_file(self._path, content, _MODE)
+        self._replace(content)
         self._content = content
         self.writes += 1
         return True
 
     def check(self) -> None:
-        """Raises OSError when the file's directory isn't there or can't be written to."""
+        """Raises OSError if the file's directory doesn't exist or isn't writable."""
         if not self._path.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, f"no directory {str(self._path.parent)!r}")
         if not os.access(self._path.parent, os.W_OK | os.X_OK):
@@ -82,24 +90,96 @@ class EdsFile:
         try:
             return self._path.read_bytes()
         except OSError:
-            return None  # it isn't there, or not ours to read: writing will tell
+            return None  # it doesn't exist or isn't readable: writing shows which
+
+    def _replace(self, content: bytes) -> None:
+        """Replace the whole file at once, so that nobody reads a part of it. Raises OSError."""
+        part = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fchmod(file.fileno(), _MODE)
+                os.fsync(file.fileno())
+            os.replace(part, self._path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+
+
+class EdsWriter:
+    """Keeps `path` equal to the endpoints, for the Envoy cluster `cluster`. Checks every `interval` seconds that the
+    file exists."""
+
+    def __init__(self, path: str, cluster: str, interval: float, metrics: WatcherMetrics) -> None:
+        self._path = path
+        self._cluster = cluster
+        self._interval = interval
+        self._metrics = metrics
+        self._file = EdsFile(path)
+        self._endpoints: Collection[Endpoint] = ()
+        self._wake = asyncio.Event()
+        self._created = False
+        """Whether `create` has written the file."""
+        self.error = ""
+        """Why the file is out of date; empty if it isn't."""
+
+    def update(self, endpoints: Collection[Endpoint]) -> None:
+        """Set what `run` writes to the file. A collection that has changed in place has to be set again."""
+        self._endpoints = endpoints
+        self._wake.set()
+
+    async def create(self) -> None:
+        """Write a file without endpoints if there is none: Envoy doesn't start without a file, and the endpoints may be
+        unknown for a while. Raises `Invalid` if the file can't be written."""
+        try:
+            await asyncio.to_thread(self._file.check)
+            if not self._file.exists():
+                await self._write()
+                self._created = True
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    async def start(self, *, replace: bool) -> None:
+        """Write the file; unless `replace`, only if `create` has written it. Raises `Invalid` if that fails."""
+        try:
+            if replace or self._created:
+                await self._write()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> Invalid:
+        return Invalid([Problem("--eds-file", f"{self._path!r} can't be written: {error.strerror or error}")])
+
+    async def run(self) -> None:
+        """Write after each `update`, and whenever the file has been removed."""
+        while True:
+            try:
+                async with asyncio.timeout(min(RETRY, self._interval) if self.error else self._interval):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            try:
+                await self._write()
+            except OSError as error:
+                self._metrics.eds_failures.inc()
+                if self.error != str(error):
+                    log.error("eds.not_written", file=self._path, reason=str(error))
+                self.error = str(error)
+
+    async def _write(self) -> None:
+        endpoints = tuple(self._endpoints)
+        if await asyncio.to_thread(lambda: self._file.write(render(endpoints, self._cluster))):
+            self._metrics.eds_writes.inc()
+            log.info("eds.written", file=self._path, endpoints=len(endpoints))
+        self.error = ""
+
+    def state(self) -> dict[str, object]:
+        """For `/debug/state`."""
+        return {"file": self._path, "cluster": self._cluster, "writes": self._file.writes, "error": self.error or None}
 
     def __repr__(self) -> str:
-        return f"<EdsFile {self._path} written {self.writes} times>"
-
-
-def replace_file(path: Path, content: bytes, mode: int) -> None:
-    """Put a whole file in the place of another at once: nobody ever reads a part of it. Raises OSError."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+        return f"<EdsWriter {self._path} {self.error or 'up to date'}>"

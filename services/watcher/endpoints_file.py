@@ -1,8 +1,8 @@
-"""The `endpoints` list: the Go original's `file-discovery` format, and beyond it IPv6, host names and metrics hosts.
+"""The `endpoints` list: the `file-discovery` format of the Go EPP, with IPv6, host names and metrics hosts.
 
-An entry is one server port. Its id is `namespace/name`, so two entries of one name are an error (the original lets the
-last one win, which hides a mistake). An address that is a host name is kept in `Endpoint.host` with an empty
-`Endpoint.address`: `services.watcher.resolve` fills it in.
+An entry is one port of a server. Its id is `namespace/name`; two entries with one id are an error. (The Go EPP uses the
+last one, which hides a mistake.) A host name becomes `Endpoint.host` with an empty `Endpoint.address`, which
+`services.watcher.resolve` fills in.
 """
 
 import re
@@ -27,7 +27,7 @@ MAX_RANK = 2**31 - 1
 
 
 class _Entry(Struct, frozen=True, rename="camel"):
-    """`endpoints[]` as it is written; `port` may be a number or a string, so it is read by hand."""
+    """An entry. `port` may be a number or a string, so it is read separately."""
 
     name: Annotated[str, Meta(min_length=1)]
     address: Annotated[str, Meta(min_length=1)]
@@ -41,10 +41,9 @@ class _Entry(Struct, frozen=True, rename="camel"):
 
 
 def read_endpoints(raw: object, path: str, problems: Problems) -> tuple[Endpoint, ...]:
-    """The endpoints of a list of entries, in its order; every problem is noted under `path`.
+    """The valid entries of a list, in its order. Problems are added under `path`.
 
-    A list that isn't there (null) is an empty one, as in the original: a template without entries leaves it so. An
-    entry with a problem isn't among the result.
+    Null is an empty list, as in the Go EPP: a template without entries produces it.
     """
     if raw is None:
         return ()
@@ -74,7 +73,7 @@ def _read_entry(raw: object, path: str, problems: Problems) -> Endpoint | None:
     before = len(problems.errors)
     entry = decode(_without_nulls(raw), _Entry, path, problems)
     values = raw if isinstance(raw, Mapping) else {}
-    # Read by hand whatever else is wrong with the entry, so that one reading names every problem.
+    # Checked even if `decode` fails, so that all problems are reported at once.
     port = _read_port(values["port"], join(path, "port"), problems) if values.get("port") is not None else 0
     ip, host = _read_address(values.get("address"), join(path, "address"), problems)
     for field in ("name", "namespace"):
@@ -105,7 +104,7 @@ def _read_entry(raw: object, path: str, problems: Problems) -> Endpoint | None:
 
 
 def _without_nulls(raw: object) -> object:
-    """A null is a field that isn't given, for required ones too: the problem is then that it is missing."""
+    """Null means that a field is missing."""
     return {key: value for key, value in raw.items() if value is not None} if isinstance(raw, Mapping) else raw
 
 
@@ -114,7 +113,7 @@ def _filled(value: object) -> bool:
 
 
 def _read_port(raw: object, path: str, problems: Problems) -> int:
-    """A port as a number or as a string of digits, as the original writes it."""
+    """A number, or a string of digits as in the Go EPP."""
     if isinstance(raw, str) and raw.isascii() and raw.isdigit():
         number = int(raw) if len(raw) < 10 else 0
     elif isinstance(raw, int) and not isinstance(raw, bool):
@@ -127,23 +126,23 @@ def _read_port(raw: object, path: str, problems: Problems) -> int:
 
 
 def _read_address(text: object, path: str, problems: Problems) -> tuple[str, str]:
-    """(address, host name), one of them empty. Addresses come out as Envoy spells them."""
+    """(address, host name), one of them empty. Addresses are normalized as in Envoy."""
     if not isinstance(text, str) or not text:
-        return "", ""  # noted by `decode`
+        return "", ""  # reported by `decode`
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     try:
         address = ip_address(bare)
     except ValueError:
-        if reason := _no_host_name(text):
+        if reason := _host_name_problem(text):
             problems.error(path, f"{show(text)} {reason}")
             return "", ""
         return "", text.removesuffix(".").lower()
-    if reason := _no_server(address):
+    if reason := _address_problem(address):
         problems.error(path, f"{show(text)} {reason}")
     return str(address), ""
 
 
-def _no_server(address: IPv4Address | IPv6Address) -> str:
+def _address_problem(address: IPv4Address | IPv6Address) -> str:
     if isinstance(address, IPv6Address) and address.scope_id:
         return "has a zone, which means something on one machine only; an address without one is expected"
     if address.is_unspecified:
@@ -153,8 +152,8 @@ def _no_server(address: IPv4Address | IPv6Address) -> str:
     return ""
 
 
-def _no_host_name(text: str) -> str:
-    """Why a text can't be a host name, or nothing. Underscores are allowed: container names have them."""
+def _host_name_problem(text: str) -> str:
+    """Why a text isn't a host name; empty if it is. Underscores are allowed: container names have them."""
     expected = "an IPv4 or IPv6 address or a host name is expected"
     labels = text.removesuffix(".").split(".")
     try:
@@ -184,7 +183,7 @@ def _check_metrics_host(raw: object, path: str, problems: Problems) -> None:
         host, port = "", None
     if port is None:
         problems.error(path, f"{show(raw)} isn't an address with a port; host:port is expected")
-    elif ":" not in host and (reason := _no_host_name(host)) and not is_ip(host):
+    elif ":" not in host and (reason := _host_name_problem(host)) and not is_ip(host):
         problems.error(path, f"{show(raw)} {reason}")
 
 
@@ -194,9 +193,9 @@ def _check_node_address(raw: object, path: str, problems: Problems) -> None:
 
 
 def _read_labels(raw: object, path: str, problems: Problems) -> dict[str, str]:
-    """Labels are strings to whoever compares them; a number or a boolean must say so with quotes."""
+    """Labels are compared as strings, so numbers and booleans have to be quoted."""
     if not isinstance(raw, Mapping):
-        return {}  # absent, or noted by `decode`
+        return {}  # missing, or reported by `decode`
     labels: dict[str, str] = {}
     for key, value in raw.items():
         if not isinstance(key, str):

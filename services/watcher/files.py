@@ -1,7 +1,7 @@
 """The file source: endpoints and resources from files and directories, the configuration from a file of its own.
 
-A directory's `.yaml`, `.yml` and `.json` files are read, hidden ones and subdirectories aside; each file is an origin.
-A file is read when its device, inode, size or times changed, and taken when they were the same before and after.
+Of a directory, `.yaml`, `.yml` and `.json` files are read, except hidden ones; each file is an origin. A file is read
+again when its device, inode, size or times change, and used if they are the same before and after reading.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import structlog
 from msgspec import Struct
@@ -30,65 +31,46 @@ SUFFIXES = (".yaml", ".yml", ".json")
 UNSTEADY_WAIT = 0.02
 """Seconds until a file that changed while it was read is read again."""
 UNSTEADY_TRIES = 25
+Signature: TypeAlias = tuple[int, ...]
+"""Changes with a file; empty for a link to nowhere."""
 
 
 class Root(Struct, frozen=True):
-    """A path that somebody named: a file, or a directory of files."""
+    """A path to read: a file, or a directory of files."""
 
     path: str
     flag: str
-    """Who named it, for messages: a flag, or a place in the configuration."""
+    """Where the path is configured, for messages."""
     watched: bool = True
     configures: bool = False
-    """It has to have an EndpointPickerConfig."""
+    """Whether it has to contain an EndpointPickerConfig."""
 
     @property
     def origin(self) -> str:
-        """The path as origins spell it."""
         return str(Path(self.path))
 
 
 class Limits(Struct, frozen=True):
-    """What is read at most."""
+    """The most bytes of one file, and the most files of one directory."""
 
     file_size: int = 16 * 2**20
-    """Bytes of one file."""
     files: int = 1000
-    """Files of one directory."""
 
 
-class _Signature(Struct, frozen=True):
-    """What tells that a file was changed or replaced."""
-
-    device: int
-    inode: int
-    size: int
-    modified: int
-    changed: int
-
-
-_UNREAD = _Signature(-1, -1, -1, -1, -1)
-"""Of a file that changed while it was read."""
-_ABSENT = _Signature(-2, -2, -2, -2, -2)
-"""Of a link that leads nowhere."""
-_OUTDATED = _Signature(-3, -3, -3, -3, -3)
-"""Of a file that is to be read again, changed or not."""
-
-
-class Reading(Struct, frozen=True):
-    """What one file's bytes come to. With errors, the rest isn't complete."""
+class ParsedFile(Struct, frozen=True):
+    """One file's content. With errors, the rest is incomplete."""
 
     documents: Documents = Documents()
     loaded: LoadedConfig | None = None
     errors: tuple[Problem, ...] = ()
 
     def event(self, origin: str) -> Reset | Rejected:
-        """What the file states; rejected as a whole when anything in it is wrong."""
+        """A file with an error is rejected as a whole."""
         return Rejected(origin, self.errors) if self.errors else Reset(origin, self.documents, self.loaded)
 
 
 class FileReader:
-    """One file's bytes into what they state. Pure but for the registry. Without a pool, those of every pool count."""
+    """Parses one file's bytes. Pure but for the registry. Without a pool, resources of all pools are read."""
 
     def __init__(
         self,
@@ -102,18 +84,18 @@ class FileReader:
         self._bounds = bounds
         self._registries = registries
         self._allow_experimental = allow_experimental
-        self.wanted: frozenset[ObjectKind] = frozenset()
-        """Kinds of Kubernetes objects that aren't left out."""
+        self.object_kinds: frozenset[ObjectKind] = frozenset()
+        """Kinds of Kubernetes objects to read."""
 
-    def read(self, origin: str, data: bytes, *, configures: bool = False) -> Reading:
-        """`configures`: the file has to have an EndpointPickerConfig."""
+    def read(self, origin: str, data: bytes, *, configures: bool = False) -> ParsedFile:
+        """`configures`: the file has to contain an EndpointPickerConfig."""
         problems = Problems()
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            return Reading(errors=(Problem("", f"byte {error.start} isn't UTF-8: {error.reason}", line),))
-        documents = read_documents(text, origin, problems, pool=self._pool, wanted=self.wanted)
+            return ParsedFile(errors=(Problem("", f"byte {error.start} isn't UTF-8: {error.reason}", line),))
+        documents = read_documents(text, origin, problems, pool=self._pool, object_kinds=self.object_kinds)
         if configures and not problems.errors and documents.configuration is None:
             problems.error("", f"no {CONFIGURATION_KIND} in it")
         loaded = None
@@ -121,13 +103,13 @@ class FileReader:
             experimental, bounds = self._allow_experimental, self._bounds
             loaded = validate(documents, self._registries, allow_experimental=experimental, bounds=bounds)
         except Invalid as error:
-            # A duplicate key has been noted by whoever read the text first.
-            problems.errors += [one for one in error.problems if one not in problems.errors]
-        return Reading(documents, loaded, tuple(by_line(problems.errors)))
+            # `read_documents` has reported duplicate keys.
+            problems.errors += [problem for problem in error.problems if problem not in problems.errors]
+        return ParsedFile(documents, loaded, tuple(by_line(problems.errors)))
 
 
 class FileSource:
-    """Reads roots and watches them. `follow` names them; a root that is no longer named takes its origins along."""
+    """Reads and watches the roots that `follow` sets. The origins of a former root are removed."""
 
     name = "files"
 
@@ -136,8 +118,10 @@ class FileSource:
         self._interval = interval
         self._limits = limits or Limits()
         self._roots: tuple[Root, ...] = ()
-        self._seen: dict[str, _Signature] = {}
-        """Of every origin that was read, what it was then."""
+        self._seen: dict[str, Signature | None] = {}
+        """Each origin that was read; None: it has to be read again."""
+        self._unsteady: set[str] = set()
+        """Files that changed while they were read."""
         self._unlisted: set[str] = set()
         """Roots that could not be listed."""
         self._settled: set[Root] = set()
@@ -148,54 +132,46 @@ class FileSource:
         self._roots = tuple(roots)
         self._settled &= set(roots)
 
-    def want(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
-        """Read objects of these kinds from now on, all of them; files that were read for others are read again, also
-        those that aren't watched. Whether there are any to be."""
-        wanted = frozenset(kinds)
-        if wanted == self._reader.wanted:
+    def set_object_kinds(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
+        """Other kinds make all files be read again, including those that aren't watched."""
+        if kinds.keys() == self._reader.object_kinds:
             return False
-        self._reader.wanted = wanted
-        self._seen = dict.fromkeys(self._seen, _OUTDATED)
+        self._reader.object_kinds = frozenset(kinds)
+        self._seen = dict.fromkeys(self._seen)
         self._settled.clear()
         return bool(self._seen)
 
-    def confirmed(self, now: float) -> float:
-        """Now: while the source runs, what it said last is what the files say, or their last good content."""
+    def confirmed_at(self, now: float) -> float:
+        """While the source runs, its last report is what the files say, or their last valid content."""
         return now
 
     async def load(self) -> list[Event]:
-        """Read all roots. A file that goes on changing is rejected."""
+        """Read all roots. A file that keeps changing is rejected."""
         events: list[Event] = []
         for _ in range(UNSTEADY_TRIES):
-            events += await asyncio.to_thread(self._look)
+            events += await asyncio.to_thread(self._read_changed)
             if not self._unsteady:
                 return events
             await asyncio.sleep(UNSTEADY_WAIT)
         problem = Problem("", "changes all the time; a file should be replaced by rename")
-        return events + [Rejected(origin, (problem,)) for origin in self._unsteady]
+        return events + [Rejected(origin, (problem,)) for origin in sorted(self._unsteady)]
 
     async def run(self, emit: Emit) -> None:
-        async for _ in looks(self._watched, self._interval):
+        async for _ in looks(lambda: [Path(root.path) for root in self._roots if root.watched], self._interval):
             for _ in range(UNSTEADY_TRIES):
-                roots, wanted = self._roots, self._reader.wanted
-                if events := await asyncio.to_thread(self._look):
+                before = self._roots, self._reader.object_kinds
+                if events := await asyncio.to_thread(self._read_changed):
                     emit(events)
                 if self._unsteady:
                     await asyncio.sleep(UNSTEADY_WAIT)
-                elif (roots, wanted) == (self._roots, self._reader.wanted):
-                    break  # else what was read named another file to read, or other kinds of objects
+                elif before == (self._roots, self._reader.object_kinds):
+                    break  # otherwise a configuration has named another file, or other kinds of objects
 
-    @property
-    def _unsteady(self) -> list[str]:
-        return [origin for origin, signature in self._seen.items() if signature == _UNREAD]
-
-    def _watched(self) -> list[Path]:
-        return [Path(root.path) for root in self._roots if root.watched]
-
-    def _look(self) -> list[Event]:
-        """Read what changed. Runs in a thread, never twice at a time."""
+    def _read_changed(self) -> list[Event]:
+        """Runs in a thread, one call at a time."""
         events: list[Event] = []
         present: set[str] = set()
+        self._unsteady.clear()
         for root in self._roots:
             files = None if root in self._settled else self._list(root, events)
             if files is None:
@@ -213,8 +189,8 @@ class FileSource:
             events.append(Removed(origin))
         return events
 
-    def _list(self, root: Root, events: list[Event]) -> Mapping[str, _Signature] | None:
-        """The root's files with their signatures, or None when it can't be listed."""
+    def _list(self, root: Root, events: list[Event]) -> Mapping[str, Signature] | None:
+        """The root's files; None if it can't be listed."""
         path = Path(root.path)
         try:
             files = list_files(path, self._limits.files)
@@ -222,22 +198,23 @@ class FileSource:
             if root.origin not in self._unlisted:
                 events.append(Rejected(root.origin, (_problem(error, root),)))
                 self._unlisted.add(root.origin)
-                self._seen.pop(root.origin, None)  # a file that comes back as it was is news
+                self._seen.pop(root.origin, None)  # report the file when it is back, even if it hasn't changed
             return None
         if root.origin in self._unlisted:
             self._unlisted.discard(root.origin)
             if path.is_dir():
                 events.append(Removed(root.origin))
-        return {str(one): _signature(one) for one in files}
+        return {str(file): _signature(file) for file in files}
 
-    def _read(self, origin: str, signature: _Signature, root: Root, events: list[Event]) -> None:
+    def _read(self, origin: str, signature: Signature, root: Root, events: list[Event]) -> None:
         try:
             data = read_bytes(origin, self._limits.file_size)
         except (OSError, Unusable) as error:
             event: Event = Rejected(origin, (_problem(error, root),))
         else:
             if _signature(Path(origin)) != signature:
-                self._seen[origin] = _UNREAD
+                self._seen[origin] = None
+                self._unsteady.add(origin)
                 return
             event = self._reader.read(origin, data, configures=root.configures).event(origin)
         self._seen[origin] = signature
@@ -248,7 +225,7 @@ class FileSource:
 
 
 class Unusable(Exception):
-    """A path is there and can't be used; says why."""
+    """A path exists and can't be used."""
 
 
 def reason(error: OSError | Unusable) -> str:
@@ -257,27 +234,28 @@ def reason(error: OSError | Unusable) -> str:
 
 
 def list_files(path: Path, most: int) -> list[Path]:
-    """The files that a path stands for: itself, or a directory's, sorted.
+    """The path itself if it is a file, or the directory's files, sorted.
 
-    Raises OSError, and Unusable for a directory with none or with more than `most`.
+    Raises OSError, and Unusable for a directory without files or with more than `most`.
     """
     if not path.is_dir():
         path.stat()
         return [path]
-    found = sorted(one for one in path.iterdir() if one.suffix in SUFFIXES and one.name[0] != "." and not one.is_dir())
+    visible = (file for file in path.iterdir() if file.suffix in SUFFIXES and file.name[0] != ".")
+    found = sorted(file for file in visible if not file.is_dir())
     if not found:
         raise Unusable(f"no {', '.join(SUFFIXES)} file in it; `endpoints: []` in one says that there are none")
-    for one in found:
-        if not one.name.isprintable():
-            raise Unusable(f"{one.name!a} in it: the name of a file consists of printable characters")
+    for file in found:
+        if not file.name.isprintable():
+            raise Unusable(f"{file.name!a} in it: the name of a file consists of printable characters")
     if len(found) > most:
         raise Unusable(f"{len(found)} files; at most {most} are read")
     return found
 
 
 def read_bytes(path: str, limit: int) -> bytes:
-    """A regular file's content. Raises OSError, and Unusable for one of more than `limit` bytes, or for a pipe or a
-    device, which would hold the reader for ever."""
+    """A regular file's content. Raises OSError, and Unusable for more than `limit` bytes, and for a pipe or a device,
+    which would block the reader."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -286,7 +264,7 @@ def read_bytes(path: str, limit: int) -> bytes:
 
 
 def within(data: bytes, limit: int) -> bytes:
-    """The data, of which one byte more than the limit was asked for. Raises Unusable when it came."""
+    """The data, if it isn't larger than the limit. Raises Unusable otherwise."""
     if len(data) > limit:
         raise Unusable(f"is larger than {limit} bytes")
     return data
@@ -300,9 +278,8 @@ def _within(origin: str, root: Root) -> bool:
     return origin == root.origin or Path(origin).parent == Path(root.path)
 
 
-def _signature(path: Path) -> _Signature:
+def _signature(path: Path) -> Signature:
     try:
-        status = path.stat()
+        return file_signature(path.stat())
     except OSError:
-        return _ABSENT
-    return _Signature(*file_signature(status))
+        return ()

@@ -1,8 +1,8 @@
-"""One active watcher, the rest on standby: the lease, and the publisher that runs while it is held.
+"""Leader election: one watcher publishes, the others stand by.
 
-A watcher on standby knows the facts too, from its own sources, so a take-over is nothing but to publish what differs.
-It watches what the active one publishes: that tells whether there is one. One that doesn't know the facts yet, or has
-lost touch with where they come from, gives way to one that is better placed.
+A standby knows the facts from its own sources. So a take-over only publishes what differs. A standby reads what the
+leader publishes, which tells whether there is a leader. A leader that doesn't know the facts yet, or has lost touch
+with its sources, gives way to a watcher that is better placed.
 """
 
 import asyncio
@@ -28,17 +28,19 @@ from shared.model import Fact
 log = structlog.get_logger(__name__)
 
 LEASE = "watcher"
-"""The lease's name. One group of watchers owns the bucket of facts, so there is one lease in an installation."""
+"""The lease's name. All watchers of an installation share the bucket of facts, so they share one lease."""
 SILENCE = 3.0
-"""Seconds without a word from the active watcher after which there is none: a take-over takes less."""
+"""Seconds without a message from the leader after which there is none. A take-over takes less."""
 
 
 class Leadership:
-    """Publishes the facts of the last `update` whenever this process leads. `start`, `run` until cancelled, `close`.
+    """Runs `publisher` while this process leads. `start`, `run` until cancelled, `close`.
 
-    `alongside` is what else is done while it leads: called anew each time, and cancelled when the lease is lost. `age`
-    gives the seconds since the source of a pool's facts last confirmed them, `fitness` how well this process is placed
-    to lead. `replicas`: servers of a NATS cluster that each keep facts and lease.
+    `while_leading` runs beside the publisher: it is called anew for each term, and cancelled when the lease is lost.
+    `desired` gives the facts of the pool that this process would publish, by key, and the keys that it would leave as
+    they are; None while they are unknown. `age` gives the seconds since a pool's sources last confirmed its facts.
+    `fitness` tells how well this process is placed to lead. `replicas`: servers of a NATS cluster that each keep facts
+    and lease.
     """
 
     def __init__(
@@ -48,8 +50,9 @@ class Leadership:
         pool: str,
         process_id: str,
         on_event: Callable[[Event], None],
-        alongside: Callable[[], Coroutine[Any, Any, None]],
+        while_leading: Callable[[], Coroutine[Any, Any, None]],
         *,
+        desired: Callable[[], tuple[Mapping[str, Fact], Collection[str]] | None],
         age: Callable[[str], float],
         fitness: Callable[[], Fitness],
         replicas: int,
@@ -57,14 +60,13 @@ class Leadership:
         owner = f"{process_id}/{secrets.token_hex(4)}"  # a process that starts again is another owner
         self._bus = bus
         self._pool = pool
-        self._told: tuple[Mapping[str, Fact], frozenset[str], frozenset[str]] | None = None
-        """Facts, pools, and what is kept, of the last `update`."""
+        self._desired = desired
         self.disagreement = Disagreement()
-        """Between what is published and what this process would publish."""
+        """Between what the leader publishes and what this process would publish."""
         self._fitness = fitness
-        self._alongside = alongside
+        self._while_leading = while_leading
         self.malformed = MalformedLog(time.monotonic)
-        """What comes over the bus and can't be decoded."""
+        """Messages that can't be decoded."""
         self.lease = Lease(bus, subjects, LEASE, owner, replicas=replicas)
         self.publisher = FactPublisher(
             bus,
@@ -82,16 +84,8 @@ class Leadership:
     def leads(self) -> bool:
         return self.lease.held
 
-    def update(self, facts: Mapping[str, Fact], pools: Collection[str], kept: Collection[str]) -> None:
-        """Everything that shall be published, by key, and what is kept as it is found: pools by token, facts by key.
-        The same again is nothing to do."""
-        told = dict(facts), frozenset(pools), frozenset(kept)
-        if told != self._told:
-            self.publisher.update(facts, pools, kept)
-            self._told = told
-
     async def start(self) -> None:
-        """Begin to hear of the others. To be called before the connection is made."""
+        """Subscribe to the others' messages. Call it before the connection is made."""
         await self.replica.start()
         await self.candidacy.start()
 
@@ -100,7 +94,7 @@ class Leadership:
         await self.replica.close()
 
     async def run(self) -> None:
-        """Stand by, lead, stand by …"""
+        """Stand by and lead in turn, for ever."""
         while True:
             await self.lease.acquire(self.candidacy.may_lead)
             try:
@@ -111,16 +105,16 @@ class Leadership:
                 await self.lease.release()
 
     async def _lead(self) -> None:
-        """Publish until the lease is lost, or somebody else is better placed. Raises LostLeadership when a write shows
-        first that it is lost."""
+        """Publish until the lease is lost or another watcher is better placed. Raises LostLeadership if a write fails
+        because the lease is lost."""
         publishing = asyncio.create_task(self.publisher.run(), name="publisher")
-        alongside = asyncio.create_task(self._alongside(), name="alongside the publisher")
+        beside = asyncio.create_task(self._while_leading(), name="beside the publisher")
         losing = asyncio.create_task(self.lease.lost.wait(), name="lease lost")
         outdone = asyncio.create_task(self.candidacy.outdone(), name="outdone")
-        tasks: set[asyncio.Task[Any]] = {publishing, alongside, losing, outdone}
+        tasks: set[asyncio.Task[Any]] = {publishing, beside, losing, outdone}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in (publishing, alongside):
+            for task in (publishing, beside):
                 if task.done():
                     task.result()
             if outdone.done():
@@ -131,29 +125,29 @@ class Leadership:
             await asyncio.wait(tasks)
 
     async def compare(self) -> None:
-        """While another one leads: look whether it publishes what this process would. For ever."""
+        """While another watcher leads, compare what it publishes with what this process would publish. Runs for
+        ever."""
         while True:
             await asyncio.sleep(CHECK)
-            facts, pools, kept = self._told or ({}, frozenset(), frozenset())
-            if self.leads or self._pool not in pools or self.replica.age() > SILENCE:
+            desired = self._desired()
+            if self.leads or desired is None or self.replica.age() > SILENCE:
                 self.disagreement.clear()
                 continue
-            ours = {key: fact for key, fact in facts.items() if key.startswith(f"{self._pool}.")}
-            self.disagreement.compare(ours, self.replica.facts(), kept, time.monotonic())
+            facts, unmanaged = desired
+            self.disagreement.compare(facts, self.replica.facts(), unmanaged, time.monotonic())
 
     def readiness(self) -> str | None:
-        """None when everything is published, by this process or by the one that leads; otherwise what is missing.
+        """None if everything is published, by this process or by the leader; otherwise what is missing.
 
-        Changes that are on their way, a write that is tried again and a take-over are no reasons: what was published a
-        moment ago serves meanwhile.
+        Pending changes, a write that is retried and a take-over don't count: what was published before serves
+        meanwhile.
         """
         reason, age = self._bus.readiness(), self.replica.age()
         if reason or age < SILENCE:
             return reason
         if self.leads:
             return self.publisher.readiness()
-        nobody = f"on standby, and no watcher leads: nothing was published for {age:.1f} s"
-        return self.replica.readiness() or nobody
+        return self.replica.readiness() or f"on standby, and no watcher leads: nothing was published for {age:.1f} s"
 
     def state(self) -> dict[str, object]:
         """For `/debug/state`."""

@@ -1,4 +1,4 @@
-"""Looks host names up when they are due, and passes on what changed: the I/O of `services.watcher.resolve`."""
+"""Looks up host names when they are due, and passes on changes: the I/O of `services.watcher.resolve`."""
 
 import asyncio
 import socket
@@ -17,9 +17,9 @@ from shared.model import Endpoint
 log = structlog.get_logger(__name__)
 
 SLOW_SHARE = 4
-"""One in so many places may be a name's that took too long the last time."""
-SLOW_KEPT = 10_000
-"""Names of which it is kept in mind that they took too long."""
+"""One in so many look-ups may be for a name that timed out before."""
+SLOW_REMEMBERED = 10_000
+"""The most names that are remembered to have timed out."""
 GATHER = 0.02
 """Seconds that a changed address waits for others, so that they are one change."""
 
@@ -30,64 +30,59 @@ class Lookup(Protocol):
 
 
 class SystemLookup:
-    """The machine's own resolver: /etc/hosts, DNS, whatever it is set up for; with a limit of time.
+    """The machine's resolver, with a time-out.
 
-    A look-up can't be interrupted, and one that gets no answer takes as long as the resolver likes. So each has a
-    thread of its own, for which nobody waits at the end of the process: the event loop's threads are left to others,
-    such as the connection to NATS. There is one look-up of a name at a time, however long it takes. Names that took too
-    long the last time share a part of the places: while DNS doesn't know them, it may know others.
+    A look-up can't be interrupted, and may take very long. So each has a daemon thread, which doesn't delay the end of
+    the process or use the event loop's threads. A name has one look-up at a time. Names that timed out share some of
+    the slots, so that they don't block the others.
     """
 
-    def __init__(self, timeout: float, at_a_time: int = 64) -> None:
-        """`timeout`: seconds, from the moment at which a place is free."""
+    def __init__(self, timeout: float, concurrent: int = 64) -> None:
+        """`timeout`: seconds from the moment at which a slot is free."""
         self._timeout = timeout
-        self._places = asyncio.Semaphore(at_a_time)
-        self._slow_places = asyncio.Semaphore(max(1, at_a_time // SLOW_SHARE))
+        self._slots = asyncio.Semaphore(concurrent)
+        self._slow_slots = asyncio.Semaphore(max(1, concurrent // SLOW_SHARE))
         self._slow: dict[str, None] = {}
-        self._asked: dict[str, asyncio.Task[list[Any]]] = {}
-        """By name, also those for which nobody waits any more."""
+        self._tasks: dict[str, asyncio.Task[list[Any]]] = {}
+        """By name, including those that have timed out."""
 
     async def __call__(self, host: str) -> list[str]:
-        asked = self._asked.get(host)
-        if asked is None:
-            begun = asyncio.Event()
-            asked = self._asked[host] = asyncio.create_task(self._ask(host, begun), name=f"look-up of {host}")
-            asked.add_done_callback(lambda task: self._ended(host, task))
-            await begun.wait()
+        task = self._tasks.get(host)
+        if task is None:
+            started = asyncio.Event()
+            task = self._tasks[host] = asyncio.create_task(self._look_up(host, started), name=f"look-up of {host}")
+            task.add_done_callback(lambda task: self._ended(host, task))
+            await started.wait()
         self._slow.pop(host, None)
         try:
             async with asyncio.timeout(self._timeout):
-                found = await asyncio.shield(asked)
+                found = await asyncio.shield(task)
         except TimeoutError:
-            self._note_slow(host)
+            self._slow[host] = None
+            if len(self._slow) > SLOW_REMEMBERED:
+                del self._slow[next(iter(self._slow))]
             raise
         return [str(sockaddr[0]) for *_, sockaddr in found]
 
-    async def _ask(self, host: str, begun: asyncio.Event) -> list[Any]:
+    async def _look_up(self, host: str, started: asyncio.Event) -> list[Any]:
         async with AsyncExitStack() as stack:
             if host in self._slow:
-                await stack.enter_async_context(self._slow_places)
-            await stack.enter_async_context(self._places)
-            begun.set()
+                await stack.enter_async_context(self._slow_slots)
+            await stack.enter_async_context(self._slots)
+            started.set()
             return await _in_thread(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM), f"dns {host}")
 
     def _ended(self, host: str, task: asyncio.Task[list[Any]]) -> None:
-        del self._asked[host]
+        del self._tasks[host]
         if not task.cancelled():
-            task.exception()  # nobody may be waiting for it
-
-    def _note_slow(self, host: str) -> None:
-        self._slow[host] = None
-        if len(self._slow) > SLOW_KEPT:
-            del self._slow[next(iter(self._slow))]
+            task.exception()  # the caller may have timed out
 
     def __repr__(self) -> str:
-        return f"<SystemLookup timeout={self._timeout:g}, {len(self._asked)} under way>"
+        return f"<SystemLookup timeout={self._timeout:g}, {len(self._tasks)} under way>"
 
 
 async def _in_thread(work: Callable[[], list[Any]], name: str) -> list[Any]:
-    """The work's result, from a thread that doesn't keep the process from ending. Raises what it raises, and OSError
-    where there can't be another thread."""
+    """Run `work` in a daemon thread. Raises what it raises, and OSError if no thread can be started."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[list[Any]] = loop.create_future()
 
@@ -104,12 +99,12 @@ async def _in_thread(work: Callable[[], list[Any]], name: str) -> list[Any]:
         failure: Exception | None = None
         try:
             result = work()
-        except Exception as error:  # noqa: BLE001 - the top of the thread: it is the caller's
+        except Exception as error:  # noqa: BLE001 - the top of the thread; the caller gets it
             failure = error
         try:
             loop.call_soon_threadsafe(settle, result, failure)
         except RuntimeError:
-            pass  # the loop has ended meanwhile
+            pass  # the loop is closed
 
     try:
         threading.Thread(target=run, name=name, daemon=True).start()
@@ -119,7 +114,7 @@ async def _in_thread(work: Callable[[], list[Any]], name: str) -> list[Any]:
 
 
 class Resolver:
-    """Keeps `names` up to date; calls `on_change` when an address is another one."""
+    """Keeps `names` up to date. Calls `on_change` when an address has changed."""
 
     def __init__(
         self,
@@ -135,10 +130,10 @@ class Resolver:
         self._metrics = metrics
         self._clock = clock
         self._wake = asyncio.Event()
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         """Look-ups under way, by name."""
         self._changed = False
-        """An address is another one, and nobody was told."""
+        """Whether an address has changed since the last `on_change`."""
 
     def follow(self, endpoints: Iterable[Endpoint]) -> None:
         """Look up the names of these endpoints from now on."""
@@ -146,16 +141,16 @@ class Resolver:
         self._wake.set()
 
     async def look_up_due(self, within: float | None = None) -> bool:
-        """Look up the names that are due, and wait for the answers, at most `within` seconds: what is missing then
-        comes while `run` runs. Whether an address changed."""
-        self._ask_due()
-        if self._asking:
-            await asyncio.wait(self._asking.values(), timeout=within)
+        """Look up the names that are due, and wait at most `within` seconds. Returns whether an address has changed;
+        later answers take effect while `run` runs."""
+        self._start_due()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=within)
         changed, self._changed = self._changed, False
         return changed
 
     async def run(self) -> None:
-        """Look names up when they are due, for ever. Each answer counts when it comes: a name that hangs delays no
+        """Look up names when they are due, for ever. An answer takes effect at once: a name that hangs delays no
         other."""
         try:
             while True:
@@ -164,52 +159,52 @@ class Resolver:
                     await asyncio.sleep(GATHER)
                     self._changed = False
                     self._on_change()
-                self._ask_due()
-                due = self.names.next_due(self._asking)
+                self._start_due()
+                due = self.names.next_due(self._tasks)
                 try:
                     async with asyncio.timeout(None if due is None else max(due - self._clock(), 0.0)):
                         await self._wake.wait()
                 except TimeoutError:
                     pass
         finally:
-            for task in self._asking.values():
+            for task in self._tasks.values():
                 task.cancel()
 
-    def _ask_due(self) -> None:
+    def _start_due(self) -> None:
         for host in self.names.due(self._clock()):
-            if host not in self._asking:
-                self._asking[host] = asyncio.create_task(self._look_up(host), name=f"name {host}")
+            if host not in self._tasks:
+                self._tasks[host] = asyncio.create_task(self._look_up(host), name=f"name {host}")
 
     async def _look_up(self, host: str) -> None:
         try:
-            self._changed |= self._answered(host, await self._lookup(host))
+            self._answered(host, await self._lookup(host))
         except TimeoutError:
             self._failed(host, "no answer in time")
-        except Exception as error:  # noqa: BLE001 - the top of the task: no name may cost the others
+        except Exception as error:  # noqa: BLE001 - the top of the task: a name doesn't affect the others
             self._failed(host, str(error) or type(error).__name__)
         finally:
-            del self._asking[host]
+            del self._tasks[host]
             self._wake.set()
 
-    def _answered(self, host: str, addresses: Sequence[str]) -> bool:
+    def _answered(self, host: str, addresses: Sequence[str]) -> None:
         changed = self.names.answered(host, addresses, self._clock())
+        self._changed |= changed
         name = self.names.names.get(host)
         if name is not None and name.error:
-            self._say_failed(host, name.error)
+            self._log_failure(host, name.error)
         elif changed and name is not None:
             log.info("name.resolved", host=host, address=name.address)
             if len(name.addresses) > 1:
                 log.warning("name.ambiguous", host=host, used=name.address, all=list(name.addresses))
-        return changed
 
     def _failed(self, host: str, reason: str) -> None:
         known = self.names.names.get(host)
         self.names.failed(host, reason, self._clock())
         if known is not None and known.error != reason:
-            self._say_failed(host, reason)
+            self._log_failure(host, reason)
         self._metrics.lookup_failures.inc()
 
-    def _say_failed(self, host: str, reason: str) -> None:
+    def _log_failure(self, host: str, reason: str) -> None:
         kept = self.names.names[host].address
         log.warning("name.not_resolved", host=host, reason=reason, kept=kept or None)
 

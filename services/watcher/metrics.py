@@ -4,11 +4,12 @@ from collections import Counter as Count
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 
+PREFIX = "pointsman_watcher_"
 KINDS: dict[type, str] = {
     Endpoint: "endpoint",
     Pool: "pool",
@@ -20,63 +21,48 @@ KINDS: dict[type, str] = {
 """Kinds of facts, as keys on the bus spell them."""
 
 
-class _Total(Collector):
-    """A counter whose value is asked for at each scrape; prometheus-client has that for gauges only."""
+class _OnScrape(Collector):
+    """A metric that is computed at each scrape."""
 
-    def __init__(self, name: str, text: str, value: Callable[[], float]) -> None:
-        self._name = name
-        self._text = text
-        self._value = value
+    def __init__(self, compute: Callable[[], Metric]) -> None:
+        self._compute = compute
 
     def collect(self) -> Iterable[Metric]:
-        return [CounterMetricFamily(self._name, self._text, value=self._value())]
+        return [self._compute()]
 
 
 class WatcherMetrics:
-    """Gauges that follow something are given a function, so that they can't lag behind it."""
+    """Counters of the watcher's parts. `gauge`, `counter` and `count_facts` add metrics that a scrape computes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str) -> Counter:
+            return Counter(PREFIX + name, text, registry=registry)
+
         self._registry = registry
-        self._facts = Gauge("pointsman_watcher_facts", "Facts that hold, by kind", ["kind"], registry=registry)
-        self.rejections = Counter(
-            "pointsman_watcher_rejections", "Times that a file or directory became bad", registry=registry
-        )
-        self.changes = Counter("pointsman_watcher_changes", "Changes of the set of facts that holds", registry=registry)
-        self.lookup_failures = Counter(
-            "pointsman_watcher_lookup_failures", "Look-ups of host names that failed", registry=registry
-        )
-        self.eds_writes = Counter(
-            "pointsman_watcher_eds_writes", "Times that the EDS file was replaced", registry=registry
-        )
-        self.eds_failures = Counter(
-            "pointsman_watcher_eds_write_failures", "Times that the EDS file could not be replaced", registry=registry
-        )
-        self.conditions = Counter(
-            "pointsman_watcher_conditions_written",
-            "Conditions of Kubernetes resources that were written",
-            registry=registry,
-        )
-        self.condition_conflicts = Counter(
-            "pointsman_watcher_condition_conflicts", "Conditions that another controller owns", registry=registry
-        )
-        self.events = Counter(
-            "pointsman_watcher_events_created", "Kubernetes Events that were created", registry=registry
-        )
-        self.report_failures = Counter(
-            "pointsman_watcher_report_failures", "Conditions and Events that could not be written", registry=registry
-        )
-        self.show([])
+        self.rejections = counter("rejections", "Times that a file, directory or resource became invalid")
+        self.changes = counter("changes", "Changes of the facts in force")
+        self.lookup_failures = counter("lookup_failures", "Failed look-ups of host names")
+        self.eds_writes = counter("eds_writes", "Writes of the EDS file")
+        self.eds_failures = counter("eds_write_failures", "Failed writes of the EDS file")
+        self.conditions = counter("conditions_written", "Conditions of Kubernetes resources written")
+        self.condition_conflicts = counter("condition_conflicts", "Conditions that another controller owns")
+        self.events = counter("events_created", "Kubernetes Events created")
+        self.report_failures = counter("report_failures", "Failed writes of conditions and Events")
 
-    def follow_total(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """A counter that somebody else keeps; `name` without `_total`."""
-        self._registry.register(_Total(name, text, value))
+    def counter(self, name: str, text: str, value: Callable[[], float]) -> None:
+        self._registry.register(_OnScrape(lambda: CounterMetricFamily(PREFIX + name, text, value=value())))
 
-    def follow(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """A gauge whose value is asked for at each scrape."""
-        Gauge(name, text, registry=self._registry).set_function(value)
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        Gauge(PREFIX + name, text, registry=self._registry).set_function(value)
 
-    def show(self, facts: Iterable[Fact]) -> None:
-        """The facts that hold now."""
-        counted = Count(KINDS[type(fact)] for fact in facts)
-        for kind in KINDS.values():
-            self._facts.labels(kind).set(counted[kind])
+    def count_facts(self, facts: Callable[[], Iterable[Fact]]) -> None:
+        """Count the facts that are in force, by kind."""
+
+        def compute() -> Metric:
+            family = GaugeMetricFamily(PREFIX + "facts", "Facts in force, by kind", labels=["kind"])
+            counted = Count(KINDS[type(fact)] for fact in facts())
+            for kind in KINDS.values():
+                family.add_metric([kind], counted[kind])
+            return family
+
+        self._registry.register(_OnScrape(compute))

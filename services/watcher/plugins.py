@@ -1,4 +1,4 @@
-"""The plugin types that the watcher brings: where endpoints come from, and who hears of Kubernetes objects."""
+"""The watcher's plugin types: discovery of endpoints, and notifications of Kubernetes objects."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -17,10 +17,8 @@ class FileDiscoveryParameters(Struct, frozen=True, rename="camel"):
 
 
 class FileDiscovery(Plugin):
-    """Endpoints from a file: the Go original's `file-discovery`.
-
-    It holds where `--endpoints-file` isn't given. Unlike the original's, a file is watched unless `watchFile` is false.
-    """
+    """Endpoints from a file, unless `--endpoints-file` is set. Unlike in the Go EPP, the file is watched unless
+    `watchFile` is false."""
 
     TYPE: ClassVar[str] = "file-discovery"
     ROLES: ClassVar[frozenset[Role]] = frozenset({Role.DISCOVERY})

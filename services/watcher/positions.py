@@ -1,7 +1,7 @@
-"""Where things stand in a YAML stream: the line that a problem's path means, and the text of each document.
+"""Positions in a YAML stream: the line of a problem's path, and the text of each document.
 
-The parsed data has no positions, so they are looked up afterwards, and only when there is a problem to report or a
-document to cut out: a file that is fine costs nothing here.
+Parsed data has no positions. They are looked up only if there is a problem to report or a document to extract, so a
+valid file costs nothing here.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,30 +16,28 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = "tag:yaml.org,2002:null"
 
 MAX_KEY = 512
-"""Characters of a key that is looked for; a problem at a longer one has the line of what is around it."""
+"""The most characters of a key that is looked up. A problem at a longer one gets the line of its parent."""
 
 
 def with_lines(text: str, index: int, problems: Iterable[Problem]) -> list[Problem]:
-    """The problems of the stream's document `index`, each with its line (see `Places`)."""
-    return Places(text).located(index, problems)
+    """The problems of the stream's document `index`, each with its line."""
+    return LineFinder(text).located(index, problems)
 
 
-class Places:
-    """Finds the lines of problems, document by document in the stream's order: the text is read once, and no further
-    than to the last document that has a problem."""
+class LineFinder:
+    """Finds the lines of problems, document by document. The text is read once, up to the last document with a
+    problem."""
 
     def __init__(self, text: str) -> None:
         self._roots = _roots(text)
         self._at = -1
         self._root: Any = None
         self._members: dict[int, dict[str, tuple[Any, Any]]] = {}
-        """Of the present document's mappings, by the node's identity: key and value by the key's text."""
+        """Keys and values of the current document's mappings, by the mapping's id and the key's text."""
 
     def located(self, index: int, problems: Iterable[Problem]) -> list[Problem]:
-        """The problems of document `index` (empty documents don't count), each with its line; no document before that
-        of the last call.
-
-        A path that isn't in the document, because something is missing, gets the line of the nearest thing around it.
+        """The problems of document `index` (empty documents don't count), each with its line. Calls must not go back to
+        an earlier document. A path that isn't in the document gets the line of its nearest parent.
         """
         found = list(problems)
         if found:
@@ -47,7 +45,7 @@ class Places:
                 self._at += 1
                 self._root = next(self._roots, None)
                 self._members.clear()
-        return [replace(one, line=one.line or self._line(one.path)) for one in found]
+        return [replace(problem, line=problem.line or self._line(problem.path)) for problem in found]
 
     def _line(self, path: str) -> int | None:
         node = self._root
@@ -63,8 +61,8 @@ class Places:
         return line
 
     def _step(self, node: Any, path: str) -> tuple[int, Any, str] | None:
-        """One key or position further: its line, its node, and the rest of the path. Keys may have dots themselves: the
-        longest that fits is meant."""
+        """One key or index further: its line, its node, and the rest of the path. A key may contain dots: the longest
+        match is used."""
         if isinstance(node, yaml.MappingNode):
             members = self._members_of(node)
             for end in range(min(len(path), MAX_KEY), 0, -1):
@@ -90,10 +88,8 @@ class Places:
 
 
 def document_text(text: str, index: int) -> tuple[int, str]:
-    """The line on which the stream's document `index` begins, and its text as it was written.
-
-    A stream with one document is that document, comments and all.
-    """
+    """The line on which the stream's document `index` begins, and its original text. A single document is the whole
+    stream."""
     starts: list[int] = []
     filled: list[bool] = []
     for event in _events(text):
@@ -112,7 +108,7 @@ def document_text(text: str, index: int) -> tuple[int, str]:
 
 
 def _events(text: str) -> Iterator[Any]:
-    """The events of the stream, as far as it can be parsed: JSON need not be YAML."""
+    """The events of the stream, as far as it can be parsed: not all JSON is YAML."""
     try:
         yield from yaml.parse(text, Loader=_Loader)
     except yaml.YAMLError:
@@ -126,7 +122,7 @@ def _roots(text: str) -> Iterator[Any]:
             if node.tag != _NULL:
                 yield node
     except yaml.YAMLError:
-        return  # what comes behind a syntax error has no documents, and so no problems to place
+        return  # nothing behind a syntax error is read, so it has no problems
 
 
 def _is_null(value: str) -> bool:

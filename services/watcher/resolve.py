@@ -1,9 +1,9 @@
-"""Host names to addresses, again and again: Envoy's override can't resolve names, so endpoints must not have any.
+"""The addresses of host names. Envoy's override can't resolve names, so endpoints must not have any. Pure.
 
-An entry of the endpoints file is one server. Of a name with several addresses the first is taken, IPv4 before IPv6
-and then in numeric order, so that all watchers agree whatever order the resolver answers in. A name that stops
-resolving keeps its address, for as long as an endpoint has it: DNS being out is no reason to drop servers that work. A
-name that never resolved has no endpoint, and is tried again sooner.
+An entry of the endpoints file is one server. Of a name with several addresses, the first is used, IPv4 before IPv6 and
+then in numeric order, so that all watchers agree. A name that stops resolving keeps its address while an endpoint uses
+it: an outage of DNS is no reason to drop servers that work. A name that has never resolved has no endpoint, and is
+retried sooner.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from shared.model import Endpoint
 
 FIRST_RETRY = 0.5
-"""Seconds until a name that never resolved is tried again; doubled up to the interval."""
+"""Seconds until a name that has never resolved is retried; doubled up to the interval."""
 
 
 class Name(Struct, frozen=True):
@@ -23,12 +23,11 @@ class Name(Struct, frozen=True):
 
     host: str
     addresses: tuple[str, ...] = ()
-    """The last answer, best first; empty when there never was one."""
-    resolved_at: float | None = None
+    """The last answer, the preferred address first; empty before the first one."""
     error: str = ""
-    """Why the last try failed; empty when it didn't."""
+    """Why the last look-up failed; empty if it didn't."""
     failures: int = 0
-    """Tries that failed since the last answer."""
+    """Consecutive failures."""
     next_try: float = 0.0
 
     @property
@@ -37,20 +36,19 @@ class Name(Struct, frozen=True):
 
 
 class Names:
-    """The host names of the endpoints. Pure: says which to look up, and is told what came out."""
+    """The host names of the endpoints: which to look up, and what they resolve to."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._names: dict[str, Name] = {}
 
     def follow(self, endpoints: Iterable[Endpoint]) -> None:
-        """Know the names that these endpoints have, and forget the others."""
-        self._names = {
-            host: self._names.get(host, Name(host)) for host in sorted({one.host for one in endpoints} - {""})
-        }
+        """Follow the names of these endpoints, and forget the others."""
+        hosts = sorted({endpoint.host for endpoint in endpoints} - {""})
+        self._names = {host: self._names.get(host, Name(host)) for host in hosts}
 
     def adopt(self, endpoints: Iterable[Endpoint]) -> bool:
-        """Take over addresses that another watcher found, for names that have none yet; whether there was one."""
+        """Use addresses that another watcher has published, for names without one. Returns whether there were any."""
         adopted = False
         for endpoint in endpoints:
             name = self._names.get(endpoint.host)
@@ -60,43 +58,40 @@ class Names:
         return adopted
 
     def due(self, now: float) -> list[str]:
-        """Those to be looked up, first those of which least tries have failed."""
+        """Names to look up, those with the fewest failures first."""
         due = [name for name in self._names.values() if name.next_try <= now]
         return [name.host for name in sorted(due, key=lambda name: name.failures)]
 
     def next_due(self, under_way: Collection[str] = ()) -> float | None:
-        """When the next name is to be looked up, those under way aside; None when there is none."""
+        """When the next name is due, except those under way; None if there is none."""
         tries = (name.next_try for name in self._names.values() if name.host not in under_way)
         return min(tries, default=None)
 
     def answered(self, host: str, addresses: Iterable[str], now: float) -> bool:
-        """Note an answer; whether the name's address is another one now."""
+        """Record an answer. Returns whether the name's address has changed."""
         name = self._names.get(host)
         if name is None:
-            return False  # forgotten while the question was under way
+            return False  # it was forgotten during the look-up
         ordered = order(addresses)
         if not ordered:
             return self.failed(host, "no address that a server could have", now)
-        self._names[host] = Name(host, ordered, resolved_at=now, next_try=now + self._interval)
+        self._names[host] = Name(host, ordered, next_try=now + self._interval)
         return name.address != ordered[0]
 
     def failed(self, host: str, reason: str, now: float) -> bool:
-        """Note a failure. Never changes an address."""
+        """Record a failure, which never changes an address."""
         name = self._names.get(host)
         if name is not None:
             wait = self._interval if name.addresses else min(FIRST_RETRY * 2**name.failures, self._interval)
             self._names[host] = replace(name, error=reason, failures=min(name.failures + 1, 30), next_try=now + wait)
         return False
 
-    def apply(self, endpoints: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
-        """The endpoints that have an address, those with a host name with the name's."""
-        resolved: list[Endpoint] = []
-        for endpoint in endpoints:
-            if not endpoint.host:
-                resolved.append(endpoint)
-            elif address := self._names.get(endpoint.host, Name(endpoint.host)).address:
-                resolved.append(replace(endpoint, address=address))
-        return tuple(resolved)
+    def resolve(self, endpoint: Endpoint) -> Endpoint | None:
+        """The endpoint with its address; None while its host name has none."""
+        if not endpoint.host:
+            return endpoint
+        name = self._names.get(endpoint.host)
+        return replace(endpoint, address=name.address) if name is not None and name.addresses else None
 
     @property
     def names(self) -> Mapping[str, Name]:
@@ -104,7 +99,7 @@ class Names:
 
     @property
     def unresolved(self) -> list[str]:
-        """Names without an address: their endpoints aren't published."""
+        """Names without an address. Their endpoints aren't published."""
         return [name.host for name in self._names.values() if not name.addresses]
 
     def __repr__(self) -> str:
@@ -112,9 +107,9 @@ class Names:
 
 
 def order(addresses: Iterable[str]) -> tuple[str, ...]:
-    """Distinct addresses, IPv4 first, then by number; those that mean something on one machine only are left out."""
-    found = {ip_address(one) for one in addresses if "%" not in one}
+    """Distinct addresses, IPv4 first, then by number. Addresses that are valid on one machine only are left out."""
+    found = {ip_address(address) for address in addresses if "%" not in address}
     usable = [
-        one for one in found if not (one.is_unspecified or one.is_multicast or (one.version == 6 and one.is_link_local))
+        ip for ip in found if not (ip.is_unspecified or ip.is_multicast or (ip.version == 6 and ip.is_link_local))
     ]
-    return tuple(str(one) for one in sorted(usable, key=lambda one: (one.version, int(one))))
+    return tuple(str(ip) for ip in sorted(usable, key=lambda ip: (ip.version, int(ip))))

@@ -1,9 +1,8 @@
-"""The resources of the Gateway API Inference Extension, as documents: InferencePool, InferenceObjective,
-InferenceModelRewrite and InferenceModel become the facts of `shared.model`.
+"""The resources of the Gateway API Inference Extension: InferencePool, InferenceObjective, InferenceModelRewrite and
+InferenceModel become the facts of `shared.model`.
 
-They are read as a Kubernetes API server with the resources' definitions would accept them, in every version that they
-had, and strictly: an unknown field of a `spec` is an error, because nobody else looks at these files. `metadata` and
-`status` may hold whatever a cluster wrote there.
+A resource is accepted as by a Kubernetes API server with the resources' definitions, in each version that they had. An
+unknown field of a `spec` is an error, because nobody else checks files. `metadata` and `status` aren't checked.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from shared.config.problems import Problems, join, nearest, show
 from shared.model import Criticality, FailureMode, Model, ModelRewrite, Objective, Pool, RewriteRule, Target
 
 GROUPS = ("inference.networking.k8s.io", "inference.networking.x-k8s.io", "llm-d.ai")
-"""API groups of the resources: today's, the experimental one, and llm-d's own."""
+"""API groups of the resources: the stable one, the experimental one, and llm-d's own."""
 
 MAX_TARGET_PORTS = 8
 MAX_TARGET_MODELS = 10
@@ -34,7 +33,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 
 
 class PoolId(Struct, frozen=True):
-    """Which InferencePool is served: what is for another one is left out."""
+    """Namespace and name of an InferencePool."""
 
     namespace: str
     name: str
@@ -44,7 +43,7 @@ class PoolId(Struct, frozen=True):
 
 
 class ReadResource(Struct, frozen=True):
-    """A resource, or why a sound one isn't for the pool that is served."""
+    """A resource, or why a valid one isn't for the pool."""
 
     resource: Resource | None = None
     ignored: str = ""
@@ -75,7 +74,7 @@ class _EndpointPickerRef(Struct, frozen=True, rename="camel"):
 
 
 class _PoolSpec(Struct, frozen=True, rename="camel"):
-    """InferencePool v1. Selector and ports are optional here: without Kubernetes nothing is selected by them."""
+    """InferencePool v1. Selector and ports are optional: only Kubernetes uses them."""
 
     selector: _Selector = _Selector()
     target_ports: tuple[_PortNumber, ...] = ()
@@ -93,7 +92,7 @@ class _ExtensionRef(Struct, frozen=True, rename="camel"):
 
 
 class _AlphaPoolSpec(Struct, frozen=True, rename="camel"):
-    """InferencePool v1alpha1 and v1alpha2; v1alpha1 could also have the target port in its extension reference."""
+    """InferencePool v1alpha1 and v1alpha2. In v1alpha1, the target port may be in the extension reference."""
 
     selector: dict[str, str] = {}
     target_port_number: _Port | None = None
@@ -145,7 +144,7 @@ class _Metadata(Struct, frozen=True):
     name: str
     namespace: str
     created: float
-    """Unix seconds; 0 where the document doesn't say."""
+    """Unix seconds; 0 if unknown."""
 
 
 _Build = Callable[[_Metadata, Any, str, Problems], Resource]
@@ -156,7 +155,7 @@ class _Kind(Struct, frozen=True):
     """By version."""
     build: _Build
     fact: str = ""
-    """How keys on the bus name its facts; empty for the pool's own."""
+    """The kind in keys on the bus; empty for the pool."""
 
 
 def _pool(metadata: _Metadata, spec: _PoolSpec | _AlphaPoolSpec, path: str, problems: Problems) -> Pool:
@@ -170,7 +169,7 @@ def _pool(metadata: _Metadata, spec: _PoolSpec | _AlphaPoolSpec, path: str, prob
             target_ports=(port,) if port else (),
             failure_mode=reference.failure_mode if reference else FailureMode.FAIL_CLOSE,
         )
-    ports = tuple(one.number for one in spec.target_ports)
+    ports = tuple(port.number for port in spec.target_ports)
     at = join(path, "targetPorts")
     if len(ports) > MAX_TARGET_PORTS:
         problems.error(at, f"{len(ports)} ports; at most {MAX_TARGET_PORTS} are allowed")
@@ -199,10 +198,10 @@ def _rewrite(metadata: _Metadata, spec: _RewriteSpec, path: str, problems: Probl
             problems.error(join(at, "targets"), "empty; at least one model is expected")
         models = tuple(match.model.value for match in rule.matches if match.model)
         if rule.matches and not models:
-            # Without this it would match every model, which is the opposite of what it says.
+            # Without matches, the rule would apply to every model.
             problems.warn(join(at, "matches"), "no match names a model, so the rule is never used")
             continue
-        targets = tuple(Target(model=one.model_rewrite, weight=one.weight) for one in rule.targets)
+        targets = tuple(Target(model=target.model_rewrite, weight=target.weight) for target in rule.targets)
         rules.append(RewriteRule(models=models, targets=targets))
     return ModelRewrite(name=metadata.name, created=metadata.created, rules=tuple(rules))
 
@@ -215,7 +214,7 @@ def _model(metadata: _Metadata, spec: _ModelSpec, path: str, problems: Problems)
     at = join(path, "targetModels")
     if len(spec.target_models) > MAX_TARGET_MODELS:
         problems.error(at, f"{len(spec.target_models)} models; at most {MAX_TARGET_MODELS} are allowed")
-    weighted = [one.weight is not None for one in spec.target_models]
+    weighted = [target.weight is not None for target in spec.target_models]
     if any(weighted) and not all(weighted):
         bare = weighted.index(False)
         problems.error(join(join(at, bare), "weight"), "missing, where others have one; all or none have a weight")
@@ -223,7 +222,7 @@ def _model(metadata: _Metadata, spec: _ModelSpec, path: str, problems: Problems)
         name=metadata.name,
         model_name=spec.model_name,
         criticality=spec.criticality,
-        targets=tuple(Target(model=one.name, weight=one.weight) for one in spec.target_models),
+        targets=tuple(Target(model=target.name, weight=target.weight) for target in spec.target_models),
         created=metadata.created,
     )
 
@@ -234,25 +233,26 @@ KINDS: Mapping[str, _Kind] = {
     "InferenceModelRewrite": _Kind({"v1": _RewriteSpec, "v1alpha2": _RewriteSpec}, _rewrite, "rewrite"),
     "InferenceModel": _Kind({"v1alpha2": _ModelSpec, "v1alpha1": _ModelSpec}, _model, "model"),
 }
-"""The kinds that are read, each with the versions that it had."""
+"""By kind, with all versions."""
+_FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
 def fact_of(kind: str, name: str) -> tuple[str, str]:
-    """Kind and name of the fact that a resource states, as keys on the bus have them; empty for a pool."""
+    """Kind and name of a resource's fact, as in keys on the bus; empty for a pool."""
     word = KINDS[kind].fact
     return (word, name) if word else ("", "")
 
 
 def pool_reference(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The `poolRef` of a resource as it came; empty where there is none."""
+    """The unchecked `poolRef` of a resource; empty if there is none."""
     spec = item.get("spec")
     reference = spec.get("poolRef") if isinstance(spec, Mapping) else None
     return reference if isinstance(reference, Mapping) else {}
 
 
 def group_of(kind: str, reference: Mapping[str, Any]) -> str | None:
-    """The API group of the pool that a `poolRef` means; None where that doesn't say. Of an InferenceModel it doesn't:
-    its definition fills in the experimental group, whose resource was the only pool when there were models."""
+    """The API group that a `poolRef` refers to; None if that is unknown. For an InferenceModel it is: its definition
+    fills in the experimental group, which had the only pool when there were models."""
     group = reference.get("group")
     if kind == "InferenceModel" or not isinstance(group, str | None):
         return None
@@ -262,20 +262,17 @@ def group_of(kind: str, reference: Mapping[str, Any]) -> str | None:
 def read_resource(
     raw: Mapping[str, Any], kind: str, path: str, problems: Problems, pool: PoolId | None
 ) -> ReadResource:
-    """A document of one of `KINDS`; its problems are noted under `path`.
+    """Read a document of one of `KINDS`. Problems are added under `path`.
 
-    A resource without a namespace is in the pool's. With `pool` given, one that belongs to another pool comes back as
-    ignored; without, all are read.
+    A resource without a namespace is in the pool's. With `pool`, a resource of another pool is ignored.
     """
     before = len(problems.errors)
     known = KINDS[kind]
     spec_type = _spec_type(raw.get("apiVersion"), known, join(path, "apiVersion"), problems)
     for key in raw:
-        if key not in ("apiVersion", "kind", "metadata", "spec", "status"):
-            hint = nearest(str(key), ("apiVersion", "kind", "metadata", "spec", "status"))
-            problems.error(
-                join(path, str(key)), f"unknown field{hint or '; known: apiVersion, kind, metadata, spec, status'}"
-            )
+        if key not in _FIELDS:
+            hint = nearest(str(key), _FIELDS) or f"; known: {', '.join(_FIELDS)}"
+            problems.error(join(path, str(key)), f"unknown field{hint}")
     metadata = _read_metadata(raw.get("metadata"), join(path, "metadata"), problems, pool)
     if "spec" not in raw:
         problems.error(join(path, "spec"), "required, and missing")
@@ -314,26 +311,34 @@ def _spec_type(version: object, kind: _Kind, path: str, problems: Problems) -> t
     return kind.specs.get(number)
 
 
-def _read_metadata(raw: object, path: str, problems: Problems, pool: PoolId | None) -> _Metadata | None:
+def read_names(raw: object, path: str, problems: Problems, namespace: str = "") -> dict[str, str] | None:
+    """The `name` and `namespace` of a `metadata`; None if they have problems, which are added under `path`."""
     if not isinstance(raw, Mapping):
         problems.error(path, "required, and missing" if raw is None else f"{show(raw)} isn't a mapping")
         return None
     before = len(problems.errors)
-    texts: dict[str, str] = {"namespace": pool.namespace if pool else "default"}
-    for field in ("name", "namespace"):
+    names = {"name": "", "namespace": namespace}
+    for field in names:
         value = raw.get(field)
         if isinstance(value, str) and value:
-            texts[field] = value
+            names[field] = value
         elif value is not None:
             problems.error(join(path, field), f"{show(value)} isn't a name; a string is expected")
         elif field == "name":
             problems.error(join(path, field), "required, and missing")
-    created = _read_time(raw.get("creationTimestamp"), join(path, "creationTimestamp"), problems)
-    return None if len(problems.errors) > before else _Metadata(texts["name"], texts["namespace"], created)
+    return None if len(problems.errors) > before else names
+
+
+def _read_metadata(raw: object, path: str, problems: Problems, pool: PoolId | None) -> _Metadata | None:
+    before = len(problems.errors)
+    names = read_names(raw, path, problems, pool.namespace if pool else "default")
+    created = raw.get("creationTimestamp") if isinstance(raw, Mapping) else None
+    at = _read_time(created, join(path, "creationTimestamp"), problems)
+    return None if names is None or len(problems.errors) > before else _Metadata(**names, created=at)
 
 
 def _read_time(raw: object, path: str, problems: Problems) -> float:
-    """Unix seconds of an RFC 3339 time, which YAML may have read as a date already; 0 where there is none."""
+    """Unix seconds of an RFC 3339 time, which YAML may have parsed; 0 if there is none."""
     if raw is None:
         return 0.0
     try:

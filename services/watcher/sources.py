@@ -1,8 +1,8 @@
-"""Where facts come from: a source reads something and says what it found, in three words.
+"""Sources of facts, and the events in which they report them.
 
-`Reset` is all that an origin states now, `Rejected` says that it can't be used (what it stated last holds), `Removed`
-that it is no more. An origin is a file, or for another source whatever it lists or changes as one, be it one object.
-The file source is `services.watcher.files`; `services.watcher.state` merges what all sources say.
+An *origin* is what a source reads as one: a file, a resource of a cluster, or all pods of a pool. `Reset` holds
+everything that an origin states. `Upsert` and `Delete` change one endpoint of it. `Rejected` says that the origin is
+invalid; what it stated last stays in force. `services.watcher.state` merges the origins of all sources.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +15,11 @@ from services.watcher.documents import Documents
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Problem
 from shared.datalayer.objects import ObjectKind, Parts
+from shared.model import Endpoint
 
 
 class Reset(Struct, frozen=True):
-    """All that the origin states: what it stated before and isn't in here is gone."""
+    """Everything that the origin states. What it stated before and isn't in here is gone."""
 
     origin: str
     documents: Documents
@@ -26,42 +27,54 @@ class Reset(Struct, frozen=True):
     """The configuration among the documents, validated."""
 
 
+class Upsert(Struct, frozen=True):
+    """One endpoint of the origin is new or has changed. The origin has had a `Reset`."""
+
+    origin: str
+    endpoint: Endpoint
+
+
+class Delete(Struct, frozen=True):
+    """One endpoint of the origin is gone."""
+
+    origin: str
+    id: str
+
+
 class Rejected(Struct, frozen=True):
-    """The origin can't be used as it is; its last `Reset` holds."""
+    """The origin is invalid. What it stated last stays in force."""
 
     origin: str
     problems: tuple[Problem, ...]
     states: tuple[str, str] = ("", "")
-    """The kind of the one fact that it states when it is good, as keys on the bus have it, and its name; empty where
-    that isn't known, or the whole pool hangs on it."""
+    """Kind and name, as in keys on the bus, of the one fact that a valid origin would state. Empty if that is unknown
+    or if the whole pool depends on the origin."""
 
 
 class Removed(Struct, frozen=True):
-    """The origin is no more, and nothing that it stated."""
+    """The origin is gone, with everything that it stated."""
 
     origin: str
 
 
-Event: TypeAlias = Reset | Rejected | Removed
-
+Event: TypeAlias = Reset | Upsert | Delete | Rejected | Removed
 MOST_PROBLEMS = 100
-"""Of an origin, that are kept: a file of megabytes can have one in every line."""
+"""The most problems of an origin that are kept: a file of megabytes can have one in each line."""
 
 
-def first(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """The first problems, and how many more there are."""
+def first_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """The first problems, and the number of the others."""
     more = len(problems) - MOST_PROBLEMS
-    rest = (Problem("", f"… and {more} more"),) if more > 0 else ()
-    return (*problems[:MOST_PROBLEMS], *rest)
+    return (*problems[:MOST_PROBLEMS], *([Problem("", f"… and {more} more")] if more > 0 else []))
 
 
 def bounded(event: Event) -> Event:
-    """The event with as many problems, warnings and notes as are kept."""
+    """The event with the first problems, warnings and ignored documents."""
     match event:
         case Rejected(problems=problems) if len(problems) > MOST_PROBLEMS:
-            return replace(event, problems=first(problems))
+            return replace(event, problems=first_problems(problems))
         case Reset(documents=documents) if max(len(documents.warnings), len(documents.ignored)) > MOST_PROBLEMS:
-            warnings, ignored = first(documents.warnings), documents.ignored
+            warnings, ignored = first_problems(documents.warnings), documents.ignored
             if len(ignored) > MOST_PROBLEMS:
                 ignored = (*ignored[:MOST_PROBLEMS], f"… and {len(ignored) - MOST_PROBLEMS} more")
             return replace(event, documents=replace(documents, warnings=warnings, ignored=ignored))
@@ -70,26 +83,25 @@ def bounded(event: Event) -> Event:
 
 
 Emit: TypeAlias = Callable[[Sequence[Event]], None]
-"""Takes events that belong together: they are merged as one change."""
+"""Takes events that belong together. They are merged as one change."""
 
 
 class Source(Protocol):
-    """Something that knows facts."""
+    """Reports facts."""
 
     name: str
     """For logs and metrics."""
 
-    def want(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
-        """Let `Documents.objects` have all objects of these kinds from now on, and no others; more than those parts of
-        them needn't be read. Whether something that was reported is to be reported again for it: the next reading, or
-        `run` at once, does."""
+    def set_object_kinds(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
+        """Report all objects of these kinds, and no others, in `Documents.objects`. Only these parts of an object need
+        to be read. Returns whether `load` has to report something again; `run` does so at once."""
 
-    def confirmed(self, now: float) -> float:
-        """When it last knew that what it reported still holds: `now` itself, or earlier where it lost touch. Seconds of
-        the monotonic clock."""
+    def confirmed_at(self, now: float) -> float:
+        """When the source last knew that its reports were current: `now`, or earlier if it lost touch. Seconds of the
+        monotonic clock."""
 
     async def load(self) -> Sequence[Event]:
         """The first complete reading."""
 
     async def run(self, emit: Emit) -> None:
-        """Report changes for ever. What can go wrong with an origin is an event, not an exception."""
+        """Report changes for ever. Problems with an origin are events, not exceptions."""

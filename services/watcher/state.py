@@ -1,75 +1,105 @@
-"""What holds: the last good documents of each origin, merged. Pure; files, names and the bus are elsewhere.
+"""The desired state of one pool: the last valid statements of all origins, merged. Pure.
 
-Two guards keep a mistake from emptying a pool. A rejected origin keeps its last good documents, and a set that doesn't
-fit together (an endpoint's id given by two files, no `endpoints` in any) keeps the last set that did.
+Two rules keep a mistake from emptying a pool. A rejected origin keeps its last valid statements. While origins conflict
+(two state the same endpoint, or none has an `endpoints` list), the last state without a conflict stays in force.
+
+Each statement is indexed by what it is about, so a change of one endpoint costs the same in a pool of any size.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from services.watcher.resources import PoolId, Resource
-from services.watcher.sources import MOST_PROBLEMS, Event, Rejected, Removed, Reset
+from services.watcher.sources import MOST_PROBLEMS, Delete, Event, Rejected, Removed, Reset, Upsert
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Problem, Problems
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.datalayer.objects import KubernetesObject, ObjectKind
 from shared.model import Configuration, Endpoint, Fact, Pool
 
+Item: TypeAlias = Endpoint | Resource | KubernetesObject
+Key: TypeAlias = tuple[type, Any]
+"""An item's type and its name, unique within the pool."""
 
-class Merged(Struct, frozen=True):
-    """A set that fits together."""
 
-    endpoints: tuple[Endpoint, ...] = ()
+class Merged(Struct):
+    """What all origins state together, without conflicts."""
+
+    endpoints: dict[str, Endpoint] = {}
     """By id. Those with a host name have no address yet."""
-    resources: tuple[Resource, ...] = ()
+    resources: dict[tuple[type, str], Resource] = {}
+    objects: dict[tuple[ObjectKind, str, str], KubernetesObject] = {}
     configuration: Configuration | None = None
     loaded: LoadedConfig | None = None
-    objects: tuple[KubernetesObject, ...] = ()
-    """By kind, namespace and name."""
 
-    def facts(self, endpoints: Iterable[Endpoint], pool: PoolId) -> tuple[Fact, ...]:
-        """Everything that is published, with these endpoints. A pool that no document describes has the defaults."""
-        described = any(isinstance(one, Pool) for one in self.resources)
-        return (
-            *endpoints,
-            *(() if described else (Pool(name=pool.name, namespace=pool.namespace),)),
-            *self.resources,
-            *(() if self.configuration is None else (self.configuration,)),
-        )
+    def other_facts(self, pool: PoolId) -> list[Fact]:
+        """The facts beside the endpoints. A pool that no document describes gets the defaults."""
+        found: list[Fact] = list(self.resources.values())
+        if not any(isinstance(resource, Pool) for resource in found):
+            found.append(Pool(name=pool.name, namespace=pool.namespace))
+        return found if self.configuration is None else [*found, self.configuration]
+
+
+class Changes(Struct):
+    """How `State.merged` differs from what it was at the last `take_changes`."""
+
+    endpoints: dict[str, Endpoint | None] = {}
+    """The former versions of changed endpoints, by id; None for a new one."""
+    resources: bool = False
+    objects: bool = False
+    configuration: bool = False
 
 
 class State:
-    """Merges what origins state. `preferred` names the origin whose configuration goes before the others'."""
+    """Merges what origins state. The configuration of the origin `preferred` takes precedence."""
 
     def __init__(self, preferred: str = "") -> None:
         self._preferred = preferred
-        self._good: dict[str, Reset] = {}
+        self._valid: dict[str, Reset] = {}
+        """The last `Reset` of each origin."""
         self._rejected: dict[str, Rejected] = {}
+        self._stated: dict[str, set[Key]] = {}
+        """What each origin states."""
+        self._statements: dict[Key, dict[str, Item]] = {}
+        """Each item by the origins that state it."""
+        self._duplicates: set[Key] = set()
+        """What several origins state."""
+        self._unmerged: set[Key] = set()
+        """What may differ from `merged`."""
         self._conflicts: tuple[tuple[str, Problem], ...] = ()
+        self._changes = Changes()
         self.merged: Merged | None = None
-        """None until there was a set that fits together."""
+        """None until there was a state without conflicts."""
         self.since: float | None = None
-        """Since when (the clock of `apply`) what holds isn't what the origins say; None while they agree."""
+        """Since when (the clock of `apply`) `merged` differs from what the origins state; None while it doesn't."""
 
     def apply(self, events: Iterable[Event], now: float) -> bool:
-        """Take in events that belong together; whether `merged` is another set than before."""
+        """Apply events that belong together. Returns whether `merged` has changed."""
         for event in events:
             match event:
-                case Reset(origin=origin):
-                    self._good[origin] = event
+                case Reset(origin, documents):
+                    self._valid[origin] = event
                     self._rejected.pop(origin, None)
-                case Rejected(origin=origin):
+                    items = (*(documents.endpoints or ()), *documents.resources, *documents.objects)
+                    self._reset(origin, {_key(item): item for item in items})
+                case Upsert(origin, endpoint):
+                    self._state(origin, _key(endpoint), endpoint)
+                case Delete(origin, id):
+                    self._withdraw(origin, (Endpoint, id))
+                case Rejected(origin):
                     self._rejected[origin] = event
-                case Removed(origin=origin):
-                    self._good.pop(origin, None)
+                case Removed(origin):
+                    self._valid.pop(origin, None)
                     self._rejected.pop(origin, None)
-        merged, conflicts = merge(self._good, self._preferred)
-        stated = any(reset.documents.endpoints is not None for reset in self._good.values())
-        if not stated and not self._rejected:  # else the rejected origin is the one to correct
-            nowhere = Problem("endpoints", "in no document; `endpoints: []` says that there are none")
-            conflicts.append((next(iter(sorted(self._good)), ""), nowhere))
+                    self._reset(origin, {})
+        chosen, conflicts = self._choose_configuration()
+        listed = any(reset.documents.endpoints is not None for reset in self._valid.values())
+        if not listed and not self._rejected:  # otherwise the rejected origin is the one to correct
+            problem = Problem("endpoints", "in no document; `endpoints: []` says that there are none")
+            conflicts.append((min(self._valid, default=""), problem))
+        conflicts = [*self._collisions(), *conflicts]
         self._conflicts = tuple(conflicts[:MOST_PROBLEMS])
         if (more := len(conflicts) - MOST_PROBLEMS) > 0:
             self._conflicts += ((conflicts[-1][0], Problem("", f"… and {more} more that are given twice")),)
@@ -77,13 +107,111 @@ class State:
             self.since = None
         elif self.since is None:
             self.since = now
-        if conflicts or not stated or merged == self.merged:
+        return listed and not self._conflicts and self._merge(chosen)
+
+    def take_changes(self) -> Changes:
+        """What has changed since the last call."""
+        changes, self._changes = self._changes, Changes()
+        return changes
+
+    # Statements
+
+    def _reset(self, origin: str, items: Mapping[Key, Item]) -> None:
+        for key in self._stated.get(origin, set()) - items.keys():
+            self._withdraw(origin, key)
+        for key, item in items.items():
+            self._state(origin, key, item)
+
+    def _state(self, origin: str, key: Key, item: Item) -> None:
+        statements = self._statements.setdefault(key, {})
+        if statements.get(origin) is item:
+            return
+        statements[origin] = item
+        self._stated.setdefault(origin, set()).add(key)
+        self._note(key)
+
+    def _withdraw(self, origin: str, key: Key) -> None:
+        statements = self._statements.get(key, {})
+        if statements.pop(origin, None) is None:
+            return
+        if not statements:
+            del self._statements[key]
+        self._stated[origin].discard(key)
+        self._note(key)
+
+    def _note(self, key: Key) -> None:
+        self._unmerged.add(key)
+        if len(self._statements.get(key, ())) > 1:
+            self._duplicates.add(key)
+        else:
+            self._duplicates.discard(key)
+
+    def _collisions(self) -> list[tuple[str, Problem]]:
+        """Items that several origins state. The origin that sorts first isn't at fault."""
+        found: list[tuple[str, Problem]] = []
+        for key in self._duplicates:
+            statements = self._statements[key]
+            first, *others = sorted(statements)
+            problem = Problem("", f"{_describe(statements[first])} is in {first} too")
+            found += [(origin, problem) for origin in others]
+        return sorted(found, key=lambda conflict: (conflict[0], conflict[1].message))
+
+    def _choose_configuration(self) -> tuple[Reset | None, list[tuple[str, Problem]]]:
+        """The origin whose configuration is in force, and those with a further one."""
+        configured = [origin for origin, reset in self._valid.items() if reset.documents.configuration]
+        if not configured:
+            return None, []
+        first, *others = sorted(configured, key=lambda origin: (origin != self._preferred, origin))
+        problem = Problem("", f"{CONFIGURATION_KIND} is in {first} too; a pool has one")
+        return self._valid[first], [] if first == self._preferred else [(origin, problem) for origin in others]
+
+    # Merging
+
+    def _merge(self, chosen: Reset | None) -> bool:
+        """Bring `merged` up to date. Returns whether it has changed."""
+        merged, changes = self.merged, self._changes
+        changed = merged is None
+        if merged is None:
+            merged = self.merged = Merged()
+            changes.configuration = changes.objects = changes.resources = True
+        for key in self._unmerged:
+            statements = self._statements.get(key)
+            changed |= self._merge_item(merged, key, next(iter(statements.values())) if statements else None)
+        self._unmerged.clear()
+        configuration = (chosen.documents.configuration, chosen.loaded) if chosen else (None, None)
+        if configuration != (merged.configuration, merged.loaded):
+            merged.configuration, merged.loaded = configuration
+            changes.configuration = changed = True
+        return changed
+
+    def _merge_item(self, merged: Merged, key: Key, item: Item | None) -> bool:
+        kind, name = key
+        items: dict[Any, Any] = merged.resources
+        if kind is Endpoint:
+            items = merged.endpoints
+        elif kind is KubernetesObject:
+            items = merged.objects
+        else:
+            name = key
+        before = items.get(name)
+        if item == before:
             return False
-        self.merged = merged
+        if item is None:
+            del items[name]
+        else:
+            items[name] = item
+        if kind is Endpoint:
+            self._changes.endpoints.setdefault(name, before)
+        elif kind is KubernetesObject:
+            self._changes.objects = True
+        else:
+            self._changes.resources = True
         return True
 
+    # Reports
+
     def problems(self) -> dict[str, list[Problem]]:
-        """What is wrong, by origin; empty when what holds is what the origins say."""
+        """What is wrong, by origin; empty if `merged` is what the origins state."""
         found = self.rejected
         for origin, problem in self._conflicts:
             found.setdefault(origin, []).append(problem)
@@ -92,84 +220,62 @@ class State:
     def warnings(self) -> dict[str, tuple[Problem, ...]]:
         return {
             origin: warnings
-            for origin, reset in sorted(self._good.items())
+            for origin, reset in sorted(self._valid.items())
             if (warnings := (*reset.documents.warnings, *(reset.loaded.warnings if reset.loaded else ())))
         }
 
     def ignored(self) -> dict[str, tuple[str, ...]]:
-        """Sound documents that were left out, by origin, each with its reason."""
-        found = {origin: reset.documents.ignored for origin, reset in sorted(self._good.items())}
-        if self._preferred in self._good:
-            note = f"{CONFIGURATION_KIND}: {self._preferred} goes before it"
-            for origin, reset in self._good.items():
+        """Valid documents that are left out, by origin, each with the reason."""
+        found = {origin: reset.documents.ignored for origin, reset in sorted(self._valid.items())}
+        if self._preferred in self._valid:
+            note = f"{CONFIGURATION_KIND}: {self._preferred} takes precedence"
+            for origin, reset in self._valid.items():
                 if reset.documents.configuration and origin != self._preferred:
                     found[origin] = (*found[origin], note)
         return {origin: notes for origin, notes in found.items() if notes}
 
     @property
     def rejected(self) -> dict[str, list[Problem]]:
-        """The origins that can't be used as they are, and why."""
+        """The problems of invalid origins."""
         return {origin: list(event.problems) for origin, event in sorted(self._rejected.items())}
 
     def unknown(self) -> frozenset[tuple[str, str]]:
-        """Kind and name of facts that an origin should state of which nothing good is known."""
-        return frozenset(
-            event.states for origin, event in self._rejected.items() if event.states[0] and origin not in self._good
-        )
+        """Kind and name of facts whose origin has never been valid."""
+        rejected = self._rejected.items()
+        return frozenset(event.states for origin, event in rejected if event.states[0] and origin not in self._valid)
 
     @property
     def origins(self) -> list[str]:
-        """Those that have been good once."""
-        return sorted(self._good)
+        """The origins that have been valid once."""
+        return sorted(self._valid)
 
     def __repr__(self) -> str:
         endpoints = "none yet" if self.merged is None else f"{len(self.merged.endpoints)} endpoints"
-        return f"<State {endpoints} of {len(self._good)} origins, {len(self.problems())} with problems>"
+        return f"<State {endpoints} of {len(self._valid)} origins, {len(self.problems())} with problems>"
 
 
-def merge(good: Mapping[str, Reset], preferred: str = "") -> tuple[Merged, list[tuple[str, Problem]]]:
-    """The set that origins make together, and what doesn't fit, each with the origin to blame: of two that collide the
-    one that sorts later."""
-    conflicts: list[tuple[str, Problem]] = []
-    endpoints: dict[str, tuple[str, Endpoint]] = {}
-    resources: dict[tuple[type, str], tuple[str, Resource]] = {}
-    objects: dict[tuple[ObjectKind, str, str], tuple[str, KubernetesObject]] = {}
-    configurations: dict[str, Reset] = {}
-    for origin, reset in sorted(good.items()):
-        for endpoint in reset.documents.endpoints or ():
-            _add(endpoints, endpoint.id, origin, endpoint, f"endpoint {endpoint.id!r}", conflicts)
-        for resource in reset.documents.resources:
-            what = f"Inference{type(resource).__name__} {resource.name!r}"
-            _add(resources, (type(resource), resource.name), origin, resource, what, conflicts)
-        for one in reset.documents.objects:
-            _add(objects, one.key, origin, one, str(one), conflicts)
-        if reset.documents.configuration:
-            configurations[origin] = reset
-    first, *others = sorted(configurations, key=lambda origin: (origin != preferred, origin)) or [""]
-    if first != preferred:
-        for origin in others:
-            conflicts.append((origin, Problem("", f"{CONFIGURATION_KIND} is in {first} too; a pool has one")))
-    chosen = configurations.get(first)
-    merged = Merged(
-        endpoints=tuple(endpoints[id][1] for id in sorted(endpoints)),
-        resources=tuple(resource for _, resource in resources.values()),
-        configuration=chosen.documents.configuration if chosen else None,
-        loaded=chosen.loaded if chosen else None,
-        objects=tuple(objects[key][1] for key in sorted(objects)),
-    )
-    return merged, conflicts
+def _key(item: Item) -> Key:
+    match item:
+        case Endpoint():
+            return Endpoint, item.id
+        case KubernetesObject():
+            return KubernetesObject, item.key
+        case _:
+            return type(item), item.name
 
 
-def _add(
-    into: dict[Any, Any], key: Any, origin: str, value: Any, what: str, conflicts: list[tuple[str, Problem]]
-) -> None:
-    other = into.setdefault(key, (origin, value))[0]
-    if other != origin:
-        conflicts.append((origin, Problem("", f"{what} is in {other} too")))
+def _describe(item: Item) -> str:
+    match item:
+        case Endpoint():
+            return f"endpoint {item.id!r}"
+        case KubernetesObject():
+            return str(item)
+        case _:
+            return f"Inference{type(item).__name__} {item.name!r}"
 
 
-def collect(problems: dict[str, list[Problem]]) -> Problems:
-    """The problems of all origins in one list, each led by its origin."""
+def collect(problems: Mapping[str, list[Problem]]) -> Problems:
+    """The problems of all origins in one list, each with its origin."""
     collected = Problems()
     for origin, found in problems.items():
         for problem in found:

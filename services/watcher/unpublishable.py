@@ -1,10 +1,10 @@
-"""The last guard before the bus: facts that can't be published, each with the reason. They cost themselves.
+"""The last check before the bus: facts that no message can hold are left out, each with the reason.
 
-What is in a file was looked at when it was read. What comes here all the same is too large for this server, or from a
-cluster, where nobody reads it in place.
+Files are checked when they are read. What fails here is too large for the connected server, or comes from a cluster,
+which nobody checks in place.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
 
@@ -15,33 +15,29 @@ log = structlog.get_logger(__name__)
 
 
 class Unpublishable:
-    """Sorts facts out. `most` gives the bytes that NATS takes of one."""
+    """Facts that can't be published. `limit` gives the largest size in bytes that NATS takes."""
 
-    def __init__(self, most: Callable[[], int]) -> None:
-        self._most = most
-        self._limit = most()
-        self._sound: dict[str, Fact] = {}
-        """What was found right the last time, by key: it needs no second look."""
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._checked = limit()
         self.reasons: dict[str, str] = {}
-        """Why what can't be published can't be, by key."""
+        """By key."""
 
-    @property
-    def outdated(self) -> bool:
-        """Whether NATS takes more, or less, than at the last time."""
-        return self._most() != self._limit
+    def limit_changed(self) -> bool:
+        """Whether the limit has changed since the last call. Then all facts have to be checked again."""
+        before, self._checked = self._checked, self._limit()
+        return before != self._checked
 
-    def without(self, facts: Mapping[str, Fact]) -> dict[str, Fact]:
-        """The facts that can be published; of the others it is noted why not."""
-        before = {} if self.outdated else self._sound
-        self._limit = self._most()
-        found = {
-            key: why for key, fact in facts.items() if before.get(key) is not fact and (why := fault(fact, self._limit))
-        }
-        for key in sorted(found.keys() - self.reasons.keys()):
-            log.error("fact.unpublishable", key=key, reason=found[key])
-        self.reasons = found
-        self._sound = {key: fact for key, fact in facts.items() if key not in found}
-        return self._sound
+    def check(self, key: str, fact: Fact | None) -> Fact | None:
+        """The fact, or None if it can't be published."""
+        reason = None if fact is None else fault(fact, self._checked)
+        if reason is None:
+            self.reasons.pop(key, None)
+            return fact
+        if key not in self.reasons:
+            log.error("fact.unpublishable", key=key, reason=reason)
+        self.reasons[key] = reason
+        return None
 
     def __repr__(self) -> str:
-        return f"<Unpublishable {len(self.reasons)} facts beside {len(self._sound)}>"
+        return f"<Unpublishable {len(self.reasons)} facts>"

@@ -11,6 +11,7 @@ from msgspec import Struct
 from shared.bus.codec import MASK, decode, encode, encode_fact, fact_digest
 from shared.bus.errors import Malformed
 from shared.bus.messages import FactEnvelope, Synced
+from shared.bus.replica_state import Delete, Upsert
 from shared.bus.subjects import EPOCH, SYNCED, parse_key, split_pool, synced_key
 from shared.model import Fact
 
@@ -51,8 +52,8 @@ class Ledger:
         """What of these was found there."""
         self._found_ages: dict[str, float] = {}
         """Those pools of which a complete copy was found, with the age that it was said to have."""
-        self._due: list[Change] | None = None
-        """What `changes` said last; None when it may be something else now."""
+        self._due: dict[str, Change] | None = None
+        """The changes to write, by key; None after something that concerns all keys."""
         self.filled = False
         """Something is wanted, if only that there be nothing."""
         self.epoch = 0
@@ -99,6 +100,25 @@ class Ledger:
         self._pools = tuple(sorted({*pools, *kept_pools}))
         self.filled = True
 
+    def apply(self, events: Sequence[Upsert | Delete]) -> None:
+        """Change single facts of what `want` has set. The cost doesn't depend on the number of facts.
+
+        Raises ValueError for a key that is no fact's or lies in none of the pools; nothing has changed then.
+        """
+        pools = set(self._pools) - self._kept
+        for event in events:
+            if event.key not in self._facts:
+                _require_fact(event.key, pools)
+        for event in events:
+            if isinstance(event, Upsert):
+                self._facts[event.key] = event.fact
+                self._wanted[event.key] = encode_fact(event.fact)
+            elif self._facts.pop(event.key, None) is not None:
+                del self._wanted[event.key]
+                if event.key in self._found:
+                    self._wanted[event.key] = self._found[event.key]
+            self._review(event.key)
+
     def _keep(self, kept: frozenset[str]) -> None:
         if kept != self._kept:
             complete = self.complete
@@ -125,13 +145,23 @@ class Ledger:
     def changes(self) -> Sequence[Change]:
         """What has to be written: news, then deletes (a pool is never emptier on its way), then repetitions."""
         if self._due is None:
-            news: list[Change] = []
-            repetitions: list[Change] = []
-            for key, raw in self._wanted.items():
-                if self._stored.get(key) != raw:
-                    (repetitions if self._repeated.get(key) == raw else news).append(Change(key, raw))
-            self._due = news + [Change(key, None) for key in self.unwanted()] + repetitions
-        return self._due
+            self._due = {}
+            for key in [*self._wanted, *self.unwanted()]:
+                self._review(key)
+        news = [one for one in self._due.values() if one.raw is not None and self._repeated.get(one.key) != one.raw]
+        deletes = sorted((one for one in self._due.values() if one.raw is None), key=lambda one: one.key)
+        repetitions = [one for one in self._due.values() if one.raw and self._repeated.get(one.key) == one.raw]
+        return news + deletes + repetitions
+
+    def _review(self, key: str) -> None:
+        """Find out whether the key has to be written."""
+        if self._due is None:
+            return
+        raw = self._wanted.get(key)
+        if (key in self._stored or key in self._doubtful) if raw is None else self._stored.get(key) != raw:
+            self._due[key] = Change(key, raw)
+        else:
+            self._due.pop(key, None)
 
     def unwanted(self) -> list[str]:
         """Keys that are, or may be, in the bucket, and are to be deleted."""
@@ -139,17 +169,17 @@ class Ledger:
 
     def done(self, change: Change) -> None:
         """A change was acknowledged."""
-        self._due = None
         self._doubtful.discard(change.key)
         self._unstore(change.key)
         if change.raw is not None:
             self._store(change.key, change.raw)
+        self._review(change.key)
 
     def doubt(self, change: Change) -> None:
         """A change may have been written or not."""
-        self._due = None
         self._unstore(change.key)
         self._doubtful.add(change.key)
+        self._review(change.key)
 
     def doubt_all(self) -> None:
         """Nothing is known of the bucket: everything has to be written again."""

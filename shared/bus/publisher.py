@@ -19,7 +19,7 @@ from shared.bus.epochs import believed
 from shared.bus.errors import BusError, LostLeadership, Malformed, NoRoom, WrongLastSequence
 from shared.bus.ledger import Change, Ledger
 from shared.bus.messages import Epoch, FactEnvelope
-from shared.bus.replica_state import EPOCH_HEADER, SEQUENCE_HEADER
+from shared.bus.replica_state import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Upsert
 from shared.bus.subjects import EPOCH, SYNCED, Subjects, synced_key
 from shared.model import Fact
 
@@ -133,6 +133,12 @@ class FactPublisher:
         self._ledger.want(facts, pools, kept)
         if not set(before) <= set(self._ledger.pools):
             self._look_from(_NOWHERE)
+        self._published.clear()
+        self._wake.set()
+
+    def apply(self, events: Sequence[Upsert | Delete]) -> None:
+        """Change single facts of what `update` has set. Raises ValueError as `update` does."""
+        self._ledger.apply(events)
         self._published.clear()
         self._wake.set()
 

@@ -22,9 +22,9 @@ import msgspec
 from aiohttp import web
 
 from services.watcher.kubernetes.client import connect
+from services.watcher.kubernetes.reflector import Reflector, Reset, Upsert
 from services.watcher.kubernetes.resource import JsonObject, Resource, Selection, tidy
 from services.watcher.kubernetes.settings import KubernetesSettings
-from services.watcher.kubernetes.watching import Changed, Listed, Watch
 from tests.fake_kubernetes.cluster import PODS, line
 from tests.fake_kubernetes.server import ApiServer
 
@@ -141,20 +141,20 @@ async def measure(url: str, cut: bool) -> dict[str, float]:
         settings = KubernetesSettings(kubeconfig=config, kubernetes_page_size=PAGE)
         client = await connect(settings, {})
     arrive = only_what_an_endpoint_needs if cut else tidy
-    watch = Watch(client, Selection(PODS), settings, arrive=arrive)
+    watch = Reflector(client, Selection(PODS), settings, strip=arrive)
     before, began, cpu = peak(), time.perf_counter(), time.process_time()
     found: dict[str, float] = {"before": before}
     objects: list[JsonObject] = []
     events = 0
-    async for report in watch.forever():
-        if isinstance(report, Listed):
+    async for report in watch.run():
+        if isinstance(report, Reset):
             assert len(report.items) == PODS_LISTED
             objects = report.items
             found["seconds"] = time.perf_counter() - began
             found["cpu"] = time.process_time() - cpu
             found["peak"] = peak()
             cpu = time.process_time()
-        elif isinstance(report, Changed):
+        elif isinstance(report, Upsert):
             events += 1
             if events == EVENTS:
                 break

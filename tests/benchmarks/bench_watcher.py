@@ -1,12 +1,15 @@
-"""A watcher on Kubernetes: how soon pickers see a pod's readiness, how long a start takes, what standing still costs.
+"""A watcher on Kubernetes: how soon pickers see a pod's readiness, what a change, a start and standing still cost.
 
-    .venv/bin/python -m tests.benchmarks.bench_watcher [visible|start|idle]
+    .venv/bin/python -m tests.benchmarks.bench_watcher [visible|change|start|idle]
 
 Every watcher is a process of its own, as it is installed; there is a nats-server, and two views as pickers have them.
 
 - visible: a real kube-apiserver and its etcd, or skipped where they can't be had. A pod's `Ready` condition is patched
   back and forth; from there to the view of the slower picker, once counted from the server's answer to the patch and
   once from its sending. With 10 and with 1 000 pods in the pool, all ready, 300 changes each with a pause in between.
+- change: a stand-in API server with 10 and with 5 000 pods, of which one changes its readiness every 20 ms; the CPU
+  time that the watcher takes for one change, and the ratio of the two. The publisher's check every 10 s is part of it:
+  after a delete it reads the bucket, which with 5 000 facts takes a quarter of a second.
 - start: a stand-in API server (for the real one makes pods too slowly) with 5 000 pods of 6 kB of JSON; from the start
   of the process to `synced` in the pickers' views, and the watcher's memory then and at its highest.
 - idle: the same watcher for 20 s in which nothing changes; its share of a core.
@@ -15,12 +18,14 @@ On two cores everything else runs beside it: times include waiting for a core.
 """
 
 import asyncio
+import itertools
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -47,7 +52,11 @@ CHANGES = 300
 PAUSE = 0.02
 """Seconds between a change that was seen and the next one."""
 IDLE = 20.0
+CHANGED_EVERY = 0.02
+"""Seconds between two changes of the stand-in, more than the watcher waits to put changes together."""
 TIMEOUT = 30.0
+ALONE = ("--endpoint-selector=app=vllm-llama3-8b-instruct", "--endpoint-target-ports=8000")
+"""The stand-in has no InferencePool."""
 
 
 class PickersView:
@@ -57,7 +66,8 @@ class PickersView:
         self.view = View()
         self._bus = Bus(url, name="picker")
         self.replica = Replica(self._bus, Subjects(), pool_token(namespace, POOL), self._take)
-        self._ids: set[str] = set()
+        self.changes = 0
+        """Facts that were published one by one."""
         self._waiting: dict[tuple[str, bool], asyncio.Future[float]] = {}
 
     async def __aenter__(self) -> "PickersView":
@@ -87,9 +97,11 @@ class PickersView:
             case Reset(facts=facts):
                 self.view.reset(facts)
             case Upsert(key=key, fact=fact):
+                self.changes += 1
                 self.view.upsert(key, fact)
                 self._tell(parse_key(key).name, True)
             case Delete(key=key):
+                self.changes += 1
                 self.view.delete(key)
                 self._tell(parse_key(key).name, False)
 
@@ -176,12 +188,13 @@ def _spread(times: list[float]) -> tuple[float, float, float]:
 # A stand-in
 
 
-async def serve() -> None:
-    """Pods in pages that are encoded beforehand, and watches on which nothing happens. Prints its address."""
-    found = [pod(number) for number in range(PODS_LISTED)]
+async def serve(count: int, changes: bool) -> None:
+    """Pods in pages that are encoded beforehand, and watches on which nothing happens, or a pod changes again and
+    again. Prints its address."""
+    found = [pod(number) for number in range(count)]
     pages = []
-    for start in range(0, PODS_LISTED, PAGE):
-        more = {} if start + PAGE >= PODS_LISTED else {"continue": str(start // PAGE + 1)}
+    for start in range(0, count, PAGE):
+        more = {} if start + PAGE >= count else {"continue": str(start // PAGE + 1)}
         metadata = {"resourceVersion": "2000000", **more}
         pages.append(msgspec.json.encode({"metadata": metadata, "items": found[start : start + PAGE]}))
     resources = {"resources": [{"name": "pods", "kind": "Pod", "namespaced": True, "verbs": ["list", "watch"]}]}
@@ -197,6 +210,9 @@ async def serve() -> None:
             return web.Response(body=pages[int(request.query.get("continue", "0"))], content_type="application/json")
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
+        for number in itertools.count(2_000_001) if changes else ():
+            await asyncio.sleep(CHANGED_EVERY)
+            await response.write(_toggled(found[(number - 1) // 2 % count], number))
         await asyncio.sleep(float(request.query["timeoutSeconds"]))
         return response
 
@@ -207,12 +223,43 @@ async def serve() -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
+def _toggled(item: dict[str, Any], version: int) -> bytes:
+    """The event by which a pod becomes ready, or by which it no longer is."""
+    metadata = {**item["metadata"], "resourceVersion": str(version)}
+    conditions = [{"type": "Ready", "status": str(version % 2 == 0)}]
+    changed = {**item, "metadata": metadata, "status": {**item["status"], "conditions": conditions}}
+    return msgspec.json.encode({"type": "MODIFIED", "object": changed}) + b"\n"
+
+
+async def measure_change(directory: Path) -> None:
+    print(f"CPU time of the watcher for one pod's change, {CHANGES} changes")
+    costs = []
+    for count in (10, PODS_LISTED):
+        async with (
+            nats_server(directory / f"nats-{count}") as nats,
+            child("tests.benchmarks.bench_watcher", "serve", str(count), "changes") as server,
+            views(nats, "default") as seen,
+        ):
+            kubeconfig = StandIn().kubeconfig(directory / f"{count}", server=await server.line())
+            async with watcher(nats, "default", kubeconfig, *ALONE) as process:
+                await seen[0].complete(count)
+                await asyncio.sleep(2.0)
+                used, began = _cpu(process.pid), seen[0].changes
+                while seen[0].changes < began + CHANGES:  # noqa: ASYNC110 -- another process is waited for
+                    await asyncio.sleep(CHANGED_EVERY)
+                costs.append((_cpu(process.pid) - used) / (seen[0].changes - began))
+        print(f"  with {count:<5} pods                            {1000 * costs[-1]:8.2f} ms")
+    print(f"  ratio                                      {costs[1] / costs[0]:8.1f}")
+
+
 async def measure_large(nats: NatsServer, directory: Path, parts: set[str]) -> None:
-    flags = ("--endpoint-selector=app=vllm-llama3-8b-instruct", "--endpoint-target-ports=8000")
-    async with child("tests.benchmarks.bench_watcher", "serve") as server, views(nats, "default") as seen:
+    async with (
+        child("tests.benchmarks.bench_watcher", "serve", str(PODS_LISTED)) as server,
+        views(nats, "default") as seen,
+    ):
         kubeconfig = StandIn().kubeconfig(directory / "large", server=await server.line())
         began = time.monotonic()
-        async with watcher(nats, "default", kubeconfig, *flags) as process:
+        async with watcher(nats, "default", kubeconfig, *ALONE) as process:
             synced = max([await one.complete(PODS_LISTED) for one in seen]) - began
             used = _cpu(process.pid)
             if "start" in parts:
@@ -243,6 +290,8 @@ async def main(parts: set[str]) -> None:
         if "visible" in parts:
             async with nats_server(directory / "nats") as nats:
                 await measure_visible(nats, directory)
+        if "change" in parts:
+            await measure_change(directory)
         if parts & {"start", "idle"}:
             async with nats_server(directory / "nats-large") as nats:
                 await measure_large(nats, directory, parts)
@@ -251,7 +300,7 @@ async def main(parts: set[str]) -> None:
 if __name__ == "__main__":
     logs.configure("error", "console")
     match sys.argv[1:]:
-        case ["serve"]:
-            asyncio.run(serve())
+        case ["serve", count, *more]:
+            asyncio.run(serve(int(count), bool(more)))
         case wanted:
-            uvloop.run(main(set(wanted) or {"visible", "start", "idle"}))
+            uvloop.run(main(set(wanted) or {"visible", "change", "start", "idle"}))

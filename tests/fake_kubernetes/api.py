@@ -1,4 +1,4 @@
-"""The API as `services.watcher.kubernetes.watching` sees it, without HTTP, with failures on demand."""
+"""The API as `services.watcher.kubernetes.reflector` sees it, without HTTP, with failures on demand."""
 
 import asyncio
 from collections import deque

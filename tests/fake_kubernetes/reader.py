@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from services.watcher.kubernetes.reflector import Delete, Event, Failed, Problem, Reflector, Reset, Upsert
 from services.watcher.kubernetes.resource import JsonObject, tidy
-from services.watcher.kubernetes.watching import Changed, Gone, Listed, Problem, Report, Troubled, Watch
 from tests.fake_kubernetes.cluster import Cluster, Name, name_of
 
 
 class Reader:
     """The set of objects, by the three words' meaning."""
 
-    def __init__(self, watch: Watch, cluster: Cluster) -> None:
+    def __init__(self, watch: Reflector, cluster: Cluster) -> None:
         self.watch = watch
         self.cluster = cluster
         self.objects: dict[Name, JsonObject] = {}
@@ -21,21 +21,22 @@ class Reader:
         self.problems: list[Problem] = []
         self.lists = 0
 
-    def take(self, report: Report) -> None:
+    def take(self, report: Event) -> None:
         match report:
-            case Listed(items, version):
+            case Reset(items):
+                version = self.watch.resource_version
                 self.objects = {name_of(item): item for item in items}
                 self.lists += 1
                 self.reports.append("listed " + " ".join(name for _, name in sorted(self.objects)))
                 if version.isdecimal() and int(version) in self.cluster.states:
                     assert self.objects == self.expected(int(version)), "a list is the server's state at its version"
-            case Changed(item):
+            case Upsert(item):
                 self.objects[name_of(item)] = item
                 self.reports.append(f"changed {name_of(item)[1]}")
-            case Gone(item):
+            case Delete(item):
                 del self.objects[name_of(item)]
                 self.reports.append(f"gone {name_of(item)[1]}")
-            case Troubled(problem):
+            case Failed(problem):
                 self.problems.append(problem)
                 self.reports.append(f"troubled {problem.kind}")
 
@@ -56,12 +57,12 @@ class Reader:
         return sorted(name for _, name in self.objects)
 
     async def run(self) -> None:
-        async for report in self.watch.forever():
+        async for report in self.watch.run():
             self.take(report)
 
 
 @asynccontextmanager
-async def reading(watch: Watch, cluster: Cluster) -> AsyncIterator[Reader]:
+async def reading(watch: Reflector, cluster: Cluster) -> AsyncIterator[Reader]:
     """A reader at work; the test fails with whatever it fails with."""
     reader = Reader(watch, cluster)
     task = asyncio.create_task(reader.run())

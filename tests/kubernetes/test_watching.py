@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from services.watcher.kubernetes.client import Client, connect
-from services.watcher.kubernetes.lines import parse_event
-from services.watcher.kubernetes.listing import list_all
+from services.watcher.kubernetes.reflector import Reflector, Reset, Upsert, list_all
 from services.watcher.kubernetes.resource import Resource, Selection, tidy
 from services.watcher.kubernetes.settings import KubernetesSettings
-from services.watcher.kubernetes.watching import Changed, Listed, Watch
+from services.watcher.kubernetes.watch_events import parse_event
 from shared.datalayer.objects import ObjectKind
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import Pods
@@ -33,28 +32,28 @@ async def client(apiserver: ApiServer, tmp_path: Path) -> AsyncIterator[Client]:
 async def test_a_list_in_pages_is_complete(client: Client, pods: Pods) -> None:
     for number in range(7):
         await pods.create(f"p{number}")
-    found = await list_all(client, Selection(PODS, pods.namespace), 3, tidy)
-    assert [item["metadata"]["name"] for item in found.items] == [f"p{number}" for number in range(7)]
+    items, _ = await list_all(client, Selection(PODS, pods.namespace), 3)
+    assert [item["metadata"]["name"] for item in items] == [f"p{number}" for number in range(7)]
 
 
 async def test_of_metadata_alone_nothing_else_is_sent(client: Client, pods: Pods) -> None:
     await pods.create("a")
     selection = Selection(PODS, pods.namespace, metadata_only=True)
-    found = await list_all(client, selection, 3, tidy)
-    async with client.stream(selection, found.resource_version, 30.0) as chunks:
+    items, version = await list_all(client, selection, 3)
+    async with client.stream(selection, version, 30.0) as chunks:
         await pods.create("b")
         added = parse_event(await anext(chunks)).object
-    for item in (*found.items, tidy(added, PODS)):
+    for item in (*items, tidy(added, PODS)):
         assert item.keys() == {"apiVersion", "kind", "metadata"}
         assert item["kind"] == "Pod"
 
 
 async def test_a_watch_that_the_server_ends_goes_on_without_a_list(client: Client, pods: Pods) -> None:
-    watch = Watch(client, Selection(PODS, pods.namespace), KubernetesSettings(kubernetes_watch_timeout=1.0))
+    watch = Reflector(client, Selection(PODS, pods.namespace), KubernetesSettings(kubernetes_watch_timeout=1.0))
     reports: list[object] = []
 
     async def read() -> None:
-        async for report in watch.forever():
+        async for report in watch.run():
             reports.append(report)
 
     task = asyncio.create_task(read())
@@ -63,8 +62,8 @@ async def test_a_watch_that_the_server_ends_goes_on_without_a_list(client: Clien
         before = client.requests
         await eventually(lambda: client.requests >= before + 2, "two more watches")
         await pods.create("a")
-        await eventually(lambda: isinstance(reports[-1], Changed), "the new pod")
+        await eventually(lambda: isinstance(reports[-1], Upsert), "the new pod")
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    assert [type(one) for one in reports] == [Listed, Changed]
+    assert [type(one) for one in reports] == [Reset, Upsert]

@@ -1,8 +1,8 @@
 """The Kubernetes API over plain HTTP requests with JSON: objects are dicts, errors are `KubernetesError`s.
 
-Who we are may change at any moment (a token rotates, an exec plugin's credentials expire, an authority is replaced): a
-401 or a failed TLS handshake loads the credentials anew and tries once more; what runs isn't disturbed. Nothing else is
-tried again here. Answers aren't compressed: the API server would spend more time on that than its network on the bytes.
+Credentials may change at any moment: a token rotates, an exec plugin's credentials expire, an authority is replaced.
+A 401 or a failed TLS handshake loads them anew and retries once; requests under way aren't disturbed. Nothing else is
+retried here. Responses aren't compressed: that would cost the API server more than the bytes cost its network.
 """
 
 import asyncio
@@ -18,11 +18,18 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from services.watcher.kubernetes.errors import BadAnswer, ConnectionFailed, TlsFailed, error_of_answer
-from services.watcher.kubernetes.lines import check_object, resource_version
-from services.watcher.kubernetes.pool import Access, Answer, Pool, Request
+from services.watcher.kubernetes.connections import (
+    ConnectionPool,
+    Request,
+    Transport,
+    enable_keepalive,
+    read,
+    read_error,
+)
+from services.watcher.kubernetes.errors import BadAnswer, ConnectionFailed, TlsFailed, error_from_response
 from services.watcher.kubernetes.resource import JsonObject, Resource, Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
+from services.watcher.kubernetes.watch_events import check_object, resource_version
 from shared.version import VERSION
 
 log = structlog.get_logger(__name__)
@@ -32,11 +39,11 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet puts a pod's token and authority."""
 JSON = "application/json"
 METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
-"""An extension's own API server that doesn't know of it sends the whole objects."""
+"""An extension's own API server that doesn't know it sends the whole objects."""
 METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 APPLY = "application/apply-patch+yaml"
 ERROR_BYTES = 65_536
-"""Of an error's body are read: its Status object is a few hundred."""
+"""The most bytes of an error's body that are read. Its Status object has a few hundred."""
 
 
 class Page(Struct):
@@ -44,53 +51,44 @@ class Page(Struct):
 
     items: list[JsonObject]
     resource_version: str
-    """Of the whole list: a watch from here on brings what changed since."""
+    """Of the whole list: a watch from here brings what changed since."""
     next: str = ""
-    """Asks for the next part; empty after the last."""
-
-
-class Document(Struct, frozen=True):
-    """What is at a path."""
-
-    content: dict[str, Any] | None
-    """None: not modified since the entity tag that was sent."""
-    media_type: str
-    etag: str
+    """Requests the next part; empty after the last."""
 
 
 class Api(Protocol):
-    """What watching needs of the API; `Client` over HTTP, and fakes in tests."""
+    """What a reflector needs of the API; `Client` over HTTP, and fakes in tests."""
 
     async def page(self, selection: Selection, limit: int | None, after: str = "") -> Page:
         """A page of at most `limit` objects (None: all), the one that a page's `next` names. Raises KubernetesError,
-        Expired if that page is no more."""
+        Expired if that page has expired."""
 
     def stream(
         self, selection: Selection, resource_version: str, seconds: float
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The bytes of one watch call that the server ends after `seconds`. Raises KubernetesError at its begin and,
-        ConnectionFailed, within."""
+        """The bytes of one watch call, which the server ends after `seconds`. Raises KubernetesError when it starts,
+        ConnectionFailed later."""
 
 
 class Client:
-    """The API server, as somebody. `open` first, `close` last."""
+    """The API server. `open` first, `close` last."""
 
-    def __init__(self, load: Callable[[], Awaitable[Access]], settings: KubernetesSettings) -> None:
-        """`load` reads the credentials anew; raises ConfigurationError."""
+    def __init__(self, load: Callable[[], Awaitable[Transport]], settings: KubernetesSettings) -> None:
+        """`load` reads the credentials; raises ConfigurationError."""
         self._load = load
         self._settings = settings
-        self._pool: Pool | None = None
+        self._pool: ConnectionPool | None = None
         self._renewing = asyncio.Lock()
         self.requests = 0
         self.renewals = 0
         """How often credentials were loaded anew."""
 
     async def open(self) -> None:
-        """Load the credentials; connects when something is asked. Raises ConfigurationError."""
-        self._pool = Pool(await self._load())
+        """Load the credentials. The first request connects. Raises ConfigurationError."""
+        self._pool = ConnectionPool(await self._load())
 
     async def close(self) -> None:
-        """End everything that is under way."""
+        """Abort everything that is under way."""
         if self._pool is not None:
             await self._pool.close()
             self._pool = None
@@ -101,7 +99,7 @@ class Client:
         return self._current.host
 
     async def page(self, selection: Selection, limit: int | None, after: str = "") -> Page:
-        """See `Api`. The first page is the state at the time of asking (no older one from a cache)."""
+        """See `Api`. The first page is the current state, not an older one from a cache."""
         query = list(selection.parameters)
         if limit is not None:
             query.append(("limit", str(limit)))
@@ -109,19 +107,19 @@ class Client:
             query.append(("continue", after))
         accept = METADATA_LIST if selection.metadata_only else JSON
         action = f"list {selection}"
-        answer = await self._json(action, "GET", selection.path, query=query, accept=accept)
-        items = answer.get("items") or []
+        content = await self._json(action, "GET", selection.path, query=query, accept=accept)
+        items = content.get("items") or []
         if not isinstance(items, list):
             raise BadAnswer(f"can't {action}: the answer's items aren't a list")
         for item in items:
             check_object(item)
-        return Page(items, resource_version(answer), answer["metadata"].get("continue") or "")
+        return Page(items, resource_version(content), content["metadata"].get("continue") or "")
 
     @asynccontextmanager
     async def stream(
         self, selection: Selection, resource_version: str, seconds: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """See `Api`. A connection on which nothing comes for the inactivity time-out fails as TimedOut."""
+        """See `Api`. A connection that is silent for the inactivity time-out fails as TimedOut."""
         query = [
             *selection.parameters,
             ("watch", "true"),
@@ -135,26 +133,16 @@ class Client:
             sock_read=self._settings.kubernetes_inactivity_timeout,
         )
         headers = self._headers(METADATA if selection.metadata_only else JSON)
-        begin = self._settings.kubernetes_request_timeout
-        request = Request("GET", selection.path, query, headers, timeout=timeout, begin_timeout=begin)
-        action = f"watch {selection}"
-        async with self._ask(request) as answer:
-            await self._check(action, answer)
-            answer.probe(self._settings.kubernetes_keepalive)
-            yield answer
+        header_timeout = self._settings.kubernetes_request_timeout
+        request = Request("GET", selection.path, query, headers, timeout=timeout, header_timeout=header_timeout)
+        async with self._send(request) as response:
+            await self._check(f"watch {selection}", response)
+            enable_keepalive(response, self._settings.kubernetes_keepalive)
+            yield response.content.iter_any()
 
-    async def document(self, path: str, accept: str = JSON, etag: str = "") -> Document:
-        """What is at a path that is no object's, discovery for example. With the `etag` of the last time the answer may
-        be that nothing changed."""
-        extra = {"If-None-Match": etag} if etag else {}
-        request = Request("GET", path, headers=self._headers(accept) | extra, timeout=self._timeout)
-        action = f"get {path}"
-        async with self._ask(request) as answer:
-            if answer.status == 304:
-                return Document(None, "", etag)
-            await self._check(action, answer)
-            media_type = answer.headers.get("Content-Type", "")
-            return Document(await self._decoded(action, answer), media_type, answer.headers.get("ETag", ""))
+    async def document(self, path: str) -> dict[str, Any]:
+        """What is at a path that isn't an object's: discovery. Raises KubernetesError."""
+        return await self._json(f"get {path}", "GET", path)
 
     async def apply(
         self,
@@ -164,33 +152,26 @@ class Client:
         *,
         namespace: str = "",
         field_manager: str,
-        force: bool = False,
         subresource: str = "",
     ) -> JsonObject:
-        """Server-side apply: the fields of the body become this field manager's, with `force` also those that another
-        one owns; else that is a Conflict. The object as it is then. Raises KubernetesError."""
-        query = [("fieldManager", field_manager), ("force", str(force).lower())]
+        """Server-side apply: the field manager owns the body's fields from now on. Returns the object. Raises Conflict
+        if another one owns them, and other KubernetesErrors."""
+        query = [("fieldManager", field_manager), ("force", "false")]
         full = f"{resource}{f'/{subresource}' if subresource else ''}"
-        action = f"patch {full} {_place(namespace, name)}"
+        action = f"patch {full} {f'{namespace}/{name}' if namespace else name}"
         path = resource.path(namespace, name, subresource)
         return await self._json(action, "PATCH", path, query=query, body=body, content_type=APPLY)
 
     async def create(self, resource: Resource, body: Mapping[str, Any], namespace: str = "") -> JsonObject:
-        """A new object, an Event for example; as it is then. Raises Conflict and other KubernetesErrors."""
+        """Creates and returns an object. Raises Conflict and other KubernetesErrors."""
         action = f"create {resource}{f' in namespace {namespace}' if namespace else ''}"
         return await self._json(action, "POST", resource.path(namespace), body=body)
 
     @property
-    def _current(self) -> Pool:
+    def _current(self) -> ConnectionPool:
         if self._pool is None:
             raise ConnectionFailed("the client is closed")
         return self._pool
-
-    @property
-    def _timeout(self) -> aiohttp.ClientTimeout:
-        return aiohttp.ClientTimeout(
-            total=self._settings.kubernetes_request_timeout, sock_connect=self._settings.kubernetes_connect_timeout
-        )
 
     def _headers(self, accept: str) -> dict[str, str]:
         return {"Accept": accept, "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
@@ -207,55 +188,54 @@ class Client:
         content_type: str = JSON,
     ) -> dict[str, Any]:
         headers = self._headers(accept) | {"Content-Type": content_type}
-        request = Request(method, path, query or (), headers, body, self._timeout)
-        async with self._ask(request) as answer:
-            await self._check(action, answer)
-            return await self._decoded(action, answer)
+        timeout = aiohttp.ClientTimeout(
+            total=self._settings.kubernetes_request_timeout, sock_connect=self._settings.kubernetes_connect_timeout
+        )
+        async with self._send(Request(method, path, query or (), headers, body, timeout)) as response:
+            await self._check(action, response)
+            try:
+                return _decode(await read(response, self._settings.kubernetes_answer_limit))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise BadAnswer(f"can't {action}: the answer isn't a JSON object: {error}") from error
+            except BadAnswer as error:
+                raise BadAnswer(f"can't {action}: {error}") from error
 
     @asynccontextmanager
-    async def _ask(self, request: Request) -> AsyncIterator[Answer]:
-        """The answer, to a second request with new credentials if the first showed that the old ones are void."""
+    async def _send(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The response; to a second request with new credentials if the first shows that the old ones are invalid."""
         self.requests += 1
         pool = self._current
         async with AsyncExitStack() as stack:
             try:
-                answer = await stack.enter_async_context(pool.ask(request))
-                void = "401 Unauthorized" if answer.status == 401 else ""
+                response = await stack.enter_async_context(pool.send(request))
+                invalid = "401 Unauthorized" if response.status == 401 else ""
             except TlsFailed as error:
-                void = str(error)
-            if void:
+                invalid = str(error)
+            if invalid:
                 await stack.aclose()
-                log.info("kubernetes.credentials.reload", reason=void)
+                log.info("kubernetes.credentials.reload", reason=invalid)
                 await self._renew(pool)
-                answer = await stack.enter_async_context(self._current.ask(request))
-            yield answer
+                response = await stack.enter_async_context(self._current.send(request))
+            yield response
 
-    async def _renew(self, old: Pool) -> None:
-        """Load the credentials, unless somebody else did since."""
+    async def _renew(self, old: ConnectionPool) -> None:
+        """Load the credentials, unless another request has done so."""
         async with self._renewing:
             if self._current is not old:
                 return
-            self._pool = Pool(await self._load())
+            self._pool = ConnectionPool(await self._load())
             self.renewals += 1
             await old.retire()
 
-    async def _check(self, action: str, answer: Answer) -> None:
-        """Raise what the status or the type of the content says."""
-        if not 200 <= answer.status < 300:
-            body = await answer.begin(ERROR_BYTES)
-            pause = answer.headers.get("Retry-After", "")
-            raise error_of_answer(action, answer.status, answer.reason, pause, body)
-        media_type = answer.headers.get("Content-Type", "")
+    async def _check(self, action: str, response: aiohttp.ClientResponse) -> None:
+        """Raises KubernetesError for an error status or another type of content."""
+        if not 200 <= response.status < 300:
+            body = await read_error(response, ERROR_BYTES)
+            pause = response.headers.get("Retry-After", "")
+            raise error_from_response(action, response.status, response.reason or "", pause, body)
+        media_type = response.headers.get("Content-Type", "")
         if not media_type.startswith(JSON):
-            raise BadAnswer(f"can't {action}: {answer.status} with {media_type or 'no content type'}, not {JSON}")
-
-    async def _decoded(self, action: str, answer: Answer) -> dict[str, Any]:
-        try:
-            return _decode(await answer.read(self._settings.kubernetes_answer_limit))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadAnswer(f"can't {action}: the answer isn't a JSON object: {error}") from error
-        except BadAnswer as error:
-            raise BadAnswer(f"can't {action}: {error}") from error
+            raise BadAnswer(f"can't {action}: {response.status} with {media_type or 'no content type'}, not {JSON}")
 
     def __repr__(self) -> str:
         return f"<Client {self._pool!r}, {self.requests} requests, {self.renewals} renewals>"
@@ -266,8 +246,8 @@ async def connect(
     environ: Mapping[str, str] | None = None,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Client:
-    """A client that is open: with the kubeconfig of the settings, else the pod's service account, else what kubectl
-    takes. Raises ConfigurationError; that the API server can be reached is seen at the first request."""
+    """An open client: with the kubeconfig of the settings, else the pod's service account, else what kubectl uses.
+    Raises ConfigurationError. The first request shows whether the API server can be reached."""
     from services.watcher.kubernetes.credentials import Credentials  # half a second and 40 MB: only where it is used
 
     credentials = Credentials(settings, os.environ if environ is None else environ, service_account)
@@ -278,7 +258,7 @@ async def connect(
 
 
 def _decode(body: bytes) -> dict[str, Any]:
-    """A JSON object. Without the garbage collector: what is decoded has no cycles, and looking for some after every 700
+    """A JSON object, decoded without the garbage collector: it has no cycles, and searching for them after every 700
     containers takes three times as long as decoding a page of pods."""
     collecting = gc.isenabled()
     gc.disable()
@@ -287,7 +267,3 @@ def _decode(body: bytes) -> dict[str, Any]:
     finally:
         if collecting:
             gc.enable()
-
-
-def _place(namespace: str, name: str) -> str:
-    return f"{namespace}/{name}" if namespace else name

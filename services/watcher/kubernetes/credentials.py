@@ -1,8 +1,8 @@
-"""Where the API server is and who we are for it, as kubernetes-asyncio finds it out: service account or kubeconfig.
+"""The API server's address and our credentials, from a service account or a kubeconfig, by kubernetes-asyncio.
 
 Importing kubernetes-asyncio takes more than half a second and 40 MB: it has a class for every type of the API. Only
-`services.watcher.kubernetes.client.connect` imports this module, when it is called: a watcher that reads files doesn't
-pay. Of the library nothing else is used: its watch ends without a word in cases in which we have to list again, and its
+`services.watcher.kubernetes.client.connect` imports this module, when it is called, so a watcher that reads files
+doesn't. Nothing else of the library is used: its watch ends silently in cases in which we have to list again, and its
 models cost far more than the objects.
 """
 
@@ -23,44 +23,46 @@ from kubernetes_asyncio.config.exec_provider import ExecProvider
 from kubernetes_asyncio.config.incluster_config import SERVICE_HOST_ENV_NAME, InClusterConfigLoader
 from kubernetes_asyncio.config.kube_config import ENV_KUBECONFIG_PATH_SEPARATOR, load_kube_config
 
+from services.watcher.kubernetes.connections import Transport
 from services.watcher.kubernetes.errors import ConfigurationError
-from services.watcher.kubernetes.pool import Access
 from services.watcher.kubernetes.settings import KubernetesSettings
 from shared.quantities import format_duration
 
 KILLED = 1.0
-"""Seconds that an exec plugin which was killed may take to be gone."""
+"""Seconds that a killed exec plugin gets to exit."""
 
 
 class ExecPlugin(ExecProvider):
-    """A kubeconfig's exec plugin. The library's own lets one that doesn't end in time run on for ever."""
+    """A kubeconfig's exec plugin. The library's own class never kills a plugin that doesn't exit in time."""
 
     async def run(self, previous_response: str | None = None) -> Any:
-        """The status of the ExecCredential that it prints: a token, or a certificate with its key. Raises
+        """The status of the ExecCredential that it prints: a token, or a certificate and key. Raises
         ConfigException."""
-        asked = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
+        request = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
         process = await asyncio.create_subprocess_exec(
             *self.args,
-            env={**self.env, "KUBERNETES_EXEC_INFO": json.dumps(asked)},
+            env={**self.env, "KUBERNETES_EXEC_INFO": json.dumps(request)},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            output, complaint = await process.communicate()
+            output, errors = await process.communicate()
         finally:
             if process.returncode is None:
                 process.kill()
                 with suppress(TimeoutError):  # children of its own may keep its output open
                     await asyncio.wait_for(process.communicate(), KILLED)
         if process.returncode:
-            said = complaint.decode(errors="replace").strip()
-            raise ConfigException(f"the exec plugin ended with {process.returncode}{f': {said}' if said else ''}")
+            message = errors.decode(errors="replace").strip()
+            raise ConfigException(f"the exec plugin ended with {process.returncode}{f': {message}' if message else ''}")
         try:
-            told = json.loads(output)
+            credential = json.loads(output)
         except ValueError as error:
             raise ConfigException(f"the exec plugin's answer isn't JSON: {error}") from error
-        version, status = (told.get(key) if isinstance(told, dict) else None for key in ("apiVersion", "status"))
+        version, status = (
+            credential.get(key) if isinstance(credential, dict) else None for key in ("apiVersion", "status")
+        )
         if version != self.api_version or not isinstance(status, dict):
             raise ConfigException(
                 f"the exec plugin's answer isn't an ExecCredential of {self.api_version} with a status"
@@ -68,11 +70,11 @@ class ExecPlugin(ExecProvider):
         return status
 
 
-kube_config.ExecProvider = ExecPlugin  # type: ignore[attr-defined]  # there is no other place to say so
+kube_config.ExecProvider = ExecPlugin  # type: ignore[attr-defined]  # the library offers no other way
 
 
 class Credentials:
-    """The API server's address and TLS, and the token for it. `load` again whenever they may have changed."""
+    """The API server's address, TLS settings and token. Call `load` again whenever they may have changed."""
 
     def __init__(self, settings: KubernetesSettings, environ: Mapping[str, str], service_account: Path) -> None:
         self._settings = settings
@@ -81,19 +83,19 @@ class Credentials:
 
     @property
     def origin(self) -> str:
-        """What they come from, for people."""
+        """Where they come from, for people."""
         if not self._kubeconfig and SERVICE_HOST_ENV_NAME in self._environ:
             return f"service account in {self._service_account}"
         context = f", context {self._settings.kubeconfig_context}" if self._settings.kubeconfig_context else ""
         return f"kubeconfig {self._paths}{context}"
 
-    async def load(self) -> Access:
-        """Read the files anew, run the exec plugin anew. Raises ConfigurationError."""
+    async def load(self) -> Transport:
+        """Read the files and run the exec plugin again. Raises ConfigurationError."""
         configuration = await self._configuration()
         try:
             rest = RESTClientObject(configuration)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            files = [one for one in (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file) if one]
+            files = filter(None, (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file))
             raise ConfigurationError(f"{self.origin}: bad certificates in {', '.join(files)}: {error}") from error
 
         async def authorization() -> str:
@@ -102,13 +104,15 @@ class Credentials:
             except (ConfigException, OSError) as error:
                 raise ConfigurationError(f"{self.origin}: the token can't be read: {error}") from error
 
-        return Access(host=configuration.host or "", send=rest.request, authorization=authorization, close=rest.close)
+        return Transport(
+            host=configuration.host or "", send=rest.request, authorization=authorization, close=rest.close
+        )
 
     async def _configuration(self) -> Configuration:
         configuration = Configuration()
-        # A request mustn't wait for a watch to end: the number of watches is ours to keep small.
+        # No limit: a request mustn't wait for a watch to end.
         configuration.connection_pool_maxsize = 0
-        # Python 3.13 asks of certificates what Kubernetes' own clients don't, key identifiers that kubeadm's leave out.
+        # Python 3.13 requires key identifiers in certificates, which kubeadm's lack and Kubernetes' clients don't need.
         configuration.disable_strict_ssl_verification = True
         try:
             async with asyncio.timeout(self._settings.kubernetes_credentials_timeout):
@@ -124,7 +128,7 @@ class Credentials:
         except (ConfigException, OSError, ValueError) as error:
             raise ConfigurationError(f"{self.origin} can't be used: {error}") from error
         except (AssertionError, AttributeError, KeyError, TypeError) as error:
-            # How the library answers a document of another shape.
+            # This is how the library fails for a document of another shape.
             raise ConfigurationError(f"{self.origin} isn't a kubeconfig: {error!r}") from error
         return configuration
 
@@ -148,7 +152,7 @@ class Credentials:
             config_file=self._paths,
             context=self._settings.kubeconfig_context or None,
             client_configuration=configuration,
-            persist_config=False,  # the file is somebody else's
+            persist_config=False,  # the file isn't ours
         )
 
     def __repr__(self) -> str:

@@ -1,8 +1,7 @@
-"""What can go wrong between the watcher and the Kubernetes API, as types of our own.
+"""Errors of the Kubernetes API and of the way to it.
 
-Everything that the package raises on purpose is a `KubernetesError` with its cause chained, and its text is a sentence
-for people that names what was attempted. The `kind` is for counters and for whoever decides by it. Whether an error is
-worth another try soon, slowly or at once is decided in `services.watcher.kubernetes.watching`, not here.
+The package raises `KubernetesError`s, with their causes chained. The text is for people and names what was attempted;
+the `kind` is for decisions and counters. `services.watcher.kubernetes.backoff` decides when to retry.
 """
 
 from collections.abc import Mapping
@@ -12,82 +11,70 @@ from typing import Any, ClassVar
 import msgspec
 
 
-class Kind(StrEnum):
+class ErrorKind(StrEnum):
     """What is wrong, in one word."""
 
     CONFIGURATION = "configuration"
-    """There is no usable kubeconfig or service account."""
     UNREACHABLE = "unreachable"
-    """No connection, or one that broke off."""
     TLS = "tls"
     TIMEOUT = "timeout"
-    """Nothing came for as long as is waited for."""
     UNAUTHORIZED = "unauthorized"
-    """401: the API server doesn't know who asks."""
     FORBIDDEN = "forbidden"
-    """403: RBAC lacks the verb."""
     NOT_FOUND = "not_found"
-    """404: no such object, or the resource isn't installed."""
     CONFLICT = "conflict"
-    """409: another writer owns a field, or the name is taken."""
     EXPIRED = "expired"
-    """410: the resource version, or a list's next page, is too old."""
     REFUSED = "refused"
-    """Any other 4xx: the request itself is wrong."""
+    """A 4xx without a kind of its own: the request is invalid."""
     UNAVAILABLE = "unavailable"
-    """429 and 5xx: the API server can't now."""
     BAD_ANSWER = "bad_answer"
-    """What came isn't what the API promises."""
 
 
 class KubernetesError(Exception):
-    """The base of all of them."""
-
-    kind: ClassVar[Kind]
+    kind: ClassVar[ErrorKind]
     retry_after: float | None = None
-    """Seconds which the server wants the next try to wait."""
+    """Seconds after which the server allows a retry."""
 
 
 class ConfigurationError(KubernetesError):
-    """How to reach the API server, or as whom, can't be made out."""
+    """There is no usable kubeconfig or service account."""
 
-    kind = Kind.CONFIGURATION
+    kind = ErrorKind.CONFIGURATION
 
 
 class ConnectionFailed(KubernetesError):
-    """The API server can't be reached, or the connection broke off."""
+    """The API server is unreachable, or the connection broke off."""
 
-    kind = Kind.UNREACHABLE
+    kind = ErrorKind.UNREACHABLE
 
 
 class TlsFailed(ConnectionFailed):
-    """The TLS handshake failed: an untrusted or expired certificate, another host name, no common version."""
+    """The TLS handshake failed."""
 
-    kind = Kind.TLS
+    kind = ErrorKind.TLS
 
 
 class TimedOut(ConnectionFailed):
-    """Nothing came, or not all of it, within a time-out."""
+    """A time-out has expired."""
 
-    kind = Kind.TIMEOUT
+    kind = ErrorKind.TIMEOUT
 
 
 class BadAnswer(KubernetesError):
-    """The answer isn't JSON, isn't what was asked for, or is larger than the limit."""
+    """The answer isn't JSON, isn't what was requested, or is larger than the limit."""
 
-    kind = Kind.BAD_ANSWER
+    kind = ErrorKind.BAD_ANSWER
 
 
 class ApiError(KubernetesError):
-    """The API server's own error: an HTTP status, with the `Status` object of its body as far as there was one."""
+    """An HTTP error of the API server, with the `Status` object of its body, if any."""
 
-    kind = Kind.REFUSED
+    kind = ErrorKind.REFUSED
 
     def __init__(
         self, action: str, status: int, reason: str = "", message: str = "", retry_after: float | None = None
     ) -> None:
-        """`action` is what was attempted (`list pods in namespace default`); `reason` is Kubernetes' machine-readable
-        one (`Expired`, `NotFound`) or HTTP's phrase."""
+        """`action` is what was attempted (`list pods in namespace default`), `reason` Kubernetes' reason (`Expired`,
+        `NotFound`) or HTTP's phrase."""
         super().__init__(action, status, reason, message, retry_after)
         self.action = action
         self.status = status
@@ -103,40 +90,40 @@ class ApiError(KubernetesError):
 class Unauthorized(ApiError):
     """401, after the credentials were loaded anew."""
 
-    kind = Kind.UNAUTHORIZED
+    kind = ErrorKind.UNAUTHORIZED
 
 
 class Forbidden(ApiError):
-    """403. Says which verb on which resource is to be granted."""
+    """403: a role has to allow the verb."""
 
-    kind = Kind.FORBIDDEN
+    kind = ErrorKind.FORBIDDEN
 
     def __str__(self) -> str:
         return f"not allowed to {self.action} (403 Forbidden): {self.message or 'a role has to grant it'}"
 
 
 class NotFound(ApiError):
-    """404."""
+    """404: there is no such object, or the resource isn't installed."""
 
-    kind = Kind.NOT_FOUND
+    kind = ErrorKind.NOT_FOUND
 
 
 class Conflict(ApiError):
-    """409."""
+    """409: another writer owns a field, or the name is taken."""
 
-    kind = Kind.CONFLICT
+    kind = ErrorKind.CONFLICT
 
 
 class Expired(ApiError):
-    """410: list again."""
+    """410: the resource version, or a list's next page, has expired."""
 
-    kind = Kind.EXPIRED
+    kind = ErrorKind.EXPIRED
 
 
 class Unavailable(ApiError):
-    """429 or 5xx: overloaded, starting, stopping, or failing behind the API server."""
+    """429 or 5xx."""
 
-    kind = Kind.UNAVAILABLE
+    kind = ErrorKind.UNAVAILABLE
 
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
@@ -148,7 +135,7 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     429: Unavailable,
 }
 LONGEST_TEXT = 300
-"""Characters of a body that isn't a Status object which are worth reading in a log."""
+"""The most characters of a body without a Status object that an error shows."""
 
 
 class _Details(msgspec.Struct):
@@ -163,31 +150,30 @@ class _Status(msgspec.Struct):
     details: _Details | None = None
 
 
-def error_of_answer(action: str, status: int, phrase: str, retry_after: str, body: bytes) -> ApiError:
-    """The error that an HTTP answer says. `retry_after` is that header: seconds, as the API server writes it; its form
-    with a date isn't understood."""
+def error_from_response(action: str, status: int, phrase: str, retry_after: str, body: bytes) -> ApiError:
+    """The error of an HTTP response. `retry_after` is that header, in seconds, as the API server writes it."""
     try:
-        told = msgspec.json.decode(body, type=_Status)
+        found = msgspec.json.decode(body, type=_Status)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        told = _Status()
-    if told.kind != "Status":
+        found = _Status()
+    if found.kind != "Status":
         text = " ".join(body.decode(errors="replace").split())
-        told = _Status(message=text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…")
+        found = _Status(message=text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…")
     pause = float(retry_after) if retry_after.strip().isdecimal() else None
-    return _error(action, status, told, phrase, pause)
+    return _error(action, status, found, phrase, pause)
 
 
-def error_of_status(action: str, status: Mapping[str, Any]) -> ApiError:
-    """The error of an ERROR event: a `Status` object within a watch that had begun with 200."""
+def error_from_status(action: str, status: Mapping[str, Any]) -> ApiError:
+    """The error of an ERROR event, which is a `Status` object."""
     try:
-        told = msgspec.convert(status, _Status)
+        found = msgspec.convert(status, _Status)
     except msgspec.ValidationError:
-        told = _Status(message=f"a Status object is expected in an ERROR event, not {str(status)[:LONGEST_TEXT]}")
-    return _error(action, told.code or 500, told, "", None)
+        found = _Status(message=f"a Status object is expected in an ERROR event, not {str(status)[:LONGEST_TEXT]}")
+    return _error(action, found.code or 500, found, "", None)
 
 
-def _error(action: str, status: int, told: _Status, phrase: str, pause: float | None) -> ApiError:
-    if pause is None and told.details is not None and told.details.retryAfterSeconds > 0:
-        pause = told.details.retryAfterSeconds
+def _error(action: str, status: int, found: _Status, phrase: str, pause: float | None) -> ApiError:
+    if pause is None and found.details is not None and found.details.retryAfterSeconds > 0:
+        pause = found.details.retryAfterSeconds
     cause = _BY_STATUS.get(status, Unavailable if status >= 500 else ApiError)
-    return cause(action, status, told.reason or phrase, told.message, pause)
+    return cause(action, status, found.reason or phrase, found.message, pause)

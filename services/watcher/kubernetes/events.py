@@ -1,26 +1,26 @@
 """Findings as Kubernetes Events (events.k8s.io/v1). Pure.
 
-An Event's name follows from what it says: there is one for each resource, generation and finding, whoever creates it
-and however often. So nothing has to be remembered or read: one that is there already is one that was said.
+An Event's name follows from its content: each resource, generation and finding has one, whoever creates it and however
+often. So nothing has to be remembered or read: an Event that exists was created before.
 """
 
 import hashlib
 
+from services.watcher.kubernetes.reports import Finding
 from services.watcher.kubernetes.resource import JsonObject, Resource, identity
-from services.watcher.kubernetes.verdicts import Finding
 from shared.datalayer.objects import ObjectKind
 
 EVENTS = Resource(ObjectKind("events.k8s.io", "v1", "Event"), "events", True)
 """Every API server has them."""
 CONTROLLER = "pointsman-watcher"
 LONGEST_NOTE = 1024
-"""Bytes; the API takes no more."""
+"""Bytes; the API's limit."""
 LONGEST_NAME = 200
 """Characters of a resource's name in the name of its Event, which has at most 253."""
 
 
 def event_name(item: JsonObject, finding: Finding) -> str:
-    """The same for the same finding on the same generation of the same object."""
+    """The same for the same finding on the same generation of an object."""
     metadata = item["metadata"]
     parts = (
         *(item["apiVersion"], item["kind"], *identity(item), metadata.get("uid") or ""),
@@ -31,7 +31,7 @@ def event_name(item: JsonObject, finding: Finding) -> str:
 
 
 def event_of(item: JsonObject, finding: Finding, instance: str, now: str) -> JsonObject:
-    """The Event to create. `instance` is the process that says it, `now` the time in RFC 3339 with microseconds."""
+    """The Event to create. `instance` is the reporting process, `now` the time in RFC 3339 with microseconds."""
     metadata = item["metadata"]
     namespace = metadata.get("namespace") or "default"
     regarding = {"apiVersion": item["apiVersion"], "kind": item["kind"], "namespace": namespace}
@@ -41,7 +41,7 @@ def event_of(item: JsonObject, finding: Finding, instance: str, now: str) -> Jso
         "metadata": {"name": event_name(item, finding), "namespace": namespace},
         "type": "Warning",
         "reason": finding.reason,
-        "note": _short(finding.note),
+        "note": _shorten(finding.note),
         "action": "Read",
         "regarding": {**regarding, "name": metadata["name"], "uid": metadata.get("uid") or ""},
         "reportingController": CONTROLLER,
@@ -50,9 +50,8 @@ def event_of(item: JsonObject, finding: Finding, instance: str, now: str) -> Jso
     }
 
 
-def _short(text: str) -> str:
-    data = text.encode()
+def _shorten(text: str) -> str:
+    data, mark = text.encode(), "…"
     if len(data) <= LONGEST_NOTE:
         return text
-    mark = "…"
     return data[: LONGEST_NOTE - len(mark.encode())].decode(errors="ignore") + mark

@@ -1,4 +1,4 @@
-"""What one resource of a cluster comes to for one pool: facts, a refusal, or that it isn't for this pool. Pure."""
+"""What one resource of a cluster states for a pool: facts, a rejection, or that it isn't for this pool. Pure."""
 
 from collections.abc import Collection
 
@@ -7,7 +7,7 @@ import structlog
 from services.watcher.documents import Documents
 from services.watcher.kubernetes.resource import JsonObject
 from services.watcher.resources import PoolId, fact_of, group_of, pool_reference, read_resource
-from services.watcher.sources import Rejected, Reset, first
+from services.watcher.sources import Rejected, Reset, first_problems
 from shared.config.problems import Problem, Problems
 from shared.model import Pool
 
@@ -17,11 +17,11 @@ log = structlog.get_logger(__name__)
 def read_item(
     item: JsonObject, kind: str, origin: str, pool: PoolId, groups: Collection[str] = ()
 ) -> Reset | Rejected | str:
-    """A text says why it isn't for the pool, which the API groups `groups` have; none: there is no such pool, and a
-    resource for one of its name is read."""
+    """A text says why the resource isn't for the pool. `groups` are the API groups that have the pool. Without any, a
+    resource that refers to the pool's name is read."""
     try:
         return _read(item, kind, origin, pool, groups)
-    except Exception as error:  # one resource that nobody foresaw isn't the end of all others
+    except Exception as error:  # an unexpected resource doesn't affect the others
         log.exception("kubernetes.resource.unreadable", origin=origin)
         problem = Problem("", f"it can't be read: {type(error).__name__}: {error}")
         return Rejected(origin, (problem,), fact_of(kind, item["metadata"]["name"]))
@@ -40,14 +40,14 @@ def _read(item: JsonObject, kind: str, origin: str, pool: PoolId, groups: Collec
     if isinstance(read.resource, Pool) and not read.resource.target_ports:
         problems.error("spec.targetPorts", "empty; the port at which the model servers serve is needed")
     if problems.errors:
-        return Rejected(origin, first(problems.errors), fact_of(kind, metadata["name"]))
+        return Rejected(origin, first_problems(problems.errors), fact_of(kind, metadata["name"]))
     if read.resource is None:
         return read.ignored
     return Reset(origin, Documents(resources=(read.resource,), warnings=tuple(problems.warnings)))
 
 
 def _other_pool(item: JsonObject, kind: str, pool: PoolId, groups: Collection[str]) -> str | None:
-    """The pool that it refers to, where that isn't this one: then it isn't for us to find anything wrong with it."""
+    """The pool that it refers to, unless that is this one. Another pool's resource isn't checked here."""
     reference = pool_reference(item)
     name = reference.get("name")
     if not isinstance(name, str):

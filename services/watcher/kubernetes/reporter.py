@@ -1,122 +1,47 @@
-"""Says in the cluster what the watcher makes of its resources: conditions by server-side apply, and Events.
+"""Reports on resources in the cluster: conditions by server-side apply, and Events.
 
-What is to be said follows from what the sources know, so nothing is queued: who begins to lead compares that with what
-is there and writes what is missing. What can't be written, because a role doesn't grant it, because another controller
-owns the condition or because the server is away, is told in the notes of `/readyz`, in `/debug/state` and by metrics;
-endpoints and resources are published all the same.
+Reports follow from what the sources know, so nothing is queued: a new leader compares them with what is there, and
+writes what is missing. What can't be written (a role doesn't allow it, another controller owns the condition, the
+server is down) appears in the notes of `/readyz`, in `/debug/state` and in metrics. Endpoints and resources are
+published all the same.
 """
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from services.watcher.kubernetes.backoff import Backoff, Timing
-from services.watcher.kubernetes.contested import Contested
-from services.watcher.kubernetes.errors import Conflict, Kind, KubernetesError, NotFound
+from services.watcher.kubernetes.backoff import Timing
+from services.watcher.kubernetes.client import Client
+from services.watcher.kubernetes.errors import Conflict, ErrorKind, KubernetesError, NotFound
 from services.watcher.kubernetes.events import EVENTS, event_name, event_of
-from services.watcher.kubernetes.resource import JsonObject, Resource, identity
+from services.watcher.kubernetes.reports import Finding, PoolView, Report, make_reports
+from services.watcher.kubernetes.resource import JsonObject, identity
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.kubernetes.status import (
     FIELD_MANAGER,
     SUBRESOURCE,
     accepted_of,
-    arrive,
     body_of,
+    strip,
     takes_conditions,
 )
-from services.watcher.kubernetes.verdicts import Finding, PoolView, Verdict, verdicts
-from services.watcher.kubernetes.watching import SLOW
+from services.watcher.kubernetes.write_limits import NEVER, ContestedWrites, RateLimiter, WriteTarget
 from services.watcher.metrics import WatcherMetrics
 
 log = structlog.get_logger(__name__)
 
 INTERVAL = 1.0
-"""Seconds between two looks: what changes meanwhile is said once, in its last form."""
-NEVER = float("inf")
-MINUTE = 60.0
+"""Seconds between two rounds. What changes in between is reported once, in its last form."""
 SHOWN = 50
-"""Findings, and resources of others, that `/debug/state` shows at most."""
-
-
-class Writer(Protocol):
-    """What reporting needs of the API; see `Client`."""
-
-    async def apply(
-        self,
-        resource: Resource,
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        namespace: str = "",
-        field_manager: str,
-        force: bool = False,
-        subresource: str = "",
-    ) -> JsonObject: ...
-
-    async def create(self, resource: Resource, body: Mapping[str, Any], namespace: str = "") -> JsonObject: ...
-
-
-class Budget:
-    """At most so many in any minute; 0 is none ever."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._taken: deque[float] = deque()
-
-    def take(self, now: float) -> float:
-        """Take one, if one is left; else when there will be."""
-        while self._taken and self._taken[0] <= now - MINUTE:
-            self._taken.popleft()
-        if len(self._taken) < self._limit:
-            self._taken.append(now)
-            return now
-        return self._taken[0] + MINUTE if self._taken else NEVER
-
-    def __repr__(self) -> str:
-        return f"<Budget {len(self._taken)} of {self._limit} a minute>"
-
-
-class Target:
-    """A resource of a namespace that is written to, and how well that goes: where that fails, all of them are left
-    alone for a while. A role may grant it in one namespace and not in another."""
-
-    def __init__(self, name: str, settings: KubernetesSettings, timing: Timing) -> None:
-        self._name = name
-        self._settings = settings
-        self._timing = timing
-        self._backoff = Backoff(settings.kubernetes_first_backoff, settings.kubernetes_longest_backoff, timing)
-        self.closed_until = 0.0
-        """Seconds of the clock."""
-        self.problem = ""
-
-    def succeed(self) -> None:
-        self._backoff.reset()
-        if self.problem:
-            log.info("status.recovered", target=self._name)
-            self.problem = ""
-
-    def fail(self, error: KubernetesError) -> None:
-        """Not before a pause again."""
-        pause = self._backoff.next()
-        if error.kind in SLOW:
-            pause = self._timing.spread(self._settings.kubernetes_refused_interval)
-        if error.retry_after is not None:
-            pause = max(pause, min(error.retry_after, self._settings.kubernetes_longest_retry_after))
-        self.closed_until = self._timing.clock() + pause
-        if self.problem != str(error):
-            self.problem = str(error)
-            log.warning("status.failed", target=self._name, reason=self.problem, retry_in=round(pause, 3))
-
-    def __repr__(self) -> str:
-        return f"<Target {self._name}: {self.problem or 'well'}>"
+"""The most findings, and other resources, that `/debug/state` shows."""
 
 
 class Reporter:
-    """Writes while `run` does, which is for as long as this watcher leads. `start` first."""
+    """Writes while `run` runs, which is while this watcher leads. Call `start` first."""
 
     def __init__(
         self,
@@ -129,8 +54,8 @@ class Reporter:
         timing: Timing | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`views` is what the sources know, `revision` another number whenever that has changed. `wall` is the time in
-        Unix seconds. The process that writes is called `identity`."""
+        """`views` is what the sources know; `revision` changes whenever that does. `wall` is the time in Unix seconds.
+        `identity` names this process."""
         self._settings = settings
         self._identity = identity
         self._metrics = metrics
@@ -139,230 +64,228 @@ class Reporter:
         self._leads = leads
         self._timing = timing or Timing()
         self._wall = wall
-        self._api: Writer | None = None
-        self._conditions = Budget(settings.kubernetes_conditions_per_minute)
-        self._events = Budget(settings.kubernetes_events_per_minute)
+        self._api: Client | None = None
+        self._condition_limiter = RateLimiter(settings.kubernetes_conditions_per_minute)
+        self._event_limiter = RateLimiter(settings.kubernetes_events_per_minute)
         self._forget()
 
-    def start(self, api: Writer) -> None:
-        """There is something to write to."""
+    def start(self, api: Client) -> None:
         self._api = api
 
     def _forget(self) -> None:
-        """Begin from what is there."""
-        self._targets: dict[str, Target] = {}
+        """Start from what is in the cluster."""
+        self._targets: dict[str, WriteTarget] = {}
         self._pending: set[str] = set()
-        """Targets for which something is left to be written."""
-        self._seen = -1
+        """Targets with something left to write."""
+        self._seen_revision = -1
         self._due = 0.0
-        self._verdicts: tuple[Verdict, ...] = ()
-        self._since: dict[str, float] = {}
-        """Since when there is each finding, by its Event's name."""
-        self._said: dict[str, float] = {}
-        """When each was said last."""
+        self._reports: tuple[Report, ...] = ()
+        self._found_at: dict[str, float] = {}
+        """When each finding appeared, by its Event's name."""
+        self._created_at: dict[str, float] = {}
+        """When each Event was last created."""
         self._written: dict[str, JsonObject] = {}
-        """By uid: the resource as it was after the last write, until the watch has brought that."""
+        """By uid: the resource after the last write, until the watch brings it."""
         self._failures: Counter[str] = Counter()
-        """By uid: those of which most failed come last, so that one which an admission webhook denies doesn't keep the
-        others waiting."""
-        self._left: dict[str, tuple[object, str]] = {}
-        """By uid: what is left alone until it is another, and why."""
-        self._contested = Contested()
+        """By uid. Resources with the most failures come last, so that one which an admission webhook denies doesn't
+        block the others."""
+        self._skipped: dict[str, tuple[object, str]] = {}
+        """By uid: what isn't written until it changes, and why."""
+        self._contested = ContestedWrites()
 
     async def run(self) -> None:
-        """Until cancelled. What goes wrong is told, never raised."""
+        """Write until cancelled. Failures are reported, never raised."""
         self._forget()
         while True:
             pause = INTERVAL
             try:
-                await self.look()
-            except Exception:  # the top of a task: what is published mustn't end because something can't be said
+                await self.write_due()
+            except Exception:  # the top of a task: a defect in reporting mustn't end publishing
                 log.exception("status.crashed")
                 self._metrics.report_failures.inc()
-                self._seen = -1
+                self._seen_revision = -1
                 pause = self._settings.kubernetes_longest_backoff
             await self._timing.sleep(pause)
 
-    # What is to be said
-
-    async def look(self) -> None:
-        """Write all that is due now."""
+    async def write_due(self) -> None:
+        """Write everything that is due."""
         now = self._timing.clock()
         revision = self._revision()
-        if self._api is None or (revision == self._seen and now < self._due):
+        if self._api is None or (revision == self._seen_revision and now < self._due):
             return
-        if revision != self._seen:
-            self._verdicts = verdicts(self._views())
+        if revision != self._seen_revision:
+            self._reports = make_reports(self._views())
             self._prune(now)
-            self._seen = revision
+            self._seen_revision = revision
         self._due = NEVER
         self._pending.clear()
-        ordered = sorted(self._verdicts, key=lambda one: self._failures[_uid(one.item)])
-        for verdict in ordered:
-            await self._say_condition(self._api, verdict)
-        for verdict in ordered:
-            for finding in verdict.findings:
-                await self._say_event(self._api, verdict, finding)
-        self._targets = {name: one for name, one in self._targets.items() if name in self._pending}
+        ordered = sorted(self._reports, key=lambda report: self._failures[_uid(report.item)])
+        for report in ordered:
+            await self._write_condition(self._api, report)
+        for report in ordered:
+            for finding in report.findings:
+                await self._create_event(self._api, report, finding)
+        self._targets = {name: target for name, target in self._targets.items() if name in self._pending}
 
     def _prune(self, now: float) -> None:
-        """Forget what is no more, and note what is new."""
-        found = {event_name(one.item, finding) for one in self._verdicts for finding in one.findings}
-        self._since = {name: self._since.get(name, now) for name in found}
-        self._said = {name: at for name, at in self._said.items() if name in found}
-        there = {_uid(one.item): one.item for one in self._verdicts}
-        self._left = {uid: left for uid, left in self._left.items() if uid in there}
-        self._contested.keep(there)
-        self._failures = Counter({uid: count for uid, count in self._failures.items() if uid in there})
-        self._written = {uid: one for uid, one in self._written.items() if uid in there and _newer(one, there[uid])}
+        """Forget what is gone, and note what is new."""
+        names = {event_name(report.item, finding) for report in self._reports for finding in report.findings}
+        items = {_uid(report.item): report.item for report in self._reports}
+        self._found_at = {name: self._found_at.get(name, now) for name in names}
+        self._created_at = {name: at for name, at in self._created_at.items() if name in names}
+        self._skipped = {uid: skipped for uid, skipped in self._skipped.items() if uid in items}
+        self._contested.keep(items)
+        self._failures = Counter({uid: count for uid, count in self._failures.items() if uid in items})
+        self._written = {uid: item for uid, item in self._written.items() if uid in items and _newer(item, items[uid])}
 
-    def _later(self, at: float) -> None:
+    def _retry_at(self, at: float) -> None:
         self._due = min(self._due, at)
 
-    def _target(self, resource: str, namespace: str) -> Target:
+    def _target(self, resource: str, namespace: str) -> WriteTarget:
         name = f"{resource} in namespace {namespace}"
         self._pending.add(name)
         if name not in self._targets:
-            self._targets[name] = Target(name, self._settings, self._timing)
+            self._targets[name] = WriteTarget(name, self._settings, self._timing)
         return self._targets[name]
 
-    def _may(self, target: Target, budget: Budget) -> bool:
-        """Whether one more may be written now; else it is tried later."""
+    def _may_write(self, target: WriteTarget, limiter: RateLimiter) -> bool:
+        """Whether one more write is allowed now. If not, it is retried later."""
         now = self._timing.clock()
         if not self._leads():
             return False
-        at = target.closed_until if now < target.closed_until else budget.take(now)
+        at = target.closed_until if now < target.closed_until else limiter.take(now)
         if at > now:
-            self._later(at)
+            self._retry_at(at)
         return at <= now
 
     # Conditions
 
-    async def _say_condition(self, api: Writer, verdict: Verdict) -> None:
-        if not takes_conditions(verdict.resource) or not self._settings.kubernetes_conditions_per_minute:
+    async def _write_condition(self, api: Client, report: Report) -> None:
+        if not takes_conditions(report.resource) or not self._settings.kubernetes_conditions_per_minute:
             return
-        uid = _uid(verdict.item)
-        item = self._written.get(uid, verdict.item)
-        body = body_of(item, verdict.condition, self._time("seconds"))
-        form = (item["metadata"].get("generation"), accepted_of(item), verdict.condition)
-        if body is None or self._left.get(uid, (None, ""))[0] == form:
+        uid = _uid(report.item)
+        item = self._written.get(uid, report.item)
+        body = body_of(item, report.condition, self._time("seconds"))
+        form = (item["metadata"].get("generation"), accepted_of(item), report.condition)
+        if body is None or self._skipped.get(uid, (None, ""))[0] == form:
             return
         namespace, name = identity(item)
-        what = item["metadata"].get("generation"), verdict.condition
+        what = item["metadata"].get("generation"), report.condition
         if (due := self._contested.due(uid, what)) > self._timing.clock():
-            self._later(due)
+            self._retry_at(due)
             return
-        target = self._target(f"{verdict.resource}/{SUBRESOURCE}", namespace)
-        if not self._may(target, self._conditions):
+        target = self._target(f"{report.resource}/{SUBRESOURCE}", namespace)
+        if not self._may_write(target, self._condition_limiter):
             return
         try:
-            answer = await api.apply(
-                *(verdict.resource, name, body),
+            applied = await api.apply(
+                report.resource,
+                name,
+                body,
                 namespace=namespace,
                 field_manager=FIELD_MANAGER,
                 subresource=SUBRESOURCE,
             )
         except KubernetesError as error:
-            self._condition_failed(error, verdict, form, target)
+            self._condition_failed(error, report, form, target)
             return
         target.succeed()
-        self._written[uid] = arrive(answer, verdict.resource)
+        self._written[uid] = strip(applied, report.resource)
         self._metrics.conditions.inc()
         if self._contested.wrote(uid, what, self._timing.clock()):
-            log.warning("status.contested", resource=_name(verdict), reason="somebody removes the condition each time")
-        reason = verdict.condition.reason if verdict.condition else "withdrawn"
-        log.info("status.written", resource=_name(verdict), reason=reason)
+            log.warning("status.contested", resource=_name(report), reason="somebody removes the condition each time")
+        reason = report.condition.reason if report.condition else "withdrawn"
+        log.info("status.written", resource=_name(report), reason=reason)
 
-    def _condition_failed(self, error: KubernetesError, verdict: Verdict, form: object, target: Target) -> None:
-        uid = _uid(verdict.item)
+    def _condition_failed(self, error: KubernetesError, report: Report, form: object, target: WriteTarget) -> None:
+        uid = _uid(report.item)
         if isinstance(error, NotFound):  # it was deleted, and the watch is about to say so
-            self._left[uid] = form, "it is there no longer"
+            self._skipped[uid] = form, "it no longer exists"
         elif isinstance(error, Conflict):
-            self._left[uid] = form, "another controller owns the condition"
+            self._skipped[uid] = form, "another controller owns the condition"
             self._metrics.condition_conflicts.inc()
-            log.info("status.conflict", resource=_name(verdict), reason=str(error))
-        elif error.kind is Kind.REFUSED:
-            self._left[uid] = form, str(error)
+            log.info("status.conflict", resource=_name(report), reason=str(error))
+        elif error.kind is ErrorKind.REFUSED:
+            self._skipped[uid] = form, str(error)
             self._metrics.report_failures.inc()
-            log.warning("status.refused", resource=_name(verdict), reason=str(error))
+            log.warning("status.refused", resource=_name(report), reason=str(error))
         else:
-            self._metrics.report_failures.inc()
-            self._fail(error, verdict, target)
+            self._retry(error, report, target)
 
-    def _fail(self, error: KubernetesError, verdict: Verdict, target: Target) -> None:
-        """It is to be tried again."""
-        self._failures[_uid(verdict.item)] += 1
+    def _retry(self, error: KubernetesError, report: Report, target: WriteTarget) -> None:
+        self._metrics.report_failures.inc()
+        self._failures[_uid(report.item)] += 1
         target.fail(error)
-        self._later(target.closed_until)
+        self._retry_at(target.closed_until)
 
     # Events
 
-    async def _say_event(self, api: Writer, verdict: Verdict, finding: Finding) -> None:
+    async def _create_event(self, api: Client, report: Report, finding: Finding) -> None:
         if not self._settings.kubernetes_events_per_minute:
             return
         now = self._timing.clock()
-        name = event_name(verdict.item, finding)
-        at = self._since[name] + (self._settings.kubernetes_event_grace if finding.patient else 0.0)
-        if name in self._said:
-            at = self._said[name] + self._settings.kubernetes_event_interval
+        name = event_name(report.item, finding)
+        at = self._found_at[name] + (self._settings.kubernetes_event_grace if finding.transient else 0.0)
+        if name in self._created_at:
+            at = self._created_at[name] + self._settings.kubernetes_event_interval
         if now < at:
-            self._later(at)
+            self._retry_at(at)
             return
-        target = self._target(str(EVENTS), identity(verdict.item)[0])
-        if not self._may(target, self._events):
+        target = self._target(str(EVENTS), identity(report.item)[0])
+        if not self._may_write(target, self._event_limiter):
             return
-        body = event_of(verdict.item, finding, self._identity, self._time("microseconds"))
+        body = event_of(report.item, finding, self._identity, self._time("microseconds"))
         try:
             await api.create(EVENTS, body, body["metadata"]["namespace"])
         except Conflict:
-            pass  # it is there: said by another watcher, or not over yet
+            pass  # it exists: another watcher created it, or it hasn't expired
         except KubernetesError as error:
-            self._metrics.report_failures.inc()
-            if error.kind is not Kind.REFUSED:
-                self._fail(error, verdict, target)
+            if error.kind is not ErrorKind.REFUSED:
+                self._retry(error, report, target)
                 return
-            log.warning("event.refused", resource=_name(verdict), finding=finding.reason, reason=str(error))
+            self._metrics.report_failures.inc()
+            log.warning("event.refused", resource=_name(report), finding=finding.reason, reason=str(error))
         else:
             self._metrics.events.inc()
-            log.info("event.created", resource=_name(verdict), finding=finding.reason, note=finding.note)
+            log.info("event.created", resource=_name(report), finding=finding.reason, note=finding.note)
         target.succeed()
-        self._said[name] = now
-        self._later(now + self._settings.kubernetes_event_interval)
+        self._created_at[name] = now
+        self._retry_at(now + self._settings.kubernetes_event_interval)
 
     def _time(self, precision: str) -> str:
         """Now, in RFC 3339."""
         return datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
-    # What it says of itself
+    # What it reports about itself
 
     def problem(self) -> str | None:
-        """What can't be said in the cluster; None when all could, and for who doesn't lead."""
-        return next((one.problem for one in self._targets.values() if one.problem and self._leads()), None)
+        """Why not everything could be written. None on a standby."""
+        return next((target.problem for target in self._targets.values() if target.problem and self._leads()), None)
 
     def state(self) -> dict[str, Any]:
-        """For `/debug/state`: as of when this watcher led last."""
-        names = {_uid(one.item): _name(one) for one in self._verdicts}
-        findings = [(_name(one), finding) for one in self._verdicts for finding in one.findings]
+        """For `/debug/state`: as of when this watcher last led."""
+        names = {_uid(report.item): _name(report) for report in self._reports}
+        findings = [(_name(report), finding) for report in self._reports for finding in report.findings]
         return {
-            "findings": [f"{name}: {one.reason}: {one.note}" for name, one in findings[:SHOWN]],
+            "findings": [f"{name}: {finding.reason}: {finding.note}" for name, finding in findings[:SHOWN]],
             "contested": {names.get(uid, uid): times for uid, times in list(self._contested.state().items())[:SHOWN]},
-            "left_alone": {names.get(uid, uid): why for uid, (_, why) in list(self._left.items())[:SHOWN]},
-            "problems": {name: one.problem for name, one in self._targets.items() if one.problem},
+            "left_alone": {names.get(uid, uid): why for uid, (_, why) in list(self._skipped.items())[:SHOWN]},
+            "problems": {name: target.problem for name, target in self._targets.items() if target.problem},
         }
 
     def __repr__(self) -> str:
-        return f"<Reporter {len(self._verdicts)} resources, {self._targets}>"
+        return f"<Reporter {len(self._reports)} resources, {self._targets}>"
 
 
 def _uid(item: JsonObject) -> str:
     return str(item["metadata"].get("uid") or identity(item))
 
 
-def _name(verdict: Verdict) -> str:
-    return f"{verdict.resource.kind.kind} {'/'.join(identity(verdict.item))}"
+def _name(report: Report) -> str:
+    return f"{report.resource.kind.kind} {'/'.join(identity(report.item))}"
 
 
-def _newer(one: JsonObject, other: JsonObject) -> bool:
-    """Whether the first is a later form of the object. Versions of a resource are numbers that grow."""
-    versions = [str(item["metadata"].get("resourceVersion") or "") for item in (one, other)]
+def _newer(item: JsonObject, other: JsonObject) -> bool:
+    """Whether the first is a later version of the object. Resource versions are increasing numbers."""
+    versions = [str(metadata.get("resourceVersion") or "") for metadata in (item["metadata"], other["metadata"])]
     return all(version.isdecimal() for version in versions) and int(versions[0]) > int(versions[1])

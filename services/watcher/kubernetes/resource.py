@@ -1,4 +1,4 @@
-"""What can be asked for: a resource that the API serves, and a selection of its objects. Pure: names and paths."""
+"""Resources that the API serves, and selections of their objects. Pure: names and paths."""
 
 from typing import Any, TypeAlias
 
@@ -9,28 +9,26 @@ from shared.datalayer.objects import ObjectKind, Parts
 JsonObject: TypeAlias = dict[str, Any]
 """A Kubernetes object as JSON has it, without `metadata.managedFields`."""
 ObjectId: TypeAlias = tuple[str, str]
-"""Namespace, empty for kinds without, and name."""
-
-
+"""Namespace, empty for cluster-scoped kinds, and name."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-"""What a URL may have as it is (RFC 3986)."""
+"""What a URL may have unescaped (RFC 3986)."""
 
 
 class Resource(Struct, frozen=True):
-    """A kind as the API serves it; discovery says which there are."""
+    """A kind as the API serves it, according to discovery."""
 
     kind: ObjectKind
     plural: str
     """As in paths: `pods`."""
     namespaced: bool
     verbs: frozenset[str] = frozenset()
-    """What the server offers (`list`, `watch`, `patch` …); what we may do is RBAC's matter."""
+    """What the server offers (`list`, `watch`, `patch` …). RBAC decides what is allowed."""
     subresources: frozenset[str] = frozenset()
     """`status` and others."""
 
     @property
     def name(self) -> str:
-        """As RBAC errors and `kubectl api-resources` have it: `pods`, `inferencepools.inference.networking.k8s.io`."""
+        """As in RBAC errors and `kubectl api-resources`: `pods`, `inferencepools.inference.networking.k8s.io`."""
         return f"{self.plural}.{self.kind.group}" if self.kind.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
@@ -48,17 +46,17 @@ class Resource(Struct, frozen=True):
 
 
 class Selection(Struct, frozen=True):
-    """Objects of a resource that are to be listed and watched. The API server selects."""
+    """Objects of a resource to list and watch. The API server selects."""
 
     resource: Resource
     namespace: str = ""
-    """Empty for all namespaces, and for resources without."""
+    """Empty for all namespaces, and for cluster-scoped resources."""
     labels: str = ""
     """A label selector, such as `app=vllm,tier in (a, b)`."""
     fields: str = ""
     """A field selector, such as `status.phase!=Failed`."""
     metadata_only: bool = False
-    """Whether `apiVersion`, `kind` and `metadata` are enough (PartialObjectMetadata)."""
+    """Whether `apiVersion`, `kind` and `metadata` suffice (PartialObjectMetadata)."""
 
     @property
     def path(self) -> str:
@@ -67,28 +65,28 @@ class Selection(Struct, frozen=True):
     @property
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """The query parameters that select."""
-        chosen = (("labelSelector", self.labels), ("fieldSelector", self.fields))
-        return tuple((name, value) for name, value in chosen if value)
+        selectors = (("labelSelector", self.labels), ("fieldSelector", self.fields))
+        return tuple((name, value) for name, value in selectors if value)
 
     def __str__(self) -> str:
         """`pods in namespace default with app=vllm`."""
         place = f" in namespace {self.namespace}" if self.namespace and self.resource.namespaced else ""
-        chosen = " and ".join(value for _, value in self.parameters)
-        return f"{self.resource}{place}{f' with {chosen}' if chosen else ''}"
+        selectors = " and ".join(value for _, value in self.parameters)
+        return f"{self.resource}{place}{f' with {selectors}' if selectors else ''}"
 
 
 def tidy(item: JsonObject, resource: Resource) -> JsonObject:
-    """The object in the one form that all have here, in place: `managedFields` dropped (of a pod often a third of it),
-    `apiVersion` and `kind` its own, which lists leave out and answers of metadata alone replace."""
+    """Normalize an object in place: drop `managedFields` (often a third of a pod), and set `apiVersion` and `kind`,
+    which lists omit and metadata-only responses replace."""
     item["metadata"].pop("managedFields", None)
     item["apiVersion"] = resource.kind.api_version
     item["kind"] = resource.kind.kind
     return item
 
 
-def cut(item: JsonObject, parts: Parts) -> JsonObject:
-    """What is read of a tidy object and what it is known by: `parts` of its fields, all where that is None. Without its
-    resource version: it changes with what isn't read."""
+def select_parts(item: JsonObject, parts: Parts) -> JsonObject:
+    """These parts of a tidy object (None: all), with what identifies it. Without its resource version, which changes
+    with the other parts."""
     if parts is None:
         return item
     metadata = {name: value for name, value in item["metadata"].items() if name != "resourceVersion"}

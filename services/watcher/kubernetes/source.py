@@ -1,28 +1,36 @@
-"""What a cluster says of one pool, as a source: its resource, its pods, what refers to it, and its configuration.
+"""What a cluster says about one pool, as a source: its resource, its pods, what refers to it, and its configuration.
 
-Each resource is an origin of its own (`services.watcher.kubernetes.pool_resources`): a bad one doesn't hold up others.
-The pods together are one origin, because they are listed as one. Bursts are put together: a watch that lists again, or
-a deployment that scales, is one change or a few.
+Each resource is an origin of its own (`services.watcher.kubernetes.pool_resources`): an invalid one doesn't affect
+others. All pods are one origin. Changes within a few milliseconds are reported together.
+
+Informers tell which objects have changed. A pod that changes is an `Upsert` or a `Delete` of its endpoints; the others
+aren't looked at.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import structlog
 from msgspec import Struct
 
 from services.watcher.documents import Documents
-from services.watcher.kubernetes.cluster import Cluster, Feed, Wanted
-from services.watcher.kubernetes.pods import arrive, endpoints_of, selector_text
+from services.watcher.kubernetes.endpoints import (
+    SERVICE_LABEL,
+    EndpointIndex,
+    endpoints_of,
+    endpoints_of_slice,
+    selector_text,
+    strip_pod,
+)
+from services.watcher.kubernetes.informers import Informer, InformerFactory, InformerSpec
 from services.watcher.kubernetes.pool_resources import PoolResources, origin_of
+from services.watcher.kubernetes.reports import POOL, PoolView, ResourceResult
 from services.watcher.kubernetes.resource import JsonObject, ObjectId
 from services.watcher.kubernetes.settings import IpFamily
-from services.watcher.kubernetes.slices import SERVICE_LABEL, endpoints_of_slice
-from services.watcher.kubernetes.status import arrive as arrive_with_status
-from services.watcher.kubernetes.verdicts import POOL, PoolView, Reading
+from services.watcher.kubernetes.status import strip as strip_resource
 from services.watcher.resources import GROUPS, KINDS, PoolId
-from services.watcher.sources import Emit, Event, Rejected, Removed, Reset, first
+from services.watcher.sources import Delete, Emit, Event, Rejected, Removed, Reset, Upsert, first_problems
 from shared.bus.publishable import fault
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem
@@ -34,11 +42,10 @@ log = structlog.get_logger(__name__)
 PODS = "pods"
 """The origin of the endpoints."""
 COALESCE = 0.005
-"""Seconds in which changes are put together."""
+"""Seconds in which changes are collected."""
 _POD = (ObjectKind("", "v1", "Pod"),)
 _SLICE = (ObjectKind("discovery.k8s.io", "v1", "EndpointSlice"),)
 _CONFIG_MAP = (ObjectKind("", "v1", "ConfigMap"),)
-_REFERRING = tuple(kind for kind in KINDS if kind != "InferencePool")
 
 Validate = Callable[[Configuration], LoadedConfig]
 """Loads a configuration with every tier's plugins. Raises `Invalid`."""
@@ -56,100 +63,125 @@ class ConfigMapKey(Struct, frozen=True):
         return f"ConfigMap {self.namespace}/{self.name}"
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """What of a cluster is one pool's."""
+class PoolOptions(Struct, frozen=True, kw_only=True):
+    """Where in a cluster a pool is."""
 
     pool: PoolId
     stand_alone: Pool | None = None
-    """The pool itself, where no InferencePool says what it is; nothing refers to it then."""
+    """The pool itself, if there is no InferencePool. Then nothing refers to it."""
     config_map: ConfigMapKey | None = None
     slices_of: str = ""
-    """The Service whose EndpointSlices say where the pool's servers are, instead of its pods."""
+    """The Service whose EndpointSlices are read instead of pods."""
     ip_family: IpFamily = "any"
-    """Which of a pod's addresses is taken; `any` is its primary one."""
+    """Which of a pod's addresses is used; `any` is its primary one."""
 
 
 class KubernetesSource:
-    """Follows one pool. `run` is to follow `load`."""
+    """Follows one pool. Call `load` before `run`."""
 
     name = "kubernetes"
 
-    def __init__(self, plan: Plan, validate: Validate) -> None:
-        self._cluster: Cluster | None = None
-        self._plan = plan
+    def __init__(self, options: PoolOptions, validate: Validate) -> None:
+        self._factory: InformerFactory | None = None
+        self._options = options
         self._validate = validate
         self._changed = asyncio.Event()
-        self._dirty: set[Feed] = set()
-        self._told: dict[str, Event] = {}
-        self._resources = PoolResources(plan.pool)
-        self._objects: dict[ObjectKind, Feed] = {}
-        """Those that the configuration's extractors hear of."""
-        self._config: Feed | None = None
+        self._dirty: dict[Informer, set[ObjectId] | None] = {}
+        """Informers with changes, and their changed objects; None: all."""
+        self._reported: dict[str, Event] = {}
+        """The last event of each origin; of the pods, their last `Reset`."""
+        self._resources = PoolResources(options.pool)
+        self._objects: dict[ObjectKind, Informer] = {}
+        """Those of the objects that the configuration's extractors read."""
+        self._config: Informer | None = None
         self._config_read: tuple[JsonObject | None, Event] | None = None
-        """What the configuration's ConfigMap came to, in this form."""
-        self._pods: Feed | None = None
-        self._next_pods: Feed | None = None
-        """Of a selector that has changed, until it is known what it selects."""
-        self._endpoints: dict[ObjectId, tuple[JsonObject, tuple[Endpoint, ...]]] = {}
+        """The last ConfigMap that was read, and its event."""
+        self._pods: Informer | None = None
+        self._next_pods: Informer | None = None
+        """Those of a changed selector, until it is synced."""
+        self._index: EndpointIndex | None = None
+        """None: all pods have to be read."""
+        self._endpoints: dict[str, Endpoint] = {}
+        """Those that were reported."""
         self._pool: Pool | None = None
         self._settled = False
-        """It has been known once what the pool is, or that there is none."""
+        """Whether it has been known what the pool is, or that there is none."""
         self._loaded = False
-        """There has been a complete reading."""
+        """Whether there has been a complete reading."""
         self.revision = 0
-        """Grows with everything that is taken in."""
+        """Grows with each change."""
 
-    # What is asked for
+    # What is followed
 
-    def start(self, cluster: Cluster) -> None:
-        """Begin to follow."""
-        self._cluster = cluster
-        namespace = self._plan.pool.namespace
-        if self._plan.stand_alone is not None:
-            self._use(self._plan.stand_alone)
+    def start(self, factory: InformerFactory) -> None:
+        """Start to follow the pool."""
+        self._factory = factory
+        namespace = self._options.pool.namespace
+        if self._options.stand_alone is not None:
+            self._use(self._options.stand_alone)
         else:
             for kind in KINDS:
-                needed = f"InferencePool isn't installed, and {self._plan.pool} is one" if kind == POOL else ""
+                required = f"InferencePool isn't installed, and {self._options.pool} is one" if kind == POOL else ""
                 for group in GROUPS:
                     kinds = tuple(ObjectKind(group, version, kind) for version in KINDS[kind].specs)
-                    wanted = Wanted(kinds, namespace, arrive=arrive_with_status, needed=needed)
-                    self._resources.feeds[kind, group] = self._follow(wanted)
-        if (config := self._plan.config_map) is not None:
-            self._config = self._follow(Wanted(_CONFIG_MAP, config.namespace, fields=f"metadata.name={config.name}"))
+                    spec = InformerSpec(kinds, namespace, strip=strip_resource, required=required)
+                    self._resources.informers[kind, group] = self._follow(spec)
+        if (config := self._options.config_map) is not None:
+            spec = InformerSpec(_CONFIG_MAP, config.namespace, fields=f"metadata.name={config.name}")
+            self._config = self._follow(spec)
 
-    def want(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
-        namespace = self._plan.pool.namespace
-        wanted = {
-            kind: Wanted(
+    def set_object_kinds(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
+        specs = {
+            kind: InformerSpec(
                 (kind,),
-                namespace,
+                self._options.pool.namespace,
                 parts=parts,
-                needed=f"{kind} isn't installed, and a source of the configuration names it",
+                required=f"{kind} isn't installed, and a source of the configuration names it",
             )
             for kind, parts in kinds.items()
         }
-        for kind in [kind for kind, feed in self._objects.items() if feed.wanted != wanted.get(kind)]:
+        for kind in [kind for kind, informer in self._objects.items() if informer.spec != specs.get(kind)]:
             self._leave(self._objects.pop(kind))
-        for kind in wanted.keys() - self._objects.keys():
-            self._objects[kind] = self._follow(wanted[kind])
+        for kind in specs.keys() - self._objects.keys():
+            self._objects[kind] = self._follow(specs[kind])
         return False
 
-    def confirmed(self, now: float) -> float:
-        return min((feed.confirmed(now) for feed in self._required()), default=float("-inf"))
+    def _follow(self, spec: InformerSpec) -> Informer:
+        assert self._factory is not None, "started"
+        informer = self._factory.add(spec, self._note)
+        self._note(informer)  # it may be synced already, for another pool
+        return informer
+
+    def _leave(self, informer: Informer) -> None:
+        assert self._factory is not None, "started"
+        self._factory.remove(informer, self._note)
+        self._dirty.pop(informer, None)
+
+    def _note(self, informer: Informer, ids: Collection[ObjectId] | None = None) -> None:
+        """An informer has changed."""
+        before = self._dirty.get(informer, set())
+        self._dirty[informer] = None if ids is None or before is None else before.union(ids)
+        self._changed.set()
+
+    # Reading
 
     async def load(self) -> Sequence[Event]:
-        """Waits until all that is required is known, for as long as that takes."""
+        """Wait until everything that is required is known, for as long as that takes."""
         while True:
             await self._read_ahead()
             events = self._collect()
             if self._complete():
                 self._loaded = True
-                return [*self._told.values()] or events
-            await self._wait()
+                if PODS in self._reported:
+                    self._reported[PODS] = self._reset_pods()
+                return [*self._reported.values()] or events
+            await self._changed.wait()
+            self._changed.clear()
 
     async def changes(self) -> Sequence[Event]:
-        """Waits for a change; what it is."""
-        await self._wait()
+        """Wait for changes."""
+        await self._changed.wait()
+        self._changed.clear()
         await asyncio.sleep(COALESCE)
         await self._read_ahead()
         return self._collect()
@@ -159,112 +191,92 @@ class KubernetesSource:
             if events := await self.changes():
                 emit(events)
 
-    async def _wait(self) -> None:
-        await self._changed.wait()
-        self._changed.clear()
+    def confirmed_at(self, now: float) -> float:
+        return min((informer.confirmed_at(now) for informer in self._required()), default=float("-inf"))
 
     def _complete(self) -> bool:
-        """Whether it is known what there is. What isn't required is waited for unless there is trouble with it."""
-        if not self._settled or not all(feed.known for feed in self._required()):
+        """Whether everything is known. Optional kinds are waited for unless there is a problem with them."""
+        if not self._settled or not all(informer.synced for informer in self._required()):
             return False
         if self._pods is None and self._pool is not None:
             return False
-        if self._config is not None and not isinstance(self._told.get(str(self._plan.config_map)), Reset):
+        if self._config is not None and not isinstance(self._reported.get(str(self._options.config_map)), Reset):
             return False
-        return all(feed.known or feed.problem for feed in (*self._resources.other_feeds, *self._objects.values()))
+        optional = (*self._resources.other_informers, *self._objects.values())
+        return all(informer.synced or informer.problem for informer in optional)
 
-    def _required(self) -> Iterator[Feed]:
-        yield from self._resources.pool_feeds
-        yield from (feed for feed in (self._pods, self._config) if feed is not None)
+    def _required(self) -> Iterator[Informer]:
+        yield from self._resources.pool_informers
+        yield from (informer for informer in (self._pods, self._config) if informer is not None)
 
-    def awaited(self) -> str | None:
-        """What has to be put right before there is a first complete reading; None when that isn't what is missing."""
+    def load_problem(self) -> str | None:
+        """What has to be corrected before there is a complete reading."""
         if self._loaded:
             return None
-        refused = (event for event in self._told.values() if isinstance(event, Rejected))
-        needed = (event for event in refused if event.origin.startswith((f"{POOL} ", "ConfigMap ")))
-        return "; ".join(f"{event.origin}: {problem}" for event in needed for problem in event.problems) or None
-
-    # What comes
-
-    def _listen(self, feed: Feed) -> None:
-        self._dirty.add(feed)
-        self._changed.set()
-
-    def _follow(self, wanted: Wanted) -> Feed:
-        assert self._cluster is not None, "started"
-        feed = self._cluster.follow(wanted, self._listen)
-        self._listen(feed)  # it may be known already, to another pool
-        return feed
-
-    def _leave(self, feed: Feed) -> None:
-        assert self._cluster is not None, "started"
-        self._cluster.leave(feed, self._listen)
-        self._dirty.discard(feed)
+        rejected = (event for event in self._reported.values() if isinstance(event, Rejected))
+        required = (event for event in rejected if event.origin.startswith((f"{POOL} ", "ConfigMap ")))
+        return "; ".join(f"{event.origin}: {problem}" for event in required for problem in event.problems) or None
 
     def _collect(self) -> list[Event]:
-        """What is to be told of all that has changed."""
+        """The events for all changes since the last call."""
         events: list[Event] = []
-        dirty, self._dirty = self._dirty, set()
-        for kind in self._resources.touched(dirty):
+        dirty, self._dirty = self._dirty, {}
+        for kind in self._resources.touched(dirty.keys()):
             found, orphans = self._resources.read(kind)
-            events += [Removed(origin) for origin in orphans if self._told.pop(origin, None) is not None]
+            events += [Removed(origin) for origin in orphans if self._reported.pop(origin, None) is not None]
             if kind == POOL:
-                self._choose(found)
-            self._differ(f"{kind} ", found, events)
-        if (alone := self._plan.stand_alone) is not None:
+                self._choose_pool(found)
+            events += self._report(f"{kind} ", found)
+        if (alone := self._options.stand_alone) is not None:
             origin = origin_of(POOL, (alone.namespace, alone.name))
-            self._differ(origin, {origin: Reset(origin, Documents(resources=(alone,)))}, events)
-        self._differ("objects ", {**self._wanted_objects, **self._read_objects(dirty)}, events)
-        if self._config is not None and self._config in dirty and self._config.known:
-            origin = str(self._plan.config_map)
+            events += self._report(origin, {origin: Reset(origin, Documents(resources=(alone,)))})
+        events += self._report("objects ", self._read_objects(dirty.keys()))
+        if self._config is not None and self._config in dirty and self._config.synced:
+            origin = str(self._options.config_map)
             if self._config_read is None or self._config_read[0] is not self._config_item:
                 self._config_read = self._config_item, self._read_config(origin, self._config_item)
-            self._differ(origin, {origin: self._config_read[1]}, events)
-        if self._next_pods is not None and self._next_pods.known:
-            self._take_next_pods()
-        self._differ(PODS, self._read_pods(), events)
+            events += self._report(origin, {origin: self._config_read[1]})
+        if self._next_pods is not None and self._next_pods.synced:
+            self._use_next_pods()
+        events += self._read_pods(dirty.get(self._pods, set()) if self._pods is not None else set())
         self.revision += 1
         return events
 
-    def _read_objects(self, dirty: set[Feed]) -> dict[str, Event]:
+    def _report(self, prefix: str, found: Mapping[str, Event]) -> list[Event]:
+        """The events by which the origins that begin with `prefix` differ from what was reported."""
+        removed = [origin for origin in self._reported if origin.startswith(prefix) and origin not in found]
+        changed = {origin: event for origin, event in found.items() if self._reported.get(origin) != event}
+        for origin in removed:
+            del self._reported[origin]
+        self._reported |= changed
+        return [*map(Removed, removed), *changed.values()]
+
+    def _read_objects(self, dirty: Collection[Informer]) -> dict[str, Event]:
         found: dict[str, Event] = {}
-        for kind, feed in self._objects.items():
-            if feed in dirty and feed.known:
-                origin = f"objects {kind}"
-                objects = tuple(_object(kind, one) for _, one in sorted(feed.objects.items()))
+        for kind, informer in self._objects.items():
+            origin = f"objects {kind}"
+            if informer in dirty and informer.synced:
+                objects = tuple(_object(kind, item) for _, item in sorted(informer.objects.items()))
                 found[origin] = Reset(origin, Documents(objects=objects))
+            elif origin in self._reported:
+                found[origin] = self._reported[origin]
         return found
-
-    @property
-    def _wanted_objects(self) -> dict[str, Event]:
-        """What was told of the objects that are wanted."""
-        return {origin: self._told[origin] for kind in self._objects if (origin := f"objects {kind}") in self._told}
-
-    def _differ(self, lead: str, told: Mapping[str, Event], events: list[Event]) -> None:
-        """Note what of the origins that begin with `lead` is to be told."""
-        for origin in [one for one in self._told if one.startswith(lead) and one not in told]:
-            del self._told[origin]
-            events.append(Removed(origin))
-        for origin, event in told.items():
-            if self._told.get(origin) != event:
-                self._told[origin] = event
-                events.append(event)
 
     # Endpoints
 
-    def _choose(self, found: Mapping[str, Event]) -> None:
-        """Which the pool is now, of what there is. One that is refused stays as it was."""
-        stated = [one for event in found.values() if isinstance(event, Reset) for one in event.documents.resources]
-        pool = next((one for one in stated if isinstance(one, Pool)), None)
+    def _choose_pool(self, found: Mapping[str, Event]) -> None:
+        """Use the pool among these origins. An invalid one leaves the former pool in place."""
+        valid = [event.documents for event in found.values() if isinstance(event, Reset)]
+        resources = (resource for documents in valid for resource in documents.resources)
+        pool = next((resource for resource in resources if isinstance(resource, Pool)), None)
         if pool is not None:
             self._use(pool)
-        elif not any(map(self._resources.holds, found)) and all(feed.known for feed in self._resources.pool_feeds):
+        elif not any(map(self._resources.holds, found)) and self._resources.pools() is not None:
             self._settled = self._settled or not found
-            self._pool = None
-            for feed in (self._pods, self._next_pods):
-                if feed is not None:
-                    self._leave(feed)
+            self._pool = self._index = None
+            for informer in (self._pods, self._next_pods):
+                if informer is not None:
+                    self._leave(informer)
             self._pods = self._next_pods = None
 
     def _use(self, pool: Pool) -> None:
@@ -272,73 +284,86 @@ class KubernetesSource:
         if pool == self._pool:
             return
         self._pool = pool
-        self._endpoints.clear()
-        if self._plan.slices_of:
-            wanted = Wanted(_SLICE, pool.namespace, f"{SERVICE_LABEL}={self._plan.slices_of}")
+        self._index = None
+        if self._options.slices_of:
+            spec = InformerSpec(_SLICE, pool.namespace, f"{SERVICE_LABEL}={self._options.slices_of}")
         else:
-            wanted = Wanted(_POD, pool.namespace, selector_text(pool.selector), arrive=arrive)
+            spec = InformerSpec(_POD, pool.namespace, selector_text(pool.selector), strip=strip_pod)
         if self._next_pods is not None:
             self._leave(self._next_pods)
             self._next_pods = None
-        if self._pods is None or self._pods.wanted != wanted:
-            self._next_pods = self._follow(wanted)
+        if self._pods is None or self._pods.spec != spec:
+            self._next_pods = self._follow(spec)
 
-    def _take_next_pods(self) -> None:
+    def _use_next_pods(self) -> None:
         """It is known what the new selector selects."""
         if self._pods is not None:
             self._leave(self._pods)
-        self._pods, self._next_pods = self._next_pods, None
+        self._pods, self._next_pods, self._index = self._next_pods, None, None
 
-    def _read_pods(self) -> dict[str, Event]:
-        """The endpoints; while it isn't known what the pool selects, those that are told last."""
-        feed, pool = self._pods, self._pool
+    def _read_pods(self, changed: Collection[ObjectId] | None) -> list[Event]:
+        """The events for these objects (None: all). While it is unknown what the pool selects, nothing changes."""
+        informer, pool = self._pods, self._pool
         if pool is None:
-            complete = self._settled and all(one.known for one in self._required())
-            return {PODS: Reset(PODS, Documents(endpoints=()))} if complete else self._unchanged
-        if feed is None or not feed.known:
-            return self._unchanged
-        make = endpoints_of_slice if self._plan.slices_of else endpoints_of
-        read = partial(make, pool=pool, family=self._plan.ip_family)
-        before, self._endpoints = self._endpoints, {}
-        found: dict[str, Endpoint] = {}
-        for id, item in feed.objects.items():
-            known = before.get(id)
-            if known is None or known[0] is not item:
-                known = item, feed.make(item, read, ())
-            self._endpoints[id] = known
-            for one in known[1]:  # a server that moves from one slice to another is in both; so is one of two families
-                other = found.setdefault(one.id, one)
-                if (":" in one.address, one.address) < (":" in other.address, other.address):
-                    found[one.id] = one
-        return {PODS: Reset(PODS, Documents(endpoints=tuple(found[id] for id in sorted(found))))}
+            complete = self._settled and all(informer.synced for informer in self._required())
+            return self._replace_endpoints({}) if complete else []
+        if informer is None or not informer.synced:
+            return []
+        make = endpoints_of_slice if self._options.slices_of else endpoints_of
+        read = partial(make, pool=pool, family=self._options.ip_family)
+        index = self._index
+        if index is None or changed is None:
+            index = self._index = EndpointIndex()
+            for id, item in informer.objects.items():
+                index.set(id, informer.read(item, read, ()))
+            return self._replace_endpoints(index.all())
+        ids: set[str] = set()
+        for id in changed:
+            found = informer.objects.get(id)
+            ids |= index.set(id, () if found is None else informer.read(found, read, ()))
+        events: list[Event] = []
+        for endpoint_id in sorted(ids):
+            endpoint = index.get(endpoint_id)
+            if endpoint is None and self._endpoints.pop(endpoint_id, None) is not None:
+                events.append(Delete(PODS, endpoint_id))
+            elif endpoint is not None and endpoint != self._endpoints.get(endpoint_id):
+                self._endpoints[endpoint_id] = endpoint
+                events.append(Upsert(PODS, endpoint))
+        return events
 
-    @property
-    def _unchanged(self) -> dict[str, Event]:
-        return {PODS: self._told[PODS]} if PODS in self._told else {}
+    def _replace_endpoints(self, endpoints: dict[str, Endpoint]) -> list[Event]:
+        if PODS in self._reported and endpoints == self._endpoints:
+            return []
+        self._endpoints = endpoints
+        reset = self._reported[PODS] = self._reset_pods()
+        return [reset]
+
+    def _reset_pods(self) -> Reset:
+        return Reset(PODS, Documents(endpoints=tuple(self._endpoints[id] for id in sorted(self._endpoints))))
 
     # Configuration
 
     @property
     def _config_item(self) -> JsonObject | None:
-        """The ConfigMap as it is now."""
-        config, feed = self._plan.config_map, self._config
-        return None if config is None or feed is None else feed.objects.get((config.namespace, config.name))
+        """The current ConfigMap."""
+        config, informer = self._options.config_map, self._config
+        return None if config is None or informer is None else informer.objects.get((config.namespace, config.name))
 
     async def _read_ahead(self) -> None:
-        """Read the configuration in a thread: a large one takes seconds, for which a lease doesn't wait."""
-        if self._config is None or self._config not in self._dirty or not self._config.known:
+        """Read the configuration in a thread: a large one takes seconds, longer than the lease allows."""
+        if self._config is None or self._config not in self._dirty or not self._config.synced:
             return
         while self._config_read is None or self._config_read[0] is not self._config_item:
             item = self._config_item
-            self._config_read = item, await asyncio.to_thread(self._read_config, str(self._plan.config_map), item)
+            self._config_read = item, await asyncio.to_thread(self._read_config, str(self._options.config_map), item)
 
     def _read_config(self, origin: str, item: JsonObject | None) -> Event:
-        config = self._plan.config_map
+        config = self._options.config_map
         assert config is not None
         if item is None:
             return Rejected(origin, (Problem("", "there is none, and --config-map names it"),))
         data: dict[str, str] = item.get("data") or {}
-        key = config.key or next((one for one in sorted(data) if len(data) == 1 or one.endswith(".yaml")), "")
+        key = config.key or next((name for name in sorted(data) if len(data) == 1 or name.endswith(".yaml")), "")
         if key not in data:
             there = ", ".join(sorted(data)) or "none"
             return Rejected(origin, (Problem("data", f"{config.key or '*.yaml'!r} isn't among its keys: {there}"),))
@@ -348,37 +373,39 @@ class KubernetesSource:
         try:
             loaded = self._validate(configuration)
         except Invalid as error:
-            return Rejected(origin, first(error.problems))
-        except Exception as error:  # a plugin that nobody foresaw: what it makes of a document must not end the watcher
+            return Rejected(origin, first_problems(error.problems))
+        except Exception as error:  # whatever a plugin does with a document, it doesn't end the watcher
             log.exception("configuration.unloadable", origin=origin)
             return Rejected(origin, (Problem("", f"it can't be loaded: {type(error).__name__}: {error}"),))
         return Reset(origin, Documents(configuration=configuration), loaded)
 
-    def not_ours(self) -> dict[str, str]:
-        """Resources that are there and aren't for this pool, each with the reason."""
-        return self._resources.not_ours()
+    # Reports
+
+    def ignored(self) -> dict[str, str]:
+        """Resources that aren't for this pool, each with the reason."""
+        return self._resources.ignored()
 
     def view(self) -> PoolView:
         """What is known of the pool."""
-        selects = self._pool is not None and self._pods is not None and self._pods.known and self._next_pods is None
+        selects = self._pool is not None and self._pods is not None and self._pods.synced and self._next_pods is None
         return PoolView(
-            pool=self._plan.pool,
-            readings=tuple(self._resources.readings(published=self._loaded)),
+            pool=self._options.pool,
+            results=tuple(self._resources.results(published=self._loaded)),
             pools=self._resources.pools(),
             selected=self._pods.objects if selects and self._pods is not None else None,
-            slices_of=self._plan.slices_of,
+            slices_of=self._options.slices_of,
             configuration=self._configuration(),
         )
 
-    def _configuration(self) -> Reading | None:
-        config, feed = self._plan.config_map, self._config
-        if config is None or feed is None or feed.resource is None:
+    def _configuration(self) -> ResourceResult | None:
+        informer, item = self._config, self._config_item
+        outcome = self._reported.get(str(self._options.config_map))
+        if informer is None or informer.resource is None or not item or not isinstance(outcome, Reset | Rejected):
             return None
-        item, outcome = feed.objects.get((config.namespace, config.name)), self._told.get(str(config))
-        return Reading(feed.resource, item, outcome) if item and isinstance(outcome, Reset | Rejected) else None
+        return ResourceResult(informer.resource, item, outcome)
 
     def __repr__(self) -> str:
-        return f"<KubernetesSource {self._plan.pool}: {len(self._told)} origins>"
+        return f"<KubernetesSource {self._options.pool}: {len(self._reported)} origins>"
 
 
 def _object(kind: ObjectKind, item: JsonObject) -> KubernetesObject:

@@ -1,29 +1,29 @@
-"""The condition `Accepted` in the status of what refers to a pool: what is there, and what is to be applied. Pure.
+"""The condition `Accepted` in the status of resources that refer to a pool: what is there, what to apply. Pure.
 
-InferenceObjective, InferenceModelRewrite and InferenceModel have a list of conditions by type, of which the API server
-lets each writer own some: ours is applied by server-side apply, without force. An InferencePool has none for an
-endpoint picker: its conditions are those of its parents, the Gateways, in a list that belongs to one writer as a whole
-(`x-kubernetes-list-type: atomic`). To write there would be to pretend to be a Gateway, or to take the list from one.
+InferenceObjective, InferenceModelRewrite and InferenceModel have a list of conditions by type, in which each writer
+owns some: ours is applied by server-side apply, without force. An InferencePool has none for an endpoint picker. Its
+conditions are those of its parents, the Gateways, in a list that one writer owns as a whole
+(`x-kubernetes-list-type: atomic`). Writing there would mean to pose as a Gateway, or to take the list from one.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from services.watcher.kubernetes.reports import ACCEPTED, Condition
 from services.watcher.kubernetes.resource import JsonObject, Resource, tidy
-from services.watcher.kubernetes.verdicts import ACCEPTED, Condition
 
 FIELD_MANAGER = "pointsman-watcher"
-"""Whose fields those are that are applied."""
+"""Owns the fields that are applied."""
 KINDS = frozenset({"InferenceObjective", "InferenceModelRewrite", "InferenceModel"})
 SUBRESOURCE = "status"
 LONGEST_MESSAGE = 4096
 """Characters; the API takes 32 768."""
 
 
-def arrive(item: JsonObject, resource: Resource) -> JsonObject:
-    """What is kept of a resource: of `managedFields` only whether some of its status is ours."""
+def strip(item: JsonObject, resource: Resource) -> JsonObject:
+    """What is kept of a resource. Of `managedFields`, only whether we own a part of its status."""
     managers = item["metadata"].get("managedFields") or ()
-    ours = any(one.get("manager") == FIELD_MANAGER and one.get("subresource") == SUBRESOURCE for one in managers)
+    ours = any(field.get("manager") == FIELD_MANAGER and field.get("subresource") == SUBRESOURCE for field in managers)
     item = tidy(item, resource)
     if ours:
         item["metadata"]["managedFields"] = [{"manager": FIELD_MANAGER, "subresource": SUBRESOURCE}]
@@ -31,36 +31,38 @@ def arrive(item: JsonObject, resource: Resource) -> JsonObject:
 
 
 def takes_conditions(resource: Resource) -> bool:
-    """Whether the API has a place for the condition, as it is installed."""
+    """Whether the installed API has a place for the condition."""
     return resource.kind.kind in KINDS and SUBRESOURCE in resource.subresources
 
 
 def accepted_of(item: JsonObject) -> Mapping[str, Any] | None:
-    """The condition as it is there, whoever wrote it."""
+    """The existing condition, whoever wrote it."""
     conditions = (item.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one.get("type") == ACCEPTED), None)
+    return next((condition for condition in conditions if condition.get("type") == ACCEPTED), None)
 
 
 def body_of(item: JsonObject, condition: Condition | None, now: str) -> JsonObject | None:
-    """What is to be applied, so that the condition is there; None where nothing is to be changed.
+    """The body to apply, so that the condition is there; None if nothing has to change.
 
-    Without a condition: that ours is taken back, if nobody has said anything since the resource was changed. `now` is
-    the time in RFC 3339; the condition has the time at which its status became what it is.
+    Without a condition, ours is withdrawn if nobody has written one since the resource changed. `now` is the time in
+    RFC 3339. `lastTransitionTime` is when the condition's status last changed.
     """
-    there = accepted_of(item)
+    existing = accepted_of(item)
     if condition is None:
-        return _body(item, []) if there is not None and _is_ours(item) and _is_outdated(item, there) else None
+        ours = bool(item["metadata"].get("managedFields"))
+        return _body(item, []) if existing is not None and ours and _is_outdated(item, existing) else None
+    message = condition.message
     wanted: dict[str, Any] = {
         "type": ACCEPTED,
         "status": str(condition.accepted),
         "reason": condition.reason,
-        "message": _short(condition.message),
+        "message": message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 1]}…",
     }
     if generation := item["metadata"].get("generation"):
         wanted["observedGeneration"] = generation
-    if there is not None and {**there, "lastTransitionTime": None} == {**wanted, "lastTransitionTime": None}:
+    if existing is not None and {**existing, "lastTransitionTime": None} == {**wanted, "lastTransitionTime": None}:
         return None
-    since = there.get("lastTransitionTime") if there and there.get("status") == wanted["status"] else None
+    since = existing.get("lastTransitionTime") if existing and existing.get("status") == wanted["status"] else None
     return _body(item, [{**wanted, "lastTransitionTime": since or now}])
 
 
@@ -74,15 +76,7 @@ def _body(item: JsonObject, conditions: list[JsonObject]) -> JsonObject:
     }
 
 
-def _is_ours(item: JsonObject) -> bool:
-    return bool(item["metadata"].get("managedFields"))
-
-
-def _is_outdated(item: JsonObject, there: Mapping[str, Any]) -> bool:
-    """Whether the condition is of an earlier form of the resource. Who serves it now may have written a newer one, with
-    the same program and the same name."""
-    return bool((there.get("observedGeneration") or 0) < (item["metadata"].get("generation") or 0))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
+def _is_outdated(item: JsonObject, condition: Mapping[str, Any]) -> bool:
+    """Whether the condition is about an earlier generation. Another watcher, with the same field manager, may have
+    written a newer one."""
+    return bool((condition.get("observedGeneration") or 0) < (item["metadata"].get("generation") or 0))

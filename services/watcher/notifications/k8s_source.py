@@ -1,4 +1,4 @@
-"""`k8s-notification-source`: tells extractors of the Kubernetes objects of one kind."""
+"""`k8s-notification-source`: passes Kubernetes objects of one kind to extractors."""
 
 from typing import Annotated, ClassVar
 
@@ -18,7 +18,7 @@ class K8sNotificationSourceParameters(Struct, frozen=True, rename="camel"):
 
 
 class K8sNotificationSource(NotificationSource):
-    """Names the kind; the watcher's sources see to it that its objects are told of."""
+    """Names the kind. The watcher's sources report its objects."""
 
     TYPE: ClassVar[str] = "k8s-notification-source"
     Parameters = K8sNotificationSourceParameters

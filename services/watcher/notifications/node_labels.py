@@ -1,7 +1,7 @@
-"""`node-labels-extractor`: numbers from a node's labels, for the endpoints that run there.
+"""`node-labels-extractor`: attributes of endpoints from the labels of their nodes.
 
-A node's labels say what the hardware is (GPU Feature Discovery: how many GPUs, which, with how much memory). A label is
-a text and an attribute a number, so either the text is one, or the parameters say which number it stands for.
+A node's labels describe the hardware; GPU Feature Discovery sets the number of GPUs, their product and memory. A label
+is text and an attribute a number: either the text is a number, or the parameters map it to one.
 """
 
 import re
@@ -24,12 +24,12 @@ _Text = Annotated[str, Meta(min_length=1)]
 
 
 class LabelAttribute(Struct, frozen=True, rename="camel"):
-    """Which label makes which attribute."""
+    """A label and the attribute that follows from it."""
 
     label: _Text
     attribute_key: _Text
     values: dict[str, float] = {}
-    """The label's texts and the numbers that they stand for; empty where the text is the number."""
+    """The numbers of the label's texts; empty if the text is the number."""
 
     def __post_init__(self) -> None:
         for text, number in self.values.items():
@@ -37,7 +37,7 @@ class LabelAttribute(Struct, frozen=True, rename="camel"):
                 raise ValueError(f"values: {text!r} stands for {number}; a finite number is expected")
 
     def number(self, text: str) -> float | None:
-        """What the label's text comes to; None when it is no number, or none of `values`."""
+        """The number of a text; None if it isn't a number, or isn't among `values`."""
         if self.values:
             return self.values.get(text)
         if _NUMBER.fullmatch(text) is None:
@@ -47,19 +47,17 @@ class LabelAttribute(Struct, frozen=True, rename="camel"):
 
 
 class NodeLabelsExtractorParameters(Struct, frozen=True, rename="camel"):
-    """The attributes to make."""
-
     attributes: Annotated[tuple[LabelAttribute, ...], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        keys = [one.attribute_key for one in self.attributes]
+        keys = [attribute.attribute_key for attribute in self.attributes]
         for at, key in enumerate(keys):
             if key in keys[:at]:
                 raise ValueError(f"attributes[{at}].attributeKey: {key!r} is made by attributes[{keys.index(key)}] too")
 
 
 class NodeLabelsExtractor(NotificationExtractor):
-    """Keeps of every node what its labels come to, and nothing else of it."""
+    """Keeps the numbers of each node's labels."""
 
     TYPE = "node-labels-extractor"
     Parameters = NodeLabelsExtractorParameters
@@ -73,11 +71,11 @@ class NodeLabelsExtractor(NotificationExtractor):
         self._rules = tuple(zip(self.produces(name, parameters), parameters.attributes, strict=True))
         self._nodes: dict[str, dict[AttributeKey[Any], float]] = {}
         self._unread: dict[str, dict[str, str]] = {}
-        """By node: labels that are there and come to no number, with their texts."""
+        """By node: labels without a number, with their texts."""
 
     @classmethod
     def produces(cls, name: str, parameters: NodeLabelsExtractorParameters) -> tuple[AttributeKey[Any], ...]:
-        return tuple(AttributeKey(one.attribute_key, name, float) for one in parameters.attributes)
+        return tuple(AttributeKey(attribute.attribute_key, name, float) for attribute in parameters.attributes)
 
     @classmethod
     def topic(cls, parameters: NodeLabelsExtractorParameters) -> str:
@@ -92,7 +90,7 @@ class NodeLabelsExtractor(NotificationExtractor):
             return bool(before)
         found: dict[AttributeKey[Any], float] = {}
         unread: dict[str, str] = {}
-        labels = _labels(event.object.content)
+        labels: Mapping[str, str] = event.object.content["metadata"].get("labels") or {}
         for key, rule in self._rules:
             text = labels.get(rule.label)
             number = None if text is None else rule.number(text)
@@ -114,7 +112,7 @@ class NodeLabelsExtractor(NotificationExtractor):
         }
 
     def _note(self, node: str, unread: dict[str, str]) -> None:
-        """Say once which labels come to no number."""
+        """Log labels without a number once."""
         if unread and unread != self._unread.get(node):
             log.warning("node.label.unread", extractor=self.name, node=node, labels=unread)
         if unread:
@@ -124,9 +122,3 @@ class NodeLabelsExtractor(NotificationExtractor):
 
     def __repr__(self) -> str:
         return f"<{self.TYPE} {self.name!r} {len(self._nodes)} nodes, {len(self._unread)} with labels unread>"
-
-
-def _labels(content: Mapping[str, Any]) -> Mapping[str, str]:
-    """The labels of an object that its source has checked."""
-    labels: Mapping[str, str] = content["metadata"].get("labels") or {}
-    return labels

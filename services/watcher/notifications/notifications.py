@@ -1,11 +1,11 @@
-"""One configuration's notification sources at work: what they want, what they were told, what follows from it."""
+"""One configuration's notification sources: the objects that they read, and the attributes that follow from them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import structlog
 
-from services.watcher.notifications.board import Board, Described
+from services.watcher.notifications.attribute_table import AttributeTable
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid
 from shared.datalayer.events import Tally
@@ -26,31 +26,25 @@ log = structlog.get_logger(__name__)
 
 
 class Notifications:
-    """`use` a configuration, `tell` of objects, `follow` endpoints, in any order; then send what is `described`."""
+    """Takes a configuration, objects and endpoints in any order, and keeps the attributes that follow from them."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._plan: tuple[object, ...] = ()
         self._dispatcher = ObjectDispatcher((), tally)
-        self._board = Board((), tally)
+        self.table = AttributeTable((), tally)
         self._objects: tuple[KubernetesObject, ...] = ()
         self._stale = False
-        """What is on the board may no longer be what extractors say."""
-        self._endpoints: tuple[Endpoint, ...] = ()
+        """Whether extractors may say something else than the table."""
 
     @property
     def kinds(self) -> Mapping[ObjectKind, Parts]:
-        """The kinds of objects that somebody wants to hear of, each with what is read of it."""
+        """The kinds of objects that extractors read, each with the parts that they read."""
         return self._dispatcher.parts
 
-    @property
-    def makes(self) -> bool:
-        """Whether some extractor makes attributes, or did until now: else nothing is to be sent."""
-        return self._board.makes
-
     def use(self, config: LoadedConfig | None) -> None:
-        """Work by this configuration from now on, None being one without sources. Extractors that it changes begin with
-        all objects; where plugins refuse what it gives them, everything stays as it is."""
+        """Use this configuration; None has no sources. Extractors that it changes start with all objects. If a plugin
+        can't be made, nothing changes."""
         wanted = () if config is None else plan(config, NotificationSource)
         if wanted == self._plan:
             return
@@ -69,45 +63,36 @@ class Notifications:
             return
         self._plan = wanted
         self._dispatcher = ObjectDispatcher(found, self._tally)
-        self._board = Board(self._dispatcher.extractors, self._tally, self._board.keys)
+        self.table = AttributeTable(self._dispatcher.extractors, self._tally, self.table.keys)
         self._dispatcher.reset(self._objects)
         self._stale = True
         log.info("notifications.taken", sources=self._dispatcher.describe())
 
-    def tell(self, objects: Iterable[KubernetesObject]) -> None:
-        """These are all objects."""
+    def set_objects(self, objects: Iterable[KubernetesObject]) -> None:
+        """Set all objects."""
         self._objects = tuple(objects)
         self._stale |= self._dispatcher.reset(self._objects)
 
-    def follow(self, endpoints: tuple[Endpoint, ...]) -> list[str]:
-        """These are all endpoints; ids of those of which something else is said than before."""
-        if not self._stale and endpoints == self._endpoints:
-            return []
-        self._stale, self._endpoints = False, endpoints
-        return self._board.update(endpoints)
-
-    def described(self, confirmed_at: float) -> Mapping[str, Described]:
-        """All attributes by endpoint id, as of the time at which they were last known to hold."""
-        return self._board.described(confirmed_at)
-
-    def of(self, id: str) -> dict[str, Any]:
-        """An endpoint's attributes for the debug pages."""
-        return self._board.of(id)
+    def set_endpoints(self, endpoints: Mapping[str, Endpoint], ids: Collection[str] | None = None) -> list[str]:
+        """Set all endpoints, of which only `ids` may have changed (None: all). Returns the ids of those whose
+        attributes have changed."""
+        stale, self._stale = self._stale, False
+        return self.table.update(endpoints, None if stale else ids)
 
     def state(self) -> dict[str, Any]:
-        """For `/debug/state`: sources, and what extractors have learnt."""
+        """For `/debug/state`."""
         return {
             "sources": self._dispatcher.describe(),
-            "extractors": {one.name: self._describe(one) for one in self._dispatcher.extractors},
+            "extractors": {extractor.name: self._describe(extractor) for extractor in self._dispatcher.extractors},
             "failures": {name: count for name, count in self._tally.failures.counts().items() if count},
         }
 
     def _describe(self, extractor: NotificationExtractor) -> dict[str, Any]:
         try:
             return extractor.describe()
-        except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and costs no page
+        except Exception as error:  # noqa: BLE001 - a plugin's failure is counted and doesn't affect the page
             self._tally.failures.record(extractor.name, error)
             return {"error": reason_of(error)}
 
     def __repr__(self) -> str:
-        return f"<Notifications {self._dispatcher!r} {self._board!r}>"
+        return f"<Notifications {self._dispatcher!r} {self.table!r}>"

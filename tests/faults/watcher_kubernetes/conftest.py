@@ -1,5 +1,6 @@
 """An API server with faults, and clients of it, for each test."""
 
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -41,3 +42,10 @@ async def connected(server: ApiServer, tmp_path: Path) -> AsyncIterator[Connect]
     yield make
     for client in clients:
         await client.close()
+
+
+def socket_of(stream: Any) -> socket.socket:
+    """The socket behind a watch's bytes."""
+    transport = stream.read_func.__self__._protocol.transport
+    found: socket.socket = transport.get_extra_info("socket")
+    return found

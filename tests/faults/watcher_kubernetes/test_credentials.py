@@ -19,7 +19,7 @@ from services.watcher.kubernetes.resource import Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
 from tests.fake_kubernetes.cluster import PODS
 from tests.fake_kubernetes.server import ApiServer
-from tests.faults.watcher_kubernetes.conftest import Connect
+from tests.faults.watcher_kubernetes.conftest import Connect, socket_of
 from tests.protocol.collector.certificates import Authority
 
 ALL_PODS = Selection(PODS, "default")
@@ -109,7 +109,7 @@ async def test_a_watch_that_is_left_waits_for_no_farewell_of_a_server(
     """One that hangs says none, and the connection would stay for TLS' half minute."""
     client = await account.connect(server)
     async with client.stream(ALL_PODS, "102", 30.0) as answer:
-        connected = answer._response.connection.transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        connected = socket_of(answer)
         assert connected.fileno() >= 0
     await asyncio.sleep(0)  # no turn for the server, which is in this loop, to answer in
     assert connected.fileno() == -1

@@ -17,8 +17,8 @@ from services.watcher.kubernetes.errors import (
     TlsFailed,
     Unavailable,
 )
-from services.watcher.kubernetes.listing import list_all
-from services.watcher.kubernetes.resource import Resource, Selection, tidy
+from services.watcher.kubernetes.reflector import list_all
+from services.watcher.kubernetes.resource import Resource, Selection
 from shared.datalayer.objects import ObjectKind
 from tests.fake_kubernetes.cluster import PODS
 from tests.fake_kubernetes.server import ApiServer, Handler, answer, refusal
@@ -33,9 +33,9 @@ async def test_a_list_asks_for_pages_of_what_is_selected(server: ApiServer, conn
     server.cluster.put("c", labels={"app": "vllm"})
     server.cluster.put("d", labels={"app": "other"})
     client = await connected()
-    found = await list_all(client, Selection(PODS, "default", "app=vllm", "status.phase!=Failed"), 2, tidy)
-    assert [item["metadata"]["name"] for item in found.items] == ["a", "b", "c"]
-    assert found.resource_version == "104"
+    items, version = await list_all(client, Selection(PODS, "default", "app=vllm", "status.phase!=Failed"), 2)
+    assert [item["metadata"]["name"] for item in items] == ["a", "b", "c"]
+    assert version == "104"
     first, second = server.seen
     chosen = {"labelSelector": "app=vllm", "fieldSelector": "status.phase!=Failed", "limit": "2"}
     assert (first.path, first.query) == ("/api/v1/namespaces/default/pods", chosen)
@@ -82,9 +82,6 @@ async def test_server_side_apply_names_the_field_manager(server: ApiServer, conn
     assert (seen.method, seen.path, seen.body) == ("PATCH", POOLS.path("x", "p", "status"), body)
     assert seen.query == {"fieldManager": "pointsman", "force": "false"}
     assert seen.headers["Content-Type"] == "application/apply-patch+yaml"
-    server.next.append(answer(200, {}))
-    await client.apply(POOLS, "p", body, namespace="x", field_manager="pointsman", force=True)
-    assert server.seen[1].query["force"] == "true"
 
 
 async def test_an_object_is_created(server: ApiServer, connected: Connect) -> None:
@@ -94,19 +91,6 @@ async def test_an_object_is_created(server: ApiServer, connected: Connect) -> No
     assert (seen.method, seen.path) == ("POST", "/apis/events.k8s.io/v1/namespaces/x/events")
     assert seen.body == {"metadata": {"generateName": "p."}}
     assert made["metadata"] == {"name": "e"}
-
-
-async def test_a_document_is_not_sent_again_while_its_tag_is_the_same(server: ApiServer, connected: Connect) -> None:
-    async def tagged(request: web.Request) -> web.StreamResponse:
-        if request.headers.get("If-None-Match") == '"1"':
-            return web.Response(status=304)
-        return web.json_response({"items": []}, headers={"ETag": '"1"'})
-
-    server.paths["/apis"] = tagged
-    client = await connected()
-    first = await client.document("/apis")
-    assert (first.content, first.etag) == ({"items": []}, '"1"')
-    assert (await client.document("/apis", etag='"1"')).content is None
 
 
 async def test_an_apiserver_that_is_down_refuses_connections(server: ApiServer, connected: Connect) -> None:

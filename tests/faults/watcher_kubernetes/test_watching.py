@@ -14,13 +14,13 @@ import pytest
 from services.watcher.kubernetes.backoff import Timing
 from services.watcher.kubernetes.client import Client
 from services.watcher.kubernetes.errors import ConnectionFailed, TimedOut
+from services.watcher.kubernetes.reflector import Reflector
 from services.watcher.kubernetes.resource import Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
-from services.watcher.kubernetes.watching import Watch
 from tests.fake_kubernetes.cluster import PODS
 from tests.fake_kubernetes.reader import Reader, reading
 from tests.fake_kubernetes.server import ApiServer
-from tests.faults.watcher_kubernetes.conftest import Connect
+from tests.faults.watcher_kubernetes.conftest import Connect, socket_of
 from tests.waiting import eventually
 
 ALL_PODS = Selection(PODS, "default")
@@ -37,7 +37,7 @@ async def following(server: ApiServer, connected: Connect, **settings: Any) -> A
     """A reader that has the first list; in the end it has to have what the server has."""
     chosen = {**QUICK, **settings}
     client = await connected(**chosen)
-    watch = Watch(client, ALL_PODS, KubernetesSettings(**chosen), Timing())
+    watch = Reflector(client, ALL_PODS, KubernetesSettings(**chosen), Timing())
     async with reading(watch, server.cluster) as reader:
         await eventually(lambda: watch.in_touch and reader.right, "a list and a watch")
         yield reader
@@ -92,8 +92,7 @@ async def test_a_half_open_connection_is_probed(server: ApiServer, connected: Co
         pytest.skip("the options are Linux's")
     client: Client = await connected(kubernetes_keepalive=40.0)
     async with client.stream(ALL_PODS, "102", 30.0) as answer:
-        connection = answer._response.connection  # type: ignore[attr-defined]
-        found = connection.transport.get_extra_info("socket")
+        found = socket_of(answer)
         assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         idle, interval, count = (found.getsockopt(socket.IPPROTO_TCP, option) for option in options)
@@ -113,8 +112,8 @@ async def test_a_server_that_never_ends_a_watch_is_left_after_the_grace(server: 
     try:
         client = await connected(kubernetes_watch_grace=0.5, kubernetes_inactivity_timeout=60.0)
         begun = time.monotonic()
-        async with client.stream(ALL_PODS, "102", 1.0) as chunks:
-            with pytest.raises(TimedOut, match="didn't answer completely"):
+        with pytest.raises(TimedOut, match="didn't answer completely"):
+            async with client.stream(ALL_PODS, "102", 1.0) as chunks:
                 await drained(chunks)
         assert time.monotonic() - begun >= 1.4
     finally:
@@ -138,9 +137,14 @@ async def test_leaving_closes_the_connection(server: ApiServer, connected: Conne
 
 async def test_closing_the_client_ends_what_is_under_way(server: ApiServer, connected: Connect) -> None:
     client = await connected()
-    async with client.stream(ALL_PODS, "102", 30.0) as chunks:
-        waiting = asyncio.create_task(drained(chunks))
-        await asyncio.sleep(0.05)
-        await client.close()
-        with pytest.raises(ConnectionFailed, match="broke off"):
-            await waiting
+
+    async def watch() -> None:
+        async with client.stream(ALL_PODS, "102", 30.0) as chunks:
+            await drained(chunks)
+
+    waiting = asyncio.create_task(watch())
+    await eventually(lambda: bool(server.seen), "the watch")
+    await asyncio.sleep(0.05)
+    await client.close()
+    with pytest.raises(ConnectionFailed, match="broke off"):
+        await waiting

@@ -29,7 +29,7 @@ def check(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     for pool, wanted in ((None, ()), (POOL, WANTED)):
         problems = Problems()
-        documents = read_documents(text, "file", problems, pool=pool, wanted=wanted)
+        documents = read_documents(text, "file", problems, pool=pool, object_kinds=wanted)
         for problem in (*problems.errors, *problems.warnings):
             assert problem.message
             assert len(problem.message) < LONGEST_PROBLEM, problem

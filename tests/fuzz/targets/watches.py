@@ -9,9 +9,9 @@ import json
 import msgspec
 from structlog.testing import capture_logs
 
-from services.watcher.kubernetes.errors import BadAnswer, error_of_answer, error_of_status
-from services.watcher.kubernetes.lines import Lines, check_object, parse_event
+from services.watcher.kubernetes.errors import BadAnswer, error_from_response, error_from_status
 from services.watcher.kubernetes.reading import read_item
+from services.watcher.kubernetes.watch_events import LineSplitter, check_object, parse_event
 from services.watcher.resources import KINDS, PoolId
 from services.watcher.sources import Rejected, Reset
 from shared.bus.codec import decode_fact, encode_fact
@@ -29,7 +29,7 @@ def check(data: bytes) -> None:
     whole = _lines([data])
     assert whole == _lines([data[at : at + 1] for at in range(len(data))])
     assert whole == _lines([data[:100], data[100:]])
-    _check_words(error_of_answer("list", 500, "x", data[:20].decode("latin-1"), data))
+    _check_words(error_from_response("list", 500, "x", data[:20].decode("latin-1"), data))
     with capture_logs() as logs:
         for line in whole[0]:
             _check_line(line)
@@ -38,7 +38,7 @@ def check(data: bytes) -> None:
 
 def _lines(pieces: list[bytes]) -> tuple[list[bytes], bool]:
     """The lines, and whether one was too long."""
-    lines = Lines(LIMIT)
+    lines = LineSplitter(LIMIT)
     found: list[bytes] = []
     try:
         for piece in pieces:
@@ -53,7 +53,7 @@ def _check_line(line: bytes) -> None:
     try:
         event = parse_event(line)
         if event.type == "ERROR":
-            _check_words(error_of_status("watch", event.object))
+            _check_words(error_from_status("watch", event.object))
             return
         check_object(event.object)
         assert event.resource_version

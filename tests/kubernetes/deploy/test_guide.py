@@ -14,7 +14,7 @@ import yaml
 from pointsman.docs import DOCS
 from pointsman.local.stack import LocalStack, StackPlan, simulators
 from services.watcher.kubernetes.events import event_of
-from services.watcher.kubernetes.verdicts import Finding
+from services.watcher.kubernetes.reports import Finding
 from tests.kubernetes.api import Api
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.definitions import GATEWAYS

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.watcher.kubernetes.origin import plans
+from services.watcher.kubernetes.provider import pool_options
 from services.watcher.kubernetes.source import ConfigMapKey
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
@@ -33,19 +33,19 @@ def told(objects: Objects) -> WatcherSettings:
 
 def test_it_serves_the_pool_with_the_configuration_beside_it(base: Objects) -> None:
     settings = told(base)
-    (pool,) = plans(settings)
+    (pool,) = pool_options(settings)
     assert pool == OURS
-    assert plans(settings)[pool].config_map == CONFIGURATION
+    assert pool_options(settings)[pool].config_map == CONFIGURATION
 
 
 def test_it_serves_further_pools_with_the_same(renderer: Renderer) -> None:
-    found = plans(told(renderer.chart({"watcher": {"pools": ["models/llama"]}})))
+    found = pool_options(told(renderer.chart({"watcher": {"pools": ["models/llama"]}})))
     assert found.keys() == {OURS, PoolId("models", "llama")}
     assert {one.config_map for one in found.values()} == {CONFIGURATION}
 
 
 def test_it_follows_the_slices_of_the_service(renderer: Renderer) -> None:
-    assert plans(told(renderer.base("endpoint-slices")))[OURS].slices_of == "model-servers"
+    assert pool_options(told(renderer.base("endpoint-slices")))[OURS].slices_of == "model-servers"
 
 
 @pytest.mark.parametrize(
@@ -62,5 +62,5 @@ def test_it_follows_the_slices_of_the_service(renderer: Renderer) -> None:
 def test_without_an_inference_pool_it_selects_by_the_charts(
     renderer: Renderer, pool: dict[str, Any], selector: dict[str, str], ports: tuple[int, ...]
 ) -> None:
-    found = plans(told(renderer.chart({"pool": {"standalone": True, **pool}})))
+    found = pool_options(told(renderer.chart({"pool": {"standalone": True, **pool}})))
     assert found[OURS].stand_alone == Pool(name=OURS.name, namespace=NAMESPACE, selector=selector, target_ports=ports)

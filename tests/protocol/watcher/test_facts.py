@@ -81,7 +81,7 @@ async def test_a_bad_file_keeps_the_last_good_state_and_says_so(nats: NatsServer
     async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
         await seen.sees("a")
         replace(path, "endpoints:\n- {name: b, address: 10.0.0.2, port: 0}\n")
-        await eventually(lambda: bool(service.keepers[0].holding.problems()), "a problem")
+        await eventually(lambda: bool(service.reconcilers[0].desired.problems()), "a problem")
         assert service.state()["problems"] == {
             str(path): ["endpoints[0].port: 0 isn't a port; a number from 1 to 65535 is expected (line 2)"]
         }
@@ -108,7 +108,7 @@ async def test_the_configuration_is_published_and_a_bad_one_keeps_the_last(nats:
         published = {"": Configuration(text=good, origin=str(config))}
         await eventually(lambda: seen.facts("config") == published, "the configuration")
         replace(config, good + "schedulingProfiles:\n- {name: p, plugins: [{pluginRef: nobody}]}\n")
-        await eventually(lambda: bool(service.keepers[0].holding.problems()), "a problem")
+        await eventually(lambda: bool(service.reconcilers[0].desired.problems()), "a problem")
         assert "nobody" in service.state()["problems"][str(config)][0]
         assert seen.facts("config") == published
         replace(config, good + "# better\n")
@@ -125,7 +125,7 @@ async def test_the_configurations_file_discovery_names_the_endpoints_file(nats: 
     async with reader(nats.url) as seen, watcher(nats.url, config_file=str(config)) as service:
         await seen.sees("a")
         replace(config, CONFIGURATION % other)
-        await eventually(lambda: bool(service.keepers[0].holding.problems()), "a problem")
+        await eventually(lambda: bool(service.reconcilers[0].desired.problems()), "a problem")
         assert seen.endpoints == ["a"]
         other.write_text(endpoints_text("b"))
         await seen.sees("b")

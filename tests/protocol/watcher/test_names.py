@@ -83,7 +83,7 @@ async def test_a_standby_without_dns_gives_envoy_the_address_that_the_leader_fin
     async with watcher(nats.url, dns, endpoints_file=files["endpoints_file"], resolve_interval=0.05) as leader:
         await eventually(lambda: leader.leadership.publisher.published, "a leader")
         async with watcher(nats.url, Dns(), **files) as standby:
-            await eventually(lambda: standby.keepers[0].publishes, "the end of the start")
+            await eventually(lambda: standby.reconcilers[0].publishes, "the end of the start")
             assert addresses(Path(files["eds_file"])) == ["10.9.9.9"]
             dns.answers["a.example"] = "10.0.0.1"
             await eventually(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pointsman.check import SHOWN, Checker, main
-from services.watcher.file_origin import FileOrigin
+from services.watcher.file_provider import FileProvider
 from services.watcher.files import Root
 from services.watcher.settings import WatcherSettings
 from services.watcher.state import State
@@ -223,10 +223,10 @@ async def test_what_the_watcher_refuses_to_start_with_is_what_is_told(tmp_path: 
     os.mkfifo(tmp_path / "e.yaml")
     write(tmp_path / "f.yaml", "endpoints: []\n" + "#" * 5000)
     flags = ["--max-file-size", "4Ki"]
-    origin = FileOrigin(parse(WatcherSettings, [*flags, "--endpoints-file", str(tmp_path)], {}, "watcher"))
+    provider = FileProvider(parse(WatcherSettings, [*flags, "--endpoints-file", str(tmp_path)], {}, "watcher"))
     state = State()
-    origin.files.follow([Root(str(tmp_path), "--endpoints-file")])
-    state.apply(await origin.files.load(), 0.0)
+    provider.files.follow([Root(str(tmp_path), "--endpoints-file")])
+    state.apply(await provider.files.load(), 0.0)
     refused = [f"{path}: {one}" for path, found in state.problems().items() for one in found]
     assert len(refused) == 6
     assert check(*flags, str(tmp_path)) == 1

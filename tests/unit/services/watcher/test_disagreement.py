@@ -33,7 +33,7 @@ def test_what_differs_is_named(
 ) -> None:
     disagreement = Disagreement(settling=0.0)
     disagreement.compare(ours, theirs, kept, 0.0)
-    reason = f"this watcher would publish something else than the one that leads: {named}" if named else None
+    reason = f"this watcher would publish other facts than the leader: {named}" if named else None
     assert disagreement.reason == reason
 
 

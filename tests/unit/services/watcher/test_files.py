@@ -212,7 +212,7 @@ async def test_a_file_that_is_not_watched_is_read_once(path: Path) -> None:
     path.unlink()
     assert await reading.load() == []
     path.write_text(OTHER)
-    reading.want({NODE: None})
+    reading.set_object_kinds({NODE: None})
     assert said(await reading.load()) == [("endpoints.yaml", "b")], "for other objects"
     assert await reading.load() == []
 
@@ -240,14 +240,14 @@ async def test_files_are_read_again_for_objects_that_somebody_wants_to_hear_of(t
     (tmp_path / "a.yaml").write_text("endpoints: []\n")
     (tmp_path / "b.yaml").write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")
     files = source(tmp_path)
-    assert files.confirmed(7.0) == 7.0
+    assert files.confirmed_at(7.0) == 7.0
     assert [one.documents.objects for one in await files.load() if isinstance(one, Reset)] == [(), ()]
-    assert files.want({NODE: None})
+    assert files.set_object_kinds({NODE: None})
     events = [one for one in await files.load() if isinstance(one, Reset)]
     assert [[one.name for one in event.documents.objects] for event in events] == [[], ["n1"]]
-    assert not files.want({NODE: None})
+    assert not files.set_object_kinds({NODE: None})
     assert await files.load() == []
-    assert files.want({})
+    assert files.set_object_kinds({})
     assert [one.documents.objects for one in await files.load() if isinstance(one, Reset)] == [(), ()]
 
 
@@ -256,6 +256,6 @@ async def test_a_file_that_has_gone_before_it_is_read_again_is_removed_all_the_s
     (tmp_path / "b.yaml").write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")
     files = source(tmp_path)
     await files.load()
-    files.want({NODE: None})
+    files.set_object_kinds({NODE: None})
     (tmp_path / "b.yaml").unlink()
     assert said(await files.load()) == [("a.yaml", ""), ("b.yaml", "removed")]

@@ -27,14 +27,14 @@ status:
 
 def read(text: str, wanted: Collection[ObjectKind] = (NODE,)) -> Documents:
     problems = Problems()
-    documents = read_documents(text, "f", problems, pool=PoolId("default", "default"), wanted=wanted)
+    documents = read_documents(text, "f", problems, pool=PoolId("default", "default"), object_kinds=wanted)
     assert problems.errors == []
     return documents
 
 
 def errors(text: str, wanted: Collection[ObjectKind] = (NODE,)) -> list[str]:
     problems = Problems()
-    read_documents(text, "f", problems, pool=PoolId("default", "default"), wanted=wanted)
+    read_documents(text, "f", problems, pool=PoolId("default", "default"), object_kinds=wanted)
     return [str(one) for one in problems.errors]
 
 

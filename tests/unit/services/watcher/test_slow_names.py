@@ -113,7 +113,7 @@ async def test_a_name_that_still_hangs_is_not_asked_for_again_beside_it(dns: Dns
 
 
 async def test_names_that_took_too_long_leave_places_to_others(dns: Dns) -> None:
-    lookup = SystemLookup(0.01, at_a_time=2)
+    lookup = SystemLookup(0.01, concurrent=2)
     for host in slow(2):
         with pytest.raises(TimeoutError):
             await lookup(host)
@@ -136,7 +136,7 @@ async def test_names_that_took_too_long_leave_places_to_others(dns: Dns) -> None
 
 
 async def test_no_more_names_are_looked_up_at_a_time_than_there_are_places(dns: Dns) -> None:
-    lookup = SystemLookup(30.0, at_a_time=2)
+    lookup = SystemLookup(30.0, concurrent=2)
     asking = [asyncio.create_task(lookup(host)) for host in slow(5)]
     await eventually(lambda: sum(dns.hanging.values()) == 2)
     await asyncio.sleep(0.05)

@@ -1,11 +1,13 @@
 """The last good documents of each origin, merged."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.watcher.documents import Documents
 from services.watcher.resources import PoolId
-from services.watcher.sources import Event, Rejected, Removed, Reset
-from services.watcher.state import State, collect
+from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert, bounded
+from services.watcher.state import Changes, State, collect
 from shared.config.problems import Problem
 from shared.datalayer.objects import NODE, KubernetesObject
 from shared.model import Configuration, Endpoint, Objective, Pool
@@ -23,7 +25,7 @@ def endpoints(origin: str, *names: str) -> Reset:
 
 def names(state: State) -> list[str]:
     assert state.merged is not None
-    return [one.name for one in state.merged.endpoints]
+    return [one.name for _, one in sorted(state.merged.endpoints.items())]
 
 
 def test_nothing_holds_before_the_first_good_set() -> None:
@@ -50,6 +52,22 @@ CASES: dict[str, tuple[list[Event], bool, str, dict[str, str] | None]] = {
         "x y",
         {"b": "document: endpoint 'default/x' is in a too"},
     ),
+    "one endpoint more": ([Upsert("b", endpoint("z"))], True, "x y z", {}),
+    "the same endpoint": ([Upsert("b", endpoint("y"))], False, "x y", {}),
+    "one endpoint less": ([Delete("a", "default/x")], True, "y", {}),
+    "an endpoint that isn't there": ([Delete("a", "default/y")], False, "x y", {}),
+    "one endpoint of two origins": (
+        [Upsert("b", endpoint("x")), Upsert("b", endpoint("z"))],
+        False,
+        "x y",
+        {"b": "document: endpoint 'default/x' is in a too"},
+    ),
+    "an endpoint that moves in two steps": (
+        [Upsert("b", endpoint("x")), Upsert("b", endpoint("z")), Delete("a", "default/x")],
+        True,
+        "x y z",
+        {},
+    ),
     "an endpoint may move at once": ([endpoints("a"), endpoints("b", "x", "y")], False, "x y", {}),
     "without any list the last set holds": ([Removed("a"), Reset("b", Documents())], False, "x y", {"b": NO_LIST}),
     "when every origin is gone the last set holds": ([Removed("a"), Removed("b")], False, "x y", None),
@@ -66,6 +84,47 @@ def test_the_endpoints_of_all_origins_are_merged_and_what_does_not_fit_changes_n
     assert " ".join(names(state)) == expected
     if problems is not None:
         assert {origin: " ".join(map(str, found)) for origin, found in state.problems().items()} == problems
+
+
+def test_the_changes_have_what_was_before() -> None:
+    state = State()
+    state.apply([endpoints("a", "x", "y")], now=1.0)
+    first = Changes({"default/x": None, "default/y": None}, resources=True, objects=True, configuration=True)
+    assert state.take_changes() == first
+    moved = Endpoint(id="default/x", name="x", address="10.0.0.2", port=80)
+    state.apply([Upsert("a", moved), Delete("a", "default/y"), Upsert("a", endpoint("z"))], now=2.0)
+    state.apply([Upsert("a", endpoint("x"))], now=2.0)
+    assert state.take_changes() == Changes({"default/x": endpoint("x"), "default/y": endpoint("y"), "default/z": None})
+    state.apply([Reset("b", Documents(resources=(Objective(name="o", priority=1),)))], now=3.0)
+    assert state.take_changes() == Changes(resources=True)
+
+
+NAMES, ORIGINS = st.sampled_from("xyz"), st.sampled_from("ab")
+EVENTS: st.SearchStrategy[Event] = st.one_of(
+    st.builds(lambda origin, name: Upsert(origin, endpoint(name)), ORIGINS, NAMES),
+    st.builds(lambda origin, name: Delete(origin, f"default/{name}"), ORIGINS, NAMES),
+    st.builds(lambda origin, names: endpoints(origin, *names), ORIGINS, st.sets(NAMES)),
+)
+
+
+@given(st.lists(EVENTS, max_size=12))
+def test_single_changes_come_to_the_same_as_complete_statements(events: list[Event]) -> None:
+    state, stated = State(), {origin: set[str]() for origin in "ab"}
+    state.apply([endpoints("a"), endpoints("b")], now=0.0)
+    for event in events:
+        state.apply([event], now=1.0)
+        match event:
+            case Reset(origin, documents):
+                stated[origin] = {one.name for one in documents.endpoints or ()}
+            case Upsert(origin, one):
+                stated[origin].add(one.name)
+            case Delete(origin, id):
+                stated[origin].discard(id.removeprefix("default/"))
+        whole = State()
+        whole.apply([endpoints(origin, *found) for origin, found in stated.items()], now=1.0)
+        assert state.problems() == whole.problems()
+        if not whole.problems():
+            assert names(state) == names(whole)
 
 
 def test_a_good_reading_clears_the_problems() -> None:
@@ -85,7 +144,7 @@ def test_a_resource_of_two_origins_keeps_the_set_that_fitted() -> None:
     state.apply([Reset("a", Documents(endpoints=(), resources=(Objective(name="o", priority=1),)))], now=1.0)
     state.apply([Reset("b", Documents(resources=(Objective(name="o", priority=2),)))], now=2.0)
     assert state.merged is not None
-    assert state.merged.resources == (Objective(name="o", priority=1),)
+    assert [*state.merged.resources.values()] == [Objective(name="o", priority=1)]
     assert [str(one) for one in state.problems()["b"]] == ["document: InferenceObjective 'o' is in a too"]
 
 
@@ -108,7 +167,7 @@ def test_the_preferred_origins_configuration_goes_before_the_others() -> None:
     assert state.merged is not None
     assert state.merged.configuration == Configuration(text="2", origin="z")
     assert state.problems() == {}
-    assert state.ignored() == {"a": ("EndpointPickerConfig: z goes before it",)}
+    assert state.ignored() == {"a": ("EndpointPickerConfig: z takes precedence",)}
 
 
 def test_the_facts_have_a_pool_whether_or_not_a_document_describes_it() -> None:
@@ -116,10 +175,10 @@ def test_the_facts_have_a_pool_whether_or_not_a_document_describes_it() -> None:
     state.apply([endpoints("a", "x")], now=1.0)
     pool = PoolId("models", "llama")
     assert state.merged is not None
-    assert state.merged.facts([endpoint("x")], pool) == (endpoint("x"), Pool(name="llama", namespace="models"))
+    assert state.merged.other_facts(pool) == [Pool(name="llama", namespace="models")]
     described = Pool(name="llama", namespace="models", app_protocol="http")
     state.apply([Reset("b", Documents(resources=(described,)))], now=2.0)
-    assert state.merged.facts([], pool) == (described,)
+    assert state.merged.other_facts(pool) == [described]
 
 
 def test_a_fact_of_which_nothing_good_is_known_is_unknown_until_its_origin_is_good_or_gone() -> None:
@@ -132,6 +191,25 @@ def test_a_fact_of_which_nothing_good_is_known_is_unknown_until_its_origin_is_go
     assert state.unknown() == {("objective", "z")}, "of the other, what was good holds"
     state.apply([Removed("c")], now=4.0)
     assert state.unknown() == set()
+
+
+def test_of_an_origin_with_a_problem_in_every_line_the_first_are_kept_and_the_others_counted() -> None:
+    problems = tuple(Problem(f"endpoints[{number}]", "wrong") for number in range(5000))
+    rejected = bounded(Rejected("x", problems))
+    assert isinstance(rejected, Rejected)
+    assert len(rejected.problems) <= 200
+    assert "… and 4900 more" in str(rejected.problems[-1])
+    ignored = tuple(map(str, range(5000)))
+    reset = bounded(Reset("x", Documents(warnings=problems, ignored=ignored)))
+    assert isinstance(reset, Reset)
+    assert max(len(reset.documents.warnings), len(reset.documents.ignored)) <= 200
+
+
+def test_of_endpoints_that_two_files_give_the_first_are_named_and_the_others_counted() -> None:
+    state = State()
+    state.apply([endpoints(origin, *map(str, range(5000))) for origin in ("a", "b")], 0.0)
+    assert len(state.problems()["b"]) <= 200
+    assert "4900 more" in str(state.problems()["b"][-1])
 
 
 def test_problems_of_all_origins_come_in_one_list() -> None:
@@ -152,7 +230,7 @@ def nodes(origin: str, *found: str) -> Reset:
 
 def seen(state: State) -> list[str]:
     assert state.merged is not None
-    return [one.name for one in state.merged.objects]
+    return sorted(one.name for one in state.merged.objects.values())
 
 
 def test_the_objects_of_all_origins_are_merged_and_what_isnt_stated_any_more_is_gone() -> None:

@@ -73,15 +73,20 @@ def facts(**labels: str) -> dict[str, Fact]:
     }
 
 
+def published(guard: Unpublishable, found: dict[str, Fact]) -> dict[str, Fact]:
+    return {key: fact for key, fact in found.items() if guard.check(key, fact) is not None}
+
+
 def test_what_cannot_be_published_costs_no_other_fact() -> None:
     guard = Unpublishable(lambda: 1000)
     found = facts(a="fine", b="\ud800", c="x" * 2000, d="x" * 500)
     with capture_logs() as logs:
         for _ in range(2):
-            assert guard.without(found) == {"a": found["a"], "d": found["d"]}
+            assert published(guard, found) == {"a": found["a"], "d": found["d"]}
     assert guard.reasons.keys() == {"b", "c"}
     assert [log["key"] for log in logs] == ["b", "c"]
-    assert guard.without(facts(a="fine", b="good again")).keys() == {"a", "b"}
+    assert published(guard, facts(a="fine", b="good again")).keys() == {"a", "b"}
+    assert guard.check("c", None) is None
     assert guard.reasons == {}
 
 
@@ -91,6 +96,6 @@ def test_another_server_may_take_other_facts() -> None:
     found = facts(a="x" * 500)
     for limit, expected in ((1000, found), (300, {}), (1000, found)):
         limits.append(limit)
-        assert guard.outdated == (limit != limits[-2])
-        assert guard.without(found) == expected
-        assert not guard.outdated
+        assert guard.limit_changed() == (limit != limits[-2])
+        assert published(guard, found) == expected
+        assert not guard.limit_changed()

@@ -1,11 +1,11 @@
-"""What the tests of verdicts and of what becomes of them share: resources as a source reads them."""
+"""What the tests of make_reports and of what becomes of them share: resources as a source reads them."""
 
 from typing import Any
 
 from services.watcher.documents import Documents
 from services.watcher.kubernetes.reading import read_item
+from services.watcher.kubernetes.reports import POOL, PoolView, ResourceResult
 from services.watcher.kubernetes.resource import JsonObject, Resource
-from services.watcher.kubernetes.verdicts import POOL, PoolView, Reading
 from services.watcher.resources import PoolId
 from services.watcher.sources import Rejected, Reset
 from shared.config.problems import Problem
@@ -28,14 +28,14 @@ def item_of(kind: str, name: str, spec: dict[str, Any], group: str = EXPERIMENTA
 
 
 def reading(
-    item: JsonObject, pool: PoolId = LLAMA, shadowed_by: str = "", last_good: JsonObject | None = None
-) -> Reading:
+    item: JsonObject, pool: PoolId = LLAMA, shadowed_by: str = "", last_valid: JsonObject | None = None
+) -> ResourceResult:
     """As the source of that pool reads it, which has read the last good one before."""
     group, _, version = item["apiVersion"].partition("/")
     outcome = read_item(item, item["kind"], "origin", pool)
-    before = None if last_good is None else read_item(last_good, item["kind"], "origin", pool)
+    before = None if last_valid is None else read_item(last_valid, item["kind"], "origin", pool)
     good = before if isinstance(before, Reset) else None
-    return Reading(resource_of(item["kind"], group, version), item, outcome, shadowed_by, good)
+    return ResourceResult(resource_of(item["kind"], group, version), item, outcome, shadowed_by, good)
 
 
 def objective(name: str = "premium", pool: str = "llama", *, priority: object = 1, **metadata: Any) -> JsonObject:
@@ -61,10 +61,10 @@ def view(*items: JsonObject, name: str = "llama", **more: Any) -> PoolView:
     """Of a pool that is there."""
     served = PoolId("default", name)
     told: dict[str, Any] = {"pools": {name}, "selected": pods("a"), **more}
-    return PoolView(pool=served, readings=[reading(one, served) for one in items], **told)
+    return PoolView(pool=served, results=[reading(one, served) for one in items], **told)
 
 
-def config_map(*problems: Problem) -> Reading:
+def config_map(*problems: Problem) -> ResourceResult:
     resource = Resource(ObjectKind("", "v1", "ConfigMap"), "configmaps", True)
     item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "picker", "namespace": "default"}}
-    return Reading(resource, item, Rejected("origin", problems) if problems else Reset("origin", Documents()))
+    return ResourceResult(resource, item, Rejected("origin", problems) if problems else Reset("origin", Documents()))

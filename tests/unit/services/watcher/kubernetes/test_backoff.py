@@ -26,4 +26,4 @@ def test_chance_stays_within_its_share_however_many_failures_there_were(
 ) -> None:
     backoff = Backoff(0.5, 30.0, certain(random))
     backoff.failures = 3000
-    assert (backoff.next(), certain(random).spread(300.0)) == (pause, spread)
+    assert (backoff.next(), certain(random).jitter(300.0)) == (pause, spread)

@@ -6,14 +6,14 @@ import pytest
 from services.watcher.kubernetes.errors import (
     ApiError,
     Conflict,
+    ErrorKind,
     Expired,
     Forbidden,
-    Kind,
     NotFound,
     Unauthorized,
     Unavailable,
-    error_of_answer,
-    error_of_status,
+    error_from_response,
+    error_from_status,
 )
 from tests.fake_kubernetes.cluster import status
 
@@ -21,26 +21,26 @@ from tests.fake_kubernetes.cluster import status
 @pytest.mark.parametrize(
     ("code", "expected", "kind"),
     [
-        (400, ApiError, Kind.REFUSED),
-        (401, Unauthorized, Kind.UNAUTHORIZED),
-        (403, Forbidden, Kind.FORBIDDEN),
-        (404, NotFound, Kind.NOT_FOUND),
-        (409, Conflict, Kind.CONFLICT),
-        (410, Expired, Kind.EXPIRED),
-        (422, ApiError, Kind.REFUSED),
-        (429, Unavailable, Kind.UNAVAILABLE),
-        (500, Unavailable, Kind.UNAVAILABLE),
-        (503, Unavailable, Kind.UNAVAILABLE),
-        (504, Unavailable, Kind.UNAVAILABLE),
+        (400, ApiError, ErrorKind.REFUSED),
+        (401, Unauthorized, ErrorKind.UNAUTHORIZED),
+        (403, Forbidden, ErrorKind.FORBIDDEN),
+        (404, NotFound, ErrorKind.NOT_FOUND),
+        (409, Conflict, ErrorKind.CONFLICT),
+        (410, Expired, ErrorKind.EXPIRED),
+        (422, ApiError, ErrorKind.REFUSED),
+        (429, Unavailable, ErrorKind.UNAVAILABLE),
+        (500, Unavailable, ErrorKind.UNAVAILABLE),
+        (503, Unavailable, ErrorKind.UNAVAILABLE),
+        (504, Unavailable, ErrorKind.UNAVAILABLE),
     ],
 )
-def test_each_status_is_an_error_of_its_kind(code: int, expected: type[ApiError], kind: Kind) -> None:
+def test_each_status_is_an_error_of_its_kind(code: int, expected: type[ApiError], kind: ErrorKind) -> None:
     body = msgspec.json.encode(status(code, "Because", "of this"))
-    error = error_of_answer("list pods", code, "Phrase", "", body)
+    error = error_from_response("list pods", code, "Phrase", "", body)
     assert type(error) is expected
     assert (error.status, error.reason, error.message, error.kind) == (code, "Because", "of this", kind)
     assert error.retry_after is None
-    within = error_of_status("list pods", status(code, "Because", "of this"))
+    within = error_from_status("list pods", status(code, "Because", "of this"))
     assert (type(within), str(within)) == (expected, str(error))
 
 
@@ -60,7 +60,7 @@ def test_each_status_is_an_error_of_its_kind(code: int, expected: type[ApiError]
 )
 def test_the_text_says_what_was_attempted_and_what_the_server_said(code: int, body: bytes, text: str) -> None:
     phrase = {403: "Forbidden", 404: "Not Found", 502: "Bad Gateway"}.get(code, "Service Unavailable")
-    error = error_of_answer("do it", code, phrase, "", body)
+    error = error_from_response("do it", code, phrase, "", body)
     assert str(error).startswith(text or "can't do it: 503 Service Unavailable")
     assert len(str(error)) < 400
 
@@ -81,4 +81,4 @@ def test_retry_after_is_in_the_header_or_in_the_status(
     header: str, details: dict[str, int], seconds: float | None
 ) -> None:
     body = msgspec.json.encode(status(429, "TooManyRequests", "", **details))
-    assert error_of_answer("list pods", 429, "Too Many Requests", header, body).retry_after == seconds
+    assert error_from_response("list pods", 429, "Too Many Requests", header, body).retry_after == seconds

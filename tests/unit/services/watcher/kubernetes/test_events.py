@@ -5,7 +5,7 @@ import re
 import pytest
 
 from services.watcher.kubernetes.events import EVENTS, LONGEST_NOTE, event_name, event_of
-from services.watcher.kubernetes.verdicts import Finding
+from services.watcher.kubernetes.reports import Finding
 from tests.unit.services.watcher.kubernetes.readings import config_map, objective
 
 NOW = "2026-11-21T12:00:00.000000Z"

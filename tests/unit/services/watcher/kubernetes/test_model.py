@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.watcher.kubernetes.errors import ConnectionFailed, Expired, Forbidden, TimedOut, Unavailable
+from services.watcher.kubernetes.reflector import Reflector
 from services.watcher.kubernetes.resource import Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
-from services.watcher.kubernetes.watching import Watch
 from tests.fake_kubernetes.api import FakeApi
 from tests.fake_kubernetes.cluster import PODS, Cluster, line, status
 from tests.fake_kubernetes.reader import reading
@@ -103,7 +103,7 @@ def test_the_set_equals_the_servers_after_any_sequence_of_changes_cuts_and_expir
         cluster.put("a", labels={"app": "vllm"})
         api = FakeApi(cluster)
         api.piece = piece
-        watch = Watch(
+        watch = Reflector(
             api, Selection(PODS, "default", labels), KubernetesSettings(kubernetes_page_size=page_size), time.timing
         )
         async with reading(watch, cluster) as reader:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from services.watcher.kubernetes.pods import (
+from services.watcher.kubernetes.endpoints import (
     address_of,
-    arrive,
     endpoints_of,
     is_ready,
     selector_text,
+    strip_pod,
 )
 from services.watcher.kubernetes.settings import IpFamily
 from shared.model import Endpoint, Pool
@@ -86,7 +86,7 @@ def test_a_ready_pod_is_an_endpoint_with_all_that_is_known_of_it() -> None:
 )
 def test_a_pod_that_cannot_take_requests_is_none(unable: dict[str, Any]) -> None:
     assert not is_ready(unable)
-    assert endpoints_of(unable, POOL) == endpoints_of(arrive(copy.deepcopy(unable), PODS), POOL) == ()
+    assert endpoints_of(unable, POOL) == endpoints_of(strip_pod(copy.deepcopy(unable), PODS), POOL) == ()
 
 
 LLMD, STABLE = "llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports"
@@ -132,7 +132,7 @@ def test_of_several_addresses_the_primary_one_or_the_familys_is_taken(
 
 def test_what_is_kept_of_a_pod_makes_the_same_endpoints_and_is_a_fraction_of_it() -> None:
     annotations = {"llm-d.ai/active-ports": "8001", "kubectl.kubernetes.io/last-applied-configuration": "{…}"}
-    kept = arrive(pod(annotations=dict(annotations)), PODS)
+    kept = strip_pod(pod(annotations=dict(annotations)), PODS)
     assert endpoints_of(kept, RANKS) == endpoints_of(pod(annotations=annotations), RANKS)
     assert kept["metadata"]["annotations"] == {"llm-d.ai/active-ports": "8001"}
     assert kept["spec"] == {"nodeName": "n1"}

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from services.watcher.kubernetes.client import Client
 from services.watcher.kubernetes.errors import (
     ApiError,
     Conflict,
@@ -18,9 +19,9 @@ from services.watcher.kubernetes.errors import (
     Unavailable,
 )
 from services.watcher.kubernetes.reporter import Reporter
+from services.watcher.kubernetes.reports import PoolView
 from services.watcher.kubernetes.resource import JsonObject, Resource
 from services.watcher.kubernetes.settings import KubernetesSettings
-from services.watcher.kubernetes.verdicts import PoolView
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.resources import PoolId
 from tests.fake_kubernetes.timing import FakeTime, until
@@ -94,7 +95,7 @@ class World:
             timing=self.time.timing,
             wall=lambda: 1_800_000_000.0 + self.time.now,
         )
-        self.reporter.start(self.api)
+        self.reporter.start(cast(Client, self.api))
 
     def change(self, *views: PoolView) -> None:
         self.views = views
@@ -102,7 +103,7 @@ class World:
 
     async def look(self, *, after: float = 0.0) -> None:
         self.time.now += after
-        await self.reporter.look()
+        await self.reporter.write_due()
 
     def count(self, name: str) -> float | None:
         return self.registry.get_sample_value(f"pointsman_watcher_{name}_total")
@@ -326,7 +327,7 @@ async def test_a_defect_ends_neither_the_reporter_nor_who_leads() -> None:
 async def test_where_one_namespace_refuses_another_is_written_to() -> None:
     other = PoolId("elsewhere", "llama")
     elsewhere = [reading(objective("a", namespace="elsewhere"), other)]
-    world = World(PoolView(pool=other, readings=elsewhere, pools={"llama"}), view(objective("b")))
+    world = World(PoolView(pool=other, results=elsewhere, pools={"llama"}), view(objective("b")))
     world.api.refused = {"elsewhere"}
     await world.look()
     assert world.api.names == ["b"]

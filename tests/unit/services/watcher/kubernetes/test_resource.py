@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.watcher.kubernetes.resource import Resource, Selection, cut, tidy
+from services.watcher.kubernetes.resource import Resource, Selection, select_parts, tidy
 from shared.datalayer.objects import ObjectKind
 
 PODS = Resource(ObjectKind("", "v1", "Pod"), "pods", True)
@@ -50,10 +50,10 @@ def test_what_is_not_read_is_cut_off_with_the_version_that_changes_with_it() -> 
         "spec": {},
         "status": {},
     }
-    assert cut(item, None) is item
+    assert select_parts(item, None) is item
     alone = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a"}}
-    assert cut(item, frozenset({"metadata"})) == alone
-    assert cut(item, frozenset({"spec", "data"})) == {**alone, "spec": {}}
+    assert select_parts(item, frozenset({"metadata"})) == alone
+    assert select_parts(item, frozenset({"spec", "data"})) == {**alone, "spec": {}}
 
 
 def test_tidying_drops_managed_fields_and_names_the_kind() -> None:

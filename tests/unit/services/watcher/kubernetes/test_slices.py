@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from services.watcher.kubernetes.endpoints import endpoints_of_slice
 from services.watcher.kubernetes.settings import IpFamily
-from services.watcher.kubernetes.slices import endpoints_of_slice
 from shared.model import Endpoint, Pool
 
 POOL = Pool(name="llama", target_ports=(8000,))

@@ -1,4 +1,4 @@
-"""What one pool's source tells of what is in the cluster, with feeds that are the test's."""
+"""What one pool's source tells of what is in the cluster, with informers that are the test's."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -9,13 +9,13 @@ import pytest
 
 from services.watcher.configuration import installed
 from services.watcher.kubernetes import source as module
-from services.watcher.kubernetes.cluster import Cluster, Feed, Wanted
-from services.watcher.kubernetes.errors import Kind
+from services.watcher.kubernetes.errors import ErrorKind
+from services.watcher.kubernetes.informers import Handler, Informer, InformerFactory, InformerSpec
+from services.watcher.kubernetes.reflector import Problem
 from services.watcher.kubernetes.resource import JsonObject, Resource
-from services.watcher.kubernetes.source import PODS, ConfigMapKey, KubernetesSource, Plan
-from services.watcher.kubernetes.watching import Problem
+from services.watcher.kubernetes.source import PODS, ConfigMapKey, KubernetesSource, PoolOptions
 from services.watcher.resources import PoolId
-from services.watcher.sources import Event, Rejected, Removed, Reset
+from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
 from shared.config.loaded import LoadedConfig
 from shared.config.loader import load
 from shared.datalayer.objects import ObjectKind
@@ -29,56 +29,56 @@ GOOD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: []\n
 NODE = ObjectKind("", "v1", "Node")
 
 
-class Feeds:
+class Informers:
     """Takes the place of a cluster: what is known of each selection is what the test says."""
 
     def __init__(self) -> None:
-        self.feeds: dict[Wanted, Feed] = {}
-        self.left: list[Wanted] = []
+        self.informers: dict[InformerSpec, Informer] = {}
+        self.left: list[InformerSpec] = []
 
-    def follow(self, wanted: Wanted, listener: Callable[[Feed], None]) -> Feed:
-        feed = self.feeds.setdefault(wanted, Feed(wanted))
-        feed.listeners.append(listener)
-        return feed
+    def add(self, spec: InformerSpec, handler: Handler) -> Informer:
+        informer = self.informers.setdefault(spec, Informer(spec))
+        informer.handlers.append(handler)
+        return informer
 
-    def leave(self, feed: Feed, listener: Callable[[Feed], None]) -> None:
-        feed.listeners.remove(listener)
-        del self.feeds[feed.wanted]
-        self.left.append(feed.wanted)
+    def remove(self, informer: Informer, handler: Handler) -> None:
+        informer.handlers.remove(handler)
+        del self.informers[informer.spec]
+        self.left.append(informer.spec)
 
-    def find(self, kind: str, group: str = "", labels: str | None = None) -> Feed:
-        """The one feed of a kind and group, and of labels where there are several."""
-        (feed,) = [
-            feed
-            for wanted, feed in self.feeds.items()
-            if (wanted.kinds[0].kind, wanted.kinds[0].group) == (kind, group) and labels in (None, wanted.labels)
+    def find(self, kind: str, group: str = "", labels: str | None = None) -> Informer:
+        """The one informer of a kind and group, and of labels where there are several."""
+        (informer,) = [
+            informer
+            for spec, informer in self.informers.items()
+            if (spec.kinds[0].kind, spec.kinds[0].group) == (kind, group) and labels in (None, spec.labels)
         ]
-        return feed
+        return informer
 
-    def say(self, feed: Feed, *items: JsonObject) -> None:
+    def say(self, informer: Informer, *items: JsonObject) -> None:
         """These are all objects now, and they are known."""
-        feed.looked_for = True
-        feed.resource = Resource(feed.wanted.kinds[0], "things", True)
-        feed.objects = {(one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in items}
-        feed.tell()
+        informer.discovered = True
+        informer.resource = Resource(informer.spec.kinds[0], "things", True)
+        informer.objects = {(one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in items}
+        informer.notify()
 
-    def say_the_rest(self, *but: Feed) -> None:
+    def say_the_rest(self, *but: Informer) -> None:
         """There is nothing else, and of these it isn't known."""
-        for feed in [*self.feeds.values()]:
-            if not feed.known and feed not in but:
-                self.say(feed)
+        for informer in [*self.informers.values()]:
+            if not informer.synced and informer not in but:
+                self.say(informer)
 
 
 class Peer:
-    """A source with such feeds, and all that it told."""
+    """A source with such informers, and all that it told."""
 
     def __init__(self, *, validate: Callable[[Configuration], LoadedConfig] | None = None, **plan: Any) -> None:
-        self.feeds = Feeds()
-        self.source = KubernetesSource(Plan(pool=OURS, **plan), validate or _validate)
-        self.source.start(cast(Cluster, self.feeds))
+        self.informers = Informers()
+        self.source = KubernetesSource(PoolOptions(pool=OURS, **plan), validate or _validate)
+        self.source.start(cast(InformerFactory, self.informers))
 
-    def pods(self, labels: str = "app=vllm") -> Feed:
-        return self.feeds.find("Pod", labels=labels)
+    def pods(self, labels: str = "app=vllm") -> Informer:
+        return self.informers.find("Pod", labels=labels)
 
     async def loaded(self) -> dict[str, Event]:
         """By origin, once everything that is required is known."""
@@ -147,10 +147,10 @@ def endpoints(event: Event | None) -> dict[str, str]:
 async def served(**plan: Any) -> Peer:
     """A peer with a pool and a pod, loaded."""
     peer = Peer(**plan)
-    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
-    peer.feeds.say_the_rest()
+    peer.informers.say(peer.informers.find("InferencePool", STABLE), pool())
+    peer.informers.say_the_rest()
     assert await peer.waits()
-    peer.feeds.say(peer.pods(), pod("a"))
+    peer.informers.say(peer.pods(), pod("a"))
     found = await peer.loaded()
     assert endpoints(found[PODS]) == {"default/a-rank-0": "10.0.0.1:8000"}
     return peer
@@ -159,16 +159,16 @@ async def served(**plan: Any) -> Peer:
 async def test_nothing_is_told_to_be_complete_before_the_pools_of_all_groups_and_their_pods_are_known() -> None:
     peer = Peer()
     assert await peer.waits()
-    former = peer.feeds.find("InferencePool", EXPERIMENTAL)
-    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
-    peer.feeds.say_the_rest(former)
+    former = peer.informers.find("InferencePool", EXPERIMENTAL)
+    peer.informers.say(peer.informers.find("InferencePool", STABLE), pool())
+    peer.informers.say_the_rest(former)
     assert await peer.waits(), "the other group's pool isn't known, nor what is selected"
-    peer.feeds.say(former)
+    peer.informers.say(former)
     assert await peer.waits(), "what is selected isn't known"
-    peer.feeds.say(peer.pods())
+    peer.informers.say(peer.pods())
     assert endpoints((await peer.loaded())[PODS]) == {}
     nowhere = Peer()
-    nowhere.feeds.say_the_rest()
+    nowhere.informers.say_the_rest()
     assert endpoints((await nowhere.loaded())[PODS]) == {}
 
 
@@ -176,37 +176,71 @@ async def test_a_burst_is_one_change_and_what_did_not_change_is_not_told_again()
     peer = await served()
     running = [pod(f"p{at}", f"10.0.1.{at}") for at in range(50)]
     for count in range(1, 51):
-        peer.feeds.say(peer.pods(), *running[:count])
+        peer.informers.say(peer.pods(), *running[:count])
     found = await peer.changes()
     assert found.keys() == {PODS}
     assert len(endpoints(found[PODS])) == 50
-    peer.feeds.say(peer.pods(), *running)
+    peer.informers.say(peer.pods(), *running)
     assert await peer.changes() == {}
+
+
+async def test_a_pod_that_changes_is_told_alone() -> None:
+    peer = await served()
+    pods = peer.pods()
+    for name, objects, expected in (
+        ("b", {"a": pod("a"), "b": pod("b", "10.0.0.2")}, {"default/b-rank-0": "10.0.0.2:8000"}),
+        ("a", {"a": pod("a", "10.0.0.9"), "b": pod("b", "10.0.0.2")}, {"default/a-rank-0": "10.0.0.9:8000"}),
+        ("a", {"b": pod("b", "10.0.0.2")}, {"default/a-rank-0": None}),
+        ("a", {"b": pod("b", "10.0.0.2")}, {}),
+    ):
+        pods.objects = {("default", name): item for name, item in objects.items()}
+        pods.notify([("default", name)])
+        found = await peer.source.changes()
+        assert {one.id: None for one in found if isinstance(one, Delete)} | {
+            one.endpoint.id: one.endpoint.authority for one in found if isinstance(one, Upsert)
+        } == expected
+        assert all(one.origin == PODS for one in found)
+    assert endpoints((await peer.loaded())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}, "all of them again"
+
+
+async def test_a_server_that_moves_between_slices_keeps_its_endpoint() -> None:
+    def slice_of(name: str, *servers: str) -> JsonObject:
+        entries = [{"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": one}} for one in servers]
+        return {"metadata": {"name": name, "namespace": "default"}, "addressType": "IPv4", "endpoints": entries}
+
+    peer = Peer(stand_alone=ALONE, slices_of="servers")
+    slices = peer.informers.find("EndpointSlice", "discovery.k8s.io")
+    peer.informers.say(slices, slice_of("x", "a"), slice_of("y"))
+    await peer.loaded()
+    for x, y, expected in (("a", "a", []), ("", "a", []), ("", "", [Delete(PODS, "default/a-rank-0")])):
+        slices.objects = {("default", name): slice_of(name, *held) for name, held in (("x", x), ("y", y))}
+        slices.notify([("default", "x"), ("default", "y")])
+        assert await peer.source.changes() == expected
 
 
 async def test_another_selector_holds_back_until_it_is_known_what_it_selects() -> None:
     peer = await served()
-    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool("sglang"))
+    peer.informers.say(peer.informers.find("InferencePool", STABLE), pool("sglang"))
     found = await peer.changes()
     assert PODS not in found, "what was told last holds"
-    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
+    peer.informers.say(peer.informers.find("InferencePool", STABLE), pool())
     assert PODS not in await peer.changes(), "nothing has changed when it is changed back"
-    assert [one.labels for one in peer.feeds.left] == ["app=sglang"]
-    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool("sglang"))
+    assert [one.labels for one in peer.informers.left] == ["app=sglang"]
+    peer.informers.say(peer.informers.find("InferencePool", STABLE), pool("sglang"))
     await peer.changes()
-    peer.feeds.say(peer.pods(), pod("a"), pod("a2", "10.0.0.3"))
+    peer.informers.say(peer.pods(), pod("a"), pod("a2", "10.0.0.3"))
     assert "default/a2-rank-0" in endpoints((await peer.changes())[PODS]), "and is still followed"
-    peer.feeds.say(peer.pods("app=sglang"), pod("b", "10.0.0.2"))
+    peer.informers.say(peer.pods("app=sglang"), pod("b", "10.0.0.2"))
     assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}
-    assert [one.labels for one in peer.feeds.left][1:] == ["app=vllm"]
+    assert [one.labels for one in peer.informers.left][1:] == ["app=vllm"]
 
 
 async def test_other_ports_are_other_endpoints_of_the_same_pods_at_once() -> None:
     peer = await served()
-    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool("vllm", 9000, 9001))
+    peer.informers.say(peer.informers.find("InferencePool", STABLE), pool("vllm", 9000, 9001))
     found = endpoints((await peer.changes())[PODS])
     assert found == {"default/a-rank-0": "10.0.0.1:9000", "default/a-rank-1": "10.0.0.1:9001"}
-    assert not peer.feeds.left
+    assert not peer.informers.left
 
 
 def bad_pool(group: str = STABLE) -> JsonObject:
@@ -217,45 +251,45 @@ def bad_pool(group: str = STABLE) -> JsonObject:
 async def test_a_pool_that_is_refused_at_the_start_isnt_known_to_have_no_endpoints(then: str) -> None:
     """Another watcher has published what held before: that must not be taken away."""
     peer = Peer()
-    stable = peer.feeds.find("InferencePool", STABLE)
-    peer.feeds.say(stable, bad_pool())
-    peer.feeds.say_the_rest()
+    stable = peer.informers.find("InferencePool", STABLE)
+    peer.informers.say(stable, bad_pool())
+    peer.informers.say_the_rest()
     assert await peer.waits()
-    assert "70000" in (peer.source.awaited() or "")
+    assert "70000" in (peer.source.load_problem() or "")
     if then == "it is gone":
-        peer.feeds.say(stable)
+        peer.informers.say(stable)
         assert endpoints((await peer.loaded())[PODS]) == {}
         return
-    peer.feeds.say(stable, pool())
+    peer.informers.say(stable, pool())
     assert await peer.waits(), "what it selects isn't known"
-    peer.feeds.say(peer.pods(), pod("a"))
+    peer.informers.say(peer.pods(), pod("a"))
     assert len(endpoints((await peer.loaded())[PODS])) == 1
-    assert peer.source.awaited() is None
+    assert peer.source.load_problem() is None
 
 
 async def test_nothing_is_said_to_be_in_force_before_everything_is_known() -> None:
     peer = Peer(config_map=CONFIG)
-    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
+    peer.informers.say(peer.informers.find("InferencePool", STABLE), pool())
     ours = item_of("InferenceObjective", "premium", {"poolRef": {"name": "llama"}, "priority": 1})
     bad = item_of("InferenceObjective", "bad", {"poolRef": {"name": "llama"}, "priority": "high"})
-    peer.feeds.say(peer.feeds.find("InferenceObjective", EXPERIMENTAL), ours, bad)
-    peer.feeds.say_the_rest()
+    peer.informers.say(peer.informers.find("InferenceObjective", EXPERIMENTAL), ours, bad)
+    peer.informers.say_the_rest()
     assert await peer.waits()
-    peer.feeds.say(peer.pods(), pod("a"))
+    peer.informers.say(peer.pods(), pod("a"))
     assert await peer.waits(), "there is no configuration"
-    assert {one.id[1] for one in peer.source.view().readings} == {"llama", "bad"}, "what is wrong can be said"
-    peer.feeds.say(peer.feeds.find("ConfigMap"), config_map())
+    assert {one.id[1] for one in peer.source.view().results} == {"llama", "bad"}, "what is wrong can be said"
+    peer.informers.say(peer.informers.find("ConfigMap"), config_map())
     await peer.loaded()
-    assert {one.id[1] for one in peer.source.view().readings} == {"llama", "bad", "premium"}
+    assert {one.id[1] for one in peer.source.view().results} == {"llama", "bad", "premium"}
 
 
 async def test_what_holds_of_a_resource_that_goes_isnt_held_by_a_refused_one_of_its_name() -> None:
     """In a migration from one API group to the other both have a resource of the name for a time."""
     peer = await served()
-    stable, former = peer.feeds.find("InferencePool", STABLE), peer.feeds.find("InferencePool", EXPERIMENTAL)
-    peer.feeds.say(former, bad_pool(EXPERIMENTAL))
+    stable, former = peer.informers.find("InferencePool", STABLE), peer.informers.find("InferencePool", EXPERIMENTAL)
+    peer.informers.say(former, bad_pool(EXPERIMENTAL))
     assert await peer.changes() == {}
-    peer.feeds.say(stable)
+    peer.informers.say(stable)
     events = await peer.source.changes()
     assert [type(one) for one in events if one.origin == "InferencePool default/llama"] == [Removed, Rejected]
     assert endpoints({one.origin: one for one in events}[PODS]) == {}
@@ -263,29 +297,29 @@ async def test_what_holds_of_a_resource_that_goes_isnt_held_by_a_refused_one_of_
 
 async def test_of_two_groups_a_good_pool_counts_before_a_refused_one_and_the_last_good_one_holds() -> None:
     peer = await served()
-    stable, former = peer.feeds.find("InferencePool", STABLE), peer.feeds.find("InferencePool", EXPERIMENTAL)
-    peer.feeds.say(former, pool("vllm", 9000, group=EXPERIMENTAL))
+    stable, former = peer.informers.find("InferencePool", STABLE), peer.informers.find("InferencePool", EXPERIMENTAL)
+    peer.informers.say(former, pool("vllm", 9000, group=EXPERIMENTAL))
     assert await peer.changes() == {}
-    peer.feeds.say(stable, bad_pool())
+    peer.informers.say(stable, bad_pool())
     assert endpoints((await peer.changes())[PODS]) == {"default/a-rank-0": "10.0.0.1:9000"}, "the other group's is good"
-    peer.feeds.say(former, bad_pool(EXPERIMENTAL))
+    peer.informers.say(former, bad_pool(EXPERIMENTAL))
     found = await peer.changes()
     assert PODS not in found, "its last good version holds"
     assert isinstance(found["InferencePool default/llama"], Rejected)
-    peer.feeds.say(peer.pods(), pod("b", "10.0.0.2"))
+    peer.informers.say(peer.pods(), pod("b", "10.0.0.2"))
     assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:9000"}
-    peer.feeds.say(stable, pool())
+    peer.informers.say(stable, pool())
     assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}
 
 
 async def test_a_pool_that_goes_or_is_being_deleted_takes_its_endpoints_along() -> None:
     for gone in ([], [pool(deletionTimestamp="2026-08-01T12:00:00Z")]):
         peer = await served()
-        peer.feeds.say(peer.feeds.find("InferencePool", STABLE), *gone)
+        peer.informers.say(peer.informers.find("InferencePool", STABLE), *gone)
         found = await peer.changes()
         assert endpoints(found[PODS]) == {}
         assert found["InferencePool default/llama"] == Removed("InferencePool default/llama")
-        assert [one.labels for one in peer.feeds.left] == ["app=vllm"]
+        assert [one.labels for one in peer.informers.left] == ["app=vllm"]
 
 
 async def test_resources_of_other_pools_are_left_out_with_the_reason() -> None:
@@ -293,39 +327,39 @@ async def test_resources_of_other_pools_are_left_out_with_the_reason() -> None:
     ours = item_of("InferenceObjective", "premium", {"poolRef": {"name": "llama"}, "priority": 1})
     theirs = item_of("InferenceObjective", "other", {"poolRef": {"name": "qwen"}, "priority": 1})
     bad = item_of("InferenceObjective", "bad", {"poolRef": {"name": "llama"}, "priority": "high"})
-    peer.feeds.say(peer.feeds.find("InferenceObjective", EXPERIMENTAL), ours, theirs, bad)
+    peer.informers.say(peer.informers.find("InferenceObjective", EXPERIMENTAL), ours, theirs, bad)
     found = await peer.changes()
     assert found.keys() == {"InferenceObjective default/premium", "InferenceObjective default/bad"}
     assert isinstance(found["InferenceObjective default/bad"], Rejected)
-    assert "qwen" in peer.source.not_ours()["InferenceObjective default/other"]
-    peer.feeds.say(peer.feeds.find("InferenceObjective", EXPERIMENTAL), theirs)
+    assert "qwen" in peer.source.ignored()["InferenceObjective default/other"]
+    peer.informers.say(peer.informers.find("InferenceObjective", EXPERIMENTAL), theirs)
     assert {type(one) for one in (await peer.changes()).values()} == {Removed}
 
 
 async def test_an_optional_kind_that_cannot_be_read_is_not_waited_for() -> None:
     peer = Peer()
-    peer.feeds.say(peer.feeds.find("InferencePool", STABLE), pool())
-    models = peer.feeds.find("InferenceModel", EXPERIMENTAL)
-    peer.feeds.say_the_rest(models)
+    peer.informers.say(peer.informers.find("InferencePool", STABLE), pool())
+    models = peer.informers.find("InferenceModel", EXPERIMENTAL)
+    peer.informers.say_the_rest(models)
     assert await peer.waits()
-    peer.feeds.say(peer.pods(), pod("a"))
+    peer.informers.say(peer.pods(), pod("a"))
     assert await peer.waits(), "it may come"
-    problem = Problem(Kind.FORBIDDEN, "not allowed to list inferencemodels", 0.0)
-    models.watch = cast(Any, SimpleNamespace(listed=False, problem=problem))
+    problem = Problem(ErrorKind.FORBIDDEN, "not allowed to list inferencemodels", 0.0)
+    models.reflector = cast(Any, SimpleNamespace(listed=False, problem=problem))
     assert len(endpoints((await peer.loaded())[PODS])) == 1
 
 
 async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -> None:
     peer = Peer(stand_alone=ALONE, config_map=CONFIG)
-    assert [str(wanted.kinds[0]) for wanted in peer.feeds.feeds] == ["v1 Pod", "v1 ConfigMap"], "no resources"
-    peer.feeds.say(peer.pods(), pod("a"))
-    maps = peer.feeds.find("ConfigMap")
-    assert maps.wanted.fields == "metadata.name=picker"
-    peer.feeds.say(maps)
+    assert [str(spec.kinds[0]) for spec in peer.informers.informers] == ["v1 Pod", "v1 ConfigMap"], "no resources"
+    peer.informers.say(peer.pods(), pod("a"))
+    maps = peer.informers.find("ConfigMap")
+    assert maps.spec.fields == "metadata.name=picker"
+    peer.informers.say(maps)
     assert await peer.waits()
-    peer.feeds.say(maps, config_map("kind: EndpointPickerConfig\nplugins: [{type: nonsense}]\n"))
+    peer.informers.say(maps, config_map("kind: EndpointPickerConfig\nplugins: [{type: nonsense}]\n"))
     assert await peer.waits(), "there is no last one"
-    peer.feeds.say(maps, config_map())
+    peer.informers.say(maps, config_map())
     loaded = await peer.loaded()
     found, alone = loaded["ConfigMap default/picker"], loaded["InferencePool default/llama"]
     assert isinstance(alone, Reset)
@@ -337,7 +371,7 @@ async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -
         ({**config_map(), "data": None}, "isn't among its keys: none"),
         (None, "there is none"),
     ):
-        peer.feeds.say(maps, *([bad] if bad else []))
+        peer.informers.say(maps, *([bad] if bad else []))
         rejected = (await peer.changes())["ConfigMap default/picker"]
         assert isinstance(rejected, Rejected)
         assert words in str(rejected.problems)
@@ -348,7 +382,7 @@ async def test_a_plugin_that_fails_on_a_configuration_refuses_it_and_ends_nothin
         raise ZeroDivisionError("division by zero")
 
     peer = Peer(validate=fails, stand_alone=ALONE, config_map=CONFIG)
-    peer.feeds.say(peer.feeds.find("ConfigMap"), config_map())
+    peer.informers.say(peer.informers.find("ConfigMap"), config_map())
     rejected = (await peer.changes())["ConfigMap default/picker"]
     assert isinstance(rejected, Rejected)
     assert "it can't be loaded: ZeroDivisionError: division by zero" in str(rejected.problems)
@@ -368,7 +402,7 @@ async def test_the_key_is_the_named_one_the_only_one_or_the_first_yaml(
     key: str, data: dict[str, str], origin: str | None
 ) -> None:
     peer = Peer(stand_alone=ALONE, config_map=ConfigMapKey("default", "picker", key))
-    peer.feeds.say(peer.feeds.find("ConfigMap"), {**config_map(), "data": data})
+    peer.informers.say(peer.informers.find("ConfigMap"), {**config_map(), "data": data})
     found = (await peer.changes())["ConfigMap default/picker"]
     if origin is None:
         assert isinstance(found, Rejected)
@@ -389,55 +423,55 @@ async def test_of_a_server_in_two_slices_one_address_is_taken_whichever_is_liste
         (slice_of("x", "10.0.0.1"), slice_of("y", "10.0.0.2")),
     ):
         peer = Peer(stand_alone=ALONE, slices_of="servers")
-        feed = peer.feeds.find("EndpointSlice", "discovery.k8s.io")
-        assert feed.wanted.labels == "kubernetes.io/service-name=servers"
-        peer.feeds.say(feed, *both)
+        informer = peer.informers.find("EndpointSlice", "discovery.k8s.io")
+        assert informer.spec.labels == "kubernetes.io/service-name=servers"
+        peer.informers.say(informer, *both)
         assert endpoints((await peer.loaded())[PODS]) == {"default/a-rank-0": "10.0.0.1:8000"}
 
 
 async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted() -> None:
     peer = await served()
-    assert peer.source.want({NODE: None}) is False
+    assert peer.source.set_object_kinds({NODE: None}) is False
     node = {"metadata": {"name": "n1", "labels": {"zone": "a"}}}
-    nodes = peer.feeds.find("Node")
-    peer.feeds.say(nodes, node)
+    nodes = peer.informers.find("Node")
+    peer.informers.say(nodes, node)
     found = await peer.changes()
     told = found[f"objects {NODE}"]
     assert isinstance(told, Reset)
     [one] = told.documents.objects
     assert (one.kind, one.name, one.namespace) == (NODE, "n1", "")
-    peer.feeds.say(peer.pods(), pod("b"))
+    peer.informers.say(peer.pods(), pod("b"))
     assert (await peer.changes()).keys() == {PODS}, "they stay while others change"
-    peer.source.want({NODE: frozenset({"metadata"})})
-    assert nodes.wanted in peer.feeds.left, "less is read of them"
-    nodes = peer.feeds.find("Node")
-    assert nodes.wanted.parts == frozenset({"metadata"})
-    peer.source.want({NODE: frozenset({"metadata"})})
-    assert peer.feeds.find("Node") is nodes
-    peer.feeds.say(nodes, node)
+    peer.source.set_object_kinds({NODE: frozenset({"metadata"})})
+    assert nodes.spec in peer.informers.left, "less is read of them"
+    nodes = peer.informers.find("Node")
+    assert nodes.spec.parts == frozenset({"metadata"})
+    peer.source.set_object_kinds({NODE: frozenset({"metadata"})})
+    assert peer.informers.find("Node") is nodes
+    peer.informers.say(nodes, node)
     await peer.changes()
-    peer.source.want({})
-    peer.feeds.say(peer.pods(), pod("c"))
+    peer.source.set_object_kinds({})
+    peer.informers.say(peer.pods(), pod("c"))
     assert (await peer.changes())[f"objects {NODE}"] == Removed(f"objects {NODE}")
-    assert nodes.wanted in peer.feeds.left
+    assert nodes.spec in peer.informers.left
 
 
 async def test_what_holds_was_confirmed_when_the_oldest_of_what_is_required_was() -> None:
     peer = await served()
-    assert peer.source.confirmed(1000.0) == 1000.0
+    assert peer.source.confirmed_at(1000.0) == 1000.0
     away = SimpleNamespace(listed=True, in_touch=False, confirmed_at=400.0, problem=None)
-    peer.pods().watch = cast(Any, away)
-    assert peer.source.confirmed(1000.0) == 400.0
-    assert Peer().source.confirmed(1000.0) == float("-inf")
+    peer.pods().reflector = cast(Any, away)
+    assert peer.source.confirmed_at(1000.0) == 400.0
+    assert Peer().source.confirmed_at(1000.0) == float("-inf")
 
 
 async def test_a_pod_that_nothing_can_be_made_of_is_no_endpoint_and_takes_no_other_along() -> None:
     peer = await served(ip_family="IPv4")
     odd = pod("odd", "no address")
-    peer.feeds.say(peer.pods(), odd, pod("b", "10.0.0.2"))
+    peer.informers.say(peer.pods(), odd, pod("b", "10.0.0.2"))
     assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}
     assert "default/odd can't be read: ValueError: 'no address'" in peer.pods().problem
-    peer.feeds.say(peer.pods(), pod("odd"), pod("b", "10.0.0.2"))
+    peer.informers.say(peer.pods(), pod("odd"), pod("b", "10.0.0.2"))
     assert len(endpoints((await peer.changes())[PODS])) == 2
     assert peer.pods().problem == ""
 
@@ -447,45 +481,45 @@ async def test_what_refers_to_the_pool_by_its_group_is_read_again_when_the_pool_
     reference = {"name": "llama", "group": EXPERIMENTAL}
     former = item_of("InferenceObjective", "former", {"poolRef": reference, "priority": 1})
     today = item_of("InferenceObjective", "today", {"poolRef": {"name": "llama"}, "priority": 1})
-    peer.feeds.say(peer.feeds.find("InferenceObjective", EXPERIMENTAL), former, today)
+    peer.informers.say(peer.informers.find("InferenceObjective", EXPERIMENTAL), former, today)
     assert (await peer.changes()).keys() == {"InferenceObjective default/today"}
-    assert EXPERIMENTAL in peer.source.not_ours()["InferenceObjective default/former"]
-    peer.feeds.say(peer.feeds.find("InferencePool", EXPERIMENTAL), pool(group=EXPERIMENTAL))
+    assert EXPERIMENTAL in peer.source.ignored()["InferenceObjective default/former"]
+    peer.informers.say(peer.informers.find("InferencePool", EXPERIMENTAL), pool(group=EXPERIMENTAL))
     assert (await peer.changes()).keys() == {"InferenceObjective default/former"}, "there are two now"
-    peer.feeds.say(peer.feeds.find("InferencePool", STABLE))
+    peer.informers.say(peer.informers.find("InferencePool", STABLE))
     found = await peer.changes()
     assert found["InferenceObjective default/today"] == Removed("InferenceObjective default/today")
 
 
 async def test_a_pool_of_some_group_has_to_be_installed_and_what_extractors_hear_of_too() -> None:
     peer = Peer()
-    assert {one.needed for one in peer.feeds.feeds if one.kinds[0].kind == "InferencePool"} == {
+    assert {one.required for one in peer.informers.informers if one.kinds[0].kind == "InferencePool"} == {
         "InferencePool isn't installed, and default/llama is one"
     }
-    assert {one.needed for one in peer.feeds.feeds if one.kinds[0].kind != "InferencePool"} == {""}
-    peer.source.want({NODE: None})
-    node = peer.feeds.find("Node").wanted
-    assert node.needed == "v1 Node isn't installed, and a source of the configuration names it"
+    assert {one.required for one in peer.informers.informers if one.kinds[0].kind != "InferencePool"} == {""}
+    peer.source.set_object_kinds({NODE: None})
+    node = peer.informers.find("Node").spec
+    assert node.required == "v1 Node isn't installed, and a source of the configuration names it"
 
 
 async def test_of_what_is_refused_the_last_good_one_is_told_along_with_the_pods_that_are_selected() -> None:
     peer = await served()
-    feed = peer.feeds.find("InferenceModel", EXPERIMENTAL)
+    informer = peer.informers.find("InferenceModel", EXPERIMENTAL)
     spec = {"poolRef": {"name": "llama"}, "modelName": "chat"}
-    peer.feeds.say(feed, item_of("InferenceModel", "m", spec))
+    peer.informers.say(informer, item_of("InferenceModel", "m", spec))
     await peer.changes()
-    peer.feeds.say(feed, item_of("InferenceModel", "m", {**spec, "criticality": "Utmost"}))
+    peer.informers.say(informer, item_of("InferenceModel", "m", {**spec, "criticality": "Utmost"}))
     await peer.changes()
     view = peer.source.view()
-    [reading] = [one for one in view.readings if one.kind == "InferenceModel"]
+    [reading] = [one for one in view.results if one.kind == "InferenceModel"]
     assert isinstance(reading.outcome, Rejected)
-    assert reading.last_good is not None
-    assert [type(one).__name__ for one in reading.last_good.documents.resources] == ["Model"]
+    assert reading.last_valid is not None
+    assert [type(one).__name__ for one in reading.last_valid.documents.resources] == ["Model"]
     assert view.selected is not None
     assert view.selected["default", "a"]["metadata"]["name"] == "a"
-    peer.feeds.say(feed)
+    peer.informers.say(informer)
     await peer.changes()
-    peer.feeds.say(feed, item_of("InferenceModel", "m", {**spec, "criticality": "Utmost"}))
+    peer.informers.say(informer, item_of("InferenceModel", "m", {**spec, "criticality": "Utmost"}))
     await peer.changes()
-    [reading] = [one for one in peer.source.view().readings if one.kind == "InferenceModel"]
-    assert reading.last_good is None, "it is another one of the name"
+    [reading] = [one for one in peer.source.view().results if one.kind == "InferenceModel"]
+    assert reading.last_valid is None, "it is another one of the name"

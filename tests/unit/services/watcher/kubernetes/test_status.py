@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
+from services.watcher.kubernetes.reports import Condition
 from services.watcher.kubernetes.resource import JsonObject, Resource
 from services.watcher.kubernetes.status import (
     FIELD_MANAGER,
     LONGEST_MESSAGE,
-    arrive,
     body_of,
+    strip,
     takes_conditions,
 )
-from services.watcher.kubernetes.verdicts import Condition
 from shared.datalayer.objects import ObjectKind
 from tests.unit.services.watcher.kubernetes.readings import objective, resource_of
 
@@ -102,9 +102,9 @@ def test_only_our_own_condition_of_an_earlier_generation_is_taken_back(
 def test_of_managed_fields_only_whether_some_are_ours_is_kept() -> None:
     other = {"manager": "kubectl", "subresource": "status", "operation": "Update", "fieldsV1": {"f:status": {}}}
     resource = resource_of("InferenceObjective")
-    mine = arrive(copy.deepcopy(objective(managedFields=[other, *OURS])), resource)
+    mine = strip(copy.deepcopy(objective(managedFields=[other, *OURS])), resource)
     assert mine["metadata"]["managedFields"] == [{"manager": FIELD_MANAGER, "subresource": "status"}]
-    theirs = arrive(copy.deepcopy(objective(managedFields=[other, {"manager": FIELD_MANAGER}])), resource)
+    theirs = strip(copy.deepcopy(objective(managedFields=[other, {"manager": FIELD_MANAGER}])), resource)
     assert "managedFields" not in theirs["metadata"]
 
 

@@ -41,8 +41,12 @@ def served(*objects: KubernetesObject) -> Notifications:
     """With a configuration and objects."""
     made = made_anew()
     made.use(config())
-    made.tell(objects)
+    made.set_objects(objects)
     return made
+
+
+def by_id(*endpoints: Endpoint) -> dict[str, Endpoint]:
+    return {endpoint.id: endpoint for endpoint in endpoints}
 
 
 A, B = at("a", "n1"), at("b", "n2")
@@ -52,55 +56,81 @@ def test_without_a_source_nothing_is_wanted_and_nothing_made() -> None:
     made = made_anew()
     for one in (None, load("", Registry.installed())):
         made.use(one)
-        made.tell([node("n1", "8")])
+        made.set_objects([node("n1", "8")])
         assert made.kinds == {}
-        assert not made.makes
-        assert made.follow((A,)) == []
+        assert not made.table.makes
+        assert (
+            made.set_endpoints(
+                by_id(
+                    A,
+                )
+            )
+            == []
+        )
 
 
 def test_objects_become_attributes_of_endpoints_in_whatever_order_they_come() -> None:
     first, second = served(node("n1", "8")), made_anew()
-    assert first.follow((A, B)) == ["a", "b"]
-    second.follow((A, B))
-    second.tell([node("n1", "8")])
+    assert first.set_endpoints(by_id(A, B)) == ["a", "b"]
+    second.set_endpoints(by_id(A, B))
+    second.set_objects([node("n1", "8")])
     second.use(config())
-    assert second.follow((A, B)) == ["a", "b"]
+    assert second.set_endpoints(by_id(A, B)) == ["a", "b"]
     for made in (first, second):
         assert made.kinds == {NODE: frozenset({"metadata"})}
-        assert made.of("a") == {"GPUs/node-labels-extractor": 8.0}
-        assert made.of("b") == {}
+        assert made.table.of("a") == {"GPUs/node-labels-extractor": 8.0}
+        assert made.table.of("b") == {}
 
 
 def test_attributes_follow_objects_and_endpoints() -> None:
     made = served(node("n1", "8"), node("n2", "4"))
-    made.follow((A, B))
-    assert made.follow((A, B)) == []
-    made.tell([node("n1", "16"), node("n2", "4")])
-    assert made.follow((A, B)) == ["a"]
-    assert made.follow((A, at("b", "n1"))) == ["b"]
-    assert made.of("b") == {"GPUs/node-labels-extractor": 16.0}
-    made.tell([])
-    assert made.follow((A, at("b", "n1"))) == ["a", "b"]
-    assert made.of("a") == {}
+    made.set_endpoints(by_id(A, B))
+    assert made.set_endpoints(by_id(A, B)) == []
+    made.set_objects([node("n1", "16"), node("n2", "4")])
+    assert made.set_endpoints(by_id(A, B)) == ["a"]
+    assert made.set_endpoints(by_id(A, at("b", "n1"))) == ["b"]
+    assert made.table.of("b") == {"GPUs/node-labels-extractor": 16.0}
+    made.set_objects([])
+    assert made.set_endpoints(by_id(A, at("b", "n1"))) == ["a", "b"]
+    assert made.table.of("a") == {}
 
 
 def test_the_extractors_of_another_configuration_begin_with_all_objects() -> None:
     made = served(node("n1", "8"))
-    made.follow((A,))
+    made.set_endpoints(
+        by_id(
+            A,
+        )
+    )
     made.use(config())
-    assert made.follow((A,)) == [], "it does the same"
+    assert (
+        made.set_endpoints(
+            by_id(
+                A,
+            )
+        )
+        == []
+    ), "it does the same"
     made.use(config("Cards"))
-    assert made.follow((A,)) == ["a"]
-    assert made.of("a") == {"Cards/node-labels-extractor": 8.0}
+    assert made.set_endpoints(
+        by_id(
+            A,
+        )
+    ) == ["a"]
+    assert made.table.of("a") == {"Cards/node-labels-extractor": 8.0}
     assert denied(made) == {"GPUs/node-labels-extractor"}
     made.use(None)
-    assert made.follow((A,)) == ["a"]
-    assert (made.of("a"), made.kinds) == ({}, {})
+    assert made.set_endpoints(
+        by_id(
+            A,
+        )
+    ) == ["a"]
+    assert (made.table.of("a"), made.kinds) == ({}, {})
     assert denied(made) == {"Cards/node-labels-extractor"}, "pickers forget it, and what was before is forgotten"
 
 
 def denied(made: Notifications) -> set[str]:
-    attributes = made.described(1.0)["a"].attributes
+    attributes = made.table.described(1.0)["a"].attributes
     return {key.wire for key, sample in attributes.items() if sample.value is None}
 
 
@@ -155,8 +185,12 @@ def test_a_plugin_that_can_not_be_made_leaves_what_held(monkeypatch: pytest.Monk
     with capture_logs() as logs:
         made.use(odd(monkeypatch, "constructor"))
     assert [(one["event"], one["problems"]) for one in logs] == [("notifications.refused", ["KeyError: 'gpu'"])]
-    made.follow((A,))
-    assert made.of("a") == {"GPUs/node-labels-extractor": 8.0}
+    made.set_endpoints(
+        by_id(
+            A,
+        )
+    )
+    assert made.table.of("a") == {"GPUs/node-labels-extractor": 8.0}
 
 
 def test_an_extractor_that_fails_to_tell_of_itself_costs_no_debug_page(monkeypatch: pytest.MonkeyPatch) -> None:

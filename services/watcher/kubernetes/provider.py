@@ -1,33 +1,33 @@
-"""A Kubernetes cluster as the origin of all that a watcher knows: a source for each pool, watches that they share."""
+"""A Kubernetes cluster as the provider of facts: a source for each pool, with informers that they share."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.watcher.configuration import installed
-from services.watcher.file_origin import config_root, file_source
+from services.watcher.file_provider import config_root, file_source
 from services.watcher.files import FileSource
-from services.watcher.keeper import PoolKeeper
 from services.watcher.kubernetes.client import Client, connect
-from services.watcher.kubernetes.cluster import Cluster
 from services.watcher.kubernetes.errors import ConfigurationError
+from services.watcher.kubernetes.informers import InformerFactory
 from services.watcher.kubernetes.reporter import Reporter
-from services.watcher.kubernetes.source import ConfigMapKey, KubernetesSource, Plan
+from services.watcher.kubernetes.source import ConfigMapKey, KubernetesSource, PoolOptions
 from services.watcher.metrics import WatcherMetrics
-from services.watcher.origin import Spawn
+from services.watcher.provider import Provider, Spawn
+from services.watcher.reconciler import PoolReconciler
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from services.watcher.sources import Event, Rejected, Source
-from services.watcher.state import Merged, collect
+from services.watcher.state import collect
 from shared.config.loaded import LoadedConfig
 from shared.config.loader import load
 from shared.config.problems import Invalid, Problem, Problems
 from shared.model import Configuration, Pool
 
 
-class KubernetesOrigin:
-    """Connects at `open`; from then on all that can go wrong is a state, told by `problem`."""
+class KubernetesProvider(Provider):
+    """Connects in `open`. Later failures are a state, which `problem` tells."""
 
-    patient = True
+    remote = True
 
     def __init__(
         self,
@@ -37,85 +37,81 @@ class KubernetesOrigin:
         metrics: WatcherMetrics,
         leads: Callable[[], bool],
     ) -> None:
-        """Raises `Invalid` for settings that don't go together."""
+        """Raises `Invalid` for settings that contradict each other."""
         self._settings = settings
         self._spawn = spawn
-        self._plans = plans(settings)
+        self._options = pool_options(settings)
         self._client: Client | None = None
-        self._cluster: Cluster | None = None
+        self._factory: InformerFactory | None = None
         self._sources: dict[PoolId, KubernetesSource] = {}
         self._files: dict[PoolId, FileSource] = {}
         """Those of pools whose configuration is a file."""
         self._read: dict[PoolId, Sequence[Event]] = {}
-        """What was in the files at `open`."""
-        self.pools = tuple(self._plans)
+        """The content of the files at `open`."""
+        self.pools = tuple(self._options)
         self._config_root = config_root(settings)
         self.preferred = self._config_root.origin if self._config_root else ""
         self.reporter = Reporter(
             settings,
             identity,
             metrics,
-            views=lambda: [one.view() for one in self._sources.values()],
-            revision=lambda: sum(one.revision for one in self._sources.values()),
+            views=lambda: [source.view() for source in self._sources.values()],
+            revision=lambda: sum(source.revision for source in self._sources.values()),
             leads=leads,
         )
 
     async def open(self) -> None:
-        """Raises `Invalid` for a configuration file that is bad, and when there is neither a kubeconfig nor a service
-        account that can be used."""
+        """Raises `Invalid` for an invalid configuration file, and without a usable kubeconfig or service account."""
         for pool, files in self._files.items():
             events = self._read[pool] = await files.load()
-            collect({one.origin: list(one.problems) for one in events if isinstance(one, Rejected)}).raise_if_any()
+            rejected = [event for event in events if isinstance(event, Rejected)]
+            collect({event.origin: list(event.problems) for event in rejected}).raise_if_any()
         try:
             self._client = await connect(self._settings)
         except ConfigurationError as error:
             raise Invalid([Problem("--kubeconfig", str(error))]) from error
         self.reporter.start(self._client)
-        self._cluster = Cluster(self._client, self._settings, self._spawn)
+        self._factory = InformerFactory(self._client, self._settings, self._spawn)
         for source in self._sources.values():
-            source.start(self._cluster)
-        self._cluster.start()
+            source.start(self._factory)
+        self._factory.start()
 
     def sources(self, pool: PoolId) -> tuple[Source, ...]:
-        source = self._sources[pool] = KubernetesSource(self._plans[pool], self._validate)
+        source = self._sources[pool] = KubernetesSource(self._options[pool], self._validate)
         if self._config_root is None:
             return (source,)
         files = self._files[pool] = file_source(self._settings, pool)
         files.follow([self._config_root])
         return (files, source)
 
-    async def load(self, keeper: PoolKeeper) -> None:
-        """Waits for as long as it takes."""
-        source = self._sources[keeper.pool]
-        keeper.apply([*self._read.pop(keeper.pool, ()), *await source.load()])
-        while keeper.holding.merged is None:
-            keeper.apply(await source.changes())
-        if keeper.want():
-            for one in keeper.sources:
-                keeper.apply(await one.load())
-        keeper.accept(Merged())
-        keeper.say_asides()
+    async def load(self, reconciler: PoolReconciler) -> None:
+        source = self._sources[reconciler.pool]
+        reconciler.apply([*self._read.pop(reconciler.pool, ()), *await source.load()])
+        while not reconciler.loaded:
+            reconciler.apply(await source.changes())
+        if reconciler.use_configuration():
+            for other in reconciler.sources:
+                reconciler.apply(await other.load())
+        reconciler.accept()
+        reconciler.log_remarks()
 
-    def accepted(self, keeper: PoolKeeper) -> None:
-        """Where things come from doesn't depend on what they say."""
-
-    def awaited(self, pool: PoolId) -> str | None:
-        return self._sources[pool].awaited()
+    def load_problem(self, pool: PoolId) -> str | None:
+        return self._sources[pool].load_problem()
 
     def problem(self) -> str | None:
-        return "not connected" if self._cluster is None else self._cluster.problem()
+        return "not connected" if self._factory is None else self._factory.problem()
 
     async def report(self) -> None:
         await self.reporter.run()
 
-    def unreported(self) -> str | None:
+    def report_problem(self) -> str | None:
         return self.reporter.problem()
 
     def state(self) -> dict[str, Any]:
-        if self._cluster is None:
+        if self._factory is None:
             return {}
-        others = {origin: reason for source in self._sources.values() for origin, reason in source.not_ours().items()}
-        return {"kubernetes": {**self._cluster.state(), "not_for_the_pools": others}, "status": self.reporter.state()}
+        ignored = {origin: reason for source in self._sources.values() for origin, reason in source.ignored().items()}
+        return {"kubernetes": {**self._factory.state(), "not_for_the_pools": ignored}, "status": self.reporter.state()}
 
     async def close(self) -> None:
         if self._client is not None:
@@ -128,8 +124,8 @@ class KubernetesOrigin:
         )
 
 
-def plans(settings: WatcherSettings) -> dict[PoolId, Plan]:
-    """What to follow for each pool. Raises `Invalid` for settings that don't go together."""
+def pool_options(settings: WatcherSettings) -> dict[PoolId, PoolOptions]:
+    """Where each pool is. Raises `Invalid` for settings that contradict each other."""
     problems = Problems()
     served = _pools(settings, problems)
     selector = _selector(settings, problems)
@@ -155,7 +151,7 @@ def plans(settings: WatcherSettings) -> dict[PoolId, Plan]:
         problems.error("--config-map", "can't be given together with --config-file")
     problems.raise_if_any()
     return {
-        pool: Plan(
+        pool: PoolOptions(
             pool=pool,
             stand_alone=None
             if selector is None
@@ -185,10 +181,10 @@ def _pools(settings: WatcherSettings, problems: Problems) -> list[PoolId]:
 
 
 def _selector(settings: WatcherSettings, problems: Problems) -> dict[str, str] | None:
-    """Labels by name; None where none are given."""
+    """Labels by name; None if none are given."""
     labels: dict[str, str] = {}
     for part in settings.endpoint_selector:
-        name, equals, value = (one.strip() for one in part.partition("="))
+        name, equals, value = map(str.strip, part.partition("="))
         if not name or not equals:
             problems.error("--endpoint-selector", f"{part!r} is no label; name=value is expected")
         labels[name] = value.removeprefix("=").strip()

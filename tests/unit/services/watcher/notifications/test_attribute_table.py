@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from structlog.testing import capture_logs
 
-from services.watcher.notifications.board import Board
+from services.watcher.notifications.attribute_table import AttributeTable
 from shared.attributes import AttributeKey, Sample
 from shared.datalayer.events import Tally
 from shared.datalayer.objects import NotificationEvent, NotificationExtractor
@@ -52,65 +52,69 @@ def at(name: str, node: str) -> Endpoint:
     return Endpoint(id=name, name=name, address="10.0.0.1", port=8000, node=node)
 
 
-def board_of(*extractors: NotificationExtractor) -> tuple[Board, PluginFailures]:
+def table_of(*extractors: NotificationExtractor) -> tuple[AttributeTable, PluginFailures]:
     failures = PluginFailures(time.monotonic)
-    return Board(extractors, Tally(failures)), failures
+    return AttributeTable(extractors, Tally(failures)), failures
+
+
+def by_id(*endpoints: Endpoint) -> dict[str, Endpoint]:
+    return {endpoint.id: endpoint for endpoint in endpoints}
 
 
 A, B = at("a", "n1"), at("b", "n2")
 
 
 def test_each_endpoint_has_what_is_said_of_its_node() -> None:
-    board, _ = board_of(Sizes({"n1": {SIZE: 2.0, NAMES: ("x",)}, "n2": {SIZE: 3}}))
-    assert board.update([A, B]) == ["a", "b"]
-    assert board.of("a") == {"Size/sizes": 2.0, "Names/sizes": ("x",)}
-    assert board.of("b") == {"Size/sizes": 3}
-    assert board.of("unknown") == {}
+    table, _ = table_of(Sizes({"n1": {SIZE: 2.0, NAMES: ("x",)}, "n2": {SIZE: 3}}))
+    assert table.update(by_id(A, B)) == ["a", "b"]
+    assert table.of("a") == {"Size/sizes": 2.0, "Names/sizes": ("x",)}
+    assert table.of("b") == {"Size/sizes": 3}
+    assert table.of("unknown") == {}
 
 
 def test_only_what_is_new_is_told_as_changed() -> None:
     sizes = Sizes({"n1": {SIZE: 2.0}})
-    board, _ = board_of(sizes)
-    board.update([A, B])
-    assert board.update([A, B]) == []
+    table, _ = table_of(sizes)
+    table.update(by_id(A, B))
+    assert table.update(by_id(A, B)) == []
     sizes.says = {"n1": {SIZE: 4.0}}
-    assert board.update([A, B]) == ["a"]
-    assert board.update([at("a", "n2"), B]) == ["a"], "it moved to another node"
-    assert board.update([B, at("c", "n1")]) == ["c"]
+    assert table.update(by_id(A, B)) == ["a"]
+    assert table.update(by_id(at("a", "n2"), B)) == ["a"], "it moved to another node"
+    assert table.update(by_id(B, at("c", "n1"))) == ["c"]
 
 
 def test_what_an_extractor_changes_in_place_is_told_as_changed_and_cant_break_a_frame() -> None:
     names: list[object] = ["x"]
     nested: AttributeKey[Any] = NAMES
-    board, failures = board_of(Sizes({"n1": {NAMES: (names,)}}))
-    board.update([A])
+    table, failures = table_of(Sizes({"n1": {NAMES: (names,)}}))
+    table.update(by_id(A))
     names.append("y")
-    assert board.described(1.0)["a"].attributes.get(nested) == (["x"],), "it hasn't been asked again"
-    assert board.update([A]) == ["a"]
+    assert table.described(1.0)["a"].attributes.get(nested) == (["x"],), "it hasn't been asked again"
+    assert table.update(by_id(A)) == ["a"]
     names.append(object())
-    assert board.described(2.0)["a"].attributes.get(nested) == (["x", "y"],)
-    board.update([A])
-    assert board.described(3.0)["a"].attributes.sample(NAMES) == Sample(None, 3.0)
+    assert table.described(2.0)["a"].attributes.get(nested) == (["x", "y"],)
+    table.update(by_id(A))
+    assert table.described(3.0)["a"].attributes.sample(NAMES) == Sample(None, 3.0)
     assert failures.counts() == {"sizes": 1}
 
 
 def test_what_an_endpoint_doesnt_have_is_denied_as_of_the_last_confirmation() -> None:
-    board, _ = board_of(Sizes({"n1": {SIZE: 2.0}}))
-    board.update([A, B])
-    described = board.described(17.0)
+    table, _ = table_of(Sizes({"n1": {SIZE: 2.0}}))
+    table.update(by_id(A, B))
+    described = table.described(17.0)
     assert described["a"].attributes.sample(SIZE) == Sample(2.0, 17.0)
     assert described["a"].attributes.sample(NAMES) == Sample(None, 17.0)
     assert described["b"].attributes.sample(SIZE) == Sample(None, 17.0)
 
 
 def test_an_extractor_that_fails_on_an_endpoint_costs_only_its_own_attributes_there() -> None:
-    board, failures = board_of(
+    table, failures = table_of(
         Sizes({"n1": KeyError("gpu"), "n2": {SIZE: 1.0}}), Others({"n1": {OTHER: 5.0}}, "others")
     )
     with capture_logs() as logs:
-        board.update([A, B])
-    assert board.of("a") == {OTHER.wire: 5.0}
-    assert board.of("b") == {"Size/sizes": 1.0}
+        table.update(by_id(A, B))
+    assert table.of("a") == {OTHER.wire: 5.0}
+    assert table.of("b") == {"Size/sizes": 1.0}
     assert failures.counts() == {"sizes": 1}
     assert [(one["plugin"], one["endpoint"], one["reason"]) for one in logs] == [("sizes", "a", "KeyError: 'gpu'")]
 
@@ -125,12 +129,12 @@ def test_an_extractor_that_fails_on_an_endpoint_costs_only_its_own_attributes_th
     ],
 )
 def test_what_is_of_no_use_of_another_kind_no_finite_number_or_not_declared_costs_itself_alone(said: Any) -> None:
-    board, failures = board_of(Sizes({"n1": said, "n2": {SIZE: 1.0}}))
-    board.update([A, B])
-    assert (board.of("a"), board.of("b")) == ({OTHER.wire: 5.0} if isinstance(said, dict) else {}, {"Size/sizes": 1.0})
+    table, failures = table_of(Sizes({"n1": said, "n2": {SIZE: 1.0}}))
+    table.update(by_id(A, B))
+    assert (table.of("a"), table.of("b")) == ({OTHER.wire: 5.0} if isinstance(said, dict) else {}, {"Size/sizes": 1.0})
     assert failures.counts() == {"sizes": 1}
 
 
 def test_without_an_extractor_that_makes_attributes_there_is_nothing_to_send() -> None:
-    board, _ = board_of(Silent({}))
-    assert (board.makes, board.update([A]), board.described(0.0)) == (False, [], {})
+    table, _ = table_of(Silent({}))
+    assert (table.makes, table.update(by_id(A)), table.described(0.0)) == (False, [], {})

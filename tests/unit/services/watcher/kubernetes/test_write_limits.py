@@ -2,12 +2,12 @@
 
 from itertools import pairwise
 
-from services.watcher.kubernetes.contested import FREE, LONGEST, Contested
+from services.watcher.kubernetes.write_limits import FREE, LONGEST, ContestedWrites
 
 
 def written_in(seconds: int) -> list[float]:
     """When something is written that is taken away at once, each time."""
-    contested = Contested()
+    contested = ContestedWrites()
     times: list[float] = []
     for now in range(seconds):
         if contested.due("uid", "form") <= now:
@@ -28,7 +28,7 @@ def test_a_few_times_it_is_written_at_once_and_then_after_pauses_that_double_up_
 
 
 def test_another_form_and_what_stayed_for_long_begin_anew() -> None:
-    contested = Contested()
+    contested = ContestedWrites()
     for now in range(10):
         contested.wrote("uid", "form", float(now))
     assert contested.due("uid", "form") > 10.0
@@ -39,7 +39,7 @@ def test_another_form_and_what_stayed_for_long_begin_anew() -> None:
 
 
 def test_what_is_no_more_is_forgotten() -> None:
-    contested = Contested()
+    contested = ContestedWrites()
     for now in range(6):
         for uid in ("a", "b"):
             contested.wrote(uid, "form", float(now))

@@ -1,4 +1,4 @@
-"""Lines out of pieces, events out of lines."""
+"""LineSplitter out of pieces, events out of lines."""
 
 import itertools
 
@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.watcher.kubernetes.errors import BadAnswer
-from services.watcher.kubernetes.lines import Lines, WatchEvent, check_object, parse_event
+from services.watcher.kubernetes.watch_events import LineSplitter, WatchEvent, check_object, parse_event
 
 
 @settings(max_examples=50)
@@ -18,18 +18,18 @@ from services.watcher.kubernetes.lines import Lines, WatchEvent, check_object, p
 def test_lines_are_the_same_however_the_bytes_are_cut(lines: list[bytes], cuts: list[int]) -> None:
     data = b"".join(one + b"\n" for one in lines)
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    reader = Lines(100)
+    reader = LineSplitter(100)
     found = [line for start, end in itertools.pairwise(places) for line in reader.feed(data[start:end])]
     assert found == lines
     assert reader.pending == 0
 
 
 def test_a_line_of_the_limit_is_taken_and_a_longer_one_is_refused() -> None:
-    assert list(Lines(5).feed(b"12345\n")) == [b"12345"]
+    assert list(LineSplitter(5).feed(b"12345\n")) == [b"12345"]
     with pytest.raises(BadAnswer, match="longer than the limit of 5 bytes"):
-        list(Lines(5).feed(b"123456\n"))
-    assert list(Lines(5).feed(b"\n \r\none\n\n")) == [b"one"], "empty ones are none"
-    reader = Lines(5)
+        list(LineSplitter(5).feed(b"123456\n"))
+    assert list(LineSplitter(5).feed(b"\n \r\none\n\n")) == [b"one"], "empty ones are none"
+    reader = LineSplitter(5)
     assert [list(reader.feed(b"x")) for _ in range(5)] == [[]] * 5
     assert reader.pending == 5
     with pytest.raises(BadAnswer):  # before it fills the memory

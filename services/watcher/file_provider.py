@@ -1,25 +1,24 @@
-"""Which files a watcher without Kubernetes reads: those that flags name, else the one that the configuration does."""
-
-from typing import Any
+"""Which files a watcher without Kubernetes reads: those of its flags, else the one that the configuration names."""
 
 from services.watcher.configuration import discovery, installed
 from services.watcher.files import FileReader, FileSource, Limits, Root
-from services.watcher.keeper import PoolKeeper
+from services.watcher.provider import Provider
+from services.watcher.reconciler import PoolReconciler
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from services.watcher.sources import Reset, Source
-from services.watcher.state import Merged, collect
+from services.watcher.state import collect
 from shared.config.loaded import LoadedConfig
-from shared.config.problems import Invalid, Problem
+from shared.config.problems import Invalid, Problem, Problems
 
 
 def config_root(settings: WatcherSettings) -> Root | None:
-    """The file that `--config-file` names."""
+    """The file of `--config-file`."""
     return Root(settings.config_file, "--config-file", configures=True) if settings.config_file else None
 
 
 def file_source(settings: WatcherSettings, pool: PoolId) -> FileSource:
-    """What reads files for this pool; `follow` says which."""
+    """Reads the files that `follow` names for this pool."""
     return FileSource(
         FileReader(
             pool,
@@ -32,15 +31,19 @@ def file_source(settings: WatcherSettings, pool: PoolId) -> FileSource:
     )
 
 
-class FileOrigin:
-    """Flags go before the configuration's `file-discovery`."""
-
-    patient = False
+class FileProvider(Provider):
+    """Flags take precedence over the configuration's `file-discovery`."""
 
     def __init__(self, settings: WatcherSettings) -> None:
+        """Raises `Invalid` for settings that need `--kubernetes`."""
+        problems = Problems()
+        for name in ("pools", "config_map", "endpoint_selector", "endpoint_target_ports", "endpoint_slices"):
+            if getattr(settings, name):
+                problems.error(f"--{name.replace('_', '-')}", "has no effect without --kubernetes")
+        problems.raise_if_any()
         self._settings = settings
         pool = PoolId(settings.pool_namespace, settings.pool_name)
-        self.pools: tuple[PoolId, ...] = (pool,)
+        self.pools = (pool,)
         self._config_root = config_root(settings)
         self._discovered: Root | None = None
         self.preferred = self._config_root.origin if self._config_root else ""
@@ -49,31 +52,8 @@ class FileOrigin:
     def sources(self, pool: PoolId) -> tuple[Source, ...]:
         return (self.files,)
 
-    async def open(self) -> None:
-        """There is nothing to be opened."""
-
-    async def close(self) -> None:
-        """There is nothing to be let go of."""
-
-    def awaited(self, pool: PoolId) -> str | None:
-        """What is wrong with files at the start ends it."""
-        return None
-
-    def problem(self) -> str | None:
-        """What is wrong with files, their keeper knows."""
-        return None
-
-    async def report(self) -> None:
-        """Nobody looks for answers in files."""
-
-    def unreported(self) -> str | None:
-        return None
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    async def load(self, keeper: PoolKeeper) -> None:
-        """The first reading. Raises `Invalid` unless all that there is is good."""
+    async def load(self, reconciler: PoolReconciler) -> None:
+        """Raises `Invalid` unless all files are valid."""
         self.files.follow(self._roots())
         events = await self.files.load()
         for event in events:
@@ -81,21 +61,21 @@ class FileOrigin:
                 self.files.follow(self._roots())
                 events += await self.files.load()
                 break
-        keeper.apply(events)
-        if not self._settings.endpoints_file and not self._discovered and keeper.holding.merged is None:
-            collect(keeper.holding.rejected).raise_if_any()
+        reconciler.apply(events)
+        if not self._settings.endpoints_file and not self._discovered and not reconciler.loaded:
+            collect(reconciler.desired.rejected).raise_if_any()
             missing = "required, and missing (or a configuration whose dataLayer.discovery names a file-discovery)"
             raise Invalid([Problem("--endpoints-file", missing)])
-        keeper.raise_problems()
-        if keeper.want():
-            keeper.apply(await self.files.load())
-            keeper.raise_problems()
-        keeper.accept(Merged())
-        keeper.say_asides()
+        reconciler.raise_problems()
+        if reconciler.use_configuration():
+            reconciler.apply(await self.files.load())
+            reconciler.raise_problems()
+        reconciler.accept()
+        reconciler.log_remarks()
 
-    def accepted(self, keeper: PoolKeeper) -> None:
-        """Another set holds: read what its configuration names from now on."""
-        merged = keeper.holding.merged
+    def accepted(self, reconciler: PoolReconciler) -> None:
+        """Follow the file that the configuration names."""
+        merged = reconciler.desired.merged
         if merged is not None and self._discover(merged.loaded) and not self._settings.endpoints_file:
             self.files.follow(self._roots())
 
@@ -106,8 +86,8 @@ class FileOrigin:
         return [*roots, self._discovered] if self._discovered else roots
 
     def _discover(self, loaded: LoadedConfig | None) -> bool:
-        """Note where the configuration says that endpoints are; whether that is new. A path is never forgotten: what
-        endpoints there are doesn't become unknown because a configuration no longer says where to look."""
+        """Keep the path that the configuration names. Returns whether it is new. A configuration without a path doesn't
+        change it: the endpoints don't become unknown."""
         plugin = discovery(loaded)
         if plugin is None:
             return False

@@ -16,18 +16,17 @@ from services.watcher.kubernetes.errors import (
     ApiError,
     BadAnswer,
     ConnectionFailed,
+    ErrorKind,
     Expired,
     Forbidden,
-    Kind,
     NotFound,
     TimedOut,
     Unavailable,
-    error_of_answer,
+    error_from_response,
 )
-from services.watcher.kubernetes.listing import list_all
+from services.watcher.kubernetes.reflector import Reflector, list_all
 from services.watcher.kubernetes.resource import JsonObject, Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
-from services.watcher.kubernetes.watching import Watch
 from tests.fake_kubernetes.api import FakeApi
 from tests.fake_kubernetes.cluster import PODS, Cluster, line, status
 from tests.fake_kubernetes.reader import Reader, reading
@@ -46,7 +45,7 @@ class Peer:
         self.cluster.put("b", labels={"app": "vllm"})
         self.time = FakeTime()
         self.api = FakeApi(self.cluster)
-        self.watch = Watch(self.api, selection, settings, self.time.timing)
+        self.watch = Reflector(self.api, selection, settings, self.time.timing)
 
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[Reader]:
@@ -155,7 +154,6 @@ async def test_watching_bookmarks_move_the_resource_version() -> None:
     assert reader.reports == ["listed a b"]
     assert peer.api.watches == ["102", "142"]
     assert peer.watch.resource_version == "142"
-    assert peer.watch.bookmarks == 1
 
 
 async def test_watching_unknown_event_types_are_logged_and_skipped() -> None:
@@ -285,7 +283,7 @@ async def test_five_minutes_without_an_api_server() -> None:
             assert reader.names == ["a", "b"]
             assert not reader.watch.in_touch
             assert peer.watch.confirmed_at == confirmed
-            assert [problem.kind for problem in reader.problems] == [Kind.UNREACHABLE]
+            assert [problem.kind for problem in reader.problems] == [ErrorKind.UNREACHABLE]
             peer.cluster.delete("a")
             peer.cluster.compact()
     assert reader.reports == ["listed a b", "troubled unreachable", "listed b"]
@@ -310,7 +308,11 @@ async def test_another_problem_is_told_too_and_since_is_when_the_trouble_began()
     )
     async with peer.followed() as reader:
         pass
-    assert [problem.kind for problem in reader.problems] == [Kind.UNREACHABLE, Kind.UNAVAILABLE, Kind.TIMEOUT]
+    assert [problem.kind for problem in reader.problems] == [
+        ErrorKind.UNREACHABLE,
+        ErrorKind.UNAVAILABLE,
+        ErrorKind.TIMEOUT,
+    ]
     assert {problem.since for problem in reader.problems} == {1000.0}
 
 
@@ -322,7 +324,7 @@ BAD_SELECTOR = msgspec.json.encode(status(400, "BadRequest", 'unable to parse re
     [
         (Forbidden("list pods", 403, "Forbidden", "no"), "not allowed to list pods (403 Forbidden): no", 24, 36),
         (NotFound("list pools", 404, "NotFound"), "can't list pools: 404 NotFound", 24, 36),
-        (error_of_answer("list", 400, "Bad Request", "", BAD_SELECTOR), "unable to parse requirement", 24, 36),
+        (error_from_response("list", 400, "Bad Request", "", BAD_SELECTOR), "unable to parse requirement", 24, 36),
         (Unavailable("list pods", 429, "TooManyRequests", "slow down", retry_after=7.0), "slow down", 7, 7),
         (Unavailable("list pods", 503, "ServiceUnavailable", "starting", retry_after=86_400.0), "starting", 120, 120),
     ],
@@ -467,10 +469,10 @@ async def test_listed_objects_are_not_held_after_they_were_taken() -> None:
         references.append(weakref.ref(made))
         return made
 
-    watch = Watch(peer.api, ALL_PODS, SETTINGS, peer.time.timing, arrive)
+    watch = Reflector(peer.api, ALL_PODS, SETTINGS, peer.time.timing, arrive)
 
     async def read() -> None:
-        async for report in watch.forever():
+        async for report in watch.run():
             del report
 
     held = asyncio.Event()

@@ -3,7 +3,7 @@
 import pytest
 
 from services.watcher.kubernetes.reading import read_item
-from services.watcher.kubernetes.verdicts import Condition, Finding, PoolView, Reading, Verdict, verdicts
+from services.watcher.kubernetes.reports import Condition, Finding, PoolView, Report, ResourceResult, make_reports
 from services.watcher.resources import PoolId
 from shared.config.problems import Problem
 from tests.unit.services.watcher.kubernetes.readings import (
@@ -23,11 +23,11 @@ from tests.unit.services.watcher.kubernetes.readings import (
 LATER = "2027-01-01T00:00:00Z"
 
 
-def said(*views: PoolView) -> dict[str, Verdict]:
-    return {one.item["metadata"]["name"]: one for one in verdicts(views)}
+def said(*views: PoolView) -> dict[str, Report]:
+    return {one.item["metadata"]["name"]: one for one in make_reports(views)}
 
 
-def reasons(verdict: Verdict) -> list[str]:
+def reasons(verdict: Report) -> list[str]:
     return [one.reason for one in verdict.findings]
 
 
@@ -84,7 +84,7 @@ def test_a_resource_has_a_condition_and_what_is_wrong_with_it_is_found(
         assert one is not None
         [found] = one.findings
         assert f"{found.reason} {found.text}".startswith(finding)
-        assert found.patient is (found.reason != "ResourceRefused")
+        assert found.transient is (found.reason != "ResourceRefused")
 
 
 def test_what_is_odd_in_what_is_accepted_is_in_the_message() -> None:
@@ -118,13 +118,13 @@ def test_with_several_pools_each_resource_is_spoken_of_once_by_the_one_that_it_i
         (view(*items, name="qwen", pools=both), view(*items, pools=both)),
     ):
         found = said(*views)
-        assert len(verdicts(views)) == 2
+        assert len(make_reports(views)) == 2
         assert all(one.condition is not None and one.condition.accepted for one in found.values())
 
 
 def test_of_two_of_one_name_in_two_groups_the_other_one_is_told_that_it_does_not_count() -> None:
     shadowed = reading(objective(), shadowed_by="llm-d.ai")
-    [one] = verdicts([PoolView(pool=LLAMA, readings=[shadowed], pools={"llama"})])
+    [one] = make_reports([PoolView(pool=LLAMA, results=[shadowed], pools={"llama"})])
     assert one.condition is not None
     assert one.condition.reason == "Shadowed"
     assert "llm-d.ai" in one.condition.message
@@ -147,11 +147,11 @@ def test_of_an_older_model_that_is_refused_the_last_good_name_is_still_taken() -
     good = model("z", "chat", "2026-01-01T00:00:00Z")
     bad = {**good, "spec": {**good["spec"], "modelName": "other", "targetModels": [{"name": "x", "weight": 0}]}}
     younger = reading(model("a", "chat", "2026-01-02T00:00:00Z"))
-    for last_good, reason in ((good, "ModelNameInUse"), (None, "Accepted")):
-        readings = [reading(bad, last_good=last_good), younger]
-        found = {one.item["metadata"]["name"]: one for one in verdicts([PoolView(pool=LLAMA, readings=readings)])}
+    for last_valid, reason in ((good, "ModelNameInUse"), (None, "Accepted")):
+        readings = [reading(bad, last_valid=last_valid), younger]
+        found = {one.item["metadata"]["name"]: one for one in make_reports([PoolView(pool=LLAMA, results=readings)])}
         assert found == {}, "it isn't known which pools there are"
-        views = [PoolView(pool=LLAMA, readings=readings, pools={"llama"})]
+        views = [PoolView(pool=LLAMA, results=readings, pools={"llama"})]
         conditions = {name: one.condition.reason for name, one in said(*views).items() if one.condition}
         assert conditions == {"z": "Invalid", "a": reason}
 
@@ -160,14 +160,14 @@ def test_a_reference_to_a_group_that_has_no_such_pool_is_found() -> None:
     spec = {"poolRef": {"name": "llama", "group": EXPERIMENTAL}, "priority": 1}
     items = [pool(x="1"), item_of("InferenceObjective", "lost", spec)]
     readings = [
-        Reading(one.resource, one.item, read_item(one.item, one.kind, "", LLAMA, {STABLE}))
+        ResourceResult(one.resource, one.item, read_item(one.item, one.kind, "", LLAMA, {STABLE}))
         for one in map(reading, items)
     ]
-    views = [PoolView(pool=LLAMA, readings=readings, pools={"llama"}, selected=pods("a", x="1"))]
+    views = [PoolView(pool=LLAMA, results=readings, pools={"llama"}, selected=pods("a", x="1"))]
     one = said(*views)["lost"]
     assert one.condition is None
     [finding] = one.findings
-    assert (finding.reason, finding.patient) == ("PoolNotFound", True)
+    assert (finding.reason, finding.transient) == ("PoolNotFound", True)
     expected = (
         f"spec.poolRef.group: InferencePool 'llama' of namespace default isn't in {EXPERIMENTAL}; {STABLE}, where it"
     )
@@ -178,7 +178,7 @@ def test_a_pod_that_two_pools_select_is_found_on_the_younger_by_whoever_serves_t
     items = pool("a-younger", created="2026-02-01T00:00:00Z", x="1"), pool("older", y="2")
     selected = {**pods("a", x="1"), **pods("b", "c", x="1", y="2")}
     [found] = said(view(*items, name="a-younger", selected=selected))["a-younger"].findings
-    assert (found.reason, found.patient) == ("PodClaimedTwice", True)
+    assert (found.reason, found.transient) == ("PodClaimedTwice", True)
     assert found.text.startswith("spec.selector: it selects pods that InferencePool default/older selects too")
     assert found.example == "(2 of them, such as b)"
     [other] = said(view(*items, name="a-younger", selected=pods("c", x="1", y="2")))["a-younger"].findings
@@ -205,13 +205,13 @@ def test_a_pool_of_the_older_group_selects_too_and_one_that_goes_or_says_nothing
 
 def test_a_config_map_that_several_pools_have_is_spoken_of_once() -> None:
     refused = config_map(Problem("plugins[0].type", "'x' isn't known"))
-    found = verdicts([view(configuration=refused), view(name="qwen", configuration=refused)])
+    found = make_reports([view(configuration=refused), view(name="qwen", configuration=refused)])
     assert [one.findings for one in found] == [(Finding("ResourceRefused", "plugins[0].type: 'x' isn't known"),)]
-    assert verdicts([view(configuration=config_map())])[0].findings == ()
+    assert make_reports([view(configuration=config_map())])[0].findings == ()
 
 
 def test_resources_of_one_name_in_two_groups_or_namespaces_are_kept_apart() -> None:
     items = [pool(x="1"), item_of("InferencePool", "llama", {"selector": {"x": "1"}, "targetPortNumber": 1})]
     readings = [reading(items[0]), reading(items[1], shadowed_by=STABLE)]
-    found = verdicts([PoolView(pool=PoolId("default", "llama"), readings=readings, selected={})])
+    found = make_reports([PoolView(pool=PoolId("default", "llama"), results=readings, selected={})])
     assert {one.resource.kind.group: len(one.findings) for one in found} == {STABLE: 1, EXPERIMENTAL: 0}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.watcher.kubernetes.origin import plans
+from services.watcher.kubernetes.provider import pool_options
 from services.watcher.kubernetes.source import ConfigMapKey
 from services.watcher.settings import WatcherSettings
 from shared.config.problems import Invalid
@@ -26,7 +26,7 @@ def settings(*flags: str) -> WatcherSettings:
 def test_a_config_map_goes_by_its_name_with_its_namespace_and_key_where_they_are_given(
     flag: str, found: ConfigMapKey
 ) -> None:
-    [plan] = plans(settings(f"--config-map={flag}")).values()
+    [plan] = pool_options(settings(f"--config-map={flag}")).values()
     assert plan.config_map == found
 
 
@@ -47,4 +47,4 @@ def test_a_config_map_goes_by_its_name_with_its_namespace_and_key_where_they_are
 )
 def test_settings_that_make_no_sense_are_refused(flags: str, problem: str) -> None:
     with pytest.raises(Invalid, match=f"^{problem}"):
-        plans(settings(*flags.split()))
+        pool_options(settings(*flags.split()))

@@ -1,4 +1,4 @@
-"""Watch events out of bytes: lines however TCP has cut them, and what each of them says. Sans-IO."""
+"""Watch events from bytes: lines however TCP has cut them, and the event in each. Sans-IO."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,66 +15,58 @@ DELETED = "DELETED"
 BOOKMARK = "BOOKMARK"
 ERROR = "ERROR"
 SHOWN = 120
-"""Characters of a line that isn't an event which are worth showing."""
+"""Characters of an invalid line that an error shows."""
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
     """One line of a watch."""
 
     type: str
-    """ADDED, MODIFIED, DELETED, BOOKMARK, ERROR, or what a later API server may invent."""
+    """ADDED, MODIFIED, DELETED, BOOKMARK, ERROR, or a type of a later API server."""
     object: JsonObject
-    """Of a DELETED event, as the object was last; of a BOOKMARK, nothing but a resource version; of an ERROR, a
-    `Status`."""
+    """DELETED has the object's last version, BOOKMARK only a resource version, ERROR a `Status`."""
 
     @property
     def resource_version(self) -> str:
-        """Raises BadAnswer when there is none: without it nobody could go on from here."""
+        """Raises BadAnswer if there is none: without it the watch can't be resumed."""
         return resource_version(self.object)
 
 
-class Lines:
-    """Collects what came until a line is complete. Lines longer than `limit` bytes are refused."""
+class LineSplitter:
+    """Splits a stream of bytes into lines of at most `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._pieces: list[bytes] = []
-        self._size = 0
-
-    @property
-    def pending(self) -> int:
-        """Bytes of a line whose end hasn't come."""
-        return self._size
+        self.pending = 0
+        """Bytes of an incomplete line."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The lines that these bytes complete, without their ends; empty ones are left out. Raises BadAnswer."""
+        """The lines that these bytes complete, without line ends and empty lines. Raises BadAnswer."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
-            self._take(data[start:end])
+            self._add(data[start:end])
             start = end + 1
             line = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             self._pieces.clear()
-            self._size = 0
+            self.pending = 0
             if line and not line.isspace():
                 yield line
         if start < len(data):
-            self._take(data[start:] if start else data)
+            self._add(data[start:])
 
-    def _take(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size > self._limit:
+    def _add(self, piece: bytes) -> None:
+        self.pending += len(piece)
+        if self.pending > self._limit:
             raise BadAnswer(f"a watch event is longer than the limit of {format_size(self._limit)} bytes")
         self._pieces.append(piece)
-
-    def __repr__(self) -> str:
-        return f"<Lines {self._size} bytes pending>"
 
 
 _decoder = msgspec.json.Decoder(WatchEvent)
 
 
 def parse_event(line: bytes) -> WatchEvent:
-    """What a line says. Raises BadAnswer when it isn't an event: then nobody knows what was missed."""
+    """Raises BadAnswer if the line isn't an event: then it is unknown what was missed."""
     try:
         return _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -84,7 +76,7 @@ def parse_event(line: bytes) -> WatchEvent:
 
 
 def check_object(item: Any) -> None:
-    """Raise BadAnswer unless this has what every object has: `metadata` with a name and a resource version."""
+    """Raises BadAnswer if the object has no `metadata` with a name and a resource version."""
     resource_version(item)
     name = item["metadata"].get("name")
     if not isinstance(name, str) or not name:
@@ -92,7 +84,7 @@ def check_object(item: Any) -> None:
 
 
 def resource_version(item: Any) -> str:
-    """The `metadata.resourceVersion` of an object or a list. Raises BadAnswer when there is none."""
+    """The `metadata.resourceVersion` of an object or a list. Raises BadAnswer if there is none."""
     metadata = item.get("metadata") if isinstance(item, dict) else None
     version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
     if not isinstance(version, str) or not version:

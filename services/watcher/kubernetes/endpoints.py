@@ -1,0 +1,169 @@
+"""Pods and EndpointSlices as endpoints: one for each target port of a server that can take requests. Pure.
+
+A pod can take requests if it is ready, isn't being deleted, and has an address. Its ports are the pool's. A port's
+position among them is the rank, even if an annotation lists fewer ports as active.
+
+EndpointSlices are for watchers that may not read pods. They have addresses, readiness, and the names of pods, so their
+endpoints have no labels. Ports are the pool's, as for pods; a slice's ports are the Service's own.
+"""
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+
+from msgspec.structs import replace
+
+from services.watcher.kubernetes.resource import JsonObject, ObjectId, Resource, tidy
+from services.watcher.kubernetes.settings import IpFamily
+from shared.model import Endpoint, Pool
+
+ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
+"""Annotations with the ports on which a pod serves, separated by commas. The first one that exists counts."""
+
+SERVICE_LABEL = "kubernetes.io/service-name"
+
+
+def strip_pod(item: JsonObject, resource: Resource) -> JsonObject:
+    """What is kept of a pod, a tenth of what the API server sends."""
+    metadata = tidy(item, resource)["metadata"]
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    kept = {name: metadata[name] for name in _METADATA if name in metadata}
+    kept["annotations"] = {name: annotations[name] for name in ACTIVE_PORTS if name in annotations}
+    conditions = [condition for condition in status.get("conditions") or () if condition.get("type") == "Ready"]
+    return {
+        "metadata": kept,
+        "spec": {"nodeName": spec.get("nodeName")},
+        "status": {"conditions": conditions, **{name: status[name] for name in _STATUS if name in status}},
+    }
+
+
+_METADATA = ("name", "namespace", "uid", "labels", "deletionTimestamp", "resourceVersion")
+_STATUS = ("phase", "podIP", "podIPs", "hostIP")
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod runs, its readiness probes succeed, and it isn't being deleted."""
+    status = pod.get("status") or {}
+    if pod["metadata"].get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
+        return False
+    conditions = status.get("conditions") or ()
+    return any(found.get("type") == "Ready" and found.get("status") == "True" for found in conditions)
+
+
+def address_of(pod: Mapping[str, Any], family: IpFamily = "any") -> str:
+    """The pod's primary address, or the first of the family; empty if it has none."""
+    status = pod.get("status") or {}
+    primary = status.get("podIP") or ""
+    if family == "any":
+        return str(primary)
+    version = 4 if family == "IPv4" else 6
+    for ip in (primary, *(ip.get("ip") or "" for ip in status.get("podIPs") or ())):
+        if ip and ip_address(ip).version == version:
+            return str(ip)
+    return ""
+
+
+def endpoints_of(pod: Mapping[str, Any], pool: Pool, family: IpFamily = "any") -> tuple[Endpoint, ...]:
+    """The pod's endpoints by rank; none if it can't take requests."""
+    address = address_of(pod, family)
+    if not address or not is_ready(pod):
+        return ()
+    metadata = pod["metadata"]
+    name, namespace = metadata["name"], metadata.get("namespace") or "default"
+    active = active_ports(metadata.get("annotations") or {})
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    server = Endpoint(
+        id="",
+        name=name,
+        namespace=namespace,
+        address=address,
+        port=0,
+        labels=dict(metadata.get("labels") or {}),
+        node=spec.get("nodeName") or "",
+        node_address=status.get("hostIP") or "",
+        uid=metadata.get("uid") or "",
+    )
+    return tuple(
+        rank_of(server, rank, port) for rank, port in enumerate(pool.target_ports) if active is None or port in active
+    )
+
+
+def rank_of(server: Endpoint, rank: int, port: int) -> Endpoint:
+    """The endpoint of one port of a server."""
+    name = f"{server.name}-rank-{rank}"
+    return replace(server, id=f"{server.namespace}/{name}", name=name, port=port, rank=rank)
+
+
+def active_ports(annotations: Mapping[str, str]) -> frozenset[int] | None:
+    """The ports on which the pod says that it serves; None if it doesn't say. Invalid ports are ignored."""
+    for name in ACTIVE_PORTS:
+        if name in annotations:
+            texts = (text.strip() for text in annotations[name].split(","))
+            return frozenset(int(text) for text in texts if text.isascii() and text.isdigit() and len(text) <= 5)
+    return None
+
+
+def selector_text(labels: Mapping[str, str]) -> str:
+    """An equality-based selector in the API's syntax; empty if it selects everything."""
+    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+
+
+def endpoints_of_slice(item: Mapping[str, Any], pool: Pool, family: IpFamily = "any") -> tuple[Endpoint, ...]:
+    """The slice's endpoints that can take requests; none if it has another address family, or host names."""
+    kind = item.get("addressType")
+    if kind not in ("IPv4", "IPv6") or family not in ("any", kind):
+        return ()
+    namespace = item["metadata"].get("namespace") or "default"
+    found: list[Endpoint] = []
+    for entry in item.get("endpoints") or ():
+        conditions = entry.get("conditions") or {}
+        # an unset condition means ready, or not terminating (EndpointSlice API)
+        if conditions.get("ready") is False or conditions.get("terminating") or not entry.get("addresses"):
+            continue
+        address = entry["addresses"][0]
+        target = entry.get("targetRef") or {}
+        pod = target.get("name") if target.get("kind") == "Pod" else None  # the name is optional
+        server = Endpoint(
+            id="",
+            name=pod or address,
+            namespace=namespace,
+            address=address,
+            port=0,
+            node=entry.get("nodeName") or "",
+            uid=target.get("uid") or "",
+        )
+        found += [rank_of(server, rank, port) for rank, port in enumerate(pool.target_ports)]
+    return tuple(found)
+
+
+class EndpointIndex:
+    """The endpoints of all pods or EndpointSlices, and by which objects each is stated: a server that moves from one
+    slice to another is in both, and so is one with two address families."""
+
+    def __init__(self) -> None:
+        self._by_object: dict[ObjectId, tuple[Endpoint, ...]] = {}
+        self._stated: dict[str, dict[ObjectId, Endpoint]] = {}
+
+    def set(self, id: ObjectId, endpoints: tuple[Endpoint, ...]) -> set[str]:
+        """Set an object's endpoints. Returns the ids of endpoints that may have changed."""
+        before = self._by_object.pop(id, ())
+        for endpoint in before:
+            self._stated[endpoint.id].pop(id, None)
+        for endpoint in endpoints:
+            self._stated.setdefault(endpoint.id, {})[id] = endpoint
+        if endpoints:
+            self._by_object[id] = endpoints
+        changed = {endpoint.id for endpoint in (*before, *endpoints)}
+        for endpoint_id in changed:
+            if not self._stated[endpoint_id]:
+                del self._stated[endpoint_id]
+        return changed
+
+    def get(self, id: str) -> Endpoint | None:
+        """Of several addresses the IPv4 one, then the smallest."""
+        stated = self._stated.get(id, {}).values()
+        return min(stated, key=lambda endpoint: (":" in endpoint.address, endpoint.address), default=None)
+
+    def all(self) -> dict[str, Endpoint]:
+        return {id: endpoint for id in self._stated if (endpoint := self.get(id)) is not None}

@@ -1,0 +1,316 @@
+"""Lists and watches the objects of a selection for ever, as client-go's Reflector does.
+
+`Reset` holds all objects, `Upsert` and `Delete` change one. So an object that was deleted while the connection was down
+doesn't stay. The reflector lists, then watches, call after call, until only a new list helps.
+
+A watch resumes from the last resource version after an ordinary end: the server's time-out, or a connection that broke
+or fell silent. If the server was unreachable in between, everything is listed again: it may have been restored from a
+backup, with another history of versions.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TypeAlias
+
+import structlog
+from msgspec import Struct
+
+from services.watcher.kubernetes import watch_events
+from services.watcher.kubernetes.backoff import Backoff, Timing
+from services.watcher.kubernetes.client import Api
+from services.watcher.kubernetes.errors import (
+    BadAnswer,
+    ConnectionFailed,
+    ErrorKind,
+    Expired,
+    KubernetesError,
+    TimedOut,
+    error_from_status,
+)
+from services.watcher.kubernetes.resource import JsonObject, Resource, Selection, tidy
+from services.watcher.kubernetes.settings import KubernetesSettings
+from services.watcher.kubernetes.watch_events import LineSplitter, WatchEvent, check_object, parse_event
+
+log = structlog.get_logger(__name__)
+
+SHORTEST_WATCH = 1.0
+"""Seconds, or half of the requested duration. A second watch in a row that ends sooner, without an event, is a failure:
+otherwise there would be no pause."""
+
+MOST_OBJECTS, MOST_PAGES = 200_000, 10_000
+"""Limits of one list. A cluster has at most 150 000 pods; endless pages would take all memory."""
+Strip: TypeAlias = Callable[[JsonObject, Resource], JsonObject]
+"""Returns what is kept of an object, as client-go's TransformFunc does."""
+
+
+class Reset(Struct, frozen=True):
+    """All objects. What was reported before and isn't among them is gone."""
+
+    items: list[JsonObject]
+
+
+class Upsert(Struct, frozen=True):
+    """An object is new or has changed."""
+
+    object: JsonObject
+
+
+class Delete(Struct, frozen=True):
+    """An object was deleted, or isn't selected any more; in its last version."""
+
+    object: JsonObject
+
+
+class Problem(Struct, frozen=True):
+    """Why the current objects are unknown."""
+
+    kind: ErrorKind
+    text: str
+    since: float
+    """Seconds of the clock: the first of an uninterrupted series of problems."""
+
+
+class Failed(Struct, frozen=True):
+    """A problem has occurred, other than the last one. The objects reported last stay the last known ones."""
+
+    problem: Problem
+
+
+Event: TypeAlias = Reset | Upsert | Delete | Failed
+
+
+async def list_all(api: Api, selection: Selection, page_size: int, strip: Strip = tidy) -> tuple[list[JsonObject], str]:
+    """All objects of one consistent list, and its resource version. Raises KubernetesError.
+
+    The API server keeps the snapshot behind the pages for about five minutes. If it has expired (410 within the list),
+    pages would be too slow again: everything is listed anew, in one page.
+    """
+    limit: int | None = page_size
+    while True:
+        try:
+            page = await api.page(selection, limit)
+            # All pages have the first one's version. If a server says otherwise, the first version misses nothing: the
+            # watch from there repeats what later pages have.
+            version = page.resource_version
+            items = [strip(item, selection.resource) for item in page.items]
+            for _ in range(MOST_PAGES):
+                if not page.next:
+                    return items, version
+                if len(items) > MOST_OBJECTS:
+                    raise BadAnswer(f"can't list {selection}: more than {MOST_OBJECTS} objects")
+                page = await api.page(selection, limit, page.next)
+                items += [strip(item, selection.resource) for item in page.items]
+            raise BadAnswer(f"can't list {selection}: more than {MOST_PAGES} pages")
+        except Expired as error:
+            if limit is None:
+                raise
+            log.info("kubernetes.list.expired", selection=str(selection), reason=str(error))
+            limit = None
+
+
+class Reflector:
+    """Lists and watches a selection for ever. Problems of the API are events, not exceptions."""
+
+    def __init__(
+        self,
+        api: Api,
+        selection: Selection,
+        settings: KubernetesSettings,
+        timing: Timing | None = None,
+        strip: Strip = tidy,
+    ) -> None:
+        """`strip` takes each object as it arrives. One that keeps little of it saves most of a long list's memory. It
+        calls `tidy` itself, if needed."""
+        self.selection = selection
+        self._api = api
+        self._settings = settings
+        self._timing = timing or Timing()
+        self._strip = strip
+        self._backoff = Backoff(settings.kubernetes_first_backoff, settings.kubernetes_longest_backoff, self._timing)
+        self.listed = False
+        """Whether there has been a complete list."""
+        self.in_touch = False
+        """Whether a watch is open."""
+        self._confirmed_at: float | None = None
+        self.problem: Problem | None = None
+        """None while listing and watching work. A problem within a watch ends when a later watch has brought an event
+        or lasted; other problems end when a watch starts."""
+        self.resource_version = ""
+        """The last known one."""
+        self.lists = 0
+        self.events = 0
+        """Upserts and deletes that watches brought."""
+        self._started_at: float | None = None
+        """When the open watch started."""
+        self._useful = False
+        """Whether the open watch has brought anything."""
+        self._doubted = False
+        """Whether the last failure was within a watch: then the start of one proves nothing."""
+
+    @property
+    def confirmed_at(self) -> float | None:
+        """When the server last confirmed the objects: by a list (the time of the request), an event, a bookmark, a
+        watch that started a second ago and brought nothing new, or the orderly end of one. Seconds of the clock; None
+        before the first list. Without changes and bookmarks, an open watch (`in_touch`) confirms the objects for as
+        long as the server answers at all."""
+        self._confirm_start()
+        return self._confirmed_at
+
+    @property
+    def consecutive_failures(self) -> int:
+        """Since the last event, bookmark, or watch that lasted."""
+        return self._backoff.failures
+
+    async def run(self) -> AsyncGenerator[Event, None]:
+        """Never ends, and raises only for a defect."""
+        while True:
+            try:
+                async with aclosing(self._list_and_watch()) as events:
+                    async for event in events:
+                        yield event
+                        del event  # free it before the next one arrives
+            except KubernetesError as error:
+                failed, pause = self._fail(error)
+            finally:
+                self.in_touch = False
+            if failed is not None:
+                yield failed
+            await self._timing.sleep(pause)
+
+    async def _list_and_watch(self) -> AsyncGenerator[Reset | Upsert | Delete, None]:
+        """`Reset`, then changes for as long as a watch can be resumed. Raises KubernetesError if only a new list helps:
+        Expired (410, when a watch begins or as its ERROR event), other ERROR events, invalid lines, no connection."""
+        asked_at = self._timing.clock()
+        items, version = await list_all(self._api, self.selection, self._settings.kubernetes_page_size, self._strip)
+        self.listed = True
+        self.lists += 1
+        self.resource_version, self._confirmed_at = version, asked_at
+        reset = Reset(items)
+        del items
+        yield reset
+        del reset  # the reader may forget objects that it doesn't need
+        short_watches = 0
+        while True:
+            began = self._timing.clock()
+            self._useful = orderly = False
+            try:
+                async with aclosing(self._watch()) as events:
+                    async for event in events:
+                        yield event
+                        del event
+                orderly = True
+            except ConnectionFailed as error:
+                if self._started_at is None:
+                    raise
+                # Silence is ordinary if nothing changes: not every server sends bookmarks then.
+                log.log(
+                    logging.DEBUG if isinstance(error, TimedOut) else logging.INFO,
+                    "kubernetes.watch.broken",
+                    selection=str(self.selection),
+                    reason=str(error),
+                    resource_version=self.resource_version,
+                )
+            now = self._timing.clock()
+            short_watches = short_watches + 1 if not self._useful and now - began < self._shortest else 0
+            if short_watches > 1:
+                raise ConnectionFailed(f"each watch of {self.selection} ends as soon as it has begun, without an event")
+            if self._confirm_start():
+                self._prove()
+                if orderly:  # nothing was missing until now
+                    self._confirmed_at = now
+            self._started_at = None
+            self.in_touch = False
+
+    async def _watch(self) -> AsyncGenerator[Upsert | Delete, None]:
+        """One call. Raises KubernetesError."""
+        seconds = self._timing.jitter(self._settings.kubernetes_watch_timeout)
+        async with self._api.stream(self.selection, self.resource_version, seconds) as chunks:
+            self._started_at = self._timing.clock()
+            self.in_touch = True
+            if not self._doubted:
+                self._recovered()
+            lines = LineSplitter(self._settings.kubernetes_line_limit)
+            async for chunk in chunks:
+                for line in lines.feed(chunk):
+                    if (event := self._read(parse_event(line))) is not None:
+                        yield event
+                        del event
+            if lines.pending:  # the event comes again after the last version
+                raise ConnectionFailed(f"the watch of {self.selection} ended within an event")
+
+    def _read(self, event: WatchEvent) -> Upsert | Delete | None:
+        """Bookmarks only confirm: the API server sends one a minute, but none while no object of the resource changes
+        anywhere in the cluster. Raises KubernetesError."""
+        change: Upsert | Delete | None = None
+        match event.type:
+            case watch_events.ADDED | watch_events.MODIFIED | watch_events.DELETED:
+                check_object(event.object)
+                version = event.resource_version
+                item = self._strip(event.object, self.selection.resource)
+                change = Delete(item) if event.type == watch_events.DELETED else Upsert(item)
+                self.events += 1
+            case watch_events.BOOKMARK:
+                version = event.resource_version
+            case watch_events.ERROR:
+                raise error_from_status(f"watch {self.selection}", event.object)
+            case _:
+                log.warning("kubernetes.watch.unknown_event", selection=str(self.selection), type=event.type)
+                return None
+        self._useful = True
+        self.resource_version, self._confirmed_at = version, self._timing.clock()
+        self._prove()
+        return change
+
+    @property
+    def _shortest(self) -> float:
+        return min(SHORTEST_WATCH, self._settings.kubernetes_watch_timeout / 2)
+
+    def _confirm_start(self) -> bool:
+        """Whether the open watch has lasted long enough to count as started; then it confirms the objects."""
+        started_at = self._started_at
+        if started_at is None or self._timing.clock() - started_at < self._shortest:
+            return False
+        self._confirmed_at = started_at if self._confirmed_at is None else max(self._confirmed_at, started_at)
+        return True
+
+    def _prove(self) -> None:
+        """Watching works beyond doubt."""
+        self._backoff.reset()
+        self._doubted = False
+        self._recovered()
+
+    def _recovered(self) -> None:
+        if self.problem is not None:
+            after = round(self._timing.clock() - self.problem.since, 3)
+            log.info("kubernetes.watch.recovered", selection=str(self.selection), after=after)
+            self.problem = None
+
+    def _fail(self, error: KubernetesError) -> tuple[Failed | None, float]:
+        """The event to report, and the seconds to wait until the next try."""
+        self._confirm_start()
+        self._doubted = self._started_at is not None
+        self._started_at = None
+        first = not self._backoff.failures
+        pause = self._backoff.after(error, self._settings)
+        if isinstance(error, Expired) and first:
+            # Ordinary after a long pause, or if nothing changed for long and bookmarks were lost.
+            log.info("kubernetes.watch.expired", selection=str(self.selection), reason=str(error))
+            return None, 0.0
+        before, text = self.problem, str(error)
+        self.problem = Problem(error.kind, text, self._timing.clock() if before is None else before.since)
+        if before is not None and (before.kind, before.text) == (error.kind, text):
+            return None, pause
+        log.warning(
+            "kubernetes.watch.failed",
+            selection=str(self.selection),
+            kind=error.kind.value,
+            reason=text,
+            retry_in=round(pause, 3),
+        )
+        return Failed(self.problem), pause
+
+    def __repr__(self) -> str:
+        state = "in touch" if self.in_touch else self.problem.text if self.problem else "not in touch"
+        known = f"at {self.resource_version}" if self.listed else "never listed"
+        return f"<Reflector {self.selection}: {state}, {known}, {self.lists} lists, {self.events} events>"

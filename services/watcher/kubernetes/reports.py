@@ -1,0 +1,269 @@
+"""What to report on each resource that a watcher reads: whether it is accepted, and what is wrong with it. Pure.
+
+The watcher that serves a pool reports on the resources that refer to it; another picker may serve the others. Only if
+there is no pool of the name at all, every watcher may say so.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from services.watcher.kubernetes.resource import JsonObject, ObjectId, Resource, identity
+from services.watcher.resources import PoolId, group_of, pool_reference
+from services.watcher.sources import Rejected, Reset
+from shared.model import Model
+
+POOL = "InferencePool"
+ACCEPTED = "Accepted"
+"""The one condition that the API defines for what refers to a pool."""
+
+
+class Condition(Struct, frozen=True):
+    """The `Accepted` condition. Reasons other than `Accepted` and `ModelNameInUse` are this program's."""
+
+    accepted: bool
+    reason: str
+    message: str
+
+
+class Finding(Struct, frozen=True):
+    """Something that is wrong with a resource."""
+
+    reason: str
+    """One word, for machines."""
+    text: str
+    """Names the field and the value, and says what is expected. Identifies the finding."""
+    example: str = ""
+    """An example that may change while the finding stays the same."""
+    transient: bool = False
+    """Whether it may resolve itself in a moment, by a resource that is about to be created."""
+
+    @property
+    def note(self) -> str:
+        return f"{self.text} {self.example}".rstrip()
+
+
+class ResourceResult(Struct, frozen=True):
+    """What one pool's source has read from one resource."""
+
+    resource: Resource
+    """Where the API server has it."""
+    item: JsonObject
+    outcome: Reset | Rejected | str
+    """A text says why it isn't for this pool."""
+    shadowed_by: str = ""
+    """The API group that has a resource of the same kind and name, which counts instead."""
+    last_valid: Reset | None = None
+    """What it stated when it was last valid, which stays in force while it is rejected."""
+
+    @property
+    def kind(self) -> str:
+        return self.resource.kind.kind
+
+    @property
+    def id(self) -> ObjectId:
+        return identity(self.item)
+
+
+class PoolView(Struct, frozen=True, kw_only=True):
+    """What is known of one pool that is served."""
+
+    pool: PoolId
+    results: Sequence[ResourceResult] = ()
+    pools: Collection[str] | None = None
+    """The names of its namespace's InferencePools; None while they are unknown."""
+    selected: Mapping[ObjectId, JsonObject] | None = None
+    """The pods, or EndpointSlices, that the pool selects; None while they are unknown."""
+    slices_of: str = ""
+    """The Service whose EndpointSlices are read instead of pods."""
+    configuration: ResourceResult | None = None
+    """The ConfigMap with the EndpointPickerConfig, if there is one."""
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What to report on one resource."""
+
+    resource: Resource
+    item: JsonObject
+    condition: Condition | None = None
+    """None: another watcher's business."""
+    findings: tuple[Finding, ...] = ()
+
+
+def make_reports(views: Sequence[PoolView]) -> tuple[Report, ...]:
+    """A report for each resource, except those being deleted. While the existing pools are unknown, there are none for
+    what refers to pools."""
+    best: dict[tuple[str, str, ObjectId], tuple[ResourceResult, PoolView]] = {}
+    for view in views:
+        for result in view.results:
+            if result.item["metadata"].get("deletionTimestamp") or (view.pools is None and result.kind != POOL):
+                continue
+            key = result.kind, result.resource.kind.group, result.id
+            if key not in best or isinstance(best[key][0].outcome, str):
+                best[key] = result, view
+    holders = _name_holders(result for result, _ in best.values())
+    groups = {id(view): _pool_groups(view) for view in views}
+    configurations = {view.configuration.id: view.configuration for view in views if view.configuration is not None}
+    return (
+        *(
+            _pool_report(result, view)
+            if result.kind == POOL
+            else _resource_report(result, view, groups[id(view)], holders)
+            for result, view in best.values()
+        ),
+        *(_report(result, None, _rejection(result)) for result in configurations.values()),
+    )
+
+
+def _pool_groups(view: PoolView) -> dict[str, set[str]]:
+    """The API groups that have a pool, by the pool's name."""
+    groups: dict[str, set[str]] = {}
+    for result in view.results:
+        if result.kind == POOL:
+            groups.setdefault(result.id[1], set()).add(result.resource.kind.group)
+    return groups
+
+
+def _resource_report(
+    result: ResourceResult,
+    view: PoolView,
+    groups: Mapping[str, Collection[str]],
+    holders: Mapping[str, tuple[ResourceResult, Model]],
+) -> Report:
+    """On a resource that refers to a pool. `groups` are the API groups of the pools, by name."""
+    missing = _missing_pool(result, view, groups)
+    if isinstance(result.outcome, str):
+        return _report(result, None, missing)
+    if (rejection := _rejection(result)) is not None:
+        return _report(result, Condition(False, "Invalid", rejection.text), rejection)
+    if result.shadowed_by:
+        text = f"metadata.name: {result.id[1]!r} is also in {result.shadowed_by}, whose resource counts instead"
+        return _report(result, Condition(False, "Shadowed", text))
+    if (finding := _name_taken(result, holders) or missing) is not None:
+        return _report(result, Condition(False, finding.reason, finding.text), finding)
+    assert isinstance(result.outcome, Reset)
+    warnings = "".join(f"; {warning}" for warning in result.outcome.documents.warnings)
+    return _report(result, Condition(True, ACCEPTED, f"in force for InferencePool {view.pool}{warnings}"))
+
+
+def _pool_report(result: ResourceResult, view: PoolView) -> Report:
+    if isinstance(result.outcome, str) or result.shadowed_by:
+        return _report(result, None)
+    if (rejection := _rejection(result)) is not None:
+        return _report(result, None, rejection)
+    return _report(result, None, _without_endpoints(result, view), _pods_shared(result, view))
+
+
+def _report(result: ResourceResult, condition: Condition | None, *findings: Finding | None) -> Report:
+    found = tuple(finding for finding in findings if finding is not None)
+    return Report(resource=result.resource, item=result.item, condition=condition, findings=found)
+
+
+def _rejection(result: ResourceResult) -> Finding | None:
+    if not isinstance(result.outcome, Rejected):
+        return None
+    return Finding("ResourceRefused", "; ".join(map(str, result.outcome.problems)))
+
+
+def _missing_pool(result: ResourceResult, view: PoolView, groups: Mapping[str, Collection[str]]) -> Finding | None:
+    """The resource refers to a pool that doesn't exist."""
+    reference = pool_reference(result.item)
+    name = reference.get("name")
+    if not isinstance(name, str):
+        return None
+    if name not in (view.pools or ()):
+        text = f"spec.poolRef.name: there is no InferencePool {name!r} in namespace {result.id[0]}"
+        return Finding("PoolNotFound", f"{text}; the name of one in the same namespace is expected", transient=True)
+    group = group_of(result.kind, reference)
+    existing = sorted(groups.get(name, ()))
+    if group is None or not existing or group in existing:
+        return None
+    text = f"spec.poolRef.group: InferencePool {name!r} of namespace {result.id[0]} isn't in {group}"
+    return Finding("PoolNotFound", f"{text}; {' or '.join(existing)}, where it is, is expected", transient=True)
+
+
+def _name_holders(results: Iterable[ResourceResult]) -> dict[str, tuple[ResourceResult, Model]]:
+    """The InferenceModel that holds a model's name, by namespace, pool and name: the oldest, as the API defines. A
+    rejected one holds the name of its last valid version, which is published."""
+    holders: dict[str, tuple[ResourceResult, Model]] = {}
+    for result, model in _models(results):
+        key = _name_key(result, model)
+        other = holders.get(key)
+        if other is None or (model.created, model.name) < (other[1].created, other[1].name):
+            holders[key] = result, model
+    return holders
+
+
+def _name_taken(result: ResourceResult, holders: Mapping[str, tuple[ResourceResult, Model]]) -> Finding | None:
+    for _, model in _models([result]):
+        holder = holders[_name_key(result, model)][1]
+        if holder.name != model.name:
+            text = f"spec.modelName: {model.model_name!r} is taken by InferenceModel {holder.name!r}, which is older"
+            return Finding("ModelNameInUse", f"{text}; another name is expected")
+    return None
+
+
+def _models(results: Iterable[ResourceResult]) -> Iterator[tuple[ResourceResult, Model]]:
+    for result in results:
+        effective = result.last_valid if isinstance(result.outcome, Rejected) else result.outcome
+        if isinstance(effective, Reset) and not result.shadowed_by:
+            for resource in effective.documents.resources:
+                if isinstance(resource, Model):
+                    yield result, resource
+
+
+def _name_key(result: ResourceResult, model: Model) -> str:
+    return f"{result.id[0]}/{pool_reference(result.item).get('name')}/{model.model_name}"
+
+
+def _without_endpoints(result: ResourceResult, view: PoolView) -> Finding | None:
+    if view.selected is None or view.selected:
+        return None
+    namespace = view.pool.namespace
+    if view.slices_of:
+        text = f"there is no EndpointSlice of Service {view.slices_of!r} in namespace {namespace}"
+        return Finding("NoEndpoints", f"{text}; --endpoint-slices names it", transient=True)
+    labels = ", ".join(f"{name}={value}" for name, value in sorted((_selector(result) or {}).items())) or "any labels"
+    text = f"spec.selector: no pod of namespace {namespace} has {labels}; the labels of the model servers are expected"
+    return Finding("NoEndpoints", text, transient=True)
+
+
+def _pods_shared(result: ResourceResult, view: PoolView) -> Finding | None:
+    """An older pool of the namespace, whoever serves it, selects pods of this one too."""
+    if not view.selected or view.slices_of:
+        return None
+    others = (other for other in view.results if _competes(other) and other.id[1] != result.id[1])
+    for other in sorted((other for other in others if _age(other) < _age(result)), key=_age):
+        theirs = _selector(other)
+        if theirs is None:
+            continue
+        shared = [id for id, pod in view.selected.items() if theirs.items() <= _labels(pod).items()]
+        if shared:
+            text = f"spec.selector: it selects pods that InferencePool {'/'.join(other.id)} selects too"
+            hint = "labels that only its own model servers have are expected"
+            example = f"({len(shared)} of them, such as {min(shared)[1]})"
+            return Finding("PodClaimedTwice", f"{text}; {hint}", example, transient=True)
+    return None
+
+
+def _competes(result: ResourceResult) -> bool:
+    """Whether it is a pool that counts and isn't being deleted."""
+    return result.kind == POOL and not result.shadowed_by and not result.item["metadata"].get("deletionTimestamp")
+
+
+def _age(result: ResourceResult) -> tuple[str, ObjectId]:
+    """Sorts the older of two pools first; by name if they were created in the same second."""
+    return str(result.item["metadata"].get("creationTimestamp") or ""), result.id
+
+
+def _labels(item: JsonObject) -> Mapping[str, str]:
+    return item["metadata"].get("labels") or {}
+
+
+def _selector(result: ResourceResult) -> Mapping[str, str] | None:
+    """The labels that a pool of any version selects; None if its selector is invalid."""
+    spec = result.item.get("spec")
+    selector = spec.get("selector") if isinstance(spec, Mapping) else None
+    if result.resource.kind.version == "v1" and isinstance(selector, Mapping):
+        selector = selector.get("matchLabels")
+    return selector if isinstance(selector, Mapping) else None

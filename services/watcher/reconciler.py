@@ -1,0 +1,303 @@
+"""Reconciles one pool: what its sources report becomes facts on the bus, Envoy's file and frames of attributes.
+
+Sources report origins, `State` merges them, `Names` gives addresses to host names, `Notifications` derives attributes
+from objects. The reconciler passes on changes only: it publishes an `Upsert` or a `Delete` for each fact that differs.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import structlog
+
+from services.watcher.eds import EdsWriter
+from services.watcher.lookup import Lookup, Resolver
+from services.watcher.metrics import WatcherMetrics
+from services.watcher.notifications.attribute_table import Described
+from services.watcher.notifications.notifications import Notifications
+from services.watcher.resolve import Names
+from services.watcher.resources import PoolId
+from services.watcher.sources import Event, Source, bounded
+from services.watcher.state import Changes, Merged, State, collect
+from services.watcher.unpublishable import Unpublishable
+from shared.bus import Delete, FramePublisher, Upsert
+from shared.bus.frame_sender import FrameSender
+from shared.bus.subjects import fact_key, named_key, pool_token
+from shared.config.defaults import BUILT_IN, revision
+from shared.datalayer.events import Tally
+from shared.model import Configuration, Endpoint, Fact
+from shared.service.configured import Configured
+
+log = structlog.get_logger(__name__)
+
+GATHER = 0.005
+"""Seconds that a changed attribute waits for others to join its frame."""
+CONFIRM = 0.5
+"""Seconds between two frames that repeat every attribute."""
+SHOWN = 10
+"""The most endpoints in a log line, or problems in a message."""
+
+Publications: TypeAlias = Sequence[Upsert | Delete]
+
+
+class PoolReconciler:
+    """Starts with `accept` once the sources have reported everything. From then on `take` applies their events."""
+
+    def __init__(
+        self,
+        pool: PoolId,
+        sources: Sequence[Source],
+        *,
+        preferred: str,
+        lookup: Lookup,
+        resolve_interval: float,
+        frames: FramePublisher,
+        leads: Callable[[], bool],
+        eds: EdsWriter | None,
+        tally: Tally,
+        metrics: WatcherMetrics,
+        fact_limit: Callable[[], int],
+        on_accepted: Callable[["PoolReconciler"], None],
+        on_change: Callable[["PoolReconciler", Publications], None],
+    ) -> None:
+        """`preferred` is the origin whose configuration takes precedence. `fact_limit` gives the largest size of a fact
+        in bytes. `on_accepted` is called after each change of the state, `on_change` with what is to be published."""
+        self.pool = pool
+        self.token = pool_token(pool.namespace, pool.name)
+        self.sources = tuple(sources)
+        self.desired = State(preferred=preferred)
+        self.notifications = Notifications(tally)
+        self.names = Names(resolve_interval)
+        self.resolver = Resolver(self.names, lookup, self.refresh, metrics)
+        self.eds = eds
+        self.frames = frames
+        self.sender = FrameSender(frames, self._attributes, gather=GATHER, refresh=CONFIRM, heartbeat=CONFIRM)
+        self.publishes = False
+        """Whether the facts are ready to be published."""
+        self.facts: dict[str, Fact] = {}
+        """By key on the bus."""
+        self.unpublishable = Unpublishable(fact_limit)
+        self.endpoints: dict[str, Endpoint] = {}
+        """Those that have an address, by id."""
+        self._others: set[str] = set()
+        """Keys of facts that aren't endpoints."""
+        self._leads = leads
+        self._metrics = metrics
+        self._on_accepted = on_accepted
+        self._on_change = on_change
+        self._makes_attributes = asyncio.Event()
+        self._frames_started = False
+        self._remarks: set[tuple[str, str, str]] = set()
+
+    # Input
+
+    def apply(self, events: Iterable[Event]) -> bool:
+        """Merge events without publishing. Returns whether the state has changed."""
+        return self.desired.apply(map(bounded, events), time.monotonic())
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Merge events from a source, and publish what has changed."""
+        problems, unknown = self.desired.problems(), self.desired.unknown()
+        changed = self.apply(events)
+        self._log_problems(problems, self.desired.problems())
+        self.log_remarks()
+        if changed:
+            changes = self.accept()
+            self.refresh(changes.endpoints, others=changes.resources or changes.configuration)
+        elif unknown != self.desired.unknown():
+            self._on_change(self, [])
+
+    def accept(self) -> Changes:
+        """Put the changed state in force, without publishing."""
+        merged, changes = self._merged, self.desired.take_changes()
+        self._metrics.changes.inc()
+        former, endpoints = changes.endpoints, merged.endpoints
+        log.info(
+            "facts.changed",
+            pool=str(self.pool),
+            endpoints=len(endpoints),
+            added=few(sorted(id for id, before in former.items() if before is None)),
+            removed=few(sorted(id for id in former if id not in endpoints)),
+            changed=few(sorted(id for id, before in former.items() if before is not None and id in endpoints)),
+            resources=len(merged.resources),
+            objects=len(merged.objects),
+            configuration=self.configured().origin,
+            revision=self.configured().revision,
+        )
+        if any(endpoint is not None and endpoint.host for id in former for endpoint in (former[id], endpoints.get(id))):
+            self.resolver.follow(endpoints.values())
+        self._on_accepted(self)
+        if changes.configuration:
+            self.use_configuration()
+        if changes.objects:
+            self.notifications.set_objects(merged.objects.values())
+        if self.notifications.table.makes:
+            self._makes_attributes.set()
+        return changes
+
+    def raise_problems(self) -> None:
+        """Raises `Invalid` with the problems of all origins, if there are any."""
+        collect(self.desired.problems()).raise_if_any()
+
+    def use_configuration(self) -> bool:
+        """Make the sources report the objects that the configuration's extractors read. Returns whether `load` has to
+        report something again."""
+        self.notifications.use(self._merged.loaded)
+        again = [source.set_object_kinds(self.notifications.kinds) for source in self.sources]
+        return any(again)
+
+    def log_remarks(self) -> None:
+        """Log each warning, and each document that is left out, once."""
+        warnings, ignored = self.desired.warnings().items(), self.desired.ignored().items()
+        remarks = {("warning", origin, str(warning)) for origin, found in warnings for warning in found}
+        remarks |= {("debug", origin, document) for origin, found in ignored for document in found}
+        for level, origin, text in sorted(remarks - self._remarks):
+            if level == "warning":
+                log.warning("facts.warning", origin=origin, problem=text)
+            else:
+                log.debug("facts.ignored", origin=origin, document=text)
+        self._remarks = remarks
+
+    def _log_problems(self, before: Mapping[str, list[Any]], after: Mapping[str, list[Any]]) -> None:
+        for origin, problems in after.items():
+            if problems != before.get(origin):
+                self._metrics.rejections.inc()
+                log.error("facts.rejected", origin=origin, kept="last good", problems=few(list(map(str, problems))))
+        for origin in before.keys() - after.keys():
+            log.info("facts.accepted", origin=origin)
+
+    # Output
+
+    def refresh(self, ids: Collection[str] | None = None, *, others: bool = True) -> None:
+        """Publish what has changed: of the endpoints `ids` (all of them by default), and of the `others`."""
+        merged = self._merged
+        check_again = self.unpublishable.limit_changed()
+        if ids is None or check_again:
+            ids, others = merged.endpoints.keys() | self.endpoints.keys(), True
+        published: list[Upsert | Delete] = []
+        for id in ids:
+            endpoint = merged.endpoints.get(id)
+            endpoint = self.names.resolve(endpoint) if endpoint is not None else None
+            if endpoint is None:
+                self.endpoints.pop(id, None)
+            else:
+                self.endpoints[id] = endpoint
+            self._set(named_key(self.token, "endpoint", id), endpoint, published, check_again)
+        if others:
+            facts = {fact_key(self.token, fact): fact for fact in merged.other_facts(self.pool)}
+            for key in [*facts, *(self._others - facts.keys())]:
+                self._set(key, facts.get(key), published, check_again)
+            self._others = set(facts)
+        if self.eds is not None and ids:
+            self.eds.update(self.endpoints.values())
+        self._on_change(self, published)
+        for id in self.notifications.set_endpoints(self.endpoints, ids):
+            self.sender.note(id, True)
+
+    def _set(self, key: str, fact: Fact | None, published: list[Upsert | Delete], check_again: bool) -> None:
+        before = self.facts.get(key)
+        if fact is not None and fact == before and not check_again:
+            return
+        fact = self.unpublishable.check(key, fact)
+        if fact is not None and fact != before:
+            self.facts[key] = fact
+            published.append(Upsert(key, fact))
+        elif fact is None and before is not None:
+            del self.facts[key]
+            published.append(Delete(key))
+
+    @property
+    def unmanaged(self) -> list[str]:
+        """Keys on the bus that stay as they are: facts that aren't known here and may have been known to an earlier
+        watcher, and those that can't be published."""
+        unknown = (named_key(self.token, kind, name) for kind, name in self.desired.unknown())
+        return [*unknown, *self.unpublishable.reasons]
+
+    async def send_attributes(self) -> None:
+        """Send what extractors derive for endpoints, once there is an extractor that does. Runs while this watcher
+        leads."""
+        await self._makes_attributes.wait()
+        if not self._frames_started:
+            self._frames_started = True
+            await self.frames.start()
+        await self.sender.run()
+
+    def confirmed_at(self, now: float) -> float:
+        """When all sources last knew that their reports were current. Seconds of the monotonic clock."""
+        return min(source.confirmed_at(now) for source in self.sources)
+
+    def _attributes(self) -> Mapping[str, Described]:
+        """What to send. Nothing without the lease, which may expire before that is noticed."""
+        return self.notifications.table.described(self.confirmed_at(time.monotonic())) if self._leads() else {}
+
+    # Reports
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the pool has had a state without conflicts."""
+        return self.desired.merged is not None
+
+    @property
+    def _merged(self) -> Merged:
+        return self.desired.merged or Merged()
+
+    def configured(self) -> Configured:
+        """The configuration that the pool's collectors and pickers get."""
+        configuration = self._merged.configuration or Configuration(text="", origin=BUILT_IN)
+        return Configured(str(self.pool), configuration.origin, revision(configuration.text))
+
+    def last_good_age(self) -> float:
+        """Seconds since the state differs from what the origins state; 0 if it doesn't."""
+        since = self.desired.since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def state(self) -> dict[str, Any]:
+        """For `/debug/state`."""
+        merged = self._merged
+        return {
+            "pool": str(self.pool),
+            "files": self.desired.origins,
+            "problems": {origin: list(map(str, found)) for origin, found in self.desired.problems().items()},
+            "last_good_age": round(self.last_good_age(), 3),
+            "warnings": {origin: list(map(str, found)) for origin, found in self.desired.warnings().items()},
+            "ignored": self.desired.ignored(),
+            "endpoints": [
+                {
+                    "id": id,
+                    "address": self.endpoints[id].authority if id in self.endpoints else None,
+                    "host": endpoint.host or None,
+                    "node": endpoint.node or None,
+                    "labels": endpoint.labels,
+                    "attributes": self.notifications.table.of(id),
+                }
+                for id, endpoint in sorted(merged.endpoints.items())
+            ],
+            "resources": [f"{type(resource).__name__} {resource.name}" for resource in merged.resources.values()],
+            "configuration": merged.configuration.origin if merged.configuration else None,
+            "names": {
+                host: {"addresses": name.addresses, "error": name.error or None, "failures": name.failures}
+                for host, name in self.names.names.items()
+            },
+            "unpublishable": dict(self.unpublishable.reasons),
+            "notifications": self.notifications.state(),
+            "frames": {"sent": self.sender.frames, "dropped": self.sender.dropped},
+            "eds": self.eds.state() if self.eds else None,
+        }
+
+    def invalid_origins(self) -> str | None:
+        """The problems of origins, whose last valid content is in force."""
+        return "; ".join(few([str(problem) for problem in collect(self.desired.problems()).errors])) or None
+
+    def unpublished(self) -> str | None:
+        """The facts that can't be published."""
+        return "; ".join(few([f"{key}: {why}" for key, why in self.unpublishable.reasons.items()])) or None
+
+    def __repr__(self) -> str:
+        return f"<PoolReconciler {self.pool}: {self.desired!r}>"
+
+
+def few(texts: Sequence[str]) -> list[str]:
+    """The first of them, and the number of the others."""
+    more = len(texts) - SHOWN
+    return [*texts[:SHOWN], *([f"… and {more} more"] if more > 0 else [])]

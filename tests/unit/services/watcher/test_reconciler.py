@@ -1,0 +1,151 @@
+"""What a reconciler publishes: changes only, and all of them."""
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from services.watcher.documents import Documents
+from services.watcher.lookup import Lookup
+from services.watcher.metrics import WatcherMetrics
+from services.watcher.reconciler import PoolReconciler, Publications, few
+from services.watcher.resources import PoolId
+from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
+from shared import bus
+from shared.config.problems import Problem
+from shared.datalayer.events import Tally
+from shared.model import Endpoint, Fact, Objective, Pool
+from shared.plugin_failures import PluginFailures
+
+TEN = [str(number) for number in range(10)]
+POOL = PoolId("default", "llama")
+KEY = "default_llama.endpoint.default/"
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [([], []), (TEN, TEN), ([*TEN, "x"], [*TEN, "… and 1 more"]), (TEN * 3, [*TEN, "… and 20 more"])],
+    ids=["none", "ten", "eleven", "thirty"],
+)
+def test_ten_are_named_and_the_others_counted(texts: list[str], shown: list[str]) -> None:
+    assert few(texts) == shown
+
+
+def endpoint(name: str, port: int = 80, host: str = "", label: str = "") -> Endpoint:
+    address = "" if host else "10.0.0.1"
+    return Endpoint(id=f"default/{name}", name=name, address=address, host=host, port=port, labels={"a": label})
+
+
+class Bus:
+    """What was published, and what each change was."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, Fact] = {}
+        self.changes: list[str] = []
+        self.limit = 1000
+        self.reconciler = PoolReconciler(
+            POOL,
+            (),
+            preferred="",
+            lookup=cast(Lookup, None),
+            resolve_interval=30.0,
+            frames=cast(Any, None),
+            leads=lambda: True,
+            eds=None,
+            tally=Tally(PluginFailures(lambda: 0.0)),
+            metrics=WatcherMetrics(CollectorRegistry()),
+            fact_limit=lambda: self.limit,
+            on_accepted=lambda _: None,
+            on_change=self._publish,
+        )
+        self.reconciler.apply([Reset("a", Documents(endpoints=())), Reset("b", Documents(endpoints=()))])
+        self.reconciler.accept()
+        self.reconciler.refresh()
+
+    def _publish(self, _: PoolReconciler, events: Publications) -> None:
+        self.changes = []
+        for event in events:
+            self.changes.append(f"{'+' if isinstance(event, bus.Upsert) else '-'}{event.key.removeprefix(KEY)}")
+            if isinstance(event, bus.Upsert):
+                self.facts[event.key] = event.fact
+            else:
+                del self.facts[event.key]
+
+    def take(self, *events: Event) -> list[str]:
+        self.changes = []
+        self.reconciler.take(events)
+        return self.changes
+
+
+def test_one_endpoint_is_published_alone_and_what_did_not_change_is_not() -> None:
+    pool = Bus()
+    assert pool.facts == {"default_llama.pool": Pool(name="llama", namespace="default")}
+    assert pool.take(Reset("a", Documents(endpoints=(endpoint("x"), endpoint("y"))))) != []
+    assert pool.take(Upsert("a", endpoint("x"))) == []
+    assert pool.take(Upsert("a", endpoint("x", 81))) == ["+x"]
+    assert pool.take(Delete("a", "default/y")) == ["-y"]
+    assert pool.take(Reset("a", Documents(endpoints=(endpoint("x", 81),)))) == []
+    objective = Objective(name="o", priority=1)
+    assert pool.take(Reset("o", Documents(resources=(objective,)))) == ["+default_llama.objective.o"]
+    assert pool.take(Removed("o")) == ["-default_llama.objective.o"]
+
+
+def test_an_endpoint_of_a_host_name_is_published_once_the_name_has_an_address() -> None:
+    pool = Bus()
+    assert pool.take(Upsert("a", endpoint("x", host="x.example"))) == []
+    pool.reconciler.names.answered("x.example", ["10.0.0.7"], 0.0)
+    pool.reconciler.refresh()
+    assert pool.changes == ["+x"]
+    assert cast(Endpoint, pool.facts[f"{KEY}x"]).address == "10.0.0.7"
+    assert pool.take(Delete("a", "default/x")) == ["-x"]
+    assert pool.reconciler.names.names == {}
+
+
+def test_what_cannot_be_published_is_withdrawn_and_left_as_it_is_on_the_bus() -> None:
+    pool = Bus()
+    pool.take(Upsert("a", endpoint("x", label="l" * 500)))
+    with capture_logs():
+        assert pool.take(Upsert("a", endpoint("x", label="l" * 2000))) == ["-x"]
+    assert pool.reconciler.unmanaged == [f"{KEY}x"]
+    pool.limit = 5000
+    pool.reconciler.refresh()
+    assert (pool.changes, pool.reconciler.unmanaged) == (["+x"], [])
+
+
+def test_a_fact_that_was_never_valid_is_left_as_it_is_on_the_bus() -> None:
+    pool = Bus()
+    with capture_logs():
+        pool.take(Rejected("o", (Problem("", "bad"),), ("objective", "o")))
+    assert pool.reconciler.unmanaged == ["default_llama.objective.o"]
+    assert pool.take(Reset("o", Documents(resources=(Objective(name="o", priority=1),)))) != []
+    assert pool.reconciler.unmanaged == []
+
+
+NAMES, ORIGINS, PORTS = st.sampled_from("xyz"), st.sampled_from("ab"), st.sampled_from([80, 81])
+EVENTS: st.SearchStrategy[Event] = st.one_of(
+    st.builds(lambda origin, name, port: Upsert(origin, endpoint(name, port)), ORIGINS, NAMES, PORTS),
+    st.builds(lambda origin, name: Delete(origin, f"default/{name}"), ORIGINS, NAMES),
+    st.builds(
+        lambda origin, names: Reset(origin, Documents(endpoints=tuple(map(endpoint, sorted(names))))),
+        ORIGINS,
+        st.sets(NAMES),
+    ),
+    st.builds(lambda priority: Reset("o", Documents(resources=(Objective(name="o", priority=priority),))), PORTS),
+    st.just(Removed("o")),
+)
+
+
+@given(st.lists(st.lists(EVENTS, max_size=3), max_size=8))
+def test_the_changes_lead_to_what_is_in_force(bursts: list[list[Event]]) -> None:
+    pool = Bus()
+    with capture_logs():
+        for burst in bursts:
+            pool.take(*burst)
+            merged = pool.reconciler.desired.merged
+            assert merged is not None
+            in_force = [*merged.endpoints.values(), *merged.other_facts(POOL)]
+            assert sorted(map(repr, pool.facts.values())) == sorted(map(repr, in_force))
+            assert pool.facts == pool.reconciler.facts

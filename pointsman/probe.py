@@ -26,7 +26,7 @@ from services.collector.http.client import Client, Failure, ScrapeError
 from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, Poll, PollingSource
 from services.collector.metrics_port import at_metrics_port
 from services.collector.page.selection import Outcome
-from services.collector.pipeline import Feed, build
+from services.collector.pipeline import PolledSource, build
 from services.collector.settings import CollectorSettings
 from services.collector.sources.http import HttpSource
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
@@ -45,7 +45,7 @@ ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
 class SourceReader:
     """Runs a source's extractors on one page after the other."""
 
-    def __init__(self, feed: Feed, endpoint: Endpoint) -> None:
+    def __init__(self, feed: PolledSource, endpoint: Endpoint) -> None:
         self.feed = feed
         self._bound = [(extractor, extractor.bind(endpoint), AttributeMap()) for extractor in feed.extractors]
         self._requested = [RequestedMetrics(extractor, binding) for extractor, binding, _ in self._bound]
@@ -102,7 +102,7 @@ class Probe:
         self,
         options: ProbeOptions,
         target: Server | SavedPage,
-        feeds: Sequence[Feed],
+        feeds: Sequence[PolledSource],
         settings: CollectorSettings,
         *,
         configured: bool,
@@ -140,7 +140,7 @@ class Probe:
         finally:
             await client.close()
 
-    async def _scrape_source(self, feed: Feed, client: Client) -> list[Page]:
+    async def _scrape_source(self, feed: PolledSource, client: Client) -> list[Page]:
         """Scrape what a configuration's source scrapes of an endpoint."""
         source = feed.source
         try:
@@ -151,7 +151,7 @@ class Probe:
 
     async def _scrape(
         self,
-        feeds: Sequence[Feed],
+        feeds: Sequence[PolledSource],
         url: str,
         source: PollingSource,
         fetch: Poll,
@@ -226,7 +226,7 @@ class Probe:
         return f"<Probe {self._target} by {', '.join(feed.source.name for feed in self._feeds)}>"
 
 
-def _engine_labels(engine: str, feeds: Iterable[Feed]) -> dict[str, str]:
+def _engine_labels(engine: str, feeds: Iterable[PolledSource]) -> dict[str, str]:
     """The labels that make every core extractor choose this engine. Raises ValueError."""
     extractors = [
         extractor for feed in feeds for extractor in feed.extractors if isinstance(extractor, CoreMetricsExtractor)
@@ -254,7 +254,7 @@ def _format(page: bytes) -> str:
     return MODELS_JSON if page.lstrip()[:1] == b"{" else PROMETHEUS_TEXT
 
 
-def _default_feeds(options: ProbeOptions, target: Server | SavedPage) -> list[Feed]:
+def _default_feeds(options: ProbeOptions, target: Server | SavedPage) -> list[PolledSource]:
     """What is read without a configuration: standard attributes, and lists of models. Raises ValueError."""
     tls: dict[str, Any] = {
         "insecure_skip_verify": not (options.verify or options.ca_cert),
@@ -264,12 +264,14 @@ def _default_feeds(options: ProbeOptions, target: Server | SavedPage) -> list[Fe
         "scheme": target.scheme if isinstance(target, Server) else "http",
     }
     return [
-        Feed(MetricsSource(MetricsSource.TYPE, MetricsParameters(**tls)), (CoreMetricsExtractor("core"),)),
-        Feed(ModelsSource(ModelsSource.TYPE, ModelsParameters(**tls)), (ModelsExtractor(ModelsExtractor.TYPE),)),
+        PolledSource(MetricsSource(MetricsSource.TYPE, MetricsParameters(**tls)), (CoreMetricsExtractor("core"),)),
+        PolledSource(
+            ModelsSource(ModelsSource.TYPE, ModelsParameters(**tls)), (ModelsExtractor(ModelsExtractor.TYPE),)
+        ),
     ]
 
 
-def _configured_feeds(path: str, settings: CollectorSettings, *, allow_experimental: bool) -> Sequence[Feed]:
+def _configured_feeds(path: str, settings: CollectorSettings, *, allow_experimental: bool) -> Sequence[PolledSource]:
     """What a collector with these settings polls by the configuration, or by the default one. Raises `Invalid`."""
     text = read_text(path, "--config", settings.max_file_size) if path else ""
     bounds = settings.config_bounds

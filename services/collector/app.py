@@ -20,7 +20,7 @@ from services.collector.http.client import Client
 from services.collector.metrics import CollectorMetrics
 from services.collector.metrics_port import at_metrics_port
 from services.collector.pipeline import Pipeline, build
-from services.collector.scraper import Scraper, Watched
+from services.collector.scraper import EndpointScrape, Scraper
 from services.collector.settings import CollectorSettings
 from shared.attributes import AttributeMap
 from shared.bus import Delete, Event, FramePublisher, MalformedLog, Membership, Replica, Reset, Upsert
@@ -84,7 +84,7 @@ class CollectorService(Service):
         )
         self.sender = FrameSender(
             self._publisher,
-            lambda: self.scraper.watched,
+            lambda: self.scraper.endpoints,
             gather=settings.gather,
             refresh=settings.refresh,
             heartbeat=settings.heartbeat,
@@ -143,7 +143,7 @@ class CollectorService(Service):
                 "epoch": self.replica.epoch,
             },
             "members": list(self.members.ids),
-            "endpoints": {"pool": len(self._endpoints), "assigned": list(self.scraper.watched)},
+            "endpoints": {"pool": len(self._endpoints), "assigned": list(self.scraper.endpoints)},
             "sources": [*self.scraper.pipeline.describe(), *self._endpoint_events.describe()],
             "config": {
                 "origin": self._settings.config_file or "bus",
@@ -172,7 +172,7 @@ class CollectorService(Service):
 
     # Scrapes and frames
 
-    def _on_scraped(self, watched: Watched, changed: bool) -> None:
+    def _on_scraped(self, watched: EndpointScrape, changed: bool) -> None:
         self.sender.note(watched.endpoint.id, changed)
 
     def _reassign_soon(self) -> None:
@@ -252,12 +252,12 @@ class CollectorService(Service):
 
     def _tell_of_endpoints(self) -> None:
         """Let the endpoint extractors hear what the share has become."""
-        for id in self._endpoint_events.reset({id: one.endpoint for id, one in self.scraper.watched.items()}):
+        for id in self._endpoint_events.reset({id: one.endpoint for id, one in self.scraper.endpoints.items()}):
             self.sender.note(id, True)
 
     def _attributes(self, id: str) -> AttributeMap:
         """What is known of an endpoint of the share; of one that has left it, nothing."""
-        watched = self.scraper.watched.get(id)
+        watched = self.scraper.endpoints.get(id)
         return AttributeMap() if watched is None else watched.attributes
 
     def _read(self, text: str, origin: str) -> LoadedConfig:

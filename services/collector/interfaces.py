@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeAlias
 from msgspec import Struct
 
 from services.collector.http.client import Client, Failure, ScrapeError
-from services.collector.page.selection import Choice, Outcome
+from services.collector.page.selection import MetricFallback, Outcome
 from shared.attributes import AttributeMap
 from shared.model import Endpoint
 from shared.plugin import Plugin, Role, Tier
@@ -79,7 +79,7 @@ class MetricsBinding(Binding):
 
     @property
     @abstractmethod
-    def choices(self) -> Sequence[Choice]:
+    def fallbacks(self) -> Sequence[MetricFallback]:
         """The series that it looks for: the only ones of a page that anybody reads."""
 
 

@@ -40,7 +40,7 @@ class CollectorMetrics(Collector):
     def _totals(self) -> Iterator[Metric]:
         scraper, sender = self._scraper, self._sender
         yield GaugeMetricFamily(
-            "pointsman_collector_assigned_endpoints", "Endpoints assigned to this collector", len(scraper.watched)
+            "pointsman_collector_assigned_endpoints", "Endpoints assigned to this collector", len(scraper.endpoints)
         )
         yield CounterMetricFamily("pointsman_collector_pages", "Scrapes that returned a page", scraper.pages)
         failures = CounterMetricFamily(
@@ -97,7 +97,7 @@ class CollectorMetrics(Collector):
             labels=["endpoint"],
         )
         outcomes: Counter[tuple[str, str, Outcome]] = Counter()
-        for watched in self._scraper.watched.values():
+        for watched in self._scraper.endpoints.values():
             id = watched.endpoint.id
             samples = watched.attributes.items()
             if samples:

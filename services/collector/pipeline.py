@@ -16,7 +16,7 @@ from shared.datalayer.wiring import feeds as endpoint_feeds
 from shared.plugin import Tier
 
 
-class Feed(Struct, frozen=True):
+class PolledSource(Struct, frozen=True):
     """A source and its extractors."""
 
     source: PollingSource
@@ -26,7 +26,7 @@ class Feed(Struct, frozen=True):
 class Pipeline(Struct, frozen=True):
     """All that is polled and extracted."""
 
-    feeds: tuple[Feed, ...] = ()
+    feeds: tuple[PolledSource, ...] = ()
     plan: tuple[Any, ...] = ()
     """What it was built from: pipelines with equal plans do the same."""
     endpoint_feeds: tuple[EndpointFeed, ...] = ()
@@ -59,7 +59,7 @@ def build(config: LoadedConfig) -> Pipeline:
     """The pipeline of a configuration. Raises `Invalid` when plugins refuse their parameters or don't fit together."""
     instances = config.instances(Tier.COLLECTOR)
     problems = Problems()
-    feeds: list[Feed] = []
+    feeds: list[PolledSource] = []
     for index, spec in enumerate(config.sources):
         path = f"dataLayer.sources[{index}]"
         kind = config.plugins[spec.source].kind
@@ -80,7 +80,7 @@ def build(config: LoadedConfig) -> Pipeline:
                     f"{path}.extractors[{position}].pluginRef",
                     f"{name!r} is a {config.plugins[name].kind.TYPE}, which can't read what {spec.source!r} polls",
                 )
-        feeds.append(Feed(source, tuple(extractors)))
+        feeds.append(PolledSource(source, tuple(extractors)))
     problems.raise_if_any(config.origin)
     hearing = endpoint_feeds(config, instances, EndpointNotificationSource, EndpointExtractor)
     return Pipeline(tuple(feeds), plan(config), hearing)

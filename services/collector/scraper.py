@@ -35,7 +35,7 @@ GRAIN = (0.001, 0.005)
 costs the event loop a third less than one by one. A tenth of the shortest interval, within these bounds."""
 
 
-class Watched:
+class EndpointScrape:
     """What the collector knows of one of its endpoints."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Watched:
         self.targets = [Target(endpoint, feed, http, failures) for feed in pipeline.feeds]
 
     def __repr__(self) -> str:
-        return f"<Watched {self.endpoint.id} {self.attributes!r} {self.targets}>"
+        return f"<EndpointScrape {self.endpoint.id} {self.attributes!r} {self.targets}>"
 
 
 class Scraper:
@@ -67,7 +67,7 @@ class Scraper:
     def __init__(
         self,
         client: Client,
-        on_scraped: Callable[[Watched, bool], None],
+        on_scraped: Callable[[EndpointScrape, bool], None],
         *,
         interval: float,
         backoff: float,
@@ -85,12 +85,12 @@ class Scraper:
         self._clock = clock
         self._pipeline = Pipeline()
         self._schedule: Schedule[Target] = Schedule(backoff)
-        self._owner: dict[Target, Watched] = {}
+        self._owner: dict[Target, EndpointScrape] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._grain = GRAIN[0]
         self._closed = False
-        self.watched: dict[str, Watched] = {}
+        self.endpoints: dict[str, EndpointScrape] = {}
         """By endpoint id, in the order of the ids."""
         self.pages = 0
         self.failures: Counter[Failure] = Counter()
@@ -110,12 +110,12 @@ class Scraper:
         self._pipeline = pipeline
         shortest = min((self._interval_of(feed.source) for feed in pipeline.feeds), default=self._interval)
         self._grain = min(max(shortest / 10, GRAIN[0]), GRAIN[1])
-        former, kept, now = self.watched, pipeline.keys, self._clock()
+        former, kept, now = self.endpoints, pipeline.keys, self._clock()
         self.assign({})
         self.assign({id: one.endpoint for id, one in former.items()})
         if any(feed.source.OF_SERVER for feed in pipeline.feeds):
             kept |= {REACHABLE}
-        for id, one in self.watched.items():
+        for id, one in self.endpoints.items():
             for key, sample in former[id].attributes.items():
                 if sample.value is not None and key not in kept:
                     one.attributes.deny(key, now)
@@ -124,17 +124,17 @@ class Scraper:
         """Scrape these endpoints from now on, and no others."""
         if self._closed:
             return
-        before = self.watched
-        self.watched = {}
+        before = self.endpoints
+        self.endpoints = {}
         for id in sorted(endpoints):
             endpoint, known = endpoints[id], before.pop(id, None)
             if known is not None and self._same_server(known.endpoint, endpoint):
                 known.endpoint = endpoint
-                self.watched[id] = known
+                self.endpoints[id] = known
                 continue
             if known is not None:
                 self._forget(known)
-            self.watched[id] = self._begin(endpoint)
+            self.endpoints[id] = self._begin(endpoint)
         for gone in before.values():
             self._forget(gone)
         self._arm()
@@ -169,8 +169,8 @@ class Scraper:
             self._plugin_failures.record(source.name, error)
             return self._interval
 
-    def _begin(self, endpoint: Endpoint) -> Watched:
-        watched = Watched(endpoint, self._pipeline, self._client, self._plugin_failures, self._failure_threshold)
+    def _begin(self, endpoint: Endpoint) -> EndpointScrape:
+        watched = EndpointScrape(endpoint, self._pipeline, self._client, self._plugin_failures, self._failure_threshold)
         now = self._clock()
         for target in watched.targets:
             self._owner[target] = watched
@@ -182,7 +182,7 @@ class Scraper:
             self._schedule.add(target, self._interval_of(target.source), phase(target.name), now)
         return watched
 
-    def _forget(self, watched: Watched) -> None:
+    def _forget(self, watched: EndpointScrape) -> None:
         for target in watched.targets:
             self._schedule.remove(target)
             del self._owner[target]
@@ -207,7 +207,7 @@ class Scraper:
             target.task = asyncio.create_task(self._scrape(target, self._owner[target]), name=f"scrape {target.name}")
         self._arm()
 
-    async def _scrape(self, target: Target, watched: Watched) -> None:
+    async def _scrape(self, target: Target, watched: EndpointScrape) -> None:
         started = self._clock()
         target.scrapes += 1
         ok = False
@@ -247,12 +247,12 @@ class Scraper:
         self._schedule.finished(target, ok, self._clock())
         self._arm()
 
-    def _defect(self, target: Target, watched: Watched, error: Exception, started: float) -> None:
+    def _defect(self, target: Target, watched: EndpointScrape, error: Exception, started: float) -> None:
         """A source did what no source may."""
         self._plugin_failures.record(target.source.name, error, endpoint=watched.endpoint.id)
         self._failed(target, watched, Failure.INTERNAL, reason_of(error), started)
 
-    def _failed(self, target: Target, watched: Watched, kind: Failure, message: str, started: float) -> None:
+    def _failed(self, target: Target, watched: EndpointScrape, kind: Failure, message: str, started: float) -> None:
         if message != target.error:
             # Once a reason, not once a scrape: a dead endpoint fails again and again.
             log.warning(
@@ -281,14 +281,14 @@ class Scraper:
     def describe(self) -> list[dict[str, Any]]:
         """Every endpoint for the debug pages."""
         now = self._clock()
-        return [_describe(one, now) for one in self.watched.values()]
+        return [_describe(one, now) for one in self.endpoints.values()]
 
     def __repr__(self) -> str:
         up = sum(target.up for target in self._owner)
-        return f"<Scraper {len(self.watched)} endpoints, {up} of {len(self._owner)} targets up, {self._schedule!r}>"
+        return f"<Scraper {len(self.endpoints)} endpoints, {up} of {len(self._owner)} targets up, {self._schedule!r}>"
 
 
-def _describe(watched: Watched, now: float) -> dict[str, Any]:
+def _describe(watched: EndpointScrape, now: float) -> dict[str, Any]:
     return {
         "id": watched.endpoint.id,
         "address": watched.endpoint.authority,

@@ -11,8 +11,8 @@ from typing import Any
 
 from services.collector.http.client import Client, Failure
 from services.collector.interfaces import Binding, Extractor, Finding, Poll, Reader
-from services.collector.page.reading import MetricsReader
-from services.collector.pipeline import Feed
+from services.collector.page.reader import MetricsReader
+from services.collector.pipeline import PolledSource
 from shared.attributes import AttributeMap
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures, reason_of
@@ -41,7 +41,7 @@ class _Bound:
 class Target:
     """One endpoint as one source sees it."""
 
-    def __init__(self, endpoint: Endpoint, feed: Feed, http: Client, failures: PluginFailures) -> None:
+    def __init__(self, endpoint: Endpoint, feed: PolledSource, http: Client, failures: PluginFailures) -> None:
         self.endpoint = endpoint
         self.source = feed.source
         self.name = f"{endpoint.id}|{feed.source.name}"

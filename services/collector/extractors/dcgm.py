@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from services.collector.interfaces import PROMETHEUS_TEXT, Extractor, Finding, MetricsBinding
 from services.collector.page.scan import parse_labels
-from services.collector.page.selection import Choice, Outcome, Selector
+from services.collector.page.selection import MetricFallback, Outcome, Selector
 from services.collector.page.spec import MetricSpec
 from shared.attributes import GPU_UTILIZATION, AttributeMap
 from shared.model import Endpoint
@@ -77,15 +77,15 @@ class DcgmBinding(MetricsBinding):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._selector = BusiestGpu(endpoint.name, endpoint.namespace)
-        self._choice = Choice([self._selector])
+        self._fallback = MetricFallback([self._selector])
         self._outcome = Outcome.UNKNOWN
 
     @property
-    def choices(self) -> Sequence[Choice]:
-        return (self._choice,)
+    def fallbacks(self) -> Sequence[MetricFallback]:
+        return (self._fallback,)
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
-        taken = self._choice.take()
+        taken = self._fallback.select()
         self._outcome = self._selector.outcome
         if taken is None:
             return False

@@ -15,9 +15,9 @@ from yarl import URL
 
 from services.collector.http.response import (
     HEADER_LIMIT,
-    Answer,
-    AnswerReader,
-    BadAnswerError,
+    BadResponseError,
+    Response,
+    ResponseReader,
     TooLargeError,
     expanded,
 )
@@ -67,8 +67,8 @@ class _Connection(asyncio.Protocol):
         self._request = request
         self._limits = limit, header_limit
         self._transport: asyncio.Transport | None = None
-        self._reader: AnswerReader | None = None
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._reader: ResponseReader | None = None
+        self._waiting: asyncio.Future[Response] | None = None
         self.expires_at = 0.0
         """When an answer that isn't complete by then is given up."""
         self.idle_since = 0.0
@@ -85,10 +85,10 @@ class _Connection(asyncio.Protocol):
         """Whether anything of an answer has come to the last request."""
         return self._reader is not None and self._reader.begun
 
-    async def ask(self) -> Answer:
+    async def ask(self) -> Response:
         """Send the request, wait for the answer. Raises what the reader does, and OSError."""
         assert self._transport is not None, "it is connected"
-        self._reader = AnswerReader(*self._limits)
+        self._reader = ResponseReader(*self._limits)
         self._waiting = asyncio.get_running_loop().create_future()
         self._transport.write(self._request)
         try:
@@ -102,7 +102,7 @@ class _Connection(asyncio.Protocol):
             return
         try:
             answer = self._reader.feed(data)
-        except (BadAnswerError, TooLargeError) as error:
+        except (BadResponseError, TooLargeError) as error:
             self._fail(error)
             return
         if answer is not None:
@@ -124,7 +124,7 @@ class _Connection(asyncio.Protocol):
             return
         try:
             self._waiting.set_result(self._reader.end())
-        except BadAnswerError as error:
+        except BadResponseError as error:
             self._waiting.set_exception(error)
 
     def _fail(self, error: Exception) -> None:
@@ -200,12 +200,12 @@ class Client:
             raise ScrapeError(Failure.TLS, f"TLS failed: {_cause(error)}") from error
         except TooLargeError as error:
             raise ScrapeError(Failure.TOO_LARGE, f"the page is larger than {self.page_limit} bytes") from error
-        except (BadAnswerError, OSError) as error:
+        except (BadResponseError, OSError) as error:
             raise ScrapeError(Failure.PROTOCOL, f"the answer failed: {_cause(error)}") from error
         _check(answer)
         return body
 
-    async def _expand(self, answer: Answer) -> bytes:
+    async def _expand(self, answer: Response) -> bytes:
         """The body of a compressed answer; others have their turn meanwhile."""
         pieces: list[bytes] = []
         for piece in expanded(answer, self.page_limit):
@@ -213,7 +213,7 @@ class Client:
             await asyncio.sleep(0)
         return b"".join(pieces)
 
-    async def _ask(self, place: Place, until: float) -> Answer:
+    async def _ask(self, place: Place, until: float) -> Response:
         idle = self._idle.get(place)
         while idle:
             connection = idle.pop()
@@ -223,7 +223,7 @@ class Client:
                 return await self._ask_by(connection, place, until)
             except TimeoutError:
                 raise
-            except (BadAnswerError, OSError):
+            except (BadResponseError, OSError):
                 # The server had closed it while nobody asked: that says nothing about this request.
                 if connection.begun:
                     raise
@@ -231,7 +231,7 @@ class Client:
             connection = await self._connect(place)
         return await self._ask_by(connection, place, until)
 
-    async def _ask_by(self, connection: _Connection, place: Place, until: float) -> Answer:
+    async def _ask_by(self, connection: _Connection, place: Place, until: float) -> Response:
         connection.expires_at = until
         self._used.add(connection)
         if self._timer is None:
@@ -326,7 +326,7 @@ def _request(url: URL) -> bytes:
     ).encode("ascii")
 
 
-def _check(answer: Answer) -> None:
+def _check(answer: Response) -> None:
     """Raises `ScrapeError` where the answer is no page."""
     status = answer.status
     if status != 200:

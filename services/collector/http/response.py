@@ -30,7 +30,7 @@ _SHOWN = 80
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
-class BadAnswerError(Exception):
+class BadResponseError(Exception):
     """What came isn't an HTTP answer, or isn't a whole one."""
 
 
@@ -38,7 +38,7 @@ class TooLargeError(Exception):
     """The body is larger than was allowed."""
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """A complete answer."""
 
     status: int
@@ -53,7 +53,7 @@ class Answer(Struct, frozen=True):
     """How the body is compressed, which nobody has asked for; empty where it isn't. `expanded` expands it."""
 
 
-class AnswerReader:
+class ResponseReader:
     """Reads one answer whose body has at most `limit` bytes.
 
     Its head and the interim answers before it have at most `header_limit` bytes. What stands between chunks and after
@@ -81,7 +81,7 @@ class AnswerReader:
         """Bytes that heads may still have."""
         self._held = bytearray()
         """What came of a head that isn't complete."""
-        self._answer: Answer | None = None
+        self._answer: Response | None = None
         """The answer without its body, when the head has been read."""
         self._chunks: _Chunks | None = None
         """Where the body comes in chunks."""
@@ -94,8 +94,8 @@ class AnswerReader:
         self.begun = False
         """Whether any byte has come."""
 
-    def feed(self, data: bytes) -> Answer | None:
-        """More bytes; the answer when they complete it. Raises `BadAnswerError` and `TooLargeError`."""
+    def feed(self, data: bytes) -> Response | None:
+        """More bytes; the answer when they complete it. Raises `BadResponseError` and `TooLargeError`."""
         self.begun = True
         if self._answer is None:
             head, data = self._read_heads(data)
@@ -110,10 +110,10 @@ class AnswerReader:
                 self._chunks = _Chunks()
         return self._read_plain(data) if self._chunks is None else self._read_chunks(self._chunks, data)
 
-    def end(self) -> Answer:
-        """The connection has ended. Raises `BadAnswerError` unless that completes the answer."""
+    def end(self) -> Response:
+        """The connection has ended. Raises `BadResponseError` unless that completes the answer."""
         if self._answer is None or self._left is not None or self._chunks is not None:
-            raise BadAnswerError("the connection ended before the answer did")
+            raise BadResponseError("the connection ended before the answer did")
         return self._complete(reusable=False)
 
     def _read_heads(self, data: bytes) -> tuple["_Head | None", bytes]:
@@ -132,7 +132,7 @@ class AnswerReader:
                     held += data[: self._room]
                 if len(held) >= self._room:
                     line = bytes(held[held.rfind(b"\r\n") + 1 :]).strip(b"\r\n")
-                    raise BadAnswerError(f"its headers have more than {self._header_limit} bytes, at {_shown(line)}")
+                    raise BadResponseError(f"its headers have more than {self._header_limit} bytes, at {_shown(line)}")
                 return None, b""
             head = (_remembered if end <= CACHED_HEAD else _read_head)(bytes(text[:end]))
             data = data[end - before :]
@@ -141,7 +141,7 @@ class AnswerReader:
             if head is not None:
                 return head, data
 
-    def _read_plain(self, data: bytes) -> Answer | None:
+    def _read_plain(self, data: bytes) -> Response | None:
         if self._left is None:
             self._take(data)
             return None
@@ -153,18 +153,18 @@ class AnswerReader:
         self._take(data[: self._left] if beyond else data)
         return self._complete(reusable=not beyond)
 
-    def _read_chunks(self, chunks: "_Chunks", data: bytes) -> Answer | None:
+    def _read_chunks(self, chunks: "_Chunks", data: bytes) -> Response | None:
         error = chunks.feed(data)
         piece = chunks.take()
         self._framing -= len(data) - len(piece)
         self._take(piece)
         if self._framing < 0:
             most = self._limit + self._header_limit
-            raise BadAnswerError(f"sizes, extensions and trailers of its chunks have more than {most} bytes")
+            raise BadResponseError(f"sizes, extensions and trailers of its chunks have more than {most} bytes")
         if chunks.complete:
             return self._complete(reusable=chunks.clean)
         if error:
-            raise BadAnswerError(f"its chunks are broken after {self._size} bytes of the page: {error}")
+            raise BadResponseError(f"its chunks are broken after {self._size} bytes of the page: {error}")
         return None
 
     def _take(self, piece: bytes) -> None:
@@ -178,16 +178,18 @@ class AnswerReader:
                 self._pieces.append(last := bytearray())
             last += piece
 
-    def _complete(self, *, reusable: bool) -> Answer:
+    def _complete(self, *, reusable: bool) -> Response:
         answer = self._answer
         assert answer is not None, "the head has been read"
         first = self._pieces[0] if len(self._pieces) == 1 else None
         body = first if isinstance(first, bytes) else b"".join(self._pieces)
-        return Answer(answer.status, answer.reason, answer.headers, body, answer.reusable and reusable, answer.encoding)
+        return Response(
+            answer.status, answer.reason, answer.headers, body, answer.reusable and reusable, answer.encoding
+        )
 
     def __repr__(self) -> str:
         where = "head" if self._answer is None else f"{self._size} bytes of the body"
-        return f"<AnswerReader {where}>"
+        return f"<ResponseReader {where}>"
 
 
 class _Chunks:
@@ -247,7 +249,7 @@ class _ChunkEvents:
 class _Head(Struct, frozen=True):
     """What a head says."""
 
-    answer: Answer
+    answer: Response
     chunked: bool = False
     length: int | None = None
     """Of the body; None where chunks, or the end of the connection, end it."""
@@ -274,7 +276,7 @@ class _HeadEvents:
 
 
 def _read_head(head: bytes) -> _Head | None:
-    """What a head says; None for that of an interim answer. Raises `BadAnswerError`."""
+    """What a head says; None for that of an interim answer. Raises `BadResponseError`."""
     events = _HeadEvents()
     parser = HttpResponseParser(events)
     try:
@@ -282,23 +284,23 @@ def _read_head(head: bytes) -> _Head | None:
     except (HttpParserError, HttpParserUpgrade) as error:
         # 101 ends with its head what can be read
         if not events.complete:
-            raise BadAnswerError(f"{error}, at {_shown(_wrong_line(head))}") from error
+            raise BadResponseError(f"{error}, at {_shown(_wrong_line(head))}") from error
     status, version = parser.get_status_code(), parser.get_http_version()
     headers = {name: ", ".join(values) for name, values in events.values.items()}
     if not 100 <= status < 600:
         raise _not_http(head)
     if status == 101:
-        raise BadAnswerError("the server switches to another protocol")
+        raise BadResponseError("the server switches to another protocol")
     if status < 200:
         return None
     asked = headers.get("connection", "").lower()
     reusable = "close" not in asked and (version == "1.1" or "keep-alive" in asked)
     if status != 200:
-        return _Head(Answer(status, events.reason, headers, b"", reusable=False))
+        return _Head(Response(status, events.reason, headers, b"", reusable=False))
     chunked, length, encoding = _framing(headers)
     # RFC 9112, section 6.1: HTTP/1.0 has no chunks, and a connection on which they come anyway isn't used again
     reusable = reusable and (length is not None or (chunked and version == "1.1"))
-    return _Head(Answer(status, events.reason, headers, b"", reusable, encoding), chunked, length)
+    return _Head(Response(status, events.reason, headers, b"", reusable, encoding), chunked, length)
 
 
 _remembered = lru_cache(maxsize=256)(_read_head)
@@ -312,10 +314,10 @@ def _framing(headers: Mapping[str, str]) -> tuple[bool, int | None, str]:
     if encoding == "identity":
         encoding = ""
     if encoding and encoding not in _WINDOW_BITS:
-        raise BadAnswerError(f"Content-Encoding is {encoding[:_SHOWN]!r}, which wasn't asked for")
+        raise BadResponseError(f"Content-Encoding is {encoding[:_SHOWN]!r}, which wasn't asked for")
     transfer, length = headers.get("transfer-encoding"), headers.get("content-length")
     if transfer is not None and transfer.lower() != "chunked":
-        raise BadAnswerError(f"Transfer-Encoding is {transfer[:_SHOWN]!r}, which wasn't asked for")
+        raise BadResponseError(f"Transfer-Encoding is {transfer[:_SHOWN]!r}, which wasn't asked for")
     return transfer is not None, None if length is None else int(length), encoding
 
 
@@ -330,9 +332,9 @@ def _wrong_line(head: bytes) -> bytes:
     return b""
 
 
-def _not_http(head: bytes) -> BadAnswerError:
+def _not_http(head: bytes) -> BadResponseError:
     first, _, _ = head.partition(b"\r\n")
-    return BadAnswerError(f"the answer begins with {_shown(first)}, which isn't HTTP/1.1")
+    return BadResponseError(f"the answer begins with {_shown(first)}, which isn't HTTP/1.1")
 
 
 def _shown(line: bytes) -> str:
@@ -341,10 +343,10 @@ def _shown(line: bytes) -> str:
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
 
 
-def expanded(answer: Answer, limit: int) -> Iterator[bytes]:
+def expanded(answer: Response, limit: int) -> Iterator[bytes]:
     """The body of a compressed answer in pieces, together at most `limit` bytes.
 
-    Raises `BadAnswerError` and `TooLargeError`.
+    Raises `BadResponseError` and `TooLargeError`.
     """
     expander = zlib.decompressobj(_WINDOW_BITS[answer.encoding])
     size = 0
@@ -354,11 +356,11 @@ def expanded(answer: Answer, limit: int) -> Iterator[bytes]:
             try:
                 piece = expander.decompress(rest, EXPANDED)
             except zlib.error as error:
-                raise BadAnswerError(f"the content isn't what {answer.encoding} gives: {error}") from error
+                raise BadResponseError(f"the content isn't what {answer.encoding} gives: {error}") from error
             rest, full = expander.unconsumed_tail, len(piece) == EXPANDED
             size += len(piece)
             if size > limit:
                 raise TooLargeError
             yield piece
     if not expander.eof:
-        raise BadAnswerError("the compressed content breaks off")
+        raise BadResponseError("the compressed content breaks off")

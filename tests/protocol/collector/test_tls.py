@@ -59,7 +59,7 @@ async def test_bad_certificates_are_refused_by_a_source_that_verifies(
         await owner.publish(here, verifying(trusted))
         await eventually(lambda: frames.value("good", WAITING_QUEUE_SIZE) == 1.0, "the good server's value")
         for name, reason in BROKEN.items():
-            (described,) = service.scraper.watched[f"default/{name}"].targets
+            (described,) = service.scraper.endpoints[f"default/{name}"].targets
             await eventually(lambda: described.failures[Failure.TLS] >= 2, f"failures of TLS: {name}")  # noqa: B023
             assert reason in str(described.error)
             assert broken[name].requests == []
@@ -98,4 +98,4 @@ async def test_certificates_that_are_renewed_are_read_again(
         for path, source in zip((trusted.ca, certificate, key), (stranger.ca, *stranger.issue()), strict=True):
             path.write_bytes(source.read_bytes())
         await eventually(lambda: frames.value("new", WAITING_QUEUE_SIZE) == 4.0, "the value by the new certificates")
-        assert service.scraper.watched["default/new"].targets[0].up
+        assert service.scraper.endpoints["default/new"].targets[0].up

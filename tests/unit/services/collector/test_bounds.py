@@ -10,7 +10,7 @@ from services.collector.extractors.core import CoreMetricsExtractor, CoreParamet
 from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
 from services.collector.interfaces import Binding
 from services.collector.page.selection import Outcome
-from services.collector.pipeline import Feed, Pipeline
+from services.collector.pipeline import Pipeline, PolledSource
 from services.collector.scraper import Scraper
 from services.collector.sources.metrics import MetricsSource
 from shared.attributes import (
@@ -172,7 +172,7 @@ async def test_a_scrape_tells_of_it() -> None:
         failures=PluginFailures(time.monotonic),
         out_of_range=found,
     )
-    scraper.use(Pipeline((Feed(MetricsSource("pages"), (CoreMetricsExtractor("core"),)),), ("pages",)))
+    scraper.use(Pipeline((PolledSource(MetricsSource("pages"), (CoreMetricsExtractor("core"),)),), ("pages",)))
     scraper.assign({"a": Endpoint(id="a", name="a", address="a", port=8000)})
     try:
         note = await eventually(lambda: found.note() or "", "a note")

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
+from services.collector.engines.builtin import VLLM, Engine, specs
 from services.collector.engines.flags import flags_engine, with_flags
-from services.collector.engines.known import VLLM, Engine, specs
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
 from services.collector.metrics_port import at_metrics_port
 from services.collector.pipeline import build
@@ -170,8 +170,8 @@ def test_engines_of_the_document_go_before_the_flags_and_a_warning_says_so(given
     config = loaded(text, "--total-queued-requests-metric=vllm:q", "--lora-info-metric=")
     assert core(config) == core(load(text, REGISTRY))
     assert [str(one) for one in config.warnings if "no effect" in one.message] == [
-        "plugins[0].parameters: no effect of --total-queued-requests-metric and --lora-info-metric: "
-        f"{named} here goes before flags"
+        "plugins[0].parameters: --total-queued-requests-metric and --lora-info-metric has no effect: "
+        f"{named} here takes precedence"
     ]
 
 
@@ -230,7 +230,7 @@ def test_the_flags_of_the_page_are_about_no_other_page() -> None:
 def test_an_interval_of_the_collector_by_which_metrics_go_stale_is_warned_of() -> None:
     (warning,) = loaded("", "--interval=2s").warnings
     assert str(warning) == (
-        "dataLayer.staleMetrics.after: 2s isn't above --interval, 2s: what is read is old before it is read again"
+        "dataLayer.staleMetrics.after: 2s isn't above --interval, 2s: values become stale before the next scrape"
     )
     assert not loaded("", "--interval=1s").warnings
     own = "plugins: [{type: metrics-data-source, parameters: {interval: 1s}}, {type: queue-scorer}]\n"

@@ -30,7 +30,7 @@ def labelled(engine: str) -> Endpoint:
 
 
 def read(binding: Binding, page: str | bytes, attributes: AttributeMap, at: float = 1.0) -> bool:
-    asyncio.run(MetricsSource("m").read(page if isinstance(page, bytes) else page.encode(), [binding]))
+    asyncio.run(MetricsSource("m").reader([binding]).read(page if isinstance(page, bytes) else page.encode(), 0.0))
     return binding.store(attributes, at)
 
 

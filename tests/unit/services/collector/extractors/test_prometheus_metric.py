@@ -29,7 +29,7 @@ def extract(page: str, **given: Any) -> tuple[float | None, Outcome]:
     """What the attribute is after a page, and what the page said."""
     extractor = PrometheusMetricExtractor("mine", parameters(given))
     binding, attributes = extractor.bind(ENDPOINT), AttributeMap()
-    asyncio.run(MetricsSource("m").read(page.encode(), [binding]))
+    asyncio.run(MetricsSource("m").reader([binding]).read(page.encode(), 0.0))
     binding.store(attributes, 1.0)
     (finding,) = binding.findings()
     return attributes.get(AttributeKey(given["metricName"], "mine", float)), finding.outcome

@@ -156,7 +156,7 @@ def test_a_ca_without_effect_is_warned_of(parameters: str, warning: str) -> None
 def test_an_interval_by_which_metrics_go_stale_is_warned_of(interval: str, stale: str, warned: bool) -> None:
     expected = (
         f"plugins[0].parameters.interval: {interval} isn't below 2s, dataLayer.staleMetrics.after: "
-        "what is read is old before it is read again"
+        "values become stale before the next scrape"
     )
     assert warnings(f"interval: {interval}", stale) == ([expected] if warned else [])
 

@@ -100,7 +100,6 @@ async def measure(pages: Sequence[bytes], port: int) -> None:
     reader = source.reader([binding])
     url = URL(source.url(endpoint), encoded=True)
     changing, moments = itertools.cycle(pages), itertools.count()
-    await client.open()
 
     async def get() -> None:
         await client.get(url, source.tls)

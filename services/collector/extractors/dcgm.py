@@ -1,7 +1,7 @@
-"""`dcgm-extractor`: how busy an endpoint's GPUs are, from a page of NVIDIA's DCGM exporter.
+"""`dcgm-extractor`: the GPU utilization of an endpoint, from the metrics page of NVIDIA's DCGM exporter.
 
-The busiest GPU counts: a server waits for its slowest one. On a node's page the pod's own GPUs are told by the labels
-`pod` and `namespace`, which the exporter writes when it knows Kubernetes.
+The busiest GPU counts, because a server waits for its slowest one. On a node's page the labels `pod` and `namespace`
+identify the pod's GPUs; the exporter sets them in Kubernetes.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from shared.model import Endpoint
 from shared.plugin import Stability
 
 METRIC = "DCGM_FI_DEV_GPU_UTIL"
-"""Percent of time in which the GPU computed something."""
+"""Percent of time in which the GPU was busy."""
 
 
 class BusiestGpu(Selector):
-    """Selects the greatest value, 0 to 100, of the series that are the pod's or nobody's.
+    """Selects the greatest value, 0 to 100, of the series of the pod or without a pod.
 
-    DCGM has numbers far above 100 for values that it doesn't know.
+    DCGM writes numbers far above 100 for unknown values.
     """
 
     def __init__(self, pod: str, namespace: str) -> None:
@@ -29,7 +29,7 @@ class BusiestGpu(Selector):
         self._pod = pod
         self._namespace = namespace
         self.blank = False
-        """Whether a series of the pod had no percentage."""
+        """Whether a series of the pod had no valid value."""
 
     def clear(self) -> None:
         super().clear()
@@ -48,7 +48,7 @@ class BusiestGpu(Selector):
     def _mine(self, text: bytes) -> bool:
         labels = parse_labels(text)
         pod, namespace = labels.get("pod"), labels.get("namespace")
-        # An empty label is none, as everywhere in Prometheus.
+        # In Prometheus an empty label equals a missing one.
         return not pod or (pod == self._pod and (not namespace or namespace == self._namespace))
 
     @property
@@ -73,7 +73,7 @@ class DcgmExtractor(Extractor):
 
 
 class DcgmBinding(MetricsBinding):
-    """Reads the pages where one endpoint's GPUs are."""
+    """Reads the pages with one endpoint's GPUs."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._selector = BusiestGpu(endpoint.name, endpoint.namespace)
@@ -85,11 +85,11 @@ class DcgmBinding(MetricsBinding):
         return (self._fallback,)
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
-        taken = self._fallback.select()
+        selected = self._fallback.select()
         self._outcome = self._selector.outcome
-        if taken is None:
+        if selected is None:
             return False
-        return attributes.put(GPU_UTILIZATION, taken.value / 100, at)
+        return attributes.put(GPU_UTILIZATION, selected.value / 100, at)
 
     def findings(self) -> list[Finding]:
         return [Finding(METRIC, GPU_UTILIZATION.name, self._outcome)]

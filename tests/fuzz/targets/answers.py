@@ -5,7 +5,7 @@ An input is what a server sends until it closes the connection.
 
 from itertools import pairwise
 
-from services.collector.http.response import BadResponseError, Response, ResponseReader, TooLargeError, expanded
+from services.collector.http.response import BadResponseError, Response, ResponseReader, TooLargeError, decompress
 
 LONGEST_REFUSAL = 600
 """Characters: the beginning of a line, whose control characters take four each, and what is said of it."""
@@ -47,6 +47,6 @@ def _read(data: bytes, cuts: list[int] | range) -> tuple[object, ...] | type[Exc
 def _expanded(answer: Response) -> list[bytes]:
     """The pieces of a compressed body; nothing of one that breaks off, or is too large."""
     try:
-        return list(expanded(answer, MOST_BYTES))
+        return list(decompress(answer, MOST_BYTES))
     except (BadResponseError, TooLargeError):
         return []

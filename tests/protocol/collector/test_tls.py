@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from services.collector.http import tls
 from services.collector.http.client import Failure
-from services.collector.sources import trust
 from shared.attributes import WAITING_QUEUE_SIZE
 from tests.nats import NatsServer
 from tests.protocol.collector.certificates import Authority
@@ -77,7 +77,7 @@ async def test_certificates_that_are_renewed_are_read_again(
 ) -> None:
     """The authority changes, and with it what the server shows and what it wants to be shown."""
     trusted, stranger = authorities
-    monkeypatch.setattr(trust, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(tls, "CHECK_INTERVAL", 0.05)
 
     def server(authority: Authority) -> ssl.SSLContext:
         context = authority.server()

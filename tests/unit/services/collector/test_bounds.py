@@ -166,7 +166,7 @@ async def test_a_scrape_tells_of_it() -> None:
     servers.answers["a"] = answer
     scraper = Scraper(
         servers,
-        lambda watched, changed: None,
+        lambda scrape, changed: None,
         interval=0.002,
         backoff=0.01,
         failures=PluginFailures(time.monotonic),

@@ -79,15 +79,15 @@ class Odd(Extractor):
 class World:
     """A scraper of one endpoint, a, through these feeds."""
 
-    def __init__(self, *feeds: PolledSource) -> None:
+    def __init__(self, *sources: PolledSource) -> None:
         self.servers = Servers(a=page(3))
         self.failures = PluginFailures(time.monotonic)
         self.scrapes = 0
         self.scraper = Scraper(self.servers, self._on_scraped, interval=0.002, backoff=0.01, failures=self.failures)
-        self.scraper.use(Pipeline(feeds, ("plan",)))
+        self.scraper.use(Pipeline(sources, ("plan",)))
         self.scraper.assign({"a": endpoint("a")})
 
-    def _on_scraped(self, watched: EndpointScrape, changed: bool) -> None:
+    def _on_scraped(self, scrape: EndpointScrape, changed: bool) -> None:
         self.scrapes += 1
 
     async def scraped(self, times: int = 3) -> None:
@@ -104,8 +104,8 @@ class World:
 
 
 @asynccontextmanager
-async def world(*feeds: PolledSource) -> AsyncIterator[World]:
-    made = World(*feeds)
+async def world(*sources: PolledSource) -> AsyncIterator[World]:
+    made = World(*sources)
     try:
         yield made
     finally:
@@ -315,7 +315,7 @@ async def test_a_source_that_never_ends_reading_fails_after_the_time_of_a_scrape
         it.servers.timeout = 0.01
         (target,) = it.scraper.endpoints["a"].targets
         await eventually(lambda: it.failed("called") > 1)
-        assert target.error == "TimeoutError: an answer wasn't read within 10ms"
+        assert target.error == "TimeoutError: the extractors didn't read the answer within 10ms"
         source.does = answers
         await eventually(lambda: target.up)
 
@@ -337,13 +337,13 @@ async def test_a_scrape_that_nobody_wants_any_more_is_no_failure_of_its_source()
         assert it.failures.counts() == {}
 
 
-CANT = "the endpoint can't be asked:"
+CANT = "can't connect:"
 
 
 @pytest.mark.parametrize(
     ("does", "kind", "error"),
     [
-        (hangs, Failure.TIMEOUT, "no complete answer within 10ms"),
+        (hangs, Failure.TIMEOUT, "no complete response within 10ms"),
         (fails(ConnectionRefusedError("no")), Failure.CONNECT, f"{CANT} ConnectionRefusedError: no"),
         (fails(socket.gaierror(-2, "no name")), Failure.CONNECT, f"{CANT} gaierror: [Errno -2] no name"),
         (

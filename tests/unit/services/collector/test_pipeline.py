@@ -57,7 +57,7 @@ def test_a_pipeline_has_the_sources_of_the_configuration_and_no_second_one() -> 
 
 def test_a_source_that_feeds_nobody_is_not_asked() -> None:
     sources = "dataLayer: {injectDefaults: false, sources: [{pluginRef: metrics-data-source}]}\n"
-    assert build(load(f"{HEAD}plugins: [{{type: metrics-data-source}}]\n{sources}", REGISTRY)).feeds == ()
+    assert build(load(f"{HEAD}plugins: [{{type: metrics-data-source}}]\n{sources}", REGISTRY)).sources == ()
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,8 @@ class Watcher:
     def __init__(self) -> None:
         self.told: list[tuple[str, bool]] = []
 
-    def __call__(self, watched: EndpointScrape, changed: bool) -> None:
-        self.told.append((watched.endpoint.id, changed))
+    def __call__(self, scrape: EndpointScrape, changed: bool) -> None:
+        self.told.append((scrape.endpoint.id, changed))
 
     def count(self, id: str) -> int:
         return sum(one == id for one, _ in self.told)
@@ -344,11 +344,11 @@ async def test_an_exporter_beside_the_server_says_nothing_of_whether_that_is_rea
         _,
     ):
         scraper.assign({"a": endpoint("a")})
-        watched = scraper.endpoints["a"]
-        await eventually(lambda: watched.targets[0].pages >= 1)
+        scrape = scraper.endpoints["a"]
+        await eventually(lambda: scrape.targets[0].pages >= 1)
         servers.answers["a"] = refuse
-        await eventually(lambda: watched.targets[0].failures[Failure.CONNECT] >= 5)
-        assert watched.attributes.get(REACHABLE) is None
+        await eventually(lambda: scrape.targets[0].failures[Failure.CONNECT] >= 5)
+        assert scrape.attributes.get(REACHABLE) is None
 
 
 async def test_another_pipeline_doesnt_make_an_unreachable_server_reachable_unless_nobody_asks_it_any_more() -> None:

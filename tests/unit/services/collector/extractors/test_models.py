@@ -48,8 +48,8 @@ def test_base_models_and_adapters_are_served_in_order_each_once() -> None:
         (b'{"data": {"id": "a"}}', "Expected `array`, got `object`"),
         (b'{"data": null}', "Expected `array`, got `null`"),
         (b'{"data": ' + b"[" * 100_000, "no list of models"),
-        (b'{"data": [{"name": "a"}]}', "entry 0 was passed over: Object missing required field `id`"),
-        (b'{"data": [{"id": "\xff"}]}', "entry 0 was passed over"),
+        (b'{"data": [{"name": "a"}]}', "entry 0 was skipped: Object missing required field `id`"),
+        (b'{"data": [{"id": "\xff"}]}', "entry 0 was skipped"),
         (answer(*(f"m{number}" for number in range(1001))), "1001 models are more than maxModels, 1000"),
         (answer("a", "b" * 513), "entry 1: 513 characters of id; maxNameLength is 512"),
     ],
@@ -67,7 +67,7 @@ def test_an_entry_that_names_nothing_costs_only_itself(entry: object) -> None:
     listing = read_models(page, ModelsExtractorParameters())
     assert listing.outcome is Outcome.FOUND
     assert listing.ids == ("a", "b")
-    assert "entry 1 was passed over" in listing.problem
+    assert "entry 1 was skipped" in listing.problem
 
 
 def test_the_limits_are_parameters() -> None:

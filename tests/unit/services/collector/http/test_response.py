@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.collector.http.response import (
-    EXPANDED,
+    DECOMPRESSED,
     HEADER_LIMIT,
     SMALL,
     BadResponseError,
     Response,
     ResponseReader,
     TooLargeError,
-    expanded,
+    decompress,
 )
 
 PAGE = b"vllm:num_requests_waiting 3\n" * 4
@@ -48,8 +48,8 @@ def read(
 
 
 def whole(answer: Response, limit: int) -> Response:
-    """With its body expanded."""
-    return replace(answer, body=b"".join(expanded(answer, limit)), encoding="") if answer.encoding else answer
+    """With its body decompress."""
+    return replace(answer, body=b"".join(decompress(answer, limit)), encoding="") if answer.encoding else answer
 
 
 LENGTH = head("Content-Type: text/plain; version=0.0.4", f"content-length:{len(PAGE)} ") + PAGE
@@ -185,10 +185,10 @@ BAD = {
     "endless headers": (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * HEADER_LIMIT, f"more than {HEADER_LIMIT} bytes"),
     "endless interim answers": (INTERIM * 10_000, f"more than {HEADER_LIMIT} bytes"),
     "large interim answers": (head("a: " + "b" * 6000, status=EARLY) * 3, f"more than {HEADER_LIMIT} bytes"),
-    "gzip that is none": (head("Content-Encoding: gzip", "Content-Length: 5") + b"hello", "isn't what gzip gives"),
-    "gzip that breaks off": (
+    "gzip that is none": (head("Content-Encoding: gzip", "Content-Length: 5") + b"hello", "isn't valid gzip"),
+    "gzip that is incomplete": (
         head("Content-Encoding: gzip", "Content-Length: 20") + gzip.compress(PAGE * 4)[:20],
-        "breaks off",
+        "is incomplete",
     ),
 }
 
@@ -223,9 +223,9 @@ def test_what_was_compressed_is_expanded_in_small_pieces() -> None:
     packed = gzip.compress(page)
     answer = ResponseReader(len(packed)).feed(head("Content-Encoding: gzip", f"Content-Length: {len(packed)}") + packed)
     assert answer is not None
-    pieces = list(expanded(answer, len(page)))
+    pieces = list(decompress(answer, len(page)))
     assert b"".join(pieces) == page
-    assert max(map(len, pieces)) <= EXPANDED
+    assert max(map(len, pieces)) <= DECOMPRESSED
 
 
 def chunked(*sizes: int) -> bytes:

@@ -27,21 +27,8 @@ from shared.quantities import format_duration
 PROMETHEUS_TEXT = "Prometheus text"
 """The output of a metrics source; the bindings of its extractors are `MetricsBinding`s."""
 
-_NETWORK_ERRNOS = frozenset(
-    {
-        errno.ECONNABORTED,
-        errno.ECONNREFUSED,
-        errno.ECONNRESET,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.ENETDOWN,
-        errno.ENETRESET,
-        errno.ENETUNREACH,
-        errno.EPIPE,
-        errno.ETIMEDOUT,
-    }
-)
-"""Errors that mean that the server or the network is down."""
+_NETWORK_ERRNOS = {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
+"""Errors of the network beside Python's `ConnectionError`s."""
 
 Poll: TypeAlias = Callable[[], Awaitable[Any]]
 """Gets one answer of one endpoint."""

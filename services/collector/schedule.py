@@ -92,11 +92,6 @@ class Schedule(Generic[K]):
         pause = max(1, min(2.0 ** min(entry.failures, 30), self._backoff / entry.interval))
         self._slot(entry, int(pause), now)
 
-    def failures(self, key: K) -> int:
-        """Failures since the last success."""
-        entry = self._entries.get(key)
-        return entry.failures if entry else 0
-
     def next_at(self) -> float | None:
         """When the next key is due; None if none is before a scrape ends."""
         while self._queue:

@@ -4,8 +4,6 @@ The Go EPP has these flags. Engines of a core extractor and parameters of a metr
 precedence.
 """
 
-from collections.abc import Mapping
-
 from msgspec.structs import replace
 
 from services.collector.engines.builtin import BUILT_IN, VLLM
@@ -17,7 +15,7 @@ from services.collector.page.spec import parse_spec
 from services.collector.settings import METRIC_FLAGS, CollectorSettings
 from services.collector.sources.metrics import MetricsSource
 from shared.config.demand import demands
-from shared.config.loaded import LoadedConfig, PluginSpec
+from shared.config.loaded import LoadedConfig
 from shared.config.problems import Problems, join
 from shared.quantities import format_duration
 from shared.service.flags import flag_of
@@ -54,24 +52,24 @@ def with_flags(config: LoadedConfig, settings: CollectorSettings) -> LoadedConfi
     """
     problems = Problems()
     engine = flags_engine(settings)
-    page = _page(settings)
+    page = {"scheme": settings.model_server_metrics_scheme, "path": settings.model_server_metrics_path}
     plugins = dict(config.plugins)
     demanded = demands(config.plugins, config.sources, config.inputs, config.stale_metrics)
     for name, spec in config.plugins.items():
         if issubclass(spec.kind, CoreMetricsExtractor) and engine is not None:
             if precedent := sorted(spec.given & PRECEDENT):
-                problems.warn(
-                    join(spec.path, "parameters"),
-                    f"{_given(settings)} has no effect: {' and '.join(precedent)} here takes precedence",
-                )
+                flags = " and ".join(flag_of(name) for name in METRIC_FLAGS if getattr(settings, name) is not None)
+                why = f"{flags} has no effect: {' and '.join(precedent)} here takes precedence"
+                problems.warn(join(spec.path, "parameters"), why)
                 continue
-            plugins[name] = _with_engine(spec, engine)
+            parameters = replace(spec.parameters, default_engine=engine.name, engine_configs=(engine,))
+            plugins[name] = replace(spec, parameters=parameters)
             if name in demanded:
                 for missing in missing_attributes(engine, demanded[name], FIELD_NAMES):
                     report = problems.error if missing.fatal else problems.warn
                     report(FIELD_NAMES.names.get(missing.field, name), missing.message)
         elif spec.kind is MetricsSource:  # not its subclasses, which read other pages
-            fields = {field: value for field, value in page.items() if field not in spec.given}
+            fields = {field: value for field, value in page.items() if value is not None and field not in spec.given}
             plugins[name] = replace(spec, parameters=replace(spec.parameters, **fields))
     _check_interval(config, settings, problems)
     problems.raise_if_any(config.origin)
@@ -91,17 +89,3 @@ def _check_interval(config: LoadedConfig, settings: CollectorSettings, problems:
             f"{format_duration(stale.after)} isn't above {flag_of('interval')}, {every}: "
             "values become stale before the next scrape",
         )
-
-
-def _with_engine(spec: PluginSpec, engine: EngineConfig) -> PluginSpec:
-    return replace(spec, parameters=replace(spec.parameters, default_engine=engine.name, engine_configs=(engine,)))
-
-
-def _page(settings: CollectorSettings) -> Mapping[str, str]:
-    """The flags' parameters of metrics sources."""
-    given = {"scheme": settings.model_server_metrics_scheme, "path": settings.model_server_metrics_path}
-    return {field: value for field, value in given.items() if value is not None}
-
-
-def _given(settings: CollectorSettings) -> str:
-    return " and ".join(flag_of(setting) for setting in METRIC_FLAGS if getattr(settings, setting) is not None)

@@ -59,20 +59,6 @@ class ResponseReader:
     extensions and trailers.
     """
 
-    __slots__ = (
-        "_chunks",
-        "_framing",
-        "_head",
-        "_header_limit",
-        "_held",
-        "_left",
-        "_limit",
-        "_pieces",
-        "_room",
-        "_size",
-        "started",
-    )
-
     def __init__(self, limit: int, header_limit: int = HEADER_LIMIT) -> None:
         self._limit = limit
         self._header_limit = header_limit
@@ -192,8 +178,6 @@ class ResponseReader:
 class _Chunks:
     """Parses a chunked body."""
 
-    __slots__ = ("_events", "_parser", "_tail")
-
     def __init__(self) -> None:
         self._events = _ChunkEvents()
         self._parser = HttpResponseParser(self._events)
@@ -231,8 +215,6 @@ class _Chunks:
 class _ChunkEvents:
     """llhttp's callbacks for chunks. `on_body` is a method of the list, ten times faster than one in Python."""
 
-    __slots__ = ("complete", "on_body", "pieces")
-
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append
@@ -253,8 +235,6 @@ class _Head(Struct, frozen=True):
 
 class _HeadEvents:
     """llhttp's callbacks for a head."""
-
-    __slots__ = ("complete", "reason", "values")
 
     def __init__(self) -> None:
         self.values: dict[str, list[str]] = {}

@@ -27,11 +27,9 @@ class CustomMetricConfig(QueryParameters, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         wrong: list[str] = []
         if not self.attribute_key:
-            wrong.append("attributeKey: empty; the attribute needs a name")
+            wrong.append("attributeKey: required, the name of the attribute")
         elif any(key.name == self.attribute_key for key in STANDARD_KEYS):
-            wrong.append(
-                f"attributeKey: {self.attribute_key!r} has a field of its own in the engine; take another name"
-            )
+            wrong.append(f"attributeKey: {self.attribute_key!r} is a standard attribute; set its field of the engine")
         try:
             super().__post_init__()
             self.metric()
@@ -46,7 +44,7 @@ class CustomMetricConfig(QueryParameters, frozen=True, kw_only=True):
         except SpecError as error:
             raise ValueError(f"metricSpec: {error}") from error
         if spec is None:
-            raise ValueError("metricSpec: empty; name a metric")
+            raise ValueError("metricSpec: required, the name of a metric")
         return CustomMetric(AttributeKey(self.attribute_key, CORE, float), self.query(spec, "metricSpec"))
 
 
@@ -77,12 +75,12 @@ class EngineConfig(Struct, frozen=True, kw_only=True, rename="camel"):
     def __post_init__(self) -> None:
         wrong: list[str] = []
         if not self.name:
-            wrong.append("name: an engine needs one")
+            wrong.append("name: required")
         elif self.name == RESERVED:
             wrong.append(f"name: {RESERVED!r} is reserved, name the engine in defaultEngine instead")
         if self.extends and built_in(self.extends) is None:
             known = ", ".join(engine.name for engine in BUILT_IN)
-            wrong.append(f"extends: {self.extends!r} is no built-in engine; known: {known}")
+            wrong.append(f"extends: {self.extends!r} is not a built-in engine; known: {known}")
         for field, written in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             if field.endswith("_spec"):
                 try:
@@ -91,7 +89,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True, rename="camel"):
                     wrong.append(f"{written}: {error}")
         keys = [metric.attribute_key for metric in self.custom_metrics]
         for key in dict.fromkeys(key for key in keys if keys.count(key) > 1):
-            wrong.append(f"customMetrics: {key!r} is configured twice; an attributeKey is unique in its engine")
+            wrong.append(f"customMetrics: {key!r} is configured twice")
         if wrong:
             raise ValueError("; ".join(wrong))
 

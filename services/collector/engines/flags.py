@@ -59,7 +59,7 @@ def with_flags(config: LoadedConfig, settings: CollectorSettings) -> LoadedConfi
         if issubclass(spec.kind, CoreMetricsExtractor) and engine is not None:
             if precedent := sorted(spec.given & PRECEDENT):
                 flags = " and ".join(flag_of(name) for name in METRIC_FLAGS if getattr(settings, name) is not None)
-                why = f"{flags} has no effect: {' and '.join(precedent)} here takes precedence"
+                why = f"no effect of {flags}: overridden by {' and '.join(precedent)} here"
                 problems.warn(join(spec.path, "parameters"), why)
                 continue
             parameters = replace(spec.parameters, default_engine=engine.name, engine_configs=(engine,))

@@ -64,7 +64,7 @@ def _missing_attribute(
     if getattr(config, field) == "":
         return MissingAttribute(field, f"{lack}: it is switched off by {off}", fatal=False) if required else None
     give = ", or ".join(_suggestions(config, next(iter(keys)), field_names))
-    return MissingAttribute(field, f"{lack}; give {give}; or write {off} where there is none", fatal=required)
+    return MissingAttribute(field, f"{lack}; give {give}; or write {off} if there is none", fatal=required)
 
 
 def _suggestions(config: EngineConfig, key: AttributeKey[Any], field_names: FieldNames) -> list[str]:

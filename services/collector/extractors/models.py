@@ -69,7 +69,7 @@ def read_models(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
     try:
         entries = _LIST.decode(page).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Listing(Outcome.INVALID, problem=f"no list of models: {error}")
+        return Listing(Outcome.INVALID, problem=f"not a list of models: {error}")
     if len(entries) > parameters.max_models:
         return Listing(
             Outcome.INVALID, problem=f"{len(entries)} models are more than maxModels, {parameters.max_models}"
@@ -85,7 +85,7 @@ def read_models(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
         if len(model.id) > parameters.max_name_length:
             length, limit = len(model.id), parameters.max_name_length
             return Listing(
-                Outcome.INVALID, problem=f"entry {position}: {length} characters of id; maxNameLength is {limit}"
+                Outcome.INVALID, problem=f"entry {position}: {length} characters in the id; maxNameLength is {limit}"
             )
         if not model.id:
             problem = problem or f"entry {position} was skipped: its id is empty"

@@ -32,10 +32,10 @@ class PrometheusMetricParameters(QueryParameters, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         wrong: list[str] = []
         if "{" in self.metric_name:
-            wrong.append(f"metricName: {self.metric_name!r} has braces; give labels in the parameter labels")
+            wrong.append(f"metricName: {self.metric_name!r} has braces; use the parameter labels")
         elif not _NAME.fullmatch(self.metric_name):
-            wrong.append(f"metricName: {self.metric_name!r} is no name of a metric, such as vllm:num_requests_running")
-        wrong += [f"labels: {label!r} is no name of a label" for label in self.labels if not _LABEL.fullmatch(label)]
+            wrong.append(f"metricName: {self.metric_name!r} is not a metric name such as vllm:num_requests_running")
+        wrong += [f"labels: {label!r} is not a label name" for label in self.labels if not _LABEL.fullmatch(label)]
         try:
             super().__post_init__()
             self.metric_query()

@@ -83,7 +83,7 @@ class MetricQuery(Struct, frozen=True):
         return (
             f"an endpoint that observes nothing for {format_duration(self.window)} has no fresh {self.function.value}, "
             "is scored as dataLayer.staleMetrics.policy says (by default as the worst), and may so never observe "
-            "anything again; give emptyValue, the value to take for it then"
+            "anything again; give emptyValue, the value without observations"
         )
 
     def __str__(self) -> str:
@@ -116,19 +116,19 @@ class QueryParameters(Struct, frozen=True, kw_only=True, rename="camel"):
         allowed = AGGREGATIONS[self.function]
         if self.aggregation is not None and self.aggregation not in allowed:
             wrong.append(
-                f"aggregation: {self.aggregation.value!r} doesn't go with function {self.function.value!r}; "
+                f"aggregation: {self.aggregation.value!r} isn't supported by function {self.function.value!r}; "
                 f"{' or '.join(repr(one.value) for one in allowed)} does"
             )
         if self.window is not None and self.function is Function.VALUE:
-            wrong.append("window: a value as it stands has none; function 'rate', 'mean' or 'quantile' has")
+            wrong.append("window: function 'value' has none; use function 'rate', 'mean' or 'quantile'")
         if self.quantile is not None and self.function is not Function.QUANTILE:
-            wrong.append(f"quantile: function {self.function.value!r} has none; write function 'quantile'")
+            wrong.append(f"quantile: function {self.function.value!r} has none; use function 'quantile'")
         if self.quantile is None and self.function is Function.QUANTILE:
             wrong.append("quantile: required by function 'quantile', a number from 0 to 1 such as 0.95")
         if self.empty_value is not None and not math.isfinite(self.empty_value):
-            wrong.append(f"emptyValue: {self.empty_value!r} is no finite number")
+            wrong.append(f"emptyValue: {self.empty_value!r} is not a finite number")
         elif self.empty_value is not None and self.empty_value not in self.bounds:
-            wrong.append(f"emptyValue: {self.empty_value!r} isn't among the values that are taken, {self.bounds}")
+            wrong.append(f"emptyValue: {self.empty_value!r} is outside of the accepted values, {self.bounds}")
         if not self.bounds.least <= self.bounds.most:
             wrong.append(f"minValue, maxValue: no value is within {self.bounds}")
         if wrong:
@@ -150,8 +150,8 @@ class QueryParameters(Struct, frozen=True, kw_only=True, rename="camel"):
             for suffix in HISTOGRAM_SUFFIXES:
                 if spec.name.endswith(suffix):
                     raise ValueError(
-                        f"{field}: {spec.name!r} is one of a histogram's series; function {self.function.value!r} "
-                        f"takes the histogram's own name, {spec.name.removesuffix(suffix)!r}"
+                        f"{field}: {spec.name!r} is a series of a histogram; function {self.function.value!r} "
+                        f"needs the histogram's name, {spec.name.removesuffix(suffix)!r}"
                     )
         if self.function is Function.QUANTILE and any(label == "le" for label, _ in spec.labels):
             raise ValueError(f"{field}: function 'quantile' reads all buckets; leave the label 'le' out")

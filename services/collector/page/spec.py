@@ -24,7 +24,7 @@ class SpecError(ValueError):
     """An invalid metric specification, with the reason and the position."""
 
     def __init__(self, text: str, why: str) -> None:
-        super().__init__(f"{text!r} is no metric specification such as name or name{{label=value}}: {why}")
+        super().__init__(f"{text!r} is not a metric specification such as name or name{{label=value}}: {why}")
 
 
 class MetricSpec(Struct, frozen=True):
@@ -65,7 +65,7 @@ class _Parser:
             self._labels(labels)
             self._take(_BLANK)
         if self._at < len(self._text):
-            raise self._wrong(f"{self._text[self._at :]!r} is left over")
+            raise self._wrong(f"{self._text[self._at :]!r} is unexpected")
         # Labels such as `__name__` aren't on the page.
         return MetricSpec(name, tuple((label, value) for label, value in labels.items() if not label.startswith("__")))
 
@@ -82,7 +82,7 @@ class _Parser:
             if not operator:
                 raise self._wrong(f"= is expected after the label {label!r}")
             if operator != "=":
-                raise self._wrong(f"{operator} isn't supported, labels are compared with = alone")
+                raise self._wrong(f"{operator} isn't supported; use =")
             self._take(_BLANK)
             if label in labels:
                 raise self._wrong(f"the label {label!r} is given twice")

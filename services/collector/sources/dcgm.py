@@ -38,5 +38,5 @@ class DcgmSource(MetricsSource):
         if not self.parameters.use_node_address:
             return endpoint.address, port
         if not endpoint.node_address:
-            raise ValueError("the address of its node isn't known, and useNodeAddress asks for that one")
+            raise ValueError("useNodeAddress is set, but the endpoint's node address is unknown")
         return endpoint.node_address, port

@@ -38,9 +38,11 @@ class Override(Struct, frozen=True, kw_only=True, rename="camel"):
 
     def __post_init__(self) -> None:
         if not self.match_labels:
-            raise ValueError("matchLabels: empty, which is every endpoint; give the source itself what holds for all")
+            raise ValueError(
+                "matchLabels: empty, which matches every endpoint; set the parameters of the source instead"
+            )
         if self.scheme is None and self.path is None and self.port is None:
-            raise ValueError("scheme, path, port: none is given, so nothing would be different; give at least one")
+            raise ValueError("scheme, path, port: at least one is required")
         if self.path is not None:
             check_path(self.path)
 
@@ -65,7 +67,7 @@ class HttpParameters(Struct, frozen=True, kw_only=True, rename="camel"):
     def __post_init__(self) -> None:
         check_path(self.path)
         if bool(self.client_cert_path) != bool(self.client_key_path):
-            raise ValueError("clientCertPath and clientKeyPath belong together: give both or none")
+            raise ValueError("clientCertPath and clientKeyPath: give both or none")
         if self.interval and self.interval < LEAST_INTERVAL:
             raise ValueError(f"interval: {format_duration(self.interval)} is below {format_duration(LEAST_INTERVAL)}")
 
@@ -100,9 +102,9 @@ class HttpSource(PollingSource):
         if not parameters.ca_cert_path:
             return []
         if parameters.tls_files is None:
-            return [Concern("caCertPath", "no effect while nothing is asked by https", fatal=False)]
+            return [Concern("caCertPath", "no effect: no endpoint is polled by https", fatal=False)]
         if not parameters.verifies:
-            why = "no effect: insecureSkipVerify is true, so any certificate is taken; leave that out"
+            why = "no effect: insecureSkipVerify is true, so any certificate is accepted"
             return [Concern("caCertPath", why, fatal=False)]
         return []
 
@@ -143,7 +145,7 @@ class HttpSource(PollingSource):
         if override is not None:
             scheme, path, port = override.scheme or scheme, override.path or path, override.port or port
         if not host or not 0 < port < 65536:
-            raise ValueError(f"{host!r} with port {port} is no address")
+            raise ValueError(f"{host!r} with port {port} is not an address")
         return f"{scheme}://{join_host_port(host, port)}{path}"
 
     def address(self, endpoint: Endpoint) -> tuple[str, int]:
@@ -156,4 +158,4 @@ def check_path(path: str) -> None:
     if not path.startswith("/"):
         raise ValueError(f"path: {path!r} doesn't begin with /")
     if not path.isascii() or not path.isprintable() or " " in path or "#" in path:
-        raise ValueError(f"path: {path!r} has a blank, # or no ASCII; escape it as %20, %23 or the like")
+        raise ValueError(f"path: {path!r} has a blank, # or a non-ASCII character; percent-encode it")

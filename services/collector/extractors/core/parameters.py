@@ -33,10 +33,12 @@ class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
         names = [config.name for config in self.engine_configs]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"engineConfigs: {name!r} is configured twice; an engine's name is unique")
+                raise ValueError(f"engineConfigs: {name!r} is configured twice")
         known = engines_by_name(self.configured_engines())
         if self.default_engine not in known:
-            raise ValueError(f"defaultEngine: {self.default_engine!r} is no engine; known: {', '.join(sorted(known))}")
+            raise ValueError(
+                f"defaultEngine: {self.default_engine!r} is not an engine; known: {', '.join(sorted(known))}"
+            )
         if self.flat and self.engine_configs:
             raise ValueError(f"{self.flat[0]}: give specifications here or in engineConfigs, not in both")
         try:

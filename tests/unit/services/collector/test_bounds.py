@@ -138,7 +138,7 @@ def test_a_metric_of_ones_own_may_say_which_values_are_taken(value: str, taken: 
     ("given", "problem"),
     [
         ({"minValue": 2, "maxValue": 1}, "minValue, maxValue: no value is within 2 to 1"),
-        ({"maxValue": 1, "emptyValue": 2}, "emptyValue: 2.0 isn't among the values that are taken, -1.84467e+19 to 1"),
+        ({"maxValue": 1, "emptyValue": 2}, "emptyValue: 2.0 is outside of the accepted values, -1.84467e+19 to 1"),
     ],
 )
 def test_bounds_that_no_value_fits_are_refused(given: dict[str, Any], problem: str) -> None:

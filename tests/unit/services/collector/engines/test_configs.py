@@ -55,10 +55,10 @@ def test_what_a_quantity_is_derived_from_stands_in_for_the_extended_engines_own_
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"extends": "vlm"}, "engine: extends: 'vlm' is no built-in engine; known: vllm, sglang, trtllm-serve"),
-        ({"allRequestsSpec": "a{"}, "engine: allRequestsSpec: 'a{' is no metric specification"),
-        ({"customMetrics": [{"attributeKey": "", "metricSpec": "m"}]}, "customMetrics[0]: attributeKey: empty"),
-        ({"customMetrics": [{"attributeKey": "a", "metricSpec": " "}]}, "customMetrics[0]: metricSpec: empty"),
+        ({"extends": "vlm"}, "engine: extends: 'vlm' is not a built-in engine; known: vllm, sglang, trtllm-serve"),
+        ({"allRequestsSpec": "a{"}, "engine: allRequestsSpec: 'a{' is not a metric specification"),
+        ({"customMetrics": [{"attributeKey": "", "metricSpec": "m"}]}, "customMetrics[0]: attributeKey: required"),
+        ({"customMetrics": [{"attributeKey": "a", "metricSpec": " "}]}, "customMetrics[0]: metricSpec: required"),
         ({"customMetrics": [{"attributeKey": "a", "metricSpec": "m{"}]}, "customMetrics[0]: metricSpec: 'm{' is no"),
         ({"customMetrics": [{"attributeKey": "a"}]}, "customMetrics[0].metricSpec: required, and missing"),
         (
@@ -67,11 +67,11 @@ def test_what_a_quantity_is_derived_from_stands_in_for_the_extended_engines_own_
         ),
         (
             {"customMetrics": [{"attributeKey": "WaitingQueueSize", "metricSpec": "m"}]},
-            "attributeKey: 'WaitingQueueSize' has a field of its own",
+            "attributeKey: 'WaitingQueueSize' is a standard attribute",
         ),
         (
             {"customMetrics": [{"attributeKey": "a", "metricSpec": "m_sum", "function": "mean"}]},
-            "metricSpec: 'm_sum' is one of a histogram's series",
+            "metricSpec: 'm_sum' is a series of a histogram",
         ),
     ],
 )

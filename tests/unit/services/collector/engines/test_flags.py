@@ -124,8 +124,8 @@ def test_an_empty_flag_switches_its_quantity_off() -> None:
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (["--totalQueuedRequestsMetric=q{"], "--total-queued-requests-metric: 'q{' is no metric specification"),
-        (["--cache-info-metric=rate(x)"], "--cache-info-metric: 'rate(x)' is no metric specification"),
+        (["--totalQueuedRequestsMetric=q{"], "--total-queued-requests-metric: 'q{' is not a metric specification"),
+        (["--cache-info-metric=rate(x)"], "--cache-info-metric: 'rate(x)' is not a metric specification"),
         (["--model-server-metrics-scheme=ftp"], "--model-server-metrics-scheme: 'ftp'"),
         (["--modelServerMetricsPath=metrics"], "--model-server-metrics-path: 'metrics' doesn't begin with /"),
         (["--modelServerMetricsPort=0"], "--model-server-metrics-port: 0 is below 1"),
@@ -170,8 +170,8 @@ def test_engines_of_the_document_go_before_the_flags_and_a_warning_says_so(given
     config = loaded(text, "--total-queued-requests-metric=vllm:q", "--lora-info-metric=")
     assert core(config) == core(load(text, REGISTRY))
     assert [str(one) for one in config.warnings if "no effect" in one.message] == [
-        "plugins[0].parameters: --total-queued-requests-metric and --lora-info-metric has no effect: "
-        f"{named} here takes precedence"
+        "plugins[0].parameters: no effect of --total-queued-requests-metric and --lora-info-metric: "
+        f"overridden by {named} here"
     ]
 
 
@@ -182,7 +182,7 @@ def test_flags_that_do_not_suffice_are_refused_in_words_of_flags() -> None:
         "--kv-cache-usage-percentage-metric: nothing gives KVCacheUsagePercent, which 'kv-cache-utilization-scorer' "
         "requires; give --kv-cache-usage-percentage-metric, or --max-kv-cache-blocks-metric beside "
         "--used-kv-cache-blocks-metric, or --cache-info-metric beside --used-kv-cache-blocks-metric; or write "
-        '--kv-cache-usage-percentage-metric="" where there is none'
+        '--kv-cache-usage-percentage-metric="" if there is none'
     ]
 
 

@@ -63,11 +63,11 @@ def test_a_store_says_whether_the_value_is_another_one_and_a_missing_metric_leav
     ("given", "problem"),
     [
         ({}, "parameters.metricName: required, and missing"),
-        ({"metricName": "m{a=b}"}, "metricName: 'm{a=b}' has braces; give labels in the parameter labels"),
-        ({"metricName": "a b"}, "metricName: 'a b' is no name of a metric"),
-        ({"metricName": ""}, "metricName: '' is no name of a metric"),
-        ({"metricName": "m", "labels": {"a-b": "1"}}, "labels: 'a-b' is no name of a label"),
-        ({"metricName": "m_bucket", "function": "mean"}, "metricName: 'm_bucket' is one of a histogram's series"),
+        ({"metricName": "m{a=b}"}, "metricName: 'm{a=b}' has braces; use the parameter labels"),
+        ({"metricName": "a b"}, "metricName: 'a b' is not a metric name"),
+        ({"metricName": ""}, "metricName: '' is not a metric name"),
+        ({"metricName": "m", "labels": {"a-b": "1"}}, "labels: 'a-b' is not a label name"),
+        ({"metricName": "m_bucket", "function": "mean"}, "metricName: 'm_bucket' is a series of a histogram"),
     ],
 )
 def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, Any], problem: str) -> None:

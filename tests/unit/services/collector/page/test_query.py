@@ -45,7 +45,7 @@ def test_an_aggregation_that_makes_no_sense_is_refused_with_those_that_do(
     if aggregation in AGGREGATIONS[function]:
         QueryParameters(function=function, aggregation=aggregation, quantile=quantile)
     else:
-        with pytest.raises(ValueError, match=f"aggregation: '{aggregation}' doesn't go with function '{function}'"):
+        with pytest.raises(ValueError, match=f"aggregation: '{aggregation}' isn't supported by function '{function}'"):
             QueryParameters(function=function, aggregation=aggregation, quantile=quantile)
 
 
@@ -53,7 +53,7 @@ def test_an_aggregation_that_makes_no_sense_is_refused_with_those_that_do(
     ("given", "problem"),
     [
         ({"function": "median"}, "parameters.function: 'median' isn't one of 'value', 'rate', 'mean', 'quantile'"),
-        ({"window": "10s"}, "window: a value as it stands has none"),
+        ({"window": "10s"}, "window: function 'value' has none"),
         ({"function": "rate", "window": "0s"}, "parameters.window: '0s' is not above 0"),
         ({"function": "mean", "quantile": 0.5}, "quantile: function 'mean' has none"),
         ({"function": "quantile"}, "quantile: required by function 'quantile'"),
@@ -69,7 +69,7 @@ def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, An
 
 @pytest.mark.parametrize("end", ["_sum", "_count", "_bucket"])
 def test_a_histogram_goes_by_its_own_name(end: str) -> None:
-    with pytest.raises(ValueError, match=f"metricName: 'm{end}' is one of a histogram's series; .* name, 'm'"):
+    with pytest.raises(ValueError, match=f"metricName: 'm{end}' is a series of a histogram; .* name, 'm'"):
         query(f"m{end}", function="mean")
     assert query(f"m{end}", function="rate").spec.name == f"m{end}"
     with pytest.raises(ValueError, match="metricName: function 'quantile' reads all buckets; leave the label 'le' out"):

@@ -49,11 +49,11 @@ def test_a_metrics_host_that_is_no_address_is_an_error(host: str) -> None:
     [
         ({"scheme": "ftp"}, "parameters.scheme: 'ftp' isn't one of 'http', 'https'"),
         ({"path": "metrics"}, "parameters: path: 'metrics' doesn't begin with /"),
-        ({"path": "/a b"}, "escape it as %20"),
+        ({"path": "/a b"}, "percent-encode it"),
         ({"port": 0}, "parameters.port"),
         ({"port": 65536}, "parameters.port"),
         ({"interval": "-1s"}, "parameters.interval: '-1s' is negative"),
-        ({"clientCertPath": "/a"}, "belong together"),
+        ({"clientCertPath": "/a"}, "give both or none"),
         ({"insecure": True}, "unknown field"),
     ],
 )

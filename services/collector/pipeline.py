@@ -3,24 +3,20 @@
 A source without extractors isn't polled.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from services.collector.interfaces import Extractor, PollingSource
 from shared.attributes import AttributeKey
-from shared.config.loaded import LoadedConfig, PluginSpec
+from shared.config.loaded import LoadedConfig
 from shared.config.problems import Problems
 from shared.datalayer.endpoints import EndpointExtractor, EndpointFeed, EndpointNotificationSource
+from shared.datalayer.wiring import Feed, plan
 from shared.datalayer.wiring import feeds as endpoint_feeds
 from shared.plugin import Tier
 
-
-class PolledSource(Struct, frozen=True):
-    """A source and its extractors."""
-
-    source: PollingSource
-    extractors: tuple[Extractor, ...]
+PolledSource: TypeAlias = Feed[PollingSource, Extractor]
 
 
 class Pipeline(Struct, frozen=True):
@@ -40,19 +36,7 @@ class Pipeline(Struct, frozen=True):
 
     def describe(self) -> list[dict[str, Any]]:
         """The sources and extractors, for the debug pages."""
-        return [
-            {"source": polled.source.name, "extractors": [extractor.name for extractor in polled.extractors]}
-            for polled in self.sources
-        ]
-
-
-def plan(config: LoadedConfig) -> tuple[Any, ...]:
-    """The polled part of a configuration, comparable."""
-    return tuple(
-        (_identity(config.plugins[spec.source]), tuple(_identity(config.plugins[name]) for name in spec.extractors))
-        for spec in config.sources
-        if config.plugins[spec.source].kind.polled() and spec.extractors
-    )
+        return [polled.describe() for polled in self.sources]
 
 
 def build(config: LoadedConfig) -> Pipeline:
@@ -83,8 +67,4 @@ def build(config: LoadedConfig) -> Pipeline:
         sources.append(PolledSource(source, tuple(extractors)))
     problems.raise_if_any(config.origin)
     notified = endpoint_feeds(config, instances, EndpointNotificationSource, EndpointExtractor)
-    return Pipeline(tuple(sources), plan(config), notified)
-
-
-def _identity(spec: PluginSpec) -> tuple[Any, ...]:
-    return spec.name, spec.kind, spec.parameters
+    return Pipeline(tuple(sources), plan(config, PollingSource), notified)

@@ -110,7 +110,7 @@ async def test_the_node_of_an_endpoint_is_asked_for_its_own_gpus(
         (found,) = await probed(capsys, *common, "--name", "llm/vllm-0", "--node-address", "127.0.0.1")
         assert values(found) == {"GPUUtilization": 0.4}
         assert await probe(*common) == 1
-        assert "the address of its node isn't known" in capsys.readouterr().err
+        assert "the endpoint's node address is unknown" in capsys.readouterr().err
 
 
 async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

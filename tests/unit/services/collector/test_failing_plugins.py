@@ -35,7 +35,7 @@ class OddBinding(MetricsBinding):
 
     @property
     def fallbacks(self) -> Sequence[MetricFallback]:
-        self._odd.maybe("choices")
+        self._odd.maybe("fallbacks")
         return ()
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
@@ -117,7 +117,7 @@ def both(odd: Odd, source: PollingSource | None = None) -> PolledSource:
     return PolledSource(given, (odd, CoreMetricsExtractor("core")))
 
 
-@pytest.mark.parametrize("fails_at", ["bind", "choices", "store"])
+@pytest.mark.parametrize("fails_at", ["bind", "fallbacks", "store"])
 async def test_an_extractor_that_fails_costs_its_own_attributes_until_it_is_well_again(fails_at: str) -> None:
     odd = Odd()
     async with world(both(odd)) as it:

@@ -183,7 +183,7 @@ async def test_a_node_that_becomes_known_is_where_an_exporter_is_asked_from_then
         watcher,
     ):
         scraper.assign({"a": here})
-        assert "the address of its node isn't known" in scraper.endpoints["a"].targets[0].error
+        assert "the endpoint's node address is unknown" in scraper.endpoints["a"].targets[0].error
         scraper.assign({"a": structs.replace(here, node_address="node")})
         await eventually(lambda: watcher.count("a") >= 1)
         assert scraper.endpoints["a"].attributes.get(GPU_UTILIZATION) == 0.4

@@ -63,7 +63,7 @@ class Desk:
         self.ring = ring
         self.metrics = metrics
         self.limits = limits
-        self.held = Held(limits.held)
+        self.held = Held(limits.held, clock)
         """Bytes of bodies that the exchanges keep from one message to the next."""
         self.make_id = make_id
         self.clock = clock

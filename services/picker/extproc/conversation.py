@@ -101,7 +101,7 @@ class Conversation:
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
         self._held = Held(limits.held) if held is None else held
-        self._chunks = Chunks(self._held)
+        self._chunks = Chunks(self._held, gives_way=True)
         """The request's body, until what is answered to it has been sent."""
         self._headers_owed = False
         self._unanswered_chunks = 0
@@ -289,7 +289,7 @@ class Conversation:
         chunk = shown.body
         if self._chunks.size + len(chunk) > self._limits.request_body:
             return self._refuse_itself(refusals.large_body(self._limits))
-        if not self._held.takes(len(chunk)):
+        if not self._chunks.takes(len(chunk)):
             return self._refuse_itself(refusals.no_room(self._held.most))
         # a BUFFERED body is one message, also when trailers follow and it isn't the end of the stream
         if mode in _BUFFERED or shown.end_of_stream:
@@ -303,6 +303,9 @@ class Conversation:
     def _on_request_trailers(self, message: Message) -> list[Event]:
         if self._state is _ROUTED:
             self._answers.append(outgoing.REQUEST_TRAILERS_UNCHANGED)
+        elif self._chunks.dropped:
+            if self._state is _COLLECTING:
+                return self._refuse_itself(refusals.no_room(self._held.most))
         elif self._state is not _OVERTAKEN:
             self._trailers_owed = True
             if self._state is not _DECIDING:

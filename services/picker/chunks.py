@@ -63,7 +63,7 @@ class Held:
 
 
 class Chunks:
-    """Pieces in their order; they count in what is `held` together. Those that `gives_way` may be dropped until they are
+    """Pieces in their order; they count in what is `held` together. Those that give way may be dropped until they are
     whole."""
 
     __slots__ = ("_all", "_gives_way", "_joined", "_pieces", "dropped", "size")

@@ -1,4 +1,5 @@
-"""What a client reaches behind deploy/envoy's standalone configurations: while no picker answers, and of the servers."""
+"""What clients can do behind deploy/envoy's standalone configurations while no picker answers, and which paths of model
+servers they reach in a closed pool."""
 
 from pathlib import Path
 

@@ -65,7 +65,8 @@ def test_unfinished_bodies_make_room(bodies: dict[str, tuple[int, float]], more:
     now = 0.0
     held = Held(100, lambda: now)
     chunks = {}
-    for name, (size, now) in bodies.items():  # noqa: B020 - each begins at its own time
+    for name, (size, began) in bodies.items():
+        now = began
         chunks[name] = Chunks(held, gives_way=True)
         chunks[name].add(b"x" * size)
         if name == "complete":

@@ -14,6 +14,7 @@ from msgspec import Struct
 from services.picker.admission.detector import SaturationDetector
 from services.picker.decision import SHOWN, Asked, Decision, Progress
 from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
+from services.picker.requests.grpc_frame import is_grpc
 from services.picker.requests.parsers import ParserFailed, bare_path
 from services.picker.requests.request import Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, Failed, unheard
@@ -196,7 +197,7 @@ class Director:
             return _not_named(content.model)
         if content.takes_model:
             return _NO_MODEL
-        if content.prompt_tokens == 0:
+        if content.prompt_tokens == 0 and not is_grpc(request.headers):  # a model reads a call without tokens, too
             return None
         if request.body_size > 0 or request.body_withheld:
             return _UNSEEN

@@ -194,8 +194,9 @@ def test_what_no_model_reads_passes_where_it_names_none(closed: Any) -> None:
 
 @CLOSED
 @pytest.mark.parametrize(("everything", "status"), [(False, 400), (True, 200)])
-def test_a_grpc_call_names_no_model(closed: Any, everything: bool, status: int) -> None:
-    payload: bytes = message("GenerateRequest", text="hello").SerializeToString()
+@pytest.mark.parametrize("prompt", [{"text": "hello"}, {"tokenized": {"input_ids": []}}], ids=["text", "no token"])
+def test_a_grpc_call_names_no_model(closed: Any, everything: bool, status: int, prompt: dict[str, Any]) -> None:
+    payload: bytes = message("GenerateRequest", **prompt).SerializeToString()
     picker = Closed(closed, VLLM_GRPC, everything=everything)
     sent, path = struct.pack(">BI", 0, len(payload)) + payload, "/vllm.grpc.engine.VllmEngine/Generate"
     assert picker.ask(sent, path, modes=FULL_DUPLEX, more={"content-type": "application/grpc"})[0] == status

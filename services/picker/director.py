@@ -14,7 +14,8 @@ from msgspec import Struct
 from services.picker.admission.detector import SaturationDetector
 from services.picker.decision import SHOWN, Asked, Decision, Progress
 from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
-from services.picker.requests.parsers import ParserFailed
+from services.picker.requests.grpc_frame import is_grpc
+from services.picker.requests.parsers import ParserFailed, bare_path
 from services.picker.requests.request import Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, Failed, unheard
 from services.picker.scheduling.interfaces import Placement
@@ -27,6 +28,8 @@ from shared.plugin import Role
 
 _LONGEST_PREFER = 1024
 """Characters of all `Prefer` headers that are read."""
+_LOOKS = ("/v1/models", "/health")
+"""Ends of paths by which a client of a closed pool may look at a server."""
 RETRY_AFTER = 1
 """Seconds: an empty or full pool is a matter of scrapes and scaling, worth asking again soon."""
 
@@ -181,7 +184,8 @@ class Director:
         """The refusal of a request that isn't for a model that the pool names, where it serves only those.
 
         A header that rewrites is the client's word: what it asks for has to be named as well. A body of which nobody
-        knows what model it names could name any; one that no model reads, and no body at all, asks none for anything.
+        knows what model it names could name any; one that no model reads asks none for anything. Without a body a
+        request may be for whatever a server does besides, such as loading an adapter: only what tells of it passes.
         """
         request, rewrites = cycle.request, cycle.view.rewrites
         if not (rewrites.closed or self._named_models_only):
@@ -193,8 +197,11 @@ class Director:
             return _not_named(content.model)
         if content.takes_model:
             return _NO_MODEL
-        unseen = request.body_size > 0 or request.body_withheld
-        return _UNSEEN if unseen and content.prompt_tokens != 0 else None
+        if content.prompt_tokens == 0 and not is_grpc(request.headers):  # a model reads a call without tokens, too
+            return None
+        if request.body_size > 0 or request.body_withheld:
+            return _UNSEEN
+        return None if _only_looks(request) else _NO_MODEL_API
 
     def _candidates(self, request: Request, layout: Layout) -> Rows:
         if request.subset is None or not self._honour_subset:
@@ -220,6 +227,11 @@ def _holders(cycle: Cycle, picked: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(row for row in picked if match.matched[row])
 
 
+def _only_looks(request: Request) -> bool:
+    """Whether a request without a body only asks what models there are, or whether a server is well."""
+    return request.headers.get(":method") in ("GET", "HEAD") and bare_path(request.path).endswith(_LOOKS)
+
+
 def _not_named(model: str) -> Refusal:
     return unknown_model(model, "none that this pool serves: no InferenceModel names it")
 
@@ -229,6 +241,11 @@ _UNSEEN = Refusal(
     status=400,
     message="model: this pool serves only models that it names, and for which one this body is can't be seen; "
     "a request that names its model, of an API that the picker reads, is needed",
+)
+_NO_MODEL_API = Refusal(
+    status=404,
+    message="this pool serves only models that it names, and this request names none; without a body, only "
+    f"GET {' and '.join(_LOOKS)} are answered",
 )
 _NOT_CACHED = Refusal(status=412, message="no decode worker has the requested KV cache", kind="precondition_failed")
 _EMPTY = Refusal(

@@ -11,7 +11,7 @@ import structlog
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.admin.request_metrics import OpenRequest
-from services.picker.chunks import Held
+from services.picker.chunks import Chunks, Held
 from services.picker.decision import Decision, Progress
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
@@ -63,7 +63,7 @@ class Desk:
         self.ring = ring
         self.metrics = metrics
         self.limits = limits
-        self.held = Held(limits.held)
+        self.held = Held(limits.held, clock)
         """Bytes of bodies that the exchanges keep from one message to the next."""
         self.make_id = make_id
         self.clock = clock
@@ -166,6 +166,8 @@ class Exchange:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._conversation = Conversation(desk.limits, desk.make_id, held=desk.held)
+        self._waiting = Chunks(desk.held)
+        """A large message that waits for its turn."""
         self._charge: Charge | None = None
         self._decision: Decision | None = None
         self._reader: ResponseReader | None = None
@@ -183,6 +185,20 @@ class Exchange:
 
         An empty answer isn't to be sent: it says that others may have their turn before the next one is made.
         """
+        if len(data) <= HEAVY:
+            return self._take(data)
+        if not self._waiting.takes(len(data)) and (events := self._conversation.no_room()):
+            self._handle(events, self._desk.clock())
+            return self._conversation.responses()
+        self._waiting.add(data)
+        return self._in_its_turn()
+
+    def _in_its_turn(self) -> Iterator[bytes]:
+        """The answers to a large message, of which even reading it takes a turn."""
+        yield b""
+        yield from self._take(self._waiting.take())
+
+    def _take(self, data: bytes) -> Iterable[bytes]:
         conversation = self._conversation
         relayed = conversation.relay(data)
         if relayed is not None:
@@ -212,6 +228,7 @@ class Exchange:
 
     def end(self) -> None:
         """The stream is over, for whatever reason."""
+        self._waiting.clear()
         now = self._desk.clock()
         self._handle(self._conversation.end(now), now)
 

@@ -101,7 +101,7 @@ class Conversation:
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
         self._held = Held(limits.held) if held is None else held
-        self._chunks = Chunks(self._held)
+        self._chunks = Chunks(self._held, gives_way=True)
         """The request's body, until what is answered to it has been sent."""
         self._headers_owed = False
         self._unanswered_chunks = 0
@@ -211,6 +211,13 @@ class Conversation:
         if self._undecided():
             self._refuse(refusal)
 
+    def no_room(self) -> list[Event]:
+        """A message has come for which there is no room: refuses the request, unless it has been decided. Then the
+        message is to be received all the same."""
+        if self._state is _IDLE or self._state is _COLLECTING:
+            return self._refuse_itself(refusals.no_room(self._held.most))
+        return []
+
     @property
     def held(self) -> int:
         """Bytes of the request's body that are kept."""
@@ -289,8 +296,8 @@ class Conversation:
         chunk = shown.body
         if self._chunks.size + len(chunk) > self._limits.request_body:
             return self._refuse_itself(refusals.large_body(self._limits))
-        if not self._held.takes(len(chunk)):
-            return self._refuse_itself(refusals.no_room(self._held.most))
+        if not self._chunks.takes(len(chunk)):
+            return self.no_room()
         # a BUFFERED body is one message, also when trailers follow and it isn't the end of the stream
         if mode in _BUFFERED or shown.end_of_stream:
             self._unanswered_chunks = 1
@@ -303,6 +310,8 @@ class Conversation:
     def _on_request_trailers(self, message: Message) -> list[Event]:
         if self._state is _ROUTED:
             self._answers.append(outgoing.REQUEST_TRAILERS_UNCHANGED)
+        elif self._chunks.dropped:
+            return self.no_room()
         elif self._state is not _OVERTAKEN:
             self._trailers_owed = True
             if self._state is not _DECIDING:

@@ -81,7 +81,7 @@ class GrpcUsage:
         if held.size:
             held.add(chunk)
             if held.size < self._needed:
-                return not held.full
+                return held.takes()
             chunk = held.take()
         at, size = 0, len(chunk)
         while size - at >= HEADER.size:
@@ -102,7 +102,7 @@ class GrpcUsage:
     def _hold(self, begun: bytes, needed: int) -> bool:
         self._needed = needed
         self._held.add(begun)
-        return not self._held.full
+        return self._held.takes()
 
     def _message(self, frame: bytes, *, compressed: bool) -> bool:
         """Read a message, unless too much has come at once: then False."""

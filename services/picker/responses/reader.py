@@ -278,7 +278,7 @@ class ResponseReader:
         return self._replacement + rest
 
     def _is_too_much(self) -> bool:
-        return self._held.size > self.limit or self._held.full
+        return self._held.size > self.limit or not self._held.takes()
 
     def _give_up(self, chunk: bytes) -> bytes:
         """Read no further: from here on everything passes, and first what was held back. `chunk` is what would have

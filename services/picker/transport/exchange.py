@@ -14,8 +14,9 @@ class Exchange(Protocol):
 
     def receive(self, data: bytes) -> Iterable[bytes]:
         """A message of the proxy, a serialized `ProcessingRequest`; what to answer now, in order: serialized
-        `ProcessingResponse`s. Those to a large request are made while they are asked for, by an iterator. An empty one
-        isn't to be sent: others are to have their turn then. Raises DecodeError for bytes that are no message."""
+        `ProcessingResponse`s. Those to a large message are made while they are asked for, by an iterator, which reads
+        the message then. An empty one isn't to be sent: others are to have their turn then. Raises DecodeError for
+        bytes that are no message."""
         ...
 
     def end(self) -> None:

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _HEAVY = 2**20
-"""Bytes of a message that takes so long to read that it waits for its turn."""
+"""Bytes of a message that takes so long to read that its exchange has it wait for its turn."""
 _MIDDLING = 16 * 2**10
 """Bytes of a message that may take some milliseconds. Many of them come at once, from as many streams: only one is
 answered between two turns of the event loop."""
@@ -170,17 +170,15 @@ class ExtProcServer:
         read, write = context.read, context.write
         while (data := await read()) is not _EOF:
             answers: Iterable[bytes]
-            if len(data) <= _MIDDLING:
-                answers = exchange.receive(data)
-            elif len(data) <= _HEAVY:
+            if _MIDDLING < len(data) <= _HEAVY:
                 async with self._middling:
                     answers = exchange.receive(data)
                     await asyncio.sleep(0)
             else:
-                answers = self._steps(exchange, data)
+                answers = exchange.receive(data)
+            del data  # nothing of a large body is kept while its turn or its response is awaited
             if isinstance(answers, Iterator):
                 answers = await self._in_turn(answers)
-            del data  # nothing of a large body is kept while its response is awaited
             for answer in answers:
                 if len(answer) > _HEAVY:
                     await asyncio.sleep(0)  # others have their turn before grpcio copies it
@@ -190,11 +188,6 @@ class ExtProcServer:
             if exchange.closed:
                 return "refused"
         return "finished"
-
-    def _steps(self, exchange: Exchange, data: bytes) -> Iterator[bytes]:
-        """The answers to a large message, of which even reading it takes a turn."""
-        yield b""
-        yield from exchange.receive(data)
 
     async def _in_turn(self, answers: Iterator[bytes]) -> Iterator[bytes]:
         """The answers to a large request, from the first on that can be sent. One such request is read and decided at a

@@ -1,5 +1,6 @@
 """Pieces of a body, however it is cut."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,12 +39,49 @@ def test_what_bodies_hold_together_is_what_each_of_them_holds() -> None:
     first, second = Chunks(held), Chunks(held)
     first.add(b"x" * 60)
     second.add(b"y" * 40)
-    assert (held.size, held.takes(0), held.takes(1), first.full) == (100, True, False, False)
+    assert (held.size, held.takes(0), held.takes(1), first.takes()) == (100, True, False, True)
     second.add(b"z")
-    assert second.full
+    assert not second.takes()
     assert repr(held) == "<Held 101 of 100 bytes>"
     assert first.take() == b"x" * 60
     assert held.size == 41
     second.clear()
     second.clear()
     assert held.size == 0
+
+
+@pytest.mark.parametrize(
+    ("bodies", "more", "stay"),
+    [
+        pytest.param({"large": (60, 0), "small": (4, 0)}, 36, {"large", "small"}, id="there is room"),
+        pytest.param({"large": (60, 0), "small": (4, 0)}, 37, {"small"}, id="the largest goes"),
+        pytest.param({"large": (60, 90), "old": (30, 0)}, 20, {"large"}, id="the one goes that was held for longest"),
+        pytest.param({"large": (60, 90), "old": (2, 0)}, 39, {"old"}, id="what is small costs little for long"),
+        pytest.param({"a": (30, 0), "b": (30, 1), "c": (30, 2)}, 50, {"c"}, id="as many go as have to"),
+        pytest.param({"a": (60, 0), "complete": (30, 0)}, 90, {"a", "complete"}, id="none goes in vain"),
+    ],
+)
+def test_unfinished_bodies_make_room(bodies: dict[str, tuple[int, float]], more: int, stay: set[str]) -> None:
+    now = 0.0
+    held = Held(100, lambda: now)
+    chunks = {}
+    for name, (size, began) in bodies.items():
+        now = began
+        chunks[name] = Chunks(held, gives_way=True)
+        chunks[name].add(b"x" * size)
+        if name == "complete":
+            chunks[name].whole()
+    now = 100.0
+    assert held.takes(more) == (more <= 70)
+    assert {name for name, one in chunks.items() if not one.dropped} == stay
+    assert held.size == sum(bodies[name][0] for name in stay)
+
+
+def test_more_room_is_made_than_is_missing_so_that_few_pieces_have_to_look_for_it() -> None:
+    held = Held(1000)
+    many = [Chunks(held, gives_way=True) for _ in range(1000)]
+    for one in many:
+        one.add(b"x")
+    assert held.takes(1)
+    assert held.size == 875
+    assert sum(one.dropped for one in many) == 125

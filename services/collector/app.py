@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from fastapi import APIRouter
 
+from services.collector.admin import endpoint_routes
 from services.collector.assignment import assigned
 from services.collector.engines.flags import flags_engine, with_flags
 from services.collector.http.client import Client
@@ -35,7 +34,6 @@ from shared.model import Configuration, Endpoint, Pool
 from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
 from shared.service import Service, read_text, run
-from shared.service.admin import as_json
 from shared.service.bus import BusMetrics, make_bus
 from shared.service.configured import Configured
 from shared.service.reload import Reloader, ReloadMetrics
@@ -162,12 +160,8 @@ class CollectorService(Service):
         pool = f"{self._settings.pool_namespace}/{self._settings.pool_name}"
         return () if self._unconfigured else (self.config.in_use(pool),)
 
-    def routes(self) -> Sequence[Route]:
-        async def endpoints(_: Request) -> Response:
-            """The endpoints of this collector, with their attributes and the results of their scrapes."""
-            return as_json(self.scraper.describe())
-
-        return [Route("/debug/endpoints", endpoints)]
+    def routes(self) -> APIRouter:
+        return endpoint_routes(self.scraper)
 
     # Scrapes and frames
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import structlog
-from nats.aio.msg import Msg
+from fastapi import APIRouter
 from prometheus_client import Gauge
-from starlette.routing import Route
 
 from services.picker.admin.decisions import DecisionRing, decision_routes
 from services.picker.admin.metrics import PickerMetrics
@@ -37,6 +36,7 @@ from shared.bus import (
     Load,
     Malformed,
     MalformedLog,
+    Msg,
     Namesake,
     Replica,
     Reset,
@@ -240,7 +240,7 @@ class PickerService(Service):
     def configurations(self) -> Sequence[Configured]:
         return (self.config.in_use(f"{self._settings.pool_namespace}/{self._settings.pool_name}"),)
 
-    def routes(self) -> Sequence[Route]:
+    def routes(self) -> APIRouter:
         return decision_routes(self.ring)
 
     # Configuration

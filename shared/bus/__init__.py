@@ -23,6 +23,9 @@ whose prefix separates installations. The parts that decide (`ReplicaState`, `Le
 `Members`) are plain state with the time passed in; the classes around them only move bytes.
 """
 
+import shared.bus.nats_py  # noqa: F401, I001  # before every import of nats
+from nats.aio.msg import Msg
+
 from shared.bus.codec import MalformedLog, decode, decode_fact, encode, encode_fact, fact_digest
 from shared.bus.columns import (
     endpoint_hash,
@@ -99,6 +102,7 @@ __all__ = [
     "Members",
     "Membership",
     "Message",
+    "Msg",
     "Namesake",
     "NoResponders",
     "NotConnected",

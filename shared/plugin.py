@@ -58,19 +58,25 @@ class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters of a plugin that has none."""
 
 
-class Need(Struct, frozen=True):
-    """An attribute that an instance's parameters name: made by whichever configured plugin makes it."""
+class Input(Struct, frozen=True):
+    """An attribute that a plugin reads: `key`, or the one that a parameter names."""
 
-    parameter: str
-    """The parameter that names it; what it was resolved to is in the instance's `inputs` under this name."""
-    name: str
-    """The attribute's name, or that of a plugin that makes one attribute."""
+    key: AttributeKey[Any] | None = None
+    optional: bool = False
+    """Whether the plugin works without it. A required attribute that nothing produces is an error at start."""
+    parameter: str = ""
+    """The parameter that names the attribute or its producer. What `name` was resolved to is in the instance's `inputs`
+    under this name."""
+    name: str = ""
+    """Without a key: the attribute's name, or that of a plugin that produces one attribute."""
     producer: str = ""
-    """Name or type of the plugin that has to make it; empty takes any."""
+    """Name or type of the plugin that has to produce it; empty takes any."""
+    producer_parameters: Mapping[str, Any] = {}
+    """For a producer that is added because of this input."""
     advice: str = ""
-    """What to configure where nothing makes it."""
+    """What to configure if nothing produces the attribute of that name."""
     kind: type[Any] = float
-    """What the attribute has to hold."""
+    """The type of the values of the attribute of that name."""
 
 
 class Demand(Struct, frozen=True):
@@ -107,10 +113,8 @@ class Plugin:
     STABILITY: ClassVar[Stability] = Stability.BETA
     ALIASES: ClassVar[tuple[str, ...]] = ()
     """Names that older generations gave the type; they load with a deprecation warning."""
-    REQUIRES: ClassVar[tuple[AttributeKey[Any], ...]] = ()
-    """Attributes that the plugin can't work without: one without a producer is an error at start."""
-    USES: ClassVar[tuple[AttributeKey[Any], ...]] = ()
-    """Attributes that the plugin reads where there are any, and does without where nothing produces them."""
+    CONSUMES: ClassVar[tuple[AttributeKey[Any] | Input, ...]] = ()
+    """Attributes that the plugin reads. A key alone is a required input."""
     PRODUCES: ClassVar[tuple[AttributeKey[Any], ...]] = ()
     OUTPUT: ClassVar[str] = ""
     """What a data source gives, in words; its extractors' `INPUT` is the same."""
@@ -122,7 +126,7 @@ class Plugin:
     """What that source is given where it is added."""
 
     inputs: Mapping[str, AttributeKey[Any]] = MappingProxyType({})
-    """What the instance's `needs` were resolved to, by parameter."""
+    """The attributes that the instance's inputs name, by parameter."""
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         self.name = name
@@ -139,19 +143,14 @@ class Plugin:
         return cls.TIER is Tier.COLLECTOR and not cls.TIERS
 
     @classmethod
-    def requires(cls, parameters: Any) -> tuple[AttributeKey[Any], ...]:
-        """`REQUIRES` of an instance with these parameters."""
-        return cls.REQUIRES
+    def consumes(cls, parameters: Any) -> tuple[AttributeKey[Any] | Input, ...]:
+        """`CONSUMES` of an instance with these parameters."""
+        return cls.CONSUMES
 
     @classmethod
     def produces(cls, name: str, parameters: Any) -> tuple[AttributeKey[Any], ...]:
         """`PRODUCES` of an instance of this name with these parameters."""
         return cls.PRODUCES
-
-    @classmethod
-    def needs(cls, parameters: Any) -> tuple[Need, ...]:
-        """Attributes that the parameters name. One that nothing makes, or several plugins do, is an error at start."""
-        return ()
 
     @classmethod
     def topic(cls, parameters: Any) -> str:
@@ -171,16 +170,6 @@ class Plugin:
     def deprecations(cls, parameters: Any) -> list[str]:
         """What in the parameters is written as an older generation did, and what to write now."""
         return []
-
-    @classmethod
-    def producer_parameters(cls, parameters: Any, producer: str) -> dict[str, Any]:
-        """Parameters for a producer of type `producer` that is added because this plugin requires what it makes."""
-        return {}
-
-    @classmethod
-    def references(cls, parameters: Any) -> dict[str, tuple[str, AttributeKey[Any]]]:
-        """Producers that the parameters choose, by parameter: the plugin's name (empty: any), what it is to make."""
-        return {}
 
     def __repr__(self) -> str:
         return f"<{self.TYPE} {self.name!r}>"

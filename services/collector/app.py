@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from fastapi import APIRouter
 
+from services.collector.admin import endpoint_routes
 from services.collector.assignment import assigned
 from services.collector.engines.flags import flags_engine, with_flags
 from services.collector.http.client import Client
@@ -29,13 +28,12 @@ from shared.bus.subjects import fact_key
 from shared.config import Invalid, LoadedConfig, load
 from shared.config.defaults import BUILT_IN
 from shared.datalayer.endpoints import EndpointDispatcher
-from shared.datalayer.events import Tally
+from shared.datalayer.events import EventCounts
 from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Configuration, Endpoint, Pool
 from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
 from shared.service import Service, read_text, run
-from shared.service.admin import as_json
 from shared.service.bus import BusMetrics, make_bus
 from shared.service.configured import Configured
 from shared.service.reload import Reloader, ReloadMetrics
@@ -89,24 +87,24 @@ class CollectorService(Service):
             refresh=settings.refresh,
             heartbeat=settings.heartbeat,
         )
-        self._tally = Tally(self.plugin_failures)
-        self._endpoint_events = EndpointDispatcher((), self._attributes, self._tally)
+        self._event_counts = EventCounts(self.plugin_failures)
+        self._endpoint_events = EndpointDispatcher((), self._attributes, self._event_counts)
         self._use(first)
-        self.registry.register(DataLayerMetrics(self._tally))
+        self.registry.register(DataLayerMetrics(self._event_counts))
         self.registry.register(self.out_of_range)
         self.registry.register(CollectorMetrics(self.scraper, self.sender))
         self.registry.register(ReloadMetrics("pointsman_collector_config_reloads", self.config))
-        self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.members.namesake))
+        self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.members.duplicate_id))
         self.readiness.require("endpoints", self.replica.readiness)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
-        self.readiness.mention("id", self.members.taken)
+        self.readiness.mention("id", self.members.duplicate_id_problem)
         self.readiness.mention("attributes", self.out_of_range.note)
         self.readiness.mention("bus", malformed.note)
         self.readiness.require("configuration", lambda: self._unconfigured or None)
 
     async def start(self) -> None:
         if not self._unconfigured:
-            self.config.tell()
+            self.config.log_in_use()
         await self.replica.start()
         await self.members.start()
         await self._publisher.start()
@@ -146,7 +144,7 @@ class CollectorService(Service):
             "sources": [*self.scraper.pipeline.describe(), *self._endpoint_events.describe()],
             "config": {
                 "origin": self._settings.config_file or "bus",
-                "taken": self.config.taken,
+                "taken": self.config.accepted,
                 "refused": self.config.refused,
                 "problem": self.config.problem or None,
             },
@@ -162,12 +160,8 @@ class CollectorService(Service):
         pool = f"{self._settings.pool_namespace}/{self._settings.pool_name}"
         return () if self._unconfigured else (self.config.in_use(pool),)
 
-    def routes(self) -> Sequence[Route]:
-        async def endpoints(_: Request) -> Response:
-            """The endpoints of this collector, with their attributes and the results of their scrapes."""
-            return as_json(self.scraper.describe())
-
-        return [Route("/debug/endpoints", endpoints)]
+    def routes(self) -> APIRouter:
+        return endpoint_routes(self.scraper)
 
     # Scrapes and frames
 
@@ -246,7 +240,7 @@ class CollectorService(Service):
         """Replace the pipeline. Its endpoint extractors start with all endpoints of the share."""
         self.scraper.use(pipeline)
         self._endpoint_events.close()
-        self._endpoint_events = EndpointDispatcher(pipeline.endpoint_feeds, self._attributes, self._tally)
+        self._endpoint_events = EndpointDispatcher(pipeline.endpoint_feeds, self._attributes, self._event_counts)
         self._notify_extractors()
 
     def _notify_extractors(self) -> None:

@@ -11,12 +11,12 @@ from services.collector.interfaces import Extractor, PollingSource
 from shared.attributes import AttributeKey
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Problems
-from shared.datalayer.endpoints import EndpointExtractor, EndpointFeed, EndpointNotificationSource
-from shared.datalayer.wiring import Feed, plan
+from shared.datalayer.endpoints import EndpointExtractor, EndpointExtractors, EndpointNotificationSource
+from shared.datalayer.wiring import SourceExtractors, plan
 from shared.datalayer.wiring import feeds as endpoint_feeds
 from shared.plugin import Tier
 
-PolledSource: TypeAlias = Feed[PollingSource, Extractor]
+PolledSource: TypeAlias = SourceExtractors[PollingSource, Extractor]
 
 
 class Pipeline(Struct, frozen=True):
@@ -25,7 +25,7 @@ class Pipeline(Struct, frozen=True):
     sources: tuple[PolledSource, ...] = ()
     plan: tuple[Any, ...] = ()
     """The configuration that it was built from, comparable."""
-    endpoint_feeds: tuple[EndpointFeed, ...] = ()
+    endpoint_feeds: tuple[EndpointExtractors, ...] = ()
     """The plugins that receive endpoint events."""
 
     @property

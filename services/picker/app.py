@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import structlog
-from nats.aio.msg import Msg
+from fastapi import APIRouter
 from prometheus_client import Gauge
-from starlette.routing import Route
 
 from services.picker.admin.decisions import DecisionRing, decision_routes
 from services.picker.admin.metrics import PickerMetrics
@@ -32,12 +31,13 @@ from shared.attributes import bounds_of
 from shared.bus import (
     BusError,
     Delete,
+    DuplicateId,
     Event,
     FrameReader,
     Load,
     Malformed,
     MalformedLog,
-    Namesake,
+    Msg,
     Replica,
     Reset,
     Upsert,
@@ -48,7 +48,7 @@ from shared.bus.subjects import parse_key
 from shared.bus.transit import IMPLAUSIBLE
 from shared.config import LoadedConfig, load
 from shared.datalayer.endpoints import EndpointDispatcher
-from shared.datalayer.events import Tally
+from shared.datalayer.events import EventCounts
 from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Configuration, Endpoint
 from shared.out_of_range import OutOfRange
@@ -124,9 +124,9 @@ class PickerService(Service):
             registry=self.registry,
         )
         held.set_function(lambda: self.desk.held.size)
-        self._tally = Tally(self.plugin_failures)
+        self._event_counts = EventCounts(self.plugin_failures)
         self._endpoint_events = self._dispatcher()
-        self.registry.register(DataLayerMetrics(self._tally))
+        self.registry.register(DataLayerMetrics(self._event_counts))
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
         malformed = MalformedLog(time.monotonic)
         self._malformed = malformed
@@ -138,8 +138,8 @@ class PickerService(Service):
             lambda frame, extra: self.view.apply_frame(frame, time.monotonic(), extra),
             malformed=malformed,
         )
-        self.namesake = Namesake(self.tier, self.id)
-        self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.namesake))
+        self.duplicate_id = DuplicateId(self.tier, self.id)
+        self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.duplicate_id))
         self._load_run = secrets.randbits(63)
         self._load_sequence = 0
         self._load_published = 0.0
@@ -156,7 +156,7 @@ class PickerService(Service):
         self.readiness.mention("load", lambda: self._load_problem or None)
         self.readiness.mention("attributes", self.out_of_range.note)
         self.readiness.mention("bus", malformed.note)
-        self.readiness.mention("id", lambda: self.namesake.problem(time.monotonic()))
+        self.readiness.mention("id", lambda: self.duplicate_id.problem(time.monotonic()))
         self.grpc = ExtProcServer(
             self.desk.exchange,
             host=settings.grpc_host,
@@ -174,7 +174,7 @@ class PickerService(Service):
         )
 
     async def start(self) -> None:
-        self.config.tell()
+        self.config.log_in_use()
         await self.grpc.start()
         await self.health.start()
         await self.bus.subscribe(self._subjects.loads(self._pool), self._on_load)
@@ -240,7 +240,7 @@ class PickerService(Service):
     def configurations(self) -> Sequence[Configured]:
         return (self.config.in_use(f"{self._settings.pool_namespace}/{self._settings.pool_name}"),)
 
-    def routes(self) -> Sequence[Route]:
+    def routes(self) -> APIRouter:
         return decision_routes(self.ring)
 
     # Configuration
@@ -281,7 +281,7 @@ class PickerService(Service):
         self._endpoint_events.reset(self.view.endpoints)
 
     def _dispatcher(self) -> EndpointDispatcher:
-        return EndpointDispatcher(self.desk.pipeline.endpoint_feeds, self.view.made, self._tally)
+        return EndpointDispatcher(self.desk.pipeline.endpoint_feeds, self.view.made, self._event_counts)
 
     # What the bus brings
 
@@ -317,7 +317,7 @@ class PickerService(Service):
             self._malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
             return
         if row.sender == self.id:
-            self.namesake.heard(time.monotonic(), leaving=row.leaving)
+            self.duplicate_id.heard(time.monotonic(), leaving=row.leaving)
         elif not self.view.apply_load(row, time.monotonic()):
             self._malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
 

@@ -20,7 +20,7 @@ from shared.config.defaults import BUILT_IN
 from shared.config.demand import demands
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem
-from shared.datalayer.endpoints import EndpointExtractor, EndpointFeed, EndpointNotificationSource
+from shared.datalayer.endpoints import EndpointExtractor, EndpointExtractors, EndpointNotificationSource
 from shared.datalayer.wiring import feeds
 from shared.plugin import Role, Tier
 
@@ -33,7 +33,7 @@ class Pipeline:
         config: LoadedConfig,
         parsers: ParserChain,
         director: Director,
-        endpoint_feeds: tuple[EndpointFeed, ...] = (),
+        endpoint_feeds: tuple[EndpointExtractors, ...] = (),
     ) -> None:
         self.config = config
         self.parsers = parsers

@@ -21,11 +21,12 @@ from services.watcher.provider import Provider
 from services.watcher.reconciler import PoolReconciler, Publications
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
-from shared.bus import FramePublisher, replica_state
+from shared.bus import FramePublisher
 from shared.bus.candidacy import Fitness
+from shared.bus.facts import Event, Reset, Upsert
 from shared.bus.publishable import most
 from shared.bus.subjects import pool_token
-from shared.datalayer.events import Tally
+from shared.datalayer.events import EventCounts
 from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Endpoint, Fact
 from shared.service import Service, run
@@ -49,7 +50,7 @@ class WatcherService(Service):
         super().__init__(settings)
         self._settings = settings
         self._lookup = lookup or SystemLookup(settings.resolve_timeout, settings.max_lookups)
-        self._tally = Tally(self.plugin_failures)
+        self._event_counts = EventCounts(self.plugin_failures)
         self.metrics = WatcherMetrics(self.registry)
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
         self.leadership = Leadership(
@@ -101,7 +102,7 @@ class WatcherService(Service):
             frames=FramePublisher(self.bus, self._subjects, pool_token(pool.namespace, pool.name), self.id),
             leads=lambda: self.leadership.leads,
             eds=eds,
-            tally=self._tally,
+            event_counts=self._event_counts,
             metrics=self.metrics,
             fact_limit=lambda: most(self.bus.max_payload),
             on_accepted=self._provider.accepted,
@@ -174,13 +175,13 @@ class WatcherService(Service):
         except TimeoutError:
             pass  # nobody has published anything
 
-    def _on_published(self, event: replica_state.Event) -> None:
+    def _on_published(self, event: Event) -> None:
         """The leader has published something."""
         match event:
-            case replica_state.Reset(facts=facts):
+            case Reset(facts=facts):
                 found = [fact for fact in facts.values() if isinstance(fact, Endpoint)]
                 self._seen.set()
-            case replica_state.Upsert(fact=Endpoint() as endpoint):
+            case Upsert(fact=Endpoint() as endpoint):
                 found = [endpoint]
             case _:
                 return
@@ -324,7 +325,7 @@ class WatcherService(Service):
             ("frames", "Frames of attributes sent to NATS", total(lambda pool: pool.sender.frames)),
         ):
             self.metrics.counter(name, text, value)
-        self.registry.register(DataLayerMetrics(self._tally))
+        self.registry.register(DataLayerMetrics(self._event_counts))
         self.registry.register(BusMetrics(self.bus, malformed=leadership.malformed))
 
 

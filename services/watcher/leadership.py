@@ -18,10 +18,10 @@ from shared.bus.candidacy import Candidacy, Fitness
 from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus
 from shared.bus.errors import LostLeadership
+from shared.bus.facts import Event
 from shared.bus.lease import Lease
 from shared.bus.publisher import FactPublisher
 from shared.bus.replica import Replica
-from shared.bus.replica_state import Event
 from shared.bus.subjects import Subjects
 from shared.model import Fact
 
@@ -110,7 +110,7 @@ class Leadership:
         publishing = asyncio.create_task(self.publisher.run(), name="publisher")
         beside = asyncio.create_task(self._while_leading(), name="beside the publisher")
         losing = asyncio.create_task(self.lease.lost.wait(), name="lease lost")
-        outdone = asyncio.create_task(self.candidacy.outdone(), name="outdone")
+        outdone = asyncio.create_task(self.candidacy.wait_for_preferred(), name="outdone")
         tasks: set[asyncio.Task[Any]] = {publishing, beside, losing, outdone}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -157,7 +157,7 @@ class Leadership:
             "leads": self.leads,
             "acquisitions": self.lease.acquisitions,
             "fitness": list(self._fitness()),
-            "outdone_by": self.candidacy.outdone_by(),
+            "outdone_by": self.candidacy.preferred(),
             "disagreement": self.disagreement.reason,
             "epoch": self.publisher.epoch if self.leads else self.replica.epoch,
             "published": self.publisher.published,

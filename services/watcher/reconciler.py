@@ -25,7 +25,7 @@ from shared.bus import Delete, FramePublisher, Upsert
 from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key, named_key, pool_token
 from shared.config.defaults import BUILT_IN, revision
-from shared.datalayer.events import Tally
+from shared.datalayer.events import EventCounts
 from shared.model import Configuration, Endpoint, Fact
 from shared.service.configured import Configured
 
@@ -55,7 +55,7 @@ class PoolReconciler:
         frames: FramePublisher,
         leads: Callable[[], bool],
         eds: EdsWriter | None,
-        tally: Tally,
+        event_counts: EventCounts,
         metrics: WatcherMetrics,
         fact_limit: Callable[[], int],
         on_accepted: Callable[["PoolReconciler"], None],
@@ -67,7 +67,7 @@ class PoolReconciler:
         self.token = pool_token(pool.namespace, pool.name)
         self.sources = tuple(sources)
         self.desired = State(preferred=preferred)
-        self.notifications = Notifications(tally)
+        self.notifications = Notifications(event_counts)
         self.names = Names(resolve_interval)
         self.resolver = Resolver(self.names, lookup, self.refresh, metrics)
         self.eds = eds

@@ -14,14 +14,17 @@ waits for it. A process has one `Bus`, the connection, and builds on it what it 
 - `Lease`: which watcher leads, in the KV bucket `leases`; `Candidacy`: which of them would lead best, by what they tell
   each other on a core subject.
 - `Membership`: which collectors are alive, by heartbeats on a core subject. Ids are the processes' own business; two
-  with one id hear of it (`Namesake`).
+  with one id hear of it (`DuplicateId`).
 - `Load` is the message that pickers send each other, on a core subject: what each has in flight.
 
-Messages are msgspec structs in MessagePack (`encode`, `decode`); what can't be decoded is `Malformed`, which readers
-count, log once a minute per sender (`MalformedLog`) and skip. Names of subjects, buckets and keys come from `Subjects`,
-whose prefix separates installations. The parts that decide (`ReplicaState`, `Ledger`, `Transit`, `LeaseClock`,
-`Members`) are plain state with the time passed in; the classes around them only move bytes.
+Messages are msgspec structs in MessagePack (`encode`, `decode`). One that can't be decoded is `Malformed`. Readers
+count it, log it once a minute per sender (`MalformedLog`) and skip it. `Subjects` names subjects, buckets and keys. Its
+prefix separates installations. The parts that decide (`ReplicaState`, `BucketReconciler`, `Transit`, `LeaseClock`,
+`Members`) keep plain state and get the time as an argument; the classes around them only move bytes.
 """
+
+import shared.bus.nats_py  # noqa: F401, I001  # before every import of nats
+from nats.aio.msg import Msg
 
 from shared.bus.codec import MalformedLog, decode, decode_fact, encode, encode_fact, fact_digest
 from shared.bus.columns import (
@@ -50,13 +53,14 @@ from shared.bus.errors import (
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_reader import FrameReader, OnFrame
 from shared.bus.lease import Lease, LeaseClock
-from shared.bus.ledger import Ledger
+from shared.bus.bucket_reconciler import BucketReconciler
 from shared.bus.membership import Members, Membership
 from shared.bus.messages import Epoch, FactEnvelope, Frame, Holder, Load, Member, Message, Synced
-from shared.bus.namesake import Namesake
+from shared.bus.duplicate_id import DuplicateId
 from shared.bus.publisher import FactPublisher
 from shared.bus.replica import Replica
-from shared.bus.replica_state import Counters, Delete, Event, ReplicaState, Reset, Upsert
+from shared.bus.facts import Delete, Event, Reset, Upsert
+from shared.bus.replica_state import Counters, ReplicaState
 from shared.bus.subjects import (
     DEFAULT_PREFIX,
     Key,
@@ -72,11 +76,13 @@ from shared.bus.transit import Transit
 
 __all__ = [
     "DEFAULT_PREFIX",
+    "BucketReconciler",
     "Bus",
     "BusError",
     "BusOptionError",
     "Counters",
     "Delete",
+    "DuplicateId",
     "Epoch",
     "Event",
     "FactEnvelope",
@@ -90,7 +96,6 @@ __all__ = [
     "Key",
     "Lease",
     "LeaseClock",
-    "Ledger",
     "Load",
     "LostLeadership",
     "Malformed",
@@ -99,7 +104,7 @@ __all__ = [
     "Members",
     "Membership",
     "Message",
-    "Namesake",
+    "Msg",
     "NoResponders",
     "NotConnected",
     "OnFrame",

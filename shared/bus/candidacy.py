@@ -29,7 +29,7 @@ MOST_CANDIDATES = 100
 """Candidates that are kept in mind; those that come then are passed over until others fall silent."""
 
 
-class Field:
+class Candidates:
     """The other candidates that were heard lately, by the receiver's monotonic clock."""
 
     def __init__(self, expiry: float = EXPIRY) -> None:
@@ -90,7 +90,7 @@ class Candidacy:
         self._patience = patience
         self._clock = clock
         self._malformed = malformed or MalformedLog(clock)
-        self._field = Field(expiry)
+        self._candidates = Candidates(expiry)
         self._listens_since: float | None = None
         self._subscription: Subscription | None = None
         self._unhook: list[Callable[[], None]] = []
@@ -123,17 +123,17 @@ class Candidacy:
         fitness = self._fitness()
         if not any(fitness) and (self._listens_since is None or self._clock() - self._listens_since < self._expiry):
             return False
-        return self._field.better(fitness, self._clock()) is None
+        return self._candidates.better(fitness, self._clock()) is None
 
-    def outdone_by(self) -> str | None:
+    def preferred(self) -> str | None:
         """The fittest of those that are fitter; None when nobody is."""
-        return self._field.better(self._fitness(), self._clock())
+        return self._candidates.better(self._fitness(), self._clock())
 
-    async def outdone(self) -> str:
+    async def wait_for_preferred(self) -> str:
         """Wait until somebody has been fitter for as long as `patience`; who."""
         since: float | None = None
         while True:
-            better, now = self.outdone_by(), self._clock()
+            better, now = self.preferred(), self._clock()
             if better is None:
                 since = None
             elif since is None:
@@ -154,7 +154,7 @@ class Candidacy:
         except Malformed as error:
             self._malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
-        self._field.heard(candidate, self._clock())
+        self._candidates.heard(candidate, self._clock())
 
     def _unsaid(self) -> None:
         self._log.exception("candidate.heartbeat.failed", owner=self.owner)
@@ -164,4 +164,4 @@ class Candidacy:
         await self._bus.publish(self._subject, encode(candidate))
 
     def __repr__(self) -> str:
-        return f"<Candidacy {self.owner!r} {self._fitness()}, outdone by {self.outdone_by() or 'nobody'}>"
+        return f"<Candidacy {self.owner!r} {self._fitness()}, preferred {self.preferred() or 'nobody'}>"

@@ -15,10 +15,10 @@ from nats.aio.msg import Msg
 
 from shared.bus.codec import MalformedLog, decode, encode
 from shared.bus.connection import Bus, Subscription
+from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.messages import Member
-from shared.bus.namesake import Namesake
 from shared.bus.subjects import Subjects
 
 MOST_MEMBERS = 1000
@@ -112,7 +112,7 @@ class Membership:
         self._interval = interval
         self._clock = clock
         self.malformed = malformed or MalformedLog(clock)
-        self.namesake = Namesake(tier, id or "")
+        self.duplicate_id = DuplicateId(tier, id or "")
         self._members = Members(expiry)
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -163,13 +163,13 @@ class Membership:
             self.malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
         if member.id == self.id:
-            self.namesake.heard(self._clock(), leaving=member.leaving)
+            self.duplicate_id.heard(self._clock(), leaving=member.leaving)
         elif self._members.heard(member, self._clock()):
             self._wake.set()
 
-    def taken(self) -> str | None:
-        """Why our id is no name: another member has it too. None while it is ours alone."""
-        return self.namesake.problem(self._clock())
+    def duplicate_id_problem(self) -> str | None:
+        """Why the id isn't unique: another member has it too. None if it is."""
+        return self.duplicate_id.problem(self._clock())
 
     def _tell(self) -> None:
         ids = self.ids

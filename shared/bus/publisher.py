@@ -1,4 +1,4 @@
-"""The owner's side of the endpoints bucket: `Ledger` driven by the bus.
+"""The owner's side of the endpoints bucket: `BucketReconciler` driven by the bus.
 
 Whoever leads writes the key `epoch` and fences every other write with its revision, so that a leader that was replaced
 can't store anything any more. Each time the publisher (re)establishes itself, it writes that key anew: what was still
@@ -13,13 +13,13 @@ from typing import NoReturn
 import structlog
 
 from shared.bus import jetstream
+from shared.bus.bucket_reconciler import BucketReconciler, Change
 from shared.bus.codec import MalformedLog, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.epochs import believed
 from shared.bus.errors import BusError, LostLeadership, Malformed, NoRoom, WrongLastSequence
-from shared.bus.ledger import Change, Ledger
+from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Upsert
 from shared.bus.messages import Epoch, FactEnvelope
-from shared.bus.replica_state import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Upsert
 from shared.bus.subjects import EPOCH, SYNCED, Subjects, synced_key
 from shared.model import Fact
 
@@ -94,7 +94,7 @@ class FactPublisher:
         self.malformed = malformed or MalformedLog(clock)
         self._log = structlog.get_logger()
 
-        self._ledger = Ledger()
+        self._reconciler = BucketReconciler()
         self._leads = False
         """The epoch in the bucket is, or may be, this run's."""
         self._fence = 0
@@ -129,16 +129,16 @@ class FactPublisher:
         soon, while `run` runs. Raises ValueError for a key that is no fact's or lies in none of the pools; nothing has
         changed then.
         """
-        before = self._ledger.pools
-        self._ledger.want(facts, pools, kept)
-        if not set(before) <= set(self._ledger.pools):
+        before = self._reconciler.pools
+        self._reconciler.set_desired(facts, pools, kept)
+        if not set(before) <= set(self._reconciler.pools):
             self._look_from(_NOWHERE)
         self._published.clear()
         self._wake.set()
 
     def apply(self, events: Sequence[Upsert | Delete]) -> None:
         """Change single facts of what `update` has set. Raises ValueError as `update` does."""
-        self._ledger.apply(events)
+        self._reconciler.apply(events)
         self._published.clear()
         self._wake.set()
 
@@ -154,13 +154,13 @@ class FactPublisher:
 
     @property
     def epoch(self) -> int:
-        return self._ledger.epoch
+        return self._reconciler.epoch
 
     def readiness(self) -> str | None:
         """None when everything is published, otherwise what is missing."""
         if self._published.is_set():
             return None
-        if not self._ledger.filled:
+        if not self._reconciler.has_desired:
             return "no facts to publish yet"
         return self._bus.readiness() or self._failure or "facts are being published"
 
@@ -177,7 +177,7 @@ class FactPublisher:
         try:
             while True:
                 self._wake.clear()
-                if not self._ledger.filled or not self._bus.connected:
+                if not self._reconciler.has_desired or not self._bus.connected:
                     await self._wake.wait()
                     continue
                 try:
@@ -214,7 +214,7 @@ class FactPublisher:
         self.failures += 1
         reason = str(error)
         if isinstance(error, NoRoom):
-            missing = [change.key for change in self._ledger.changes()]
+            missing = [change.key for change in self._reconciler.changes()]
             few = ", ".join(missing[:_NAMED]) + (", …" if len(missing) > _NAMED else "")
             reason = f"JetStream has no room: {reason}; {len(missing)} facts wait to be written{few and ': '}{few}"
         if reason != self._failure:
@@ -249,8 +249,8 @@ class FactPublisher:
         self._log.info(
             "facts.established",
             bucket=self._bucket.name,
-            epoch=self._ledger.epoch,
-            changes=len(self._ledger.changes()),
+            epoch=self._reconciler.epoch,
+            changes=len(self._reconciler.changes()),
         )
 
     async def _take_epoch(self) -> bool | None:
@@ -268,18 +268,20 @@ class FactPublisher:
                 reason = f"epoch {seen.epoch} can't be the time at which it took over; it is written over"
                 self.malformed.implausible.report(seen.owner, reason, subject=subject)
                 seen = Epoch(epoch=0, owner=seen.owner)
-        ours = self._leads and seen == Epoch(epoch=self._ledger.epoch, owner=self.owner)
-        if self._leads and not ours and seen.epoch > self._ledger.epoch:
+        ours = self._leads and seen == Epoch(epoch=self._reconciler.epoch, owner=self.owner)
+        if self._leads and not ours and seen.epoch > self._reconciler.epoch:
             raise LostLeadership(f"{seen.owner!r} owns bucket {self._bucket.name!r} since epoch {seen.epoch}")
         first = not self._leads
         if not ours:
-            self._ledger.lead(next_epoch(self._wall(), max(seen.epoch, self._believed(self._ledger.epoch))))
+            self._reconciler.start_epoch(
+                next_epoch(self._wall(), max(seen.epoch, self._believed(self._reconciler.epoch)))
+            )
             self._leads = True
         try:
             self._fence = await jetstream.put(
                 self._bus,
                 subject,
-                encode(Epoch(epoch=self._ledger.epoch, owner=self.owner)),
+                encode(Epoch(epoch=self._reconciler.epoch, owner=self.owner)),
                 headers={jetstream.EXPECTED_SEQUENCE: str(0 if found is None else found.sequence)},
                 timeout=self._timeout,
             )
@@ -296,7 +298,7 @@ class FactPublisher:
             before = (await self._extent()).last_sequence + 1
             if self._clock() - self._found_at >= self._check_interval:
                 self._adopt(await self._read(fenced=False), trust=False)
-            for key in self._ledger.unwanted():
+            for key in self._reconciler.orphans():
                 self._require_leadership()
                 subject = self._subjects.fact(key)
                 await jetstream.purge(self._bus, self._bucket.name, subject, before=before, timeout=self._timeout)
@@ -312,7 +314,7 @@ class FactPublisher:
         found: list[tuple[str, bytes | None]] = []
         complete = not fenced
         start = len(self._subjects.fact(""))
-        kept = self._ledger.kept
+        kept = self._reconciler.kept
 
         def read(message: jetstream.Stored) -> None:
             nonlocal complete
@@ -322,10 +324,10 @@ class FactPublisher:
                 return
             if _NO_TEXT in key:
                 return  # it can't be named, so not be deleted; no reader takes it
-            found.append((key, self._content(key, message.data) if self._ledger.concerns(key) else None))
+            found.append((key, self._content(key, message.data) if self._reconciler.concerns(key) else None))
 
         await jetstream.snapshot(self._bus, self._bucket.name, everything, read=read, timeout=self._timeout)
-        if self._ledger.kept != kept:
+        if self._reconciler.kept != kept:
             raise BusError("what is left as it is has changed while the bucket was read")  # its content is missing
         if not complete:
             raise BusError(f"bucket {self._bucket.name!r} was read from a replica that is behind")
@@ -352,7 +354,7 @@ class FactPublisher:
         found = await self._extent()
         ours = found.last_sequence - self._base == self._stored_since
         self._look_from(found.last_sequence)
-        if ours and found.messages >= self._ledger.keys and now > self._marked_until:
+        if ours and found.messages >= self._reconciler.keys and now > self._marked_until:
             return
         repaired = self._adopt(await self._read(), trust=True)
         if repaired:
@@ -362,11 +364,11 @@ class FactPublisher:
 
     def _adopt(self, found: list[tuple[str, bytes | None]], *, trust: bool) -> int:
         self._found_at = self._clock()
-        return self._ledger.adopt(found, trust=trust)
+        return self._reconciler.observe(found, trust=trust)
 
     def _age_of(self, pool: str) -> float:
         """Seconds since a pool's facts were confirmed, at least."""
-        found = self._ledger.found_age(pool)
+        found = self._reconciler.found_age(pool)
         return self._age(pool) if found is None else found + self._clock() - self._found_at
 
     async def _extent(self) -> jetstream.Extent:
@@ -380,13 +382,13 @@ class FactPublisher:
     async def _publish(self) -> None:
         """Write what differs, then each pool's `synced`."""
         self._require_leadership()
-        while changes := self._ledger.changes():
+        while changes := self._reconciler.changes():
             width = self._window if self._replicas == 1 else 1
             for start in range(0, len(changes), width):
                 await self._write(changes[start : start + width])
-        for pool in self._ledger.complete:
-            await self._fenced_put(synced_key(pool), encode(self._ledger.synced(pool, self._age_of(pool))), {})
-        if not self._ledger.changes():
+        for pool in self._reconciler.complete:
+            await self._fenced_put(synced_key(pool), encode(self._reconciler.synced(pool, self._age_of(pool))), {})
+        if not self._reconciler.changes():
             self._failure = ""
             self._published.set()
 
@@ -396,13 +398,13 @@ class FactPublisher:
         failed: BaseException | None = None
         for change, result in zip(changes, results, strict=True):
             if result is None:
-                self._ledger.done(change)
+                self._reconciler.acknowledge(change)
                 if change.raw is None:
                     self.deleted += 1
                 else:
                     self.written += 1
                 continue
-            self._ledger.doubt(change)
+            self._reconciler.mark_unknown(change)
             if failed is None or not isinstance(failed, WrongLastSequence):
                 failed = result
         if failed is not None:
@@ -410,7 +412,7 @@ class FactPublisher:
 
     async def _write_one(self, change: Change) -> None:
         if change.raw is not None:
-            await self._fenced_put(change.key, self._ledger.envelope(change.raw), {})
+            await self._fenced_put(change.key, self._reconciler.envelope(change.raw), {})
             return
         if len(subject := self._subjects.fact(change.key)) > LONGEST_SUBJECT:
             last = (await self._extent()).last_sequence
@@ -424,8 +426,8 @@ class FactPublisher:
                 jetstream.OPERATION: "PURGE",
                 "Nats-Rollup": "sub",
                 "Nats-TTL": self._marker_ttl,
-                EPOCH_HEADER: str(self._ledger.epoch),
-                SEQUENCE_HEADER: str(self._ledger.next_sequence()),
+                EPOCH_HEADER: str(self._reconciler.epoch),
+                SEQUENCE_HEADER: str(self._reconciler.next_sequence()),
             },
         )
 
@@ -443,5 +445,5 @@ class FactPublisher:
         state = "published" if self.published else f"not published ({self.readiness()})"
         return (
             f"<FactPublisher {self.owner!r} {state}, establishments={self.establishments} written={self.written} "
-            f"deleted={self.deleted} failures={self.failures} {self._ledger!r}>"
+            f"deleted={self.deleted} failures={self.failures} {self._reconciler!r}>"
         )

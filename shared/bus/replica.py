@@ -17,8 +17,9 @@ from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus, Subscription
 from shared.bus.epochs import believed
 from shared.bus.errors import BusError, Malformed, NoResponders
+from shared.bus.facts import Entry, Event, Put, parse_entry
 from shared.bus.messages import Synced
-from shared.bus.replica_state import MOST_WEIGHT, Counters, Entry, Event, ReplicaState, Written, parse_entry
+from shared.bus.replica_state import MOST_WEIGHT, Counters, ReplicaState
 from shared.bus.subjects import Subjects
 from shared.model import Fact
 
@@ -134,7 +135,7 @@ class Replica:
             self._wake.set()
 
     def _checked(self, entry: Entry, subject: str) -> Entry:
-        if isinstance(entry, Written) and entry.fact is None:
+        if isinstance(entry, Put) and entry.fact is None:
             self._report(entry.fault, subject, entry.epoch)
         epoch = believed(entry.epoch, self._wall())
         if epoch == entry.epoch:
@@ -194,10 +195,10 @@ class Replica:
         except BusError as error:
             missing = isinstance(error, NoResponders)
             reason = f"bucket {bucket!r} is missing" if missing else str(error)
-            if reason != self._failure:
-                # a reader that comes before the owner waits for it: nothing to warn of
-                tell = self._log.info if missing else self._log.warning
-                tell("replica.snapshot.failed", pool=self.pool, reason=reason)
+            if reason != self._failure and missing:
+                self._log.info("replica.waiting", pool=self.pool, reason=reason)
+            elif reason != self._failure:
+                self._log.warning("replica.snapshot.failed", pool=self.pool, reason=reason)
             self._failure = reason
             if generation == state.generation:
                 state.snapshot_failed(self._clock())

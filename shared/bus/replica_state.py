@@ -11,126 +11,27 @@ believes of them (`shared.bus.epochs`).
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct, structs
 
-from shared.bus.codec import MASK, decode, decode_fact, fact_digest
-from shared.bus.epochs import EPOCHS
-from shared.bus.errors import Malformed
-from shared.bus.messages import FactEnvelope, Synced
-from shared.bus.subjects import SYNCED, fact_key, parse_key
-from shared.model import Fact, entries_of
-
-EPOCH_HEADER = "Pointsman-Epoch"
-SEQUENCE_HEADER = "Pointsman-Sequence"
-"""Headers of a delete, which has no body."""
+from shared.bus.codec import MASK
+from shared.bus.facts import FACT_BYTES, NEVER, Delete, Entry, Event, Purge, Put, Reset, Upsert, Version
+from shared.bus.messages import Synced
+from shared.model import Fact
 
 MOST_CHALLENGERS = 64
 """Lower epochs that are kept in mind: watchers that take turns are few."""
 
 MOST_WEIGHT = 256 * 2**20
 """Bytes of memory that a copy of the facts takes, about; further facts aren't taken into it."""
-_FACT, _ENTRY = 1000, 200
-"""Bytes that a fact takes beside its encoded form, and each entry of its lists and maps."""
-
-Version: TypeAlias = tuple[int, int]
-"""(epoch, sequence)"""
-NEVER: Version = (-2 * EPOCHS, -1)
-
-
-class Reset(Struct, frozen=True):
-    """All facts of the pool, by key. What is not in it is gone."""
-
-    facts: dict[str, Fact]
-
-
-class Upsert(Struct, frozen=True):
-    """One fact is new or has changed."""
-
-    key: str
-    fact: Fact
-
-
-class Delete(Struct, frozen=True):
-    """One fact is gone."""
-
-    key: str
-
-
-Event: TypeAlias = Reset | Upsert | Delete
-
-
-class Written(Struct, frozen=True):
-    """A fact as it came from the bucket."""
-
-    key: str
-    version: Version
-    digest: int
-    fact: Fact | None
-    """None when this program can't decode it: it counts for completeness, and its last known value stays."""
-    fault: str = ""
-    """Why it couldn't be decoded."""
-    weight: int = _FACT
-    """Bytes of memory that it takes, about."""
-
-    @property
-    def epoch(self) -> int:
-        return self.version[0]
-
-
-class Removed(Struct, frozen=True):
-    """A delete as it came from the bucket."""
-
-    key: str
-    version: Version
-
-    @property
-    def weight(self) -> int:
-        """As of what was written."""
-        return _FACT + len(self.key)
-
-    @property
-    def epoch(self) -> int:
-        return self.version[0]
-
-
-Entry: TypeAlias = Written | Removed | Synced
-
-
-def parse_entry(key: str, data: bytes, headers: Mapping[str, str]) -> Entry:
-    """One message of the bucket. Raises Malformed, also for a delete without order (`nats kv del`)."""
-    try:
-        pool, kind, _ = parse_key(key)
-    except ValueError as error:
-        raise Malformed(str(error)) from error
-    if operation := headers.get("KV-Operation"):
-        try:
-            epoch, sequence = int(headers[EPOCH_HEADER]), int(headers[SEQUENCE_HEADER])
-            if not 0 <= epoch < EPOCHS:
-                raise ValueError(f"no epoch: {epoch}")
-            return Removed(key, (epoch, sequence))
-        except (KeyError, ValueError) as error:
-            raise Malformed(f"{operation} of {key} without {EPOCH_HEADER} and {SEQUENCE_HEADER}") from error
-    if kind == SYNCED:
-        return decode(Synced, data)
-    envelope = decode(FactEnvelope, data)
-    version, digest = (envelope.epoch, envelope.sequence), fact_digest(key, envelope.fact)
-    try:
-        fact = decode_fact(envelope.fact)
-    except Malformed as error:
-        return Written(key, version, digest, None, str(error))
-    if fact_key(pool, fact) != key:
-        return Written(key, version, digest, None, f"a fact of another key: {type(fact).__name__}")
-    return Written(key, version, digest, fact, weight=len(envelope.fact) + _FACT + _ENTRY * entries_of(fact))
 
 
 class _Copy:
     """Facts by key with their versions; knows its count and digest at any moment."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Written] = {}
+        self.entries: dict[str, Put] = {}
         self.removed: dict[str, Version] = {}
         self.digest = 0
         self._weight = self._weight_removed = 0
@@ -142,7 +43,7 @@ class _Copy:
         entry = self.entries.get(key)
         return max(self.complete_at, NEVER if entry is None else entry.version, self.removed.get(key, NEVER))
 
-    def apply(self, entry: Written | Removed) -> tuple[bool, Written | None]:
+    def apply(self, entry: Put | Purge) -> tuple[bool, Put | None]:
         """Take it in when it is news and there is room; returns whether that was so, and what was there before."""
         if entry.version <= self.version(entry.key):
             return False, None
@@ -155,8 +56,8 @@ class _Copy:
             self.digest = (self.digest - before.digest) & MASK
             self._weight -= before.weight
         if self.removed.pop(entry.key, None) is not None:
-            self._weight_removed -= _FACT + len(entry.key)
-        if isinstance(entry, Removed):
+            self._weight_removed -= FACT_BYTES + len(entry.key)
+        if isinstance(entry, Purge):
             self.removed[entry.key] = entry.version
             self._weight_removed += entry.weight
         else:
@@ -165,7 +66,7 @@ class _Copy:
             self._weight += entry.weight
         return True, before
 
-    def keep(self, entry: Written, before: Written) -> None:
+    def keep(self, entry: Put, before: Put) -> None:
         """The entry can't be read: the last known value stays in its place."""
         self.entries[entry.key] = structs.replace(entry, fact=before.fact, weight=before.weight)
         self._weight += before.weight - entry.weight
@@ -303,7 +204,7 @@ class ReplicaState:
             else:
                 taken.apply(entry)
         for key, version in heard.removed.items():
-            taken.apply(Removed(key, version))
+            taken.apply(Purge(key, version))
         for written in heard.entries.values():
             taken.apply(written)
         self._candidate = taken
@@ -444,11 +345,11 @@ class ReplicaState:
 
     # The view
 
-    def _apply(self, entry: Written | Removed) -> None:
+    def _apply(self, entry: Put | Purge) -> None:
         news, before = self._view.apply(entry)
         if not news:
             self.counters.late += 1
-        elif isinstance(entry, Removed):
+        elif isinstance(entry, Purge):
             if before is not None and before.fact is not None:
                 self.counters.deletes += 1
                 self._emit(Delete(entry.key))

@@ -11,7 +11,7 @@ from shared.config.decode import MISSING, decode
 from shared.config.inputs import fed, makers
 from shared.config.loaded import PluginSpec, ProfileMember, ProfileSpec, SourceSpec
 from shared.config.problems import Problems, join, show
-from shared.plugin import Registry, Role
+from shared.plugin import Input, Registry, Role
 
 DEFAULT_DOCUMENT = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -144,21 +144,23 @@ class Injector:
         pending = deque(self._plugins.values())
         while pending:
             spec = pending.popleft()
-            for key in spec.requires:
-                maker = made_by.get(key)
+            for wanted in spec.consumes:
+                if wanted.key is None or wanted.optional:
+                    continue
+                maker = made_by.get(wanted.key)
                 if maker is not None:
-                    self._forward(spec, maker)
-                elif (added := self._producer(spec, key)) is not None:
+                    self._forward(spec, wanted, maker)
+                elif (added := self._producer(spec, wanted, wanted.key)) is not None:
                     pending.append(added)
                     for made in added.produces:
                         made_by.setdefault(made, added)
 
-    def _producer(self, spec: PluginSpec, key: AttributeKey[Any]) -> PluginSpec | None:
+    def _producer(self, spec: PluginSpec, wanted: Input, key: AttributeKey[Any]) -> PluginSpec | None:
         kind = next((one for one in self._registry.producers(key) if Role.DATA_PRODUCER in one.ROLES), None)
         if kind is None:
             self._problems.error(spec.path or spec.name, f"{spec.kind.TYPE} needs {key.name}; {self._advice(key)}")
             return None
-        return self.add(kind.TYPE, _parameters_of(spec), spec.kind.producer_parameters(spec.parameters, kind.TYPE))
+        return self.add(kind.TYPE, _parameters_of(spec), dict(wanted.producer_parameters))
 
     def _advice(self, key: AttributeKey[Any]) -> str:
         maker = self._registry.find(key.producer)
@@ -166,9 +168,9 @@ class Injector:
             return f"add {key.producer}, which produces it, to plugins; it comes with a {maker.DEFAULT_SOURCE}"
         return f"add {key.producer}, which produces it, under a source in dataLayer.sources, or leave injectDefaults on"
 
-    def _forward(self, spec: PluginSpec, maker: PluginSpec) -> None:
+    def _forward(self, spec: PluginSpec, wanted: Input, maker: PluginSpec) -> None:
         """Parameters that a plugin has for its producer only count for one that is added because of it."""
-        forwarded = spec.kind.producer_parameters(spec.parameters, maker.kind.TYPE)
+        forwarded = wanted.producer_parameters
         if not forwarded:
             return
         same = decode(forwarded, maker.kind.Parameters, "", Problems(), ignore_case=True)

@@ -21,10 +21,12 @@ def demands(
     required: dict[AttributeKey[Any], list[str]] = {}
     used: dict[AttributeKey[Any], list[str]] = {}
     for spec in plugins.values():
-        for key in dict.fromkeys((*spec.requires, *inputs.get(spec.name, {}).values())):
-            required.setdefault(key, []).append(spec.name)
-        for key in spec.kind.USES:
-            used.setdefault(key, []).append(spec.name)
+        named = inputs.get(spec.name, {})
+        for one in spec.consumes:
+            key = one.key or named.get(one.parameter)
+            readers = used if one.optional else required
+            if key is not None and spec.name not in readers.setdefault(key, []):
+                readers[key].append(spec.name)
     return {
         spec.name: Demand(
             required={key: tuple(required[key]) for key in spec.produces if key in required},

@@ -10,7 +10,7 @@ from typing import Any
 from shared.attributes import AttributeKey
 from shared.config.loaded import PluginSpec, SourceSpec
 from shared.config.problems import Problems, join, nearest, show
-from shared.plugin import Need, Role
+from shared.plugin import Input, Role
 
 _WORDS: dict[type[Any], str] = {float: "a number", tuple: "names"}
 """What attributes hold, as messages call it."""
@@ -73,7 +73,7 @@ def check_writers(plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpe
 def resolve(
     plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec], problems: Problems
 ) -> dict[str, dict[str, AttributeKey[Any]]]:
-    """For each plugin with needs: what they mean, by parameter. What can't be resolved is a problem, and left out."""
+    """For each plugin, the attributes that its parameters name. What can't be resolved is a problem, and left out."""
     at_work = makers(plugins, sources)
     made: list[_Made] = []
     alone: dict[str, list[_Made]] = {}
@@ -91,30 +91,32 @@ def resolve(
     idle = [spec for spec in plugins.values() if spec.name not in working]
     resolved: dict[str, dict[str, AttributeKey[Any]]] = {}
     for spec in plugins.values():
-        for need in spec.kind.needs(spec.parameters):
-            path = join(join(spec.path or spec.name, "parameters"), need.parameter)
-            found = {one.key: one.maker for one in alone.get(need.name, ()) if one.by(need.producer)}
-            found = found or {one.key: one.maker for one in named.get(need.name, ()) if one.by(need.producer)}
+        for wanted in spec.consumes:
+            if wanted.key is not None:
+                continue
+            path = join(join(spec.path or spec.name, "parameters"), wanted.parameter)
+            found = {one.key: one.maker for one in alone.get(wanted.name, ()) if one.by(wanted.producer)}
+            found = found or {one.key: one.maker for one in named.get(wanted.name, ()) if one.by(wanted.producer)}
             if len(found) == 1:
                 key = next(iter(found))
-                if key.kind is need.kind:
-                    resolved.setdefault(spec.name, {})[need.parameter] = key
+                if key.kind is wanted.kind:
+                    resolved.setdefault(spec.name, {})[wanted.parameter] = key
                 else:
-                    holds, wanted = _WORDS.get(key.kind, "something else"), _WORDS.get(need.kind, "something else")
-                    problems.error(path, f"{show(need.name)} holds {holds}; {wanted} is expected")
+                    holds, expected = (_WORDS.get(kind, "something else") for kind in (key.kind, wanted.kind))
+                    problems.error(path, f"{show(wanted.name)} holds {holds}; {expected} is expected")
             elif found:
                 who = " and ".join(show(one.name) for one in found.values())
-                problems.error(path, f"{show(need.name)} is made by {who}; write the name of one of these plugins")
+                problems.error(path, f"{show(wanted.name)} is made by {who}; write the name of one of these plugins")
             else:
-                problems.error(path, _missing(need, idle, made))
+                problems.error(path, _missing(wanted, idle, made))
     return resolved
 
 
-def _missing(need: Need, idle: Iterable[PluginSpec], made: Iterable[_Made]) -> str:
-    by = f" by {show(need.producer)}" if need.producer else ""
-    what = f"nothing makes {show(need.name)}{by}"
+def _missing(wanted: Input, idle: Iterable[PluginSpec], made: Iterable[_Made]) -> str:
+    by = f" by {show(wanted.producer)}" if wanted.producer else ""
+    what = f"nothing makes {show(wanted.name)}{by}"
     for spec in idle:
-        if need.name == spec.name or any(need.name in _names(key, spec) for key in spec.produces):
+        if wanted.name == spec.name or any(wanted.name in _names(key, spec) for key in spec.produces):
             return f"{what}: no source feeds {show(spec.name)}; list it under a source in dataLayer.sources"
-    hint = nearest(need.name, [name for one in made for name in one.names])
-    return f"{what}{hint}{f'; {need.advice}' if need.advice else ''}"
+    hint = nearest(wanted.name, [name for one in made for name in one.names])
+    return f"{what}{hint}{f'; {wanted.advice}' if wanted.advice else ''}"

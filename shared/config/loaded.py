@@ -7,7 +7,7 @@ from msgspec import Struct
 from shared.attributes import AttributeKey
 from shared.config.problems import Invalid, Problem
 from shared.config.schema import FlowControlSection, StaleMetrics
-from shared.plugin import Plugin, Role, Tier
+from shared.plugin import Input, Plugin, Role, Tier
 
 
 class PluginSpec(Struct, frozen=True):
@@ -36,9 +36,9 @@ class PluginSpec(Struct, frozen=True):
         return self.kind.produces(self.name, self.parameters)
 
     @property
-    def requires(self) -> tuple[AttributeKey[Any], ...]:
-        """The attributes that it can't work without."""
-        return self.kind.requires(self.parameters)
+    def consumes(self) -> tuple[Input, ...]:
+        """The attributes that it reads."""
+        return tuple(one if isinstance(one, Input) else Input(one) for one in self.kind.consumes(self.parameters))
 
     @property
     def topic(self) -> str:

@@ -257,12 +257,15 @@ class _Loader:
     def _references(self) -> None:
         """Plugins that other plugins' parameters name."""
         for spec in self._plugins.values():
-            for parameter, (name, key) in spec.kind.references(spec.parameters).items():
-                path = f"{spec.path}.parameters.{parameter}"
+            for wanted in spec.consumes:
+                name, key = wanted.producer, wanted.key
+                if not name or key is None:
+                    continue
+                path = f"{spec.path}.parameters.{wanted.parameter}"
                 known = self._plugins.get(name)
                 kind = self._registry.find(name)
                 made = known.produces if known is not None else kind.PRODUCES if kind is not None else ()
-                if not name or name in self._names.broken or key in made:
+                if name in self._names.broken or key in made:
                     continue
                 if known is not None:
                     self._problems.error(path, f"{show(name)} is of type {known.kind.TYPE}, which makes no {key.name}")

@@ -53,9 +53,8 @@ class _Order:
         return found
 
     def _sources(self, reader: PluginSpec) -> list[PluginSpec]:
-        return [
-            maker for key in (*reader.requires, *reader.kind.USES) for maker in self._one(key) if maker is not reader
-        ]
+        keys = dict.fromkeys(one.key for one in reader.consumes if one.key is not None)
+        return [maker for key in keys for maker in self._one(key) if maker is not reader]
 
     def _one(self, key: AttributeKey[Any]) -> list[PluginSpec]:
         makers = self._makers.get(key, [])

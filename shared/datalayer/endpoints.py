@@ -15,8 +15,8 @@ from typing import Any, ClassVar, TypeAlias
 from msgspec import Struct
 
 from shared.attributes import ALWAYS, AttributeKey, AttributeMap, Sample
-from shared.datalayer.events import Change, Tally
-from shared.datalayer.wiring import Feed
+from shared.datalayer.events import Change, EventCounts
+from shared.datalayer.wiring import SourceExtractors
 from shared.model import Endpoint
 from shared.plugin import Plugin, Role, Tier
 
@@ -59,7 +59,7 @@ class EndpointExtractor(Plugin):
         raise NotImplementedError
 
 
-EndpointFeed: TypeAlias = Feed[EndpointNotificationSource, EndpointExtractor]
+EndpointExtractors: TypeAlias = SourceExtractors[EndpointNotificationSource, EndpointExtractor]
 
 
 class EndpointDispatcher:
@@ -69,15 +69,17 @@ class EndpointDispatcher:
     `attributes` gives an endpoint's attributes by its id; for one that has gone it may give empty ones.
     """
 
-    def __init__(self, feeds: Sequence[EndpointFeed], attributes: Callable[[str], AttributeMap], tally: Tally) -> None:
+    def __init__(
+        self, feeds: Sequence[EndpointExtractors], attributes: Callable[[str], AttributeMap], event_counts: EventCounts
+    ) -> None:
         self._feeds = tuple(feeds)
         self._attributes = attributes
-        self._tally = tally
+        self._event_counts = event_counts
         self._known: dict[str, Endpoint] = {}
         self._keys: dict[str, tuple[AttributeKey[Any], ...]] = {}
         for feed in self._feeds:
             for one in feed.extractors:
-                tally.failures.follow(one.name)
+                event_counts.failures.follow(one.name)
                 self._keys[one.name] = one.produces(one.name, one.parameters)
 
     def reset(self, endpoints: Mapping[str, Endpoint]) -> list[str]:
@@ -123,22 +125,22 @@ class EndpointDispatcher:
     def _tell(self, event: EndpointEvent) -> None:
         attributes = self._attributes(event.endpoint.id)
         for feed in self._feeds:
-            self._tally.sent(feed.source.name, event.change)
+            self._event_counts.sent(feed.source.name, event.change)
             for extractor in feed.extractors:
                 before = dict(attributes.items())
                 keys = self._keys[extractor.name]
                 try:
                     extractor.on_endpoint(event, attributes)
                 except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and no other plugin's
-                    self._tally.failures.record(extractor.name, error, endpoint=event.endpoint.id)
+                    self._event_counts.failures.record(extractor.name, error, endpoint=event.endpoint.id)
                     for key in keys:
                         attributes.deny(key, ALWAYS)
                 for key, (value, bounds) in attributes.take_refused().items():
                     reason = f"{key} is {value:g}; {bounds} is expected"
-                    self._tally.failures.record(extractor.name, reason, endpoint=event.endpoint.id)
+                    self._event_counts.failures.record(extractor.name, reason, endpoint=event.endpoint.id)
                     attributes.deny(key, ALWAYS)
                 for reason in _settle(attributes, before, keys):
-                    self._tally.failures.record(extractor.name, reason, endpoint=event.endpoint.id)
+                    self._event_counts.failures.record(extractor.name, reason, endpoint=event.endpoint.id)
 
     def __repr__(self) -> str:
         extractors = ", ".join(one.name for feed in self._feeds for one in feed.extractors)

@@ -14,7 +14,7 @@ class Change(StrEnum):
     DELETED = "deleted"
 
 
-class Tally:
+class EventCounts:
     """Counts events of a process, over all the configurations that it runs one after the other."""
 
     def __init__(self, failures: PluginFailures) -> None:
@@ -28,4 +28,4 @@ class Tally:
         self.events[source, change] += 1
 
     def __repr__(self) -> str:
-        return f"<Tally {self.events.total()} events, {self.failures!r}>"
+        return f"<EventCounts {self.events.total()} events, {self.failures!r}>"

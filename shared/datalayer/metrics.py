@@ -1,18 +1,18 @@
-"""The tally as Prometheus metrics, under the same names in every tier."""
+"""The event_counts as Prometheus metrics, under the same names in every tier."""
 
 from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.datalayer.events import Tally
+from shared.datalayer.events import EventCounts
 
 
 class DataLayerMetrics(Collector):
-    """Reads a tally when it is scraped."""
+    """Reads a event_counts when it is scraped."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
+    def __init__(self, event_counts: EventCounts) -> None:
+        self._event_counts = event_counts
 
     def collect(self) -> Iterator[Metric]:
         events = CounterMetricFamily(
@@ -20,9 +20,9 @@ class DataLayerMetrics(Collector):
             "Events that sources passed to their extractors: added, updated or deleted",
             labels=["source", "event"],
         )
-        for (source, change), count in self._tally.events.items():
+        for (source, change), count in self._event_counts.events.items():
             events.add_metric([source, change.value], count)
         yield events
 
     def __repr__(self) -> str:
-        return f"<DataLayerMetrics {self._tally!r}>"
+        return f"<DataLayerMetrics {self._event_counts!r}>"

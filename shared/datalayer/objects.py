@@ -11,8 +11,8 @@ from typing import Any, ClassVar, TypeAlias
 from msgspec import Struct
 
 from shared.attributes import AttributeKey
-from shared.datalayer.events import Change, Tally
-from shared.datalayer.wiring import Feed
+from shared.datalayer.events import Change, EventCounts
+from shared.datalayer.wiring import SourceExtractors
 from shared.model import Endpoint
 from shared.plugin import Plugin, Role, Tier
 
@@ -116,19 +116,19 @@ class NotificationExtractor(Plugin):
         return {}
 
 
-ObjectFeed: TypeAlias = Feed[NotificationSource, NotificationExtractor]
+ObjectExtractors: TypeAlias = SourceExtractors[NotificationSource, NotificationExtractor]
 
 
 class ObjectDispatcher:
     """Tells extractors what happens to objects. One configuration's, as `EndpointDispatcher` is."""
 
-    def __init__(self, feeds: Sequence[ObjectFeed], tally: Tally) -> None:
+    def __init__(self, feeds: Sequence[ObjectExtractors], event_counts: EventCounts) -> None:
         self.feeds = tuple(feeds)
-        self._tally = tally
+        self._event_counts = event_counts
         self._known: dict[tuple[ObjectKind, str, str], KubernetesObject] = {}
         for feed in self.feeds:
             for one in feed.extractors:
-                tally.failures.follow(one.name)
+                event_counts.failures.follow(one.name)
 
     @property
     def kinds(self) -> frozenset[ObjectKind]:
@@ -184,12 +184,12 @@ class ObjectDispatcher:
         for feed in self.feeds:
             if feed.source.kind != event.object.kind:
                 continue
-            self._tally.sent(feed.source.name, event.change)
+            self._event_counts.sent(feed.source.name, event.change)
             for extractor in feed.extractors:
                 try:
                     changed |= extractor.on_object(event)
                 except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and no other plugin's
-                    self._tally.failures.record(extractor.name, error, object=str(event.object))
+                    self._event_counts.failures.record(extractor.name, error, object=str(event.object))
                     changed = True
         return changed
 

@@ -13,7 +13,7 @@ S = TypeVar("S", bound=Plugin)
 X = TypeVar("X", bound=Plugin)
 
 
-class Feed(Struct, Generic[S, X], frozen=True):
+class SourceExtractors(Struct, Generic[S, X], frozen=True):
     """A source and those of its extractors that run in this tier; at least one."""
 
     source: S
@@ -26,12 +26,12 @@ class Feed(Struct, Generic[S, X], frozen=True):
 
 def feeds(
     config: LoadedConfig, instances: Mapping[str, Plugin], source_type: type[S], extractor_type: type[X]
-) -> tuple[Feed[S, X], ...]:
+) -> tuple[SourceExtractors[S, X], ...]:
     """The sources of this kind that have extractors here. A source without any has nothing to do.
 
     Raises `Invalid` where something is listed under such a source that implements no extractor of its kind.
     """
-    found: list[Feed[S, X]] = []
+    found: list[SourceExtractors[S, X]] = []
     problems = Problems()
     for index, one in enumerate(config.sources):
         source = instances.get(one.source)
@@ -47,7 +47,7 @@ def feeds(
                 kind = config.plugins[name].kind.TYPE
                 problems.error(path, f"{show(name)} is a {kind}, which can't hear what {show(one.source)} tells")
         if extractors:
-            found.append(Feed(source, tuple(extractors)))
+            found.append(SourceExtractors(source, tuple(extractors)))
     problems.raise_if_any(config.origin)
     return tuple(found)
 

@@ -13,77 +13,125 @@ from typing import Any
 
 import msgspec
 import uvicorn
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shared.config.problems import Invalid, Problem
 from shared.model import join_host_port
 from shared.service.admin_connections import AdminProtocol, bounded
 from shared.service.configured import Configured
-from shared.service.index import with_index
+from shared.service.index import add_index
 from shared.service.pages import alone, exposition, json_list
 from shared.service.readiness import Readiness
+from shared.version import VERSION
 
 GRACE = 2
 """Seconds that open requests get when the server stops; a stream of events would go on for ever."""
+SHOWN = 80
+"""Characters of a refused parameter that the response repeats."""
+
+
+class Health(BaseModel):
+    status: str = "ok"
+
+
+class ConfigurationInUse(BaseModel):
+    pool: str
+    origin: str
+    revision: str
+
+
+class ReadinessPage(BaseModel):
+    ready: bool
+    reasons: dict[str, str]
+    """Why the process should get no work, by name."""
+    notes: dict[str, str]
+    """Problems that don't affect readiness, by name."""
+    configurations: list[ConfigurationInUse]
+
+
+class State(BaseModel):
+    """What every tier shows; the other members differ by tier."""
+
+    model_config = ConfigDict(extra="allow")
+    id: str
+    tier: str
+    version: str
+    configurations: list[ConfigurationInUse]
+
+
+class Error(BaseModel):
+    error: str
+
+
+REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": Error, "description": "The request is refused."}}
+"""For `responses` of routes with parameters."""
 
 
 def build_app(
     readiness: Readiness,
     registry: CollectorRegistry,
     state: Callable[[], Mapping[str, Any]],
-    routes: Iterable[Route] = (),
+    routes: APIRouter | None = None,
     configurations: Callable[[], Sequence[Configured]] = tuple,
     title: str = "pointsman",
-) -> Starlette:
-    """The routes that every tier has, a tier's own, and a list of them under the title. The first line of a handler's
-    docstring is what the list says of it."""
+) -> FastAPI:
+    """The routes that every tier has, and a tier's own."""
+    app = FastAPI(title=title, version=VERSION, openapi_url=None)
+    app.add_exception_handler(StarletteHTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    add_index(app)
 
-    async def healthz(_: Request) -> Response:
-        """200 while the process runs: the liveness probe."""
-        return as_json({"status": "ok"})
+    @app.get("/healthz", summary="200 while the process runs: the liveness probe.")
+    async def healthz() -> Health:
+        return Health()
 
-    async def readyz(_: Request) -> Response:
-        """200 when the process should get work, else 503 with the reasons; notes, and the configurations in use.
-
-        What else is amiss are notes. By the configurations a roll-out can wait for a revision.
-        """
+    @app.get(
+        "/readyz",
+        summary="200 when the process should get work, otherwise 503 with the reasons; notes, configurations in use.",
+        response_model=ReadinessPage,
+        responses={503: {"model": ReadinessPage, "description": "The process should get no work."}},
+    )
+    async def readyz(response: Response) -> Any:
+        """A roll-out can wait for a revision of the configuration."""
         reasons = readiness.reasons()
-        page = {
+        response.status_code = 503 if reasons else 200
+        return {
             "ready": not reasons,
             "reasons": reasons,
             "notes": readiness.notes(),
             "configurations": configurations(),
         }
-        return as_json(page, 503 if reasons else 200)
 
-    async def metrics(_: Request) -> Response:
-        """Prometheus metrics."""
+    @app.get("/metrics", summary="Prometheus metrics.", response_class=PlainTextResponse)
+    async def metrics() -> Response:
         return StreamingResponse(exposition(registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def debug_state(_: Request) -> Response:
-        """What the process knows and does, as JSON."""
+    @app.get("/debug/state", summary="The state of the process as JSON.", response_model=State)
+    async def debug_state() -> Response:
         return await alone(lambda: as_json(state()))
 
-    async def refused(_: Request, error: Exception) -> Response:
-        """As `{"error": …}`, with what there is to know."""
-        assert isinstance(error, HTTPException)
-        return as_json({"error": error.detail}, error.status_code, error.headers)
+    if routes is not None:
+        app.include_router(routes)
+    return app
 
-    every_tier = [
-        Route("/healthz", healthz),
-        Route("/readyz", readyz),
-        Route("/metrics", metrics),
-        Route("/debug/state", debug_state),
-    ]
-    return Starlette(
-        routes=with_index([*every_tier, *routes], title),
-        exception_handlers={HTTPException: refused},
-    )
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, StarletteHTTPException)
+    return as_json({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    """A parameter that isn't what its route declares."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    text = f"{first['loc'][-1]}: {first['msg']}, not {str(first['input'])[:SHOWN]!r}"
+    return as_json({"error": text}, 400)
 
 
 def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -113,7 +161,7 @@ class AdminServer:
 
     def __init__(
         self,
-        app: Starlette,
+        app: FastAPI,
         host: str,
         port: int,
         *,
@@ -126,7 +174,7 @@ class AdminServer:
         self.port: int = self._socket.getsockname()[1]
         self._server = _Server(
             uvicorn.Config(
-                app,
+                _HeadAsGet(app),
                 http=bounded(timeout, connections),
                 log_config=None,
                 access_log=False,
@@ -150,6 +198,16 @@ class AdminServer:
 
     def __repr__(self) -> str:
         return f"<AdminServer {join_host_port(self.host, self.port)}>"
+
+
+class _HeadAsGet:
+    """Answers HEAD as GET; uvicorn leaves out the body. FastAPI's routes take only the methods that they name."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
 
 
 class _Server(uvicorn.Server):

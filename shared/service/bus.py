@@ -9,8 +9,8 @@ from prometheus_client.registry import Collector
 
 from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus
+from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import BusOptionError
-from shared.bus.namesake import Namesake
 from shared.bus.publishable import MAX_POOL
 from shared.bus.replica import Replica
 from shared.bus.subjects import Subjects, pool_token
@@ -49,12 +49,12 @@ class BusMetrics(Collector):
         bus: Bus,
         replica: Replica | None = None,
         malformed: MalformedLog | None = None,
-        namesake: Namesake | None = None,
+        duplicate_id: DuplicateId | None = None,
     ) -> None:
         self._bus = bus
         self._replica = replica
         self._malformed = malformed
-        self._namesake = namesake
+        self._namesake = duplicate_id
 
     def describe(self) -> list[Metric]:
         """The registry asks for names at registration; there is nothing to collect then."""

@@ -1,43 +1,48 @@
-"""The pages `/` and `/debug`: what else there is on the port. Paths come from the routes, and what each says from the
-first line of its handler's docstring."""
+"""Pages about the port itself: the lists at `/` and `/debug`, the OpenAPI document, and a page that shows it.
 
-import inspect
-import re
-from collections.abc import Sequence
+The page is a file of ours: FastAPI's own loads its scripts from another origin, which a cluster may not reach.
+"""
 
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from importlib.resources import files
+from typing import Any
 
-_PARAMETER = re.compile(r"{(\w+)(:\w+)?}")
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import HTMLResponse, PlainTextResponse
 
-
-def with_index(routes: Sequence[Route], title: str) -> list[Route]:
-    """The routes, and before them pages that list them: all, and those below `/debug`."""
-
-    async def index(_: Request) -> Response:
-        """This list."""
-        return _page(title, served)
-
-    async def debug(_: Request) -> Response:
-        """What is below `/debug`."""
-        return _page(title, [route for route in served if route.path.startswith("/debug/")])
-
-    served = [Route("/", index), Route("/debug", debug), *routes]
-    return served
+POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
 
-def _page(title: str, routes: Sequence[Route]) -> Response:
-    """A line for each route: its path and what it says."""
-    lines = [(_spelled(route.path), _meaning(route)) for route in routes]
+def add_index(app: FastAPI) -> None:
+    """Add the pages to an application that has all its other routes or gets them later."""
+    router = APIRouter()
+
+    @router.get("/", summary="This list.")
+    async def index() -> PlainTextResponse:
+        return _paths(app, "/")
+
+    @router.get("/debug", summary="The paths below `/debug`.")
+    async def debug() -> PlainTextResponse:
+        return _paths(app, "/debug/")
+
+    @router.get("/docs", summary="The paths with their parameters and responses, as a web page.")
+    async def docs() -> HTMLResponse:
+        page = files(__package__).joinpath("docs.html").read_text(encoding="utf-8")
+        return HTMLResponse(page, headers={"content-security-policy": POLICY})
+
+    @router.get("/openapi.json", summary="The same as an OpenAPI document.")
+    async def openapi() -> dict[str, Any]:
+        return app.openapi()
+
+    app.include_router(router)
+
+
+def _paths(app: FastAPI, prefix: str) -> PlainTextResponse:
+    """A line for each path that begins so: the path and its summary."""
+    lines = [
+        (path.replace("_", " "), operations["get"]["summary"])
+        for path, operations in app.openapi()["paths"].items()
+        if path.startswith(prefix) and "get" in operations
+    ]
     width = max(len(path) for path, _ in lines) + 2
-    return PlainTextResponse("\n".join([title, "", *(f"{path:{width}}{text}" for path, text in lines), ""]))
-
-
-def _spelled(path: str) -> str:
-    """`/debug/decisions/{request id}` for `/debug/decisions/{request_id:path}`."""
-    return _PARAMETER.sub(lambda found: f"{{{found[1].replace('_', ' ')}}}", path)
-
-
-def _meaning(route: Route) -> str:
-    return (inspect.getdoc(route.endpoint) or "").partition("\n")[0]
+    heading = f"{app.title}, version {app.version}"
+    return PlainTextResponse("\n".join([heading, "", *(f"{path:{width}}{text}" for path, text in lines), ""]))

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 import structlog
 import uvloop
+from fastapi import APIRouter
 from msgspec import Struct
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Info, PlatformCollector, ProcessCollector
-from starlette.routing import Route
 
 from shared.config.problems import Invalid
 from shared.plugin_failures import PluginFailures
@@ -93,9 +93,9 @@ class Service:
         """The configurations that are in use."""
         return ()
 
-    def routes(self) -> Sequence[Route]:
+    def routes(self) -> APIRouter:
         """The tier's own admin routes."""
-        return ()
+        return APIRouter()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, essential: bool = True) -> asyncio.Task[None]:
         """Run a background task until `close`. If it fails, the failure is logged and counted; an essential one's
@@ -129,7 +129,7 @@ class Service:
             self._state,
             self.routes(),
             self.configurations,
-            title=f"pointsman {self.tier} {self.id}, version {VERSION}",
+            title=f"pointsman {self.tier} {self.id}",
         )
         common = self.common
         admin = AdminServer(

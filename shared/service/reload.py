@@ -63,7 +63,7 @@ class Reloader(Generic[T]):
         self._wake = asyncio.Event()
         self._failed: tuple[str, str] | None = None
         """The last one where it may be no fault of its own that it can't be used, with its origin."""
-        self.taken = 0
+        self.accepted = 0
         self.refused = 0
         self.problem = ""
         """Why the last one was refused; empty when it was taken."""
@@ -132,11 +132,11 @@ class Reloader(Generic[T]):
                 log.exception("config.failed", origin=origin, again_in=RETRY)
         else:
             self.problem = ""
-            self.taken += 1
+            self.accepted += 1
             self.origin, self.revision = origin or BUILT_IN, revision(text)
-            self.tell()
+            self.log_in_use()
 
-    def tell(self) -> None:
+    def log_in_use(self) -> None:
         """Log which configuration is in use from now on."""
         log.info("config.taken", origin=self.origin, revision=self.revision)
 
@@ -164,7 +164,7 @@ class Reloader(Generic[T]):
         log.error("config.refused", origin=origin, problems=error.lines())
 
     def __repr__(self) -> str:
-        return f"<Reloader {self.taken} taken, {self.refused} refused{self.problem and ': '}{self.problem}>"
+        return f"<Reloader {self.accepted} accepted, {self.refused} refused{self.problem and ': '}{self.problem}>"
 
 
 class ReloadMetrics(Collector):
@@ -180,7 +180,7 @@ class ReloadMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(self._name, "Configurations after the first, by result", labels=["result"])
-        family.add_metric(["taken"], self._reloader.taken)
+        family.add_metric(["taken"], self._reloader.accepted)
         family.add_metric(["refused"], self._reloader.refused)
         yield family
 

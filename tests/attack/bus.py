@@ -19,8 +19,8 @@ from nats.errors import Error
 
 from shared.bus import Malformed, Subjects, decode, encode, pool_token
 from shared.bus.codec import decode_fact
+from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER
 from shared.bus.messages import Candidate, Epoch, FactEnvelope, Frame, Holder, Load, Member, Message, Synced
-from shared.bus.replica_state import EPOCH_HEADER, SEQUENCE_HEADER
 from shared.bus.subjects import EPOCH, synced_key
 from tests.attack.fronts import Act, Front, Scene
 

@@ -34,7 +34,7 @@ from aiohttp import web
 
 from services.picker.state.view import View
 from shared.bus import Bus, Delete, Replica, Reset, Subjects, Upsert, pool_token
-from shared.bus.replica_state import Event
+from shared.bus.facts import Event
 from shared.bus.subjects import parse_key
 from shared.service import logs
 from tests.benchmarks.bench_collector import Child, _cpu, _resident, child

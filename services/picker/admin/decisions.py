@@ -2,15 +2,14 @@
 
 from collections import deque
 from itertools import islice
+from typing import Annotated
 
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from fastapi import APIRouter, HTTPException, Query, Response
 
+from services.picker.admin.schemas import Decisions, DecisionsOnRequest
 from services.picker.decision import SHOWN, Decision
 from services.picker.state.layout import Layout
-from shared.service.admin import as_json_list
+from shared.service.admin import REFUSED, as_json_list
 
 LAYOUTS = 16
 
@@ -59,27 +58,28 @@ class DecisionRing:
         return f"<DecisionRing {len(self._ring)} of {self.total}>"
 
 
-def decision_routes(ring: DecisionRing) -> list[Route]:
+def decision_routes(ring: DecisionRing) -> APIRouter:
     """The last decisions, and those on one request."""
+    router = APIRouter(responses=REFUSED)
 
-    async def decisions(request: Request) -> Response:
-        """The last decisions, the newest first, a summary each; `?limit=` says how many."""
-        newest = ring.newest(_limit(request, default=100, most=1000))
+    @router.get(
+        "/debug/decisions",
+        summary="The last decisions, the newest first, with a summary of each.",
+        response_model=Decisions,
+    )
+    async def decisions(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+        newest = ring.newest(limit)
         return as_json_list("decisions", (one.summary() for one in newest), total=ring.total)
 
-    async def decision(request: Request) -> Response:
-        """Decisions on a request id in full: what each filter removed, and every score with its weight."""
-        request_id = request.path_params["request_id"]
-        found = ring.of_request(request_id, _limit(request, default=10, most=100))
+    @router.get(
+        "/debug/decisions/{request_id:path}",
+        summary="Decisions on a request id in full: what each filter removed, and every score with its weight.",
+        response_model=DecisionsOnRequest,
+    )
+    async def decision(request_id: str, limit: Annotated[int, Query(ge=1, le=100)] = 10) -> Response:
+        found = ring.of_request(request_id, limit)
         if not found:
             raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(ring)}")
         return as_json_list("decisions", (one.explain() for one in found))
 
-    return [Route("/debug/decisions", decisions), Route("/debug/decisions/{request_id:path}", decision)]
-
-
-def _limit(request: Request, *, default: int, most: int) -> int:
-    text = request.query_params.get("limit", str(default))
-    if text.isascii() and text.isdigit() and len(text) <= 18 and 1 <= int(text) <= most:
-        return int(text)
-    raise HTTPException(400, f"limit: a whole number from 1 to {most} is needed, not {text[:80]!r}")
+    return router

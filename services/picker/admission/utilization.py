@@ -15,7 +15,7 @@ from services.picker.scheduling.cycle import Cycle, Reading
 from services.picker.scheduling.interfaces import Filter
 from services.picker.state.layout import Floats, Mask, Rows
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
-from shared.plugin import Role
+from shared.plugin import Input, Role
 from shared.quantities import PositiveDuration
 
 
@@ -38,7 +38,7 @@ class UtilizationDetector(SaturationDetector, Filter):
     TYPE = "utilization-detector"
     ROLES = frozenset({Role.SATURATION_DETECTOR, Role.FILTER})
     Parameters = UtilizationParameters
-    USES = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
+    CONSUMES = (Input(WAITING_QUEUE_SIZE, optional=True), Input(KV_CACHE_USAGE, optional=True))
     parameters: UtilizationParameters
 
     def saturation(self, cycle: Cycle, rows: Rows) -> float:

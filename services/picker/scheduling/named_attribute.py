@@ -8,19 +8,19 @@ empty one takes whichever plugin makes an attribute of that name.
 from math import isfinite
 
 from shared.attributes import CORE
-from shared.plugin import Need
+from shared.plugin import Input
 
 ADVICE = "list it under customMetrics of core-metrics-extractor, or name the producer that makes it"
 
 
-def named(parameter: str, key: str, producer: str | None) -> Need:
+def named(parameter: str, key: str, producer: str | None) -> Input:
     """The need of a plugin whose parameter `parameter` names an attribute by its name, or as `name/producer`.
 
     `producer` is what the parameter of that name says; None, where it is left out, is the core extractor unless the
     key itself may name the producer.
     """
     default = "" if "/" in key else CORE
-    return Need(parameter, key, default if producer is None else producer, ADVICE)
+    return Input(parameter=parameter, name=key, producer=default if producer is None else producer, advice=ADVICE)
 
 
 def check_range(low: float, high: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from shared.attributes import AttributeKey, AttributeMap, accepted
-from shared.datalayer.events import Tally
+from shared.datalayer.events import EventCounts
 from shared.datalayer.objects import NotificationExtractor
 from shared.model import Endpoint
 
@@ -53,7 +53,7 @@ class AttributeTable:
     def __init__(
         self,
         extractors: Sequence[NotificationExtractor],
-        tally: Tally,
+        event_counts: EventCounts,
         former: frozenset[AttributeKey[Any]] = frozenset(),
     ) -> None:
         produced = ((extractor, extractor.produces(extractor.name, extractor.parameters)) for extractor in extractors)
@@ -61,7 +61,7 @@ class AttributeTable:
         self.keys = frozenset(key for _, keys in self._producers for key in keys)
         """The attributes that are produced."""
         self._retired = dict.fromkeys(former - self.keys)
-        self._tally = tally
+        self._event_counts = event_counts
         self._values: dict[str, dict[AttributeKey[Any], Any]] = {}
         """By endpoint: each attribute that is produced, None if the endpoint lacks it."""
 
@@ -98,7 +98,7 @@ class AttributeTable:
         for extractor, keys in self._producers:
 
             def fail(error: Exception | str, plugin: str = extractor.name) -> None:
-                self._tally.failures.record(plugin, error, endpoint=endpoint.id)
+                self._event_counts.failures.record(plugin, error, endpoint=endpoint.id)
 
             try:
                 found = dict(extractor.attributes(endpoint))

@@ -8,7 +8,7 @@ import structlog
 from services.watcher.notifications.attribute_table import AttributeTable
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid
-from shared.datalayer.events import Tally
+from shared.datalayer.events import EventCounts
 from shared.datalayer.objects import (
     KubernetesObject,
     NotificationExtractor,
@@ -28,11 +28,11 @@ log = structlog.get_logger(__name__)
 class Notifications:
     """Takes a configuration, objects and endpoints in any order, and keeps the attributes that follow from them."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
+    def __init__(self, event_counts: EventCounts) -> None:
+        self._event_counts = event_counts
         self._plan: tuple[object, ...] = ()
-        self._dispatcher = ObjectDispatcher((), tally)
-        self.table = AttributeTable((), tally)
+        self._dispatcher = ObjectDispatcher((), event_counts)
+        self.table = AttributeTable((), event_counts)
         self._objects: tuple[KubernetesObject, ...] = ()
         self._stale = False
         """Whether extractors may say something else than the table."""
@@ -62,8 +62,8 @@ class Notifications:
             log.error("notifications.refused", problems=[reason_of(error)], exc_info=error)
             return
         self._plan = wanted
-        self._dispatcher = ObjectDispatcher(found, self._tally)
-        self.table = AttributeTable(self._dispatcher.extractors, self._tally, self.table.keys)
+        self._dispatcher = ObjectDispatcher(found, self._event_counts)
+        self.table = AttributeTable(self._dispatcher.extractors, self._event_counts, self.table.keys)
         self._dispatcher.reset(self._objects)
         self._stale = True
         log.info("notifications.taken", sources=self._dispatcher.describe())
@@ -84,14 +84,14 @@ class Notifications:
         return {
             "sources": self._dispatcher.describe(),
             "extractors": {extractor.name: self._describe(extractor) for extractor in self._dispatcher.extractors},
-            "failures": {name: count for name, count in self._tally.failures.counts().items() if count},
+            "failures": {name: count for name, count in self._event_counts.failures.counts().items() if count},
         }
 
     def _describe(self, extractor: NotificationExtractor) -> dict[str, Any]:
         try:
             return extractor.describe()
         except Exception as error:  # noqa: BLE001 - a plugin's failure is counted and doesn't affect the page
-            self._tally.failures.record(extractor.name, error)
+            self._event_counts.failures.record(extractor.name, error)
             return {"error": reason_of(error)}
 
     def __repr__(self) -> str:

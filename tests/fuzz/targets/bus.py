@@ -23,19 +23,11 @@ from services.picker.state.view import View
 from shared.attributes import STANDARD_KEYS, bounds_of
 from shared.bus.codec import MalformedLog, decode, encode, encode_fact, fact_digest
 from shared.bus.errors import Malformed
+from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Event, Reset, Upsert, parse_entry
 from shared.bus.frame_reader import FrameReader
 from shared.bus.membership import Members
 from shared.bus.messages import Candidate, Epoch, FactEnvelope, Frame, Holder, Load, Member, Synced
-from shared.bus.replica_state import (
-    EPOCH_HEADER,
-    SEQUENCE_HEADER,
-    Delete,
-    Event,
-    ReplicaState,
-    Reset,
-    Upsert,
-    parse_entry,
-)
+from shared.bus.replica_state import ReplicaState
 from shared.bus.subjects import Subjects, fact_key
 from shared.model import Configuration, Fact
 from tests.fuzz import sequences

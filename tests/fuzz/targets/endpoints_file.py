@@ -9,9 +9,9 @@ import msgspec
 from services.watcher.documents import read_documents
 from services.watcher.resources import PoolId
 from shared.bus.codec import decode_fact, encode, encode_fact
+from shared.bus.facts import Put, parse_entry
 from shared.bus.messages import FactEnvelope
 from shared.bus.publishable import fault
-from shared.bus.replica_state import Written, parse_entry
 from shared.bus.subjects import fact_key, pool_token
 from shared.config.problems import Problems
 from shared.datalayer.objects import ObjectKind
@@ -45,7 +45,7 @@ def check(data: bytes) -> None:
             raw = encode_fact(fact)
             assert decode_fact(raw) == fact
             entry = parse_entry(key, encode(FactEnvelope(epoch=1, sequence=1, fact=msgspec.Raw(raw))), {})
-            assert isinstance(entry, Written)
+            assert isinstance(entry, Put)
             assert entry.fact == fact
             if isinstance(fact, Endpoint):
                 fact.authority.encode("ascii" if fact.address else "utf-8")

@@ -34,7 +34,7 @@ async def standing(bus: Bus, owner: str, *fitness: int) -> AsyncIterator[Standin
 async def test_who_is_outdone_doesnt_try_and_gives_way_when_that_lasts(connect: Connect) -> None:
     async with standing(await connect(), "w1", 1, 1) as first, standing(await connect(), "w2", 1, 1) as second:
         assert first.candidacy.may_lead()
-        outdone = asyncio.create_task(first.candidacy.outdone())
+        outdone = asyncio.create_task(first.candidacy.wait_for_preferred())
         await asyncio.sleep(0.4)
         assert not outdone.done(), "equals don't give way to each other"
         first.fitness = (1, 0)

@@ -32,7 +32,7 @@ async def service(nats: NatsServer, owner: Owner) -> AsyncIterator[PickerService
     """A picker that runs what is published: a queue scorer."""
     await owner.publish([endpoint("a", 8000)], QUEUE)
     async with serving(picker(nats.url)) as started:
-        await eventually(lambda: plugins(started) >= {"queue-scorer"} and started.config.taken == 1, "the first")
+        await eventually(lambda: plugins(started) >= {"queue-scorer"} and started.config.accepted == 1, "the first")
         yield started
 
 

@@ -32,7 +32,7 @@ async def test_a_scorer_that_raises_costs_no_request_and_is_told_everywhere(nats
     service = picker(nats.url, plugins=Registry([*Registry.installed(), BadScorer]))
     async with serving(service):
         await owner.publish([endpoint("a", 8000)], CONFIG)
-        await eventually(lambda: service.config.taken == 1 and len(service.view.layout) == 1, "the configuration")
+        await eventually(lambda: service.config.accepted == 1 and len(service.view.layout) == 1, "the configuration")
         failures = "pointsman_plugin_failures_total"
         assert service.registry.get_sample_value(failures, {"plugin": "bad-scorer"}) == 0
         with capture_logs() as logs:

@@ -6,12 +6,10 @@ It reports each step of its life as a line on stdout.
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from fastapi import APIRouter
 
 from shared.config.problems import Invalid, Problem
 from shared.service import CommonSettings, Service, run
@@ -79,13 +77,14 @@ class Tiny(Service):
     def state(self) -> Mapping[str, Any]:
         return {"pid": os.getpid(), "nothing": float("nan")}
 
-    def routes(self) -> Sequence[Route]:
-        async def crash(request: Request) -> Response:
-            kind = request.path_params["kind"]
-            self.spawn(self._crash(), f"{kind}-work", essential=kind == "essential")
-            return Response()
+    def routes(self) -> APIRouter:
+        router = APIRouter()
 
-        return [Route("/crash/{kind}", crash, methods=["POST"])]
+        @router.post("/crash/{kind}")
+        async def crash(kind: str) -> None:
+            self.spawn(self._crash(), f"{kind}-work", essential=kind == "essential")
+
+        return router
 
     async def _crash(self) -> None:
         raise RuntimeError("a bug")

@@ -11,8 +11,8 @@ from services.watcher.app import WatcherService
 from services.watcher.lookup import Lookup
 from services.watcher.settings import WatcherSettings
 from shared.bus.connection import Bus
+from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.replica import Replica
-from shared.bus.replica_state import Delete, Event, Reset, Upsert
 from shared.bus.subjects import Subjects, parse_key, pool_token
 from shared.model import Fact
 from tests.in_process import serving

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry
-from starlette.testclient import TestClient
 
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
@@ -29,7 +29,7 @@ def test_every_path_of_a_tier_is_described_on_its_port_and_in_the_documentation(
     service = SERVICES[tier]()
     app = build_app(service.readiness, CollectorRegistry(), service.state, service.routes())
     _, _, *lines = TestClient(app).get("/").text.splitlines()
-    assert len(lines) == 6 + len(service.routes())
+    assert len(lines) == 8 + len(service.routes().routes)
     for line in lines:
         path, _, meaning = line.partition("  ")
         assert meaning.strip().endswith("."), line

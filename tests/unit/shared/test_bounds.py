@@ -25,8 +25,8 @@ from shared.attributes import (
     bounds_of,
 )
 from shared.datalayer.endpoints import EndpointDispatcher, EndpointEvent, EndpointExtractor, EndpointNotificationSource
-from shared.datalayer.events import Tally
-from shared.datalayer.wiring import Feed
+from shared.datalayer.events import EventCounts
+from shared.datalayer.wiring import SourceExtractors
 from shared.model import Endpoint
 from shared.out_of_range import MENTIONED, NAMED, OTHERS, OutOfRange
 from shared.plugin_failures import PluginFailures
@@ -146,8 +146,8 @@ def test_what_an_endpoint_extractor_makes_is_absent_where_it_is_beyond(size: str
     failures = PluginFailures(Clock())
     known: dict[str, AttributeMap] = {}
     attributes: Callable[[str], AttributeMap] = lambda id: known.setdefault(id, AttributeMap())  # noqa: E731
-    feed: Any = Feed(EndpointNotificationSource("endpoints"), (Sizes("sizes"),))
-    dispatcher = EndpointDispatcher([feed], attributes, Tally(failures))
+    feed: Any = SourceExtractors(EndpointNotificationSource("endpoints"), (Sizes("sizes"),))
+    dispatcher = EndpointDispatcher([feed], attributes, EventCounts(failures))
     with capture_logs():
         for label in ("5", size):
             dispatcher.upsert(Endpoint(id="a", name="a", address="10.0.0.1", port=1, labels={"size": label}))

@@ -15,7 +15,7 @@ from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter
 from services.picker.scheduling.named_attribute import named
 from services.picker.state.layout import Floats, Mask, Rows
-from shared.plugin import Need
+from shared.plugin import Input
 
 OPERATORS: dict[str, Callable[[Floats, float], Any]] = {
     "LessThan": np.less,
@@ -67,7 +67,7 @@ class EndpointAttributeFilter(Filter):
         self._missing_pass = parameters.on_missing == "Pass"
 
     @classmethod
-    def needs(cls, parameters: EndpointAttributeFilterParameters) -> tuple[Need, ...]:
+    def consumes(cls, parameters: EndpointAttributeFilterParameters) -> tuple[Input, ...]:
         return (named("attribute", parameters.attribute, parameters.producer),)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:

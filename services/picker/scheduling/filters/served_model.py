@@ -31,7 +31,7 @@ class ServedModelFilter(Filter):
     """
 
     TYPE = "served-model-filter"
-    REQUIRES = (SERVED_MODELS,)
+    CONSUMES = (SERVED_MODELS,)
     Parameters = ServedModelParameters
     parameters: ServedModelParameters
 

@@ -15,6 +15,7 @@ from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
 from services.picker.scheduling.interfaces import Filter
 from services.picker.state.layout import Mask, Rows
 from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey
+from shared.plugin import Input
 
 IN_FLIGHT = "active-requests"
 SCRAPED: dict[str, AttributeKey[float]] = {
@@ -62,12 +63,14 @@ class UtilizationFilter(Filter):
         self._scraped = [(SCRAPED[metric], most) for metric, most in limits if metric != IN_FLIGHT]
 
     @classmethod
-    def requires(cls, parameters: UtilizationFilterParameters) -> tuple[AttributeKey[Any], ...]:
-        return tuple(dict.fromkeys(one.reads for one in parameters.conditions))
-
-    @classmethod
-    def references(cls, parameters: UtilizationFilterParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:
-        return {"inFlightLoadProducerName": (parameters.in_flight_load_producer_name, IN_FLIGHT_LOAD)}
+    def consumes(cls, parameters: UtilizationFilterParameters) -> tuple[Input, ...]:
+        load = Input(
+            IN_FLIGHT_LOAD,
+            parameter="inFlightLoadProducerName",
+            producer=parameters.in_flight_load_producer_name,
+        )
+        keys = dict.fromkeys(one.reads for one in parameters.conditions)
+        return tuple(load if key is IN_FLIGHT_LOAD else Input(key) for key in keys)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         passes = np.ones(len(rows), np.bool_)

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Producer
 from services.picker.state.inflight import MOST_TOKENS
-from shared.attributes import AttributeKey
+from shared.plugin import Input
 
 
 class InFlightLoadParameters(Struct, frozen=True, rename="camel"):
@@ -33,12 +33,13 @@ class InFlightLoadProducer(Producer):
     TYPE = "inflight-load-producer"
     Parameters = InFlightLoadParameters
     PRODUCES = (IN_FLIGHT_LOAD,)
-    USES = (PREFIX_MATCH,)  # what is cached weighs nothing
     parameters: InFlightLoadParameters
 
     @classmethod
-    def references(cls, parameters: InFlightLoadParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:
-        return {"prefixMatchInfoProducerName": (parameters.prefix_match_info_producer_name, PREFIX_MATCH)}
+    def consumes(cls, parameters: InFlightLoadParameters) -> tuple[Input, ...]:
+        """Cached tokens weigh nothing."""
+        producer = parameters.prefix_match_info_producer_name
+        return (Input(PREFIX_MATCH, optional=True, parameter="prefixMatchInfoProducerName", producer=producer),)
 
     @property
     def until_end(self) -> bool:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.state.layout import Floats, Rows
-from shared.attributes import AttributeKey
+from shared.plugin import Input
 
 
 class ActiveRequestParameters(Struct, frozen=True, rename="camel"):
@@ -26,12 +26,12 @@ class ActiveRequestScorer(Scorer):
 
     TYPE = "active-request-scorer"
     Parameters = ActiveRequestParameters
-    REQUIRES = (IN_FLIGHT_LOAD,)
     parameters: ActiveRequestParameters
 
     @classmethod
-    def references(cls, parameters: ActiveRequestParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:
-        return {"inFlightLoadProducerName": (parameters.in_flight_load_producer_name, IN_FLIGHT_LOAD)}
+    def consumes(cls, parameters: ActiveRequestParameters) -> tuple[Input, ...]:
+        producer = parameters.in_flight_load_producer_name
+        return (Input(IN_FLIGHT_LOAD, parameter="inFlightLoadProducerName", producer=producer),)
 
     @classmethod
     def deprecations(cls, parameters: ActiveRequestParameters) -> list[str]:

@@ -10,7 +10,7 @@ from services.picker.scheduling.formulas import least_is_best, linear, most_is_b
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.scheduling.named_attribute import check_range, named
 from services.picker.state.layout import Floats, Rows
-from shared.plugin import Need
+from shared.plugin import Input
 
 
 class FixedRange(Struct, frozen=True, rename="camel"):
@@ -70,7 +70,7 @@ class EndpointAttributeScorer(Scorer):
         self._formula = adaptive if fixed is None else linear(fixed.min, fixed.max, least=lower)
 
     @classmethod
-    def needs(cls, parameters: EndpointAttributeScorerParameters) -> tuple[Need, ...]:
+    def consumes(cls, parameters: EndpointAttributeScorerParameters) -> tuple[Input, ...]:
         return (named("attributeKey", parameters.attribute_key, parameters.producer),)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:

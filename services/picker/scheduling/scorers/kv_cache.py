@@ -16,7 +16,7 @@ class KvCacheUtilizationScorer(Scorer):
 
     TYPE = "kv-cache-utilization-scorer"
     ALIASES = ("kv-cache-scorer",)
-    REQUIRES = (KV_CACHE_USAGE,)
+    CONSUMES = (KV_CACHE_USAGE,)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         return cycle.score_by(KV_CACHE_USAGE, rows, free_share)

@@ -18,7 +18,7 @@ class LoraAffinityScorer(Scorer):
 
     TYPE = "lora-affinity-scorer"
     BOUNDED = True
-    REQUIRES = (ACTIVE_MODELS, WAITING_MODELS)
+    CONSUMES = (ACTIVE_MODELS, WAITING_MODELS)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         loaded = cycle.view.columns.objects(ACTIVE_MODELS)

@@ -10,7 +10,7 @@ from services.picker.scheduling.formulas import linear
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.scheduling.named_attribute import check_range
 from services.picker.state.layout import Floats, Rows
-from shared.plugin import Need
+from shared.plugin import Input
 
 UNBOUNDED = float(np.finfo(np.float64).max) / 4
 """A bound where none is given: differences of values within it are finite."""
@@ -55,9 +55,9 @@ class MetricScorer(Scorer):
             self._formula = self._softmax
 
     @classmethod
-    def needs(cls, parameters: MetricParameters) -> tuple[Need, ...]:
+    def consumes(cls, parameters: MetricParameters) -> tuple[Input, ...]:
         advice = "add a prometheus-metric extractor that reads it"
-        return (Need("metricName", parameters.metric_name, advice=advice),)
+        return (Input(parameter="metricName", name=parameters.metric_name, advice=advice),)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         return cycle.score_by(self.inputs["metricName"], rows, self._formula)

@@ -9,7 +9,7 @@ from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.scheduling.producers.approx_prefix import former_size
 from services.picker.state.layout import Floats, Rows
-from shared.attributes import AttributeKey
+from shared.plugin import Input
 
 PRODUCER = "approx-prefix-cache-producer"
 FORMER = (
@@ -74,7 +74,6 @@ class PrefixCacheScorer(Scorer):
     TYPE = "prefix-cache-scorer"
     BOUNDED = True
     Parameters = PrefixCacheParameters
-    REQUIRES = (PREFIX_MATCH,)
     parameters: PrefixCacheParameters
 
     @classmethod
@@ -88,12 +87,15 @@ class PrefixCacheScorer(Scorer):
         ]
 
     @classmethod
-    def references(cls, parameters: PrefixCacheParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:
-        return {"prefixMatchInfoProducerName": (parameters.prefix_match_info_producer_name, PREFIX_MATCH)}
-
-    @classmethod
-    def producer_parameters(cls, parameters: PrefixCacheParameters, producer: str) -> dict[str, Any]:
-        return parameters.former() if producer == PRODUCER else {}
+    def consumes(cls, parameters: PrefixCacheParameters) -> tuple[Input, ...]:
+        return (
+            Input(
+                PREFIX_MATCH,
+                parameter="prefixMatchInfoProducerName",
+                producer=parameters.prefix_match_info_producer_name,
+                producer_parameters=parameters.former(),
+            ),
+        )
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         match = cycle.get(PREFIX_MATCH)

@@ -11,7 +11,7 @@ class QueueScorer(Scorer):
     """Relative queue length."""
 
     TYPE = "queue-scorer"
-    REQUIRES = (WAITING_QUEUE_SIZE,)
+    CONSUMES = (WAITING_QUEUE_SIZE,)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         return cycle.score_by(WAITING_QUEUE_SIZE, rows, least_is_best)

@@ -11,7 +11,7 @@ class RunningRequestsScorer(Scorer):
     """Relative batch size."""
 
     TYPE = "running-requests-size-scorer"
-    REQUIRES = (RUNNING_REQUESTS_SIZE,)
+    CONSUMES = (RUNNING_REQUESTS_SIZE,)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         return cycle.score_by(RUNNING_REQUESTS_SIZE, rows, least_is_best)

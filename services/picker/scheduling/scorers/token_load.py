@@ -1,14 +1,12 @@
 """`token-load-scorer`: the fewer tokens are in flight at an endpoint, this request's included, the better."""
 
-from typing import Any
-
 import numpy as np
 from msgspec import Struct
 
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.state.layout import Floats, Rows
-from shared.attributes import AttributeKey
+from shared.plugin import Input
 
 DEFAULT_THRESHOLD = 4_194_304
 """128 requests of 32 768 tokens, the reference's default."""
@@ -27,12 +25,12 @@ class TokenLoadScorer(Scorer):
     TYPE = "token-load-scorer"
     BOUNDED = True
     Parameters = TokenLoadParameters
-    REQUIRES = (IN_FLIGHT_LOAD,)
     parameters: TokenLoadParameters
 
     @classmethod
-    def references(cls, parameters: TokenLoadParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:
-        return {"inFlightLoadProducerName": (parameters.in_flight_load_producer_name, IN_FLIGHT_LOAD)}
+    def consumes(cls, parameters: TokenLoadParameters) -> tuple[Input, ...]:
+        producer = parameters.in_flight_load_producer_name
+        return (Input(IN_FLIGHT_LOAD, parameter="inFlightLoadProducerName", producer=producer),)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         threshold = float(self.parameters.queue_threshold_tokens)

@@ -12,6 +12,7 @@ from unittest.mock import AsyncMock, patch
 
 import pytest
 
+from services.collector.admin import ScrapedEndpoint
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.http.client import Client, Failure
 from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, Finding, MetricsBinding, PollingSource
@@ -153,6 +154,7 @@ async def test_what_an_extractor_fails_to_tell_of_itself_stops_no_debug_page_and
     async with world(both(Odd(fails_at))) as it:
         await it.scraped()
         (described,) = it.scraper.describe()
+        ScrapedEndpoint.model_validate(described)
         assert described["sources"][0]["engine"] == "vllm"
         it.scraper.assign({"a": Endpoint(id="a", name="a", address="a", port=8000, labels={"zone": "b"})})
         await it.scraped()

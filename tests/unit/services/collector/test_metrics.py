@@ -35,7 +35,7 @@ class Watching:
         sending = FrameSender(Recorder(), lambda: self.scraper.endpoints, gather=0, refresh=1, heartbeat=1)
         self.registry.register(CollectorMetrics(self.scraper, sending, clock=lambda: self.time))
         config: Reloader[str] = Reloader(lambda text, _: text, lambda _: None)
-        config.taken, config.refused = 2, 1
+        config.accepted, config.refused = 2, 1
         self.registry.register(ReloadMetrics("pointsman_collector_config_reloads", config))
         self.time = 0.0
 

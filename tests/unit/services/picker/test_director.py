@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from services.picker.admin.schemas import DecisionInFull
 from services.picker.decision import SHOWN, Decision
 from services.picker.director import Director
 from services.picker.names import OBJECTIVE_HEADERS, REWRITE_HEADERS
@@ -79,6 +80,7 @@ def test_a_default_decision_is_reproduced_by_hand_from_its_explanation() -> None
         made.decide(request(prompt[: blocks * block], subset=only), learned, NOW)
     decision = made.decide(request(prompt), view, NOW)
     explained = json.loads(json.dumps(decision.explain(), allow_nan=False))
+    DecisionInFull.model_validate(explained, extra="forbid")
     profile = explained["profiles"]["default"]
     weights = {"queue-scorer": 2, "kv-cache-utilization-scorer": 2, "prefix-cache-scorer": 3}
     by_hand = {"a1": (1.0, 0.5, 0.0), "a2": (0.5, 0.8, 0.75), "a3": (0.0, 1.0, 0.25)}

@@ -16,7 +16,7 @@ from services.watcher.resources import PoolId
 from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
 from shared import bus
 from shared.config.problems import Problem
-from shared.datalayer.events import Tally
+from shared.datalayer.events import EventCounts
 from shared.model import Endpoint, Fact, Objective, Pool
 from shared.plugin_failures import PluginFailures
 
@@ -55,7 +55,7 @@ class Bus:
             frames=cast(Any, None),
             leads=lambda: True,
             eds=None,
-            tally=Tally(PluginFailures(lambda: 0.0)),
+            event_counts=EventCounts(PluginFailures(lambda: 0.0)),
             metrics=WatcherMetrics(CollectorRegistry()),
             fact_limit=lambda: self.limit,
             on_accepted=lambda _: None,

@@ -1,6 +1,6 @@
 """Who of several candidates is the fittest, by what each says of itself."""
 
-from shared.bus.candidacy import Field
+from shared.bus.candidacy import Candidates
 from shared.bus.messages import Candidate
 
 
@@ -9,11 +9,11 @@ def candidate(owner: str, *fitness: int, leaving: bool = False) -> Candidate:
 
 
 def test_nobody_is_better_than_one_who_is_alone() -> None:
-    assert Field().better((0, 0), 0.0) is None
+    assert Candidates().better((0, 0), 0.0) is None
 
 
 def test_the_first_number_counts_most_and_equals_are_no_better() -> None:
-    field = Field()
+    field = Candidates()
     field.heard(candidate("a", 2, 0), 0.0)
     assert field.better((1, 5), 0.1) == "a"
     assert field.better((2, 0), 0.1) is None
@@ -21,7 +21,7 @@ def test_the_first_number_counts_most_and_equals_are_no_better() -> None:
 
 
 def test_of_several_who_are_better_it_is_the_best() -> None:
-    field = Field()
+    field = Candidates()
     field.heard(candidate("a", 1, 1), 0.0)
     field.heard(candidate("c", 2, 2), 0.0)
     field.heard(candidate("b", 2, 2), 0.0)
@@ -29,14 +29,14 @@ def test_of_several_who_are_better_it_is_the_best() -> None:
 
 
 def test_the_last_word_of_a_candidate_counts() -> None:
-    field = Field()
+    field = Candidates()
     field.heard(candidate("a", 2, 2), 0.0)
     field.heard(candidate("a", 1, 0), 0.5)
     assert field.better((1, 1), 0.6) is None
 
 
 def test_who_is_silent_or_leaves_does_not_count() -> None:
-    field = Field(expiry=1.5)
+    field = Candidates(expiry=1.5)
     field.heard(candidate("a", 2), 0.0)
     assert field.better((1,), 1.4) == "a"
     assert field.better((1,), 1.5) is None
@@ -46,7 +46,7 @@ def test_who_is_silent_or_leaves_does_not_count() -> None:
 
 
 def test_of_candidates_that_somebody_invents_only_some_are_kept_in_mind_until_they_are_silent() -> None:
-    field = Field(expiry=1.5)
+    field = Candidates(expiry=1.5)
     field.heard(candidate("a", 2), 0.0)
     for number in range(1000):
         field.heard(candidate(f"invented {number}", 1), 0.0)

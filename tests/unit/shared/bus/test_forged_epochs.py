@@ -4,7 +4,7 @@ import pytest
 
 from shared.bus.epochs import believed
 from shared.bus.errors import Malformed
-from shared.bus.replica_state import EPOCH_HEADER, SEQUENCE_HEADER, Entry, Removed, parse_entry
+from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Entry, Purge, parse_entry
 from tests.unit.shared.bus.test_replica_state import Owner, Reader, connected, key
 
 NOW_MS = 1_700_000_000_000
@@ -81,7 +81,7 @@ def test_a_sequence_that_the_owner_never_gave_holds_for_a_few_seconds(agrees: bo
 def test_the_epoch_of_a_delete_is_one_that_a_message_could_have(epoch: str, sound: bool) -> None:
     headers = {"KV-Operation": "PURGE", EPOCH_HEADER: epoch, SEQUENCE_HEADER: "1"}
     if sound:
-        assert parse_entry(key("a"), b"", headers) == Removed(key("a"), (int(epoch), 1))
+        assert parse_entry(key("a"), b"", headers) == Purge(key("a"), (int(epoch), 1))
     else:
         with pytest.raises(Malformed):
             parse_entry(key("a"), b"", headers)

@@ -12,21 +12,20 @@ from msgspec import structs
 
 from shared.bus.codec import MASK, encode, encode_fact, fact_digest
 from shared.bus.errors import Malformed
-from shared.bus.messages import FactEnvelope, Synced
-from shared.bus.replica_state import (
+from shared.bus.facts import (
     EPOCH_HEADER,
-    MOST_WEIGHT,
     SEQUENCE_HEADER,
     Delete,
     Entry,
     Event,
-    Removed,
-    ReplicaState,
+    Purge,
+    Put,
     Reset,
     Upsert,
-    Written,
     parse_entry,
 )
+from shared.bus.messages import FactEnvelope, Synced
+from shared.bus.replica_state import MOST_WEIGHT, ReplicaState
 from shared.bus.subjects import fact_key
 from shared.model import Configuration, Endpoint, Fact, Pool
 
@@ -59,17 +58,17 @@ class Owner:
         self.sequence += 1
         raw = encode_fact(endpoint(name, port))
         digest = fact_digest(key(name), raw)
-        return self._write(key(name), Written(key(name), (self.epoch, self.sequence), digest, endpoint(name, port)))
+        return self._write(key(name), Put(key(name), (self.epoch, self.sequence), digest, endpoint(name, port)))
 
     def delete(self, name: str) -> Entry:
         self.sequence += 1
-        return self._write(key(name), Removed(key(name), (self.epoch, self.sequence)))
+        return self._write(key(name), Purge(key(name), (self.epoch, self.sequence)))
 
     def facts(self) -> dict[str, Fact]:
-        return {at: entry.fact for at, entry in self.bucket.items() if isinstance(entry, Written) and entry.fact}
+        return {at: entry.fact for at, entry in self.bucket.items() if isinstance(entry, Put) and entry.fact}
 
     def synced(self) -> Synced:
-        written = [entry for entry in self.bucket.values() if isinstance(entry, Written)]
+        written = [entry for entry in self.bucket.values() if isinstance(entry, Put)]
         digest = sum(entry.digest for entry in written) & MASK
         synced = Synced(epoch=self.epoch, sequence=self.sequence, count=len(written), digest=digest)
         self._write("synced", synced)
@@ -417,11 +416,11 @@ def test_a_lower_epoch_with_the_same_facts_is_confirmed_without_an_event() -> No
 # What can't be decoded
 
 
-def unknown(name: str, version: tuple[int, int]) -> Written:
+def unknown(name: str, version: tuple[int, int]) -> Put:
     raw = msgspec.msgpack.encode({"type": "endpoint/9", "id": name})
     envelope = FactEnvelope(epoch=version[0], sequence=version[1], fact=msgspec.Raw(raw))
     entry = parse_entry(key(name), encode(envelope), {})
-    assert isinstance(entry, Written)
+    assert isinstance(entry, Put)
     return entry
 
 
@@ -457,11 +456,11 @@ def test_entries_are_parsed_from_what_the_bucket_holds() -> None:
     raw = encode_fact(endpoint("a"))
     data = encode(FactEnvelope(epoch=3, sequence=4, fact=msgspec.Raw(raw)))
     entry = parse_entry(key("a"), data, {})
-    assert isinstance(entry, Written)
+    assert isinstance(entry, Put)
     assert entry.weight >= len(raw)
-    assert entry == Written(key("a"), (3, 4), fact_digest(key("a"), raw), endpoint("a"), weight=entry.weight)
+    assert entry == Put(key("a"), (3, 4), fact_digest(key("a"), raw), endpoint("a"), weight=entry.weight)
     headers = {"KV-Operation": "PURGE", EPOCH_HEADER: "3", SEQUENCE_HEADER: "5"}
-    assert parse_entry(key("a"), b"", headers) == Removed(key("a"), (3, 5))
+    assert parse_entry(key("a"), b"", headers) == Purge(key("a"), (3, 5))
     synced = Synced(epoch=3, sequence=5, count=0, digest=0)
     assert parse_entry("default_p.synced", encode(synced), {}) == synced
 
@@ -563,7 +562,7 @@ def test_a_fact_under_the_key_of_another_isnt_taken_in(fact: Fact) -> None:
     """What is deleted with the key would be taken from the fact that is really called so."""
     envelope = encode(FactEnvelope(epoch=1, sequence=1, fact=msgspec.Raw(encode_fact(fact))))
     entry = parse_entry(key("a"), envelope, {})
-    assert isinstance(entry, Written)
+    assert isinstance(entry, Put)
     assert entry.fact is None
     assert "another key" in entry.fault
 
@@ -587,9 +586,9 @@ def test_facts_that_somebody_invents_take_bounded_memory_and_go_with_the_next_co
     size = MOST_WEIGHT // 8
     for number in range(20):
         forged = structs.replace(endpoint(f"forged-{number}"), labels={"x": "y"})
-        reader.hear(Written(key(forged.id), (1, 100 + number), number, forged, weight=size), at=1.0)
-        reader.hear(Written(key(forged.id), (1, 200 + number), number, None), at=1.0)  # keeps the value
-        reader.hear(Removed(key(f"gone-{number}" + "x" * size), (1, 100 + number)), at=1.0)
+        reader.hear(Put(key(forged.id), (1, 100 + number), number, forged, weight=size), at=1.0)
+        reader.hear(Put(key(forged.id), (1, 200 + number), number, None), at=1.0)  # keeps the value
+        reader.hear(Purge(key(f"gone-{number}" + "x" * size), (1, 100 + number)), at=1.0)
     assert len(reader.view) < 10
     reader.hear(owner.put("b"), owner.synced(), at=2.0)
     assert reader.due(3.1)

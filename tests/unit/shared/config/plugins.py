@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct
 
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey
-from shared.plugin import Plugin, Registry, Role, Stability, Tier
+from shared.plugin import Input, Plugin, Registry, Role, Stability, Tier
 from shared.quantities import Duration
 
 MATCH = AttributeKey("PrefixMatch", "index", float)
@@ -42,19 +42,15 @@ class PrefixScorer(Plugin):
 
     TYPE = "prefix-scorer"
     ROLES = frozenset({Role.SCORER})
-    REQUIRES = (MATCH,)
 
     @classmethod
     def deprecations(cls, parameters: Any) -> list[str]:
         return ["blockSize is deprecated here"] if parameters.block_size is not None else []
 
     @classmethod
-    def producer_parameters(cls, parameters: Any, producer: str) -> dict[str, Any]:
-        return {"blockSize": parameters.block_size} if parameters.block_size is not None else {}
-
-    @classmethod
-    def references(cls, parameters: Any) -> dict[str, tuple[str, AttributeKey[Any]]]:
-        return {"indexName": (parameters.index_name, MATCH)}
+    def consumes(cls, parameters: Any) -> tuple[Input, ...]:
+        forwarded = {"blockSize": parameters.block_size} if parameters.block_size is not None else {}
+        return (Input(MATCH, parameter="indexName", producer=parameters.index_name, producer_parameters=forwarded),)
 
 
 class Index(Plugin):
@@ -63,7 +59,7 @@ class Index(Plugin):
 
     TYPE = "index"
     ROLES = frozenset({Role.DATA_PRODUCER})
-    REQUIRES = (TOKENS,)
+    CONSUMES = (TOKENS,)
     PRODUCES = (MATCH,)
 
 
@@ -89,13 +85,16 @@ class Label(Struct, frozen=True, rename="camel"):
 
 
 NUMBERS = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
-QueueScorer = plugin("queue-scorer", Role.SCORER, REQUIRES=(WAITING_QUEUE_SIZE,), ALIASES=("least-queue-scorer",))
+QueueScorer = plugin("queue-scorer", Role.SCORER, CONSUMES=(WAITING_QUEUE_SIZE,), ALIASES=("least-queue-scorer",))
 MaxScorePicker = plugin("max-score-picker", Role.PICKER)
 SingleProfileHandler = plugin("single-profile-handler", Role.PROFILE_HANDLER)
 OpenAIParser = plugin("openai-parser", Role.PARSER)
 PassthroughParser = plugin("passthrough-parser", Role.PARSER)
 UtilizationDetector = plugin(
-    "utilization-detector", *(Role.SATURATION_DETECTOR, Role.FILTER), Parameters=Threshold, USES=(WAITING_QUEUE_SIZE,)
+    "utilization-detector",
+    *(Role.SATURATION_DETECTOR, Role.FILTER),
+    Parameters=Threshold,
+    CONSUMES=(Input(WAITING_QUEUE_SIZE, optional=True),),
 )
 
 TYPES: tuple[type[Plugin], ...] = (
@@ -105,10 +104,10 @@ TYPES: tuple[type[Plugin], ...] = (
     PrefixScorer,
     Index,
     plugin("tokenizer", Role.DATA_PRODUCER, PRODUCES=(TOKENS,)),
-    plugin("chicken", Role.DATA_PRODUCER, REQUIRES=(EGG,), PRODUCES=(CHICKEN,)),
-    plugin("egg", Role.DATA_PRODUCER, REQUIRES=(CHICKEN,), PRODUCES=(EGG,)),
-    plugin("egg-scorer", Role.SCORER, REQUIRES=(EGG,)),
-    plugin("curious-scorer", Role.SCORER, USES=(MATCH, KV_CACHE_USAGE)),
+    plugin("chicken", Role.DATA_PRODUCER, CONSUMES=(EGG,), PRODUCES=(CHICKEN,)),
+    plugin("egg", Role.DATA_PRODUCER, CONSUMES=(CHICKEN,), PRODUCES=(EGG,)),
+    plugin("egg-scorer", Role.SCORER, CONSUMES=(EGG,)),
+    plugin("curious-scorer", Role.SCORER, CONSUMES=(Input(MATCH, optional=True), Input(KV_CACHE_USAGE, optional=True))),
     MaxScorePicker,
     plugin("random-picker", Role.PICKER),
     SingleProfileHandler,

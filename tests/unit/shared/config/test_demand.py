@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from shared.attributes import AttributeKey
 from shared.config import Invalid, LoadedConfig, load
-from shared.plugin import Concern, Demand, Need, Plugin, Role, Tier
+from shared.plugin import Concern, Demand, Input, Plugin, Role, Tier
 from tests.unit.shared.config.plugins import HEADER, plugin, registry
 
 DEPTH = AttributeKey("Depth", "depth-extractor", float)
@@ -39,12 +39,12 @@ class NamingScorer(Plugin):
     ROLES = frozenset({Role.SCORER})
 
     @classmethod
-    def needs(cls, parameters: Any) -> tuple[Need, ...]:
-        return (Need("attribute", "Depth"),)
+    def consumes(cls, parameters: Any) -> tuple[Input, ...]:
+        return (Input(parameter="attribute", name="Depth"),)
 
 
-DepthScorer = plugin("depth-scorer", Role.SCORER, REQUIRES=(DEPTH,))
-WidthFilter = plugin("width-filter", Role.FILTER, USES=(WIDTH,))
+DepthScorer = plugin("depth-scorer", Role.SCORER, CONSUMES=(DEPTH,))
+WidthFilter = plugin("width-filter", Role.FILTER, CONSUMES=(Input(WIDTH, optional=True),))
 
 
 def loaded(*plugins: str, parameters: str = "{withoutDepth: true}") -> LoadedConfig:

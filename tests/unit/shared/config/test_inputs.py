@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from shared.attributes import WAITING_QUEUE_SIZE, AttributeKey
 from shared.config import Invalid, LoadedConfig, load
-from shared.plugin import Need, Plugin, Registry, Role, Tier
+from shared.plugin import Input, Plugin, Registry, Role, Tier
 from tests.unit.shared.config.plugins import HEADER, registry
 
 
@@ -38,8 +38,9 @@ class FamilyScorer(Plugin):
     ROLES = frozenset({Role.SCORER})
 
     @classmethod
-    def needs(cls, parameters: Any) -> tuple[Need, ...]:
-        return (Need("family", parameters.family, parameters.producer, "add a family-extractor"),)
+    def consumes(cls, parameters: Any) -> tuple[Input, ...]:
+        advice = "add a family-extractor"
+        return (Input(parameter="family", name=parameters.family, producer=parameters.producer, advice=advice),)
 
 
 class NamesExtractor(FamilyExtractor):

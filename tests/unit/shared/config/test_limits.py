@@ -10,7 +10,7 @@ from shared.config import Invalid, load
 from shared.config.problems import Problems
 from shared.config.schema import BOUNDS, Bounds
 from shared.config.yaml import MAX_DEPTH, parse_documents
-from shared.plugin import Need, Plugin, Registry, Role
+from shared.plugin import Input, Plugin, Registry, Role
 from tests.unit.shared.config.plugins import HEADER, TYPES, registry
 
 MANY = BOUNDS.entries + 1
@@ -98,14 +98,9 @@ class Asked:
             ROLES = frozenset({Role.SCORER})
 
             @classmethod
-            def needs(cls, parameters: Any) -> tuple[Need, ...]:
+            def consumes(cls, parameters: Any) -> tuple[Input, ...]:
                 asked.times += 1
-                return (Need("key", "m0"),)
-
-            @classmethod
-            def requires(cls, parameters: Any) -> tuple[AttributeKey[Any], ...]:
-                asked.times += 1
-                return (AttributeKey("m1", "m1", float),)
+                return (Input(parameter="key", name="m0"), Input(AttributeKey("m1", "m1", float)))
 
         self._registry = Registry((*TYPES, Maker, Reader))
 

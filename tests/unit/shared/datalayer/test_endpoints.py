@@ -14,9 +14,9 @@ from shared.datalayer.endpoints import (
     EndpointExtractor,
     EndpointNotificationSource,
 )
-from shared.datalayer.events import Change, Tally
+from shared.datalayer.events import Change, EventCounts
 from shared.datalayer.metrics import DataLayerMetrics
-from shared.datalayer.wiring import Feed
+from shared.datalayer.wiring import SourceExtractors
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures
 
@@ -67,9 +67,9 @@ class World:
 
     def __init__(self, *extractors: EndpointExtractor) -> None:
         self.attributes: dict[str, AttributeMap] = {}
-        self.tally = Tally(PluginFailures(time.monotonic))
-        feeds = [Feed(EndpointNotificationSource("events"), extractors)] if extractors else []
-        self.events = EndpointDispatcher(feeds, self.of, self.tally)
+        self.event_counts = EventCounts(PluginFailures(time.monotonic))
+        feeds = [SourceExtractors(EndpointNotificationSource("events"), extractors)] if extractors else []
+        self.events = EndpointDispatcher(feeds, self.of, self.event_counts)
 
     def of(self, id: str) -> AttributeMap:
         return self.attributes.setdefault(id, AttributeMap())
@@ -112,7 +112,9 @@ def test_the_extractors_of_a_new_configuration_hear_of_all_endpoints() -> None:
     world = World(first)
     world.reset(A, B)
     world.events.close()
-    world.events = EndpointDispatcher([Feed(EndpointNotificationSource("e"), (second,))], world.of, world.tally)
+    world.events = EndpointDispatcher(
+        [SourceExtractors(EndpointNotificationSource("e"), (second,))], world.of, world.event_counts
+    )
     world.reset(A, B)
     assert second.told == [("added", "a"), ("added", "b")]
     assert first.told == [("added", "a"), ("added", "b")]
@@ -138,7 +140,7 @@ def test_a_failing_extractor_stops_no_other() -> None:
     world = World(before, Broken(), after)
     world.reset(A, B)
     assert before.told == after.told == [("added", "a"), ("added", "b")]
-    assert world.tally.failures.counts() == {"before": 0, "broken": 2, "after": 0}
+    assert world.event_counts.failures.counts() == {"before": 0, "broken": 2, "after": 0}
 
 
 def test_a_failing_extractor_leaves_no_attribute_of_before() -> None:
@@ -175,7 +177,7 @@ def test_what_an_extractor_declares_and_doesnt_say_is_denied() -> None:
     world.of("a").drop(NAMES)
     world.events.upsert(replace(A, port=9000))
     assert dict(world.of("a").items()) == {SIZE: Sample(None, ALWAYS), NAMES: Sample(None, ALWAYS)}
-    assert world.tally.failures.counts() == {"says": 0}
+    assert world.event_counts.failures.counts() == {"says": 0}
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_a_value_that_would_break_the_readers_costs_only_itself(
         "Size": None,
         "Names": None,
     }
-    assert world.tally.failures.counts() == {"port": 0, "says": 1}
+    assert world.event_counts.failures.counts() == {"port": 0, "says": 1}
 
 
 def test_events_are_metrics() -> None:
@@ -206,6 +208,6 @@ def test_events_are_metrics() -> None:
     world.reset(A, B)
     world.reset(A)
     registry = CollectorRegistry()
-    registry.register(DataLayerMetrics(world.tally))
+    registry.register(DataLayerMetrics(world.event_counts))
     assert registry.get_sample_value("pointsman_datalayer_events_total", {"source": "events", "event": "added"}) == 2
     assert registry.get_sample_value("pointsman_datalayer_events_total", {"source": "events", "event": "deleted"}) == 1

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from shared.datalayer.events import Change, Tally
+from shared.datalayer.events import Change, EventCounts
 from shared.datalayer.objects import (
     NODE,
     KubernetesObject,
@@ -11,10 +11,10 @@ from shared.datalayer.objects import (
     NotificationExtractor,
     NotificationSource,
     ObjectDispatcher,
-    ObjectFeed,
+    ObjectExtractors,
     ObjectKind,
 )
-from shared.datalayer.wiring import Feed
+from shared.datalayer.wiring import SourceExtractors
 from shared.plugin_failures import PluginFailures
 
 POD = ObjectKind("", "v1", "Pod")
@@ -61,7 +61,7 @@ def node(name: str, **labels: Any) -> KubernetesObject:
 
 
 def dispatcher(*extractors: Listener, kind: ObjectKind = NODE) -> ObjectDispatcher:
-    return ObjectDispatcher([Feed(Source(kind), extractors)], Tally(PluginFailures(time.monotonic)))
+    return ObjectDispatcher([SourceExtractors(Source(kind), extractors)], EventCounts(PluginFailures(time.monotonic)))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,8 @@ def test_an_extractor_hears_of_its_sources_kind_only() -> None:
     """Two objects of one name in two namespaces are two."""
     nodes, pods, both = Listener("nodes"), Listener("pods"), Listener("more nodes")
     events = ObjectDispatcher(
-        [Feed(Source(NODE), (nodes, both)), Feed(Source(POD), (pods,))], Tally(PluginFailures(time.monotonic))
+        [SourceExtractors(Source(NODE), (nodes, both)), SourceExtractors(Source(POD), (pods,))],
+        EventCounts(PluginFailures(time.monotonic)),
     )
     here, there = KubernetesObject(POD, "p", {}, "a"), KubernetesObject(POD, "p", {}, "b")
     events.reset([node("n1"), here, there, KubernetesObject(ObjectKind("", "v1", "Secret"), "s", {})])
@@ -140,11 +141,11 @@ def test_of_a_kind_is_wanted_what_any_of_its_extractors_reads_and_all_where_one_
         made.READS = None if names is None else frozenset(names)  # type: ignore[misc]
         return made
 
-    feeds: list[ObjectFeed] = [
-        Feed(Source(NODE), tuple(map(listener, reads))),
-        Feed(Source(POD), (listener(None),)),
+    feeds: list[ObjectExtractors] = [
+        SourceExtractors(Source(NODE), tuple(map(listener, reads))),
+        SourceExtractors(Source(POD), (listener(None),)),
     ]
-    assert ObjectDispatcher(feeds, Tally(PluginFailures(time.monotonic))).parts == {NODE: parts, POD: None}
+    assert ObjectDispatcher(feeds, EventCounts(PluginFailures(time.monotonic))).parts == {NODE: parts, POD: None}
 
 
 def test_extractors_say_whether_endpoints_are_concerned() -> None:
@@ -154,9 +155,9 @@ def test_extractors_say_whether_endpoints_are_concerned() -> None:
 
 def test_a_failing_extractor_stops_no_other() -> None:
     before, after = Listener("before", says=False), Listener("after", says=False)
-    tally = Tally(PluginFailures(time.monotonic))
-    events = ObjectDispatcher([Feed(Source(NODE), (before, Broken("broken"), after))], tally)
+    event_counts = EventCounts(PluginFailures(time.monotonic))
+    events = ObjectDispatcher([SourceExtractors(Source(NODE), (before, Broken("broken"), after))], event_counts)
     assert events.reset([node("n1"), node("n2")]), "what the broken one says may have changed"
     assert before.told == after.told == [("added", "n1"), ("added", "n2")]
-    assert tally.failures.counts() == {"before": 0, "broken": 2, "after": 0}
-    assert tally.events == {("v1 Node", Change.ADDED): 2}
+    assert event_counts.failures.counts() == {"before": 0, "broken": 2, "after": 0}
+    assert event_counts.events == {("v1 Node", Change.ADDED): 2}

@@ -10,14 +10,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from fastapi import APIRouter
 from prometheus_client import CollectorRegistry, Counter
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from shared.config.problems import Invalid
 from shared.service.admin import AdminServer, build_app
 from shared.service.readiness import Phase, Readiness
+from shared.version import VERSION
 
 STATE: dict[str, Any] = {}
 
@@ -65,34 +64,57 @@ async def test_what_is_amiss_without_standing_in_the_way_is_a_note(
     assert (answer.status_code, answer.json()["notes"]) == (200, {"configuration": "the last good one holds"})
 
 
-async def test_the_root_lists_every_path_with_a_line_from_its_handler(readiness: Readiness) -> None:
-    async def things(_: Request) -> Response:
-        """What things there are.
+async def test_the_root_lists_every_path_with_its_summary(readiness: Readiness) -> None:
+    router = APIRouter()
 
-        More than a line would hold.
-        """
-        return Response()
+    @router.get("/debug/things", summary="What things there are.")
+    async def things() -> list[str]:
+        return []
 
-    async def thing(_: Request) -> Response:
-        """One thing."""
-        return Response()
+    @router.get("/debug/things/{thing_id:path}", summary="One thing.")
+    @router.get("/other", summary="One thing.")
+    async def thing(thing_id: str = "") -> str:
+        return thing_id
 
-    routes = [Route("/debug/things", things), Route("/debug/things/{thing_id:path}", thing), Route("/other", thing)]
-    app = build_app(readiness, CollectorRegistry(), dict, routes, title="pointsman shop")
+    app = build_app(readiness, CollectorRegistry(), dict, router, title="pointsman shop")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         root, debug = (await client.get("/")).text, (await client.get("/debug")).text
-    assert root.splitlines()[0] == debug.splitlines()[0] == "pointsman shop"
-    pages = [
-        {path.strip(): meaning for path, _, meaning in (line.partition("  ") for line in page.splitlines()[2:])}
+        schema = (await client.get("/openapi.json")).json()
+    assert root.splitlines()[0] == debug.splitlines()[0] == f"pointsman shop, version {VERSION}"
+    everything, below_debug = (
+        {path.strip(): text.strip() for path, _, text in (line.partition("  ") for line in page.splitlines()[2:])}
         for page in (root, debug)
-    ]
-    everything, below_debug = ({path: text.strip() for path, text in page.items()} for page in pages)
-    assert list(everything) == [
-        *("/", "/debug", "/healthz", "/readyz", "/metrics", "/debug/state"),
-        *("/debug/things", "/debug/things/{thing id}", "/other"),
-    ]
+    )
+    own = ["/debug/things", "/debug/things/{thing id}", "/other"]
+    assert sorted(everything) == sorted(
+        ["/", "/debug", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics", "/debug/state", *own]
+    )
     assert everything["/debug/things"] == "What things there are."
-    assert list(below_debug) == ["/debug/state", "/debug/things", "/debug/things/{thing id}"]
+    assert sorted(below_debug) == ["/debug/state", *own[:2]]
+    assert {path.replace("_", " ") for path in schema["paths"]} == set(everything)
+
+
+async def test_responses_are_typed(client: httpx.AsyncClient) -> None:
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    schemas = {
+        (path, status): response["content"]["application/json"]["schema"].get("$ref", "").rpartition("/")[2]
+        for path in ("/healthz", "/readyz", "/debug/state")
+        for status, response in paths[path]["get"]["responses"].items()
+    }
+    assert schemas == {
+        ("/healthz", "200"): "Health",
+        ("/readyz", "200"): "ReadinessPage",
+        ("/readyz", "503"): "ReadinessPage",
+        ("/debug/state", "200"): "State",
+    }
+
+
+async def test_the_documentation_page_loads_nothing_from_another_origin(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/docs")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; connect-src 'self'; ")
+    assert "openapi.json" in answer.text
+    assert "//" not in answer.text.replace("  //", "").replace("\n// ", "")
 
 
 async def test_metrics_are_in_prometheus_text_format(client: httpx.AsyncClient) -> None:
@@ -193,6 +215,7 @@ async def test_of_too_many_connections_the_idlest_ends(readiness: Readiness) -> 
             await reader.readuntil(b"}")
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
             assert (await client.get("/healthz")).status_code == 200
+            assert (await client.head("/healthz")).status_code == 200
             await ended(second)
             assert not first.at_eof()
         one.close()

@@ -41,7 +41,7 @@ class Tier:
 
     @property
     def counts(self) -> tuple[int, int]:
-        return self.config.taken, self.config.refused
+        return self.config.accepted, self.config.refused
 
     async def offered(self, text: str, origin: str = "here") -> None:
         """Offer it, and wait for what comes of it."""
@@ -165,7 +165,7 @@ def test_one_that_fails_when_it_is_put_to_use_is_said_too() -> None:
 
     config = Reloader(lambda text, _: text, fail)
     config.offer("", "")
-    assert (config.taken, config.refused, config.problem) == (0, 1, "built-in default: OSError: no room")
+    assert (config.accepted, config.refused, config.problem) == (0, 1, "built-in default: OSError: no room")
 
 
 # A file that is followed
@@ -246,4 +246,4 @@ async def test_what_can_be_read_once_only_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
             await config.follow("/dev/null", "--config-file", interval=0.05)
-    assert (config.taken, config.refused) == (0, 0)
+    assert (config.accepted, config.refused) == (0, 0)

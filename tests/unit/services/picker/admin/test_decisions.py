@@ -1,9 +1,10 @@
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
+from fastapi.testclient import TestClient
 from msgspec import structs
 from prometheus_client import CollectorRegistry
-from starlette.testclient import TestClient
 
 from services.picker.admin.decisions import DecisionRing, decision_routes
 from services.picker.decision import SHOWN, Asked, Decision
@@ -97,5 +98,7 @@ def test_an_unknown_request_id_is_a_404_that_says_how_many_were_looked_at() -> N
 @pytest.mark.parametrize("limit", ["0", "-1", "1001", "1.5", "many", "", "٣", "9" * 20])
 def test_a_limit_out_of_range_is_refused_by_name_and_value(limit: str) -> None:
     status, body = get(ring("a"), f"/debug/decisions?limit={limit}")
-    assert (status, body) == (400, {"error": f"limit: a whole number from 1 to 1000 is needed, not {limit!r}"})
+    assert (status, body) == (400, {"error": ANY})
+    assert body["error"].startswith("limit: Input should be ")
+    assert body["error"].endswith(f", not {limit!r}")
     assert get(ring("a"), "/debug/decisions/a?limit=101")[0] == 400

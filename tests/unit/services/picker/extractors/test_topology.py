@@ -11,7 +11,7 @@ from services.picker.state.view import View
 from shared.attributes import ALWAYS, AttributeMap
 from shared.config import Invalid, load
 from shared.datalayer.endpoints import EndpointDispatcher, EndpointEvent
-from shared.datalayer.events import Change, Tally
+from shared.datalayer.events import Change, EventCounts
 from shared.model import Endpoint
 from shared.plugin import Registry
 from shared.plugin_failures import PluginFailures
@@ -75,7 +75,7 @@ def test_listing_it_is_enough_to_have_it_hear_of_endpoints() -> None:
 def test_it_follows_the_labels_and_the_endpoints_and_never_grows_old() -> None:
     """Whatever was measured at an old address is forgotten; where the endpoint stands follows from its labels."""
     view = View()
-    events = EndpointDispatcher(pipeline().endpoint_feeds, view.made, Tally(PluginFailures(time.monotonic)))
+    events = EndpointDispatcher(pipeline().endpoint_feeds, view.made, EventCounts(PluginFailures(time.monotonic)))
 
     def parts(*endpoints: Endpoint) -> list[Any]:
         view.reset(facts(*endpoints))

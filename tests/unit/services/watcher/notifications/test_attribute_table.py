@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from services.watcher.notifications.attribute_table import AttributeTable
 from shared.attributes import AttributeKey, Sample
-from shared.datalayer.events import Tally
+from shared.datalayer.events import EventCounts
 from shared.datalayer.objects import NotificationEvent, NotificationExtractor
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures
@@ -54,7 +54,7 @@ def at(name: str, node: str) -> Endpoint:
 
 def table_of(*extractors: NotificationExtractor) -> tuple[AttributeTable, PluginFailures]:
     failures = PluginFailures(time.monotonic)
-    return AttributeTable(extractors, Tally(failures)), failures
+    return AttributeTable(extractors, EventCounts(failures)), failures
 
 
 def by_id(*endpoints: Endpoint) -> dict[str, Endpoint]:

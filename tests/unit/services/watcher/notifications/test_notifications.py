@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from services.watcher.notifications.node_labels import NodeLabelsExtractor
 from services.watcher.notifications.notifications import Notifications
 from shared.config import LoadedConfig, load
-from shared.datalayer.events import Tally
+from shared.datalayer.events import EventCounts
 from shared.datalayer.objects import NODE, KubernetesObject
 from shared.model import Endpoint
 from shared.plugin import Registry
@@ -34,7 +34,7 @@ def at(name: str, where: str) -> Endpoint:
 
 
 def made_anew() -> Notifications:
-    return Notifications(Tally(PluginFailures(time.monotonic)))
+    return Notifications(EventCounts(PluginFailures(time.monotonic)))
 
 
 def served(*objects: KubernetesObject) -> Notifications:

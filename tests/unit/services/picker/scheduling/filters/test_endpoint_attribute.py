@@ -74,7 +74,7 @@ def test_only_rows_that_were_given_are_kept_in_their_order_and_the_values_of_the
 @pytest.mark.parametrize(("given", "producer"), [({}, CORE), ({"producer": ""}, ""), ({"producer": "x"}, "x")])
 def test_the_core_extractor_is_meant_where_no_producer_is_named(given: dict[str, Any], producer: str) -> None:
     parameters, _ = read(PARAMETERS, BELOW | given)
-    (need,) = EndpointAttributeFilter.needs(parameters)
+    (need,) = EndpointAttributeFilter.consumes(parameters)
     assert (need.parameter, need.name, need.producer) == ("attribute", "GPUUtilization", producer)
 
 

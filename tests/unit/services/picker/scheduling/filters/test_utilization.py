@@ -102,7 +102,7 @@ def test_only_what_the_conditions_read_is_required() -> None:
         (limits(q=5), (WAITING_QUEUE_SIZE,)),
         (limits(active=2, running=2), (IN_FLIGHT_LOAD, RUNNING_REQUESTS_SIZE)),
     ):
-        assert UtilizationFilter.requires(read(PARAMETERS, raw)[0]) == required
+        assert tuple(one.key for one in UtilizationFilter.consumes(read(PARAMETERS, raw)[0])) == required
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_the_adaptive_range_is_that_of_the_candidates() -> None:
 )
 def test_the_core_extractor_is_meant_where_no_producer_is_named(given: dict[str, Any], producer: str) -> None:
     parameters, _ = read(PARAMETERS, {**algorithm(LOWER), **given})
-    (need,) = EndpointAttributeScorer.needs(parameters)
+    (need,) = EndpointAttributeScorer.consumes(parameters)
     assert (need.parameter, need.name, need.producer) == ("attributeKey", "GPUUtilization", producer)
 
 

@@ -14,7 +14,7 @@ LASTING = 1.0
 """Seconds over which messages with our id have to come until it is certain: two heartbeats."""
 
 
-class Namesake:
+class DuplicateId:
     """Counts messages with the id of this process, one of `tier`, and tells when they last."""
 
     def __init__(self, tier: str, id: str, *, lasting: float = LASTING, silence: float = EXPIRY) -> None:
@@ -49,4 +49,4 @@ class Namesake:
         return self._since is not None and now - self._heard < self._silence
 
     def __repr__(self) -> str:
-        return f"<Namesake of {self._id!r}: {self.messages} messages>"
+        return f"<DuplicateId of {self._id!r}: {self.messages} messages>"

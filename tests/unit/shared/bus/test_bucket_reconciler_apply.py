@@ -1,11 +1,11 @@
-"""The owner's books when single facts change: the same as when all facts are set."""
+"""The desired facts when single facts change: the same as when all facts are set."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.bus.ledger import Change, Ledger
-from shared.bus.replica_state import Delete, Upsert
+from shared.bus.bucket_reconciler import BucketReconciler, Change
+from shared.bus.facts import Delete, Upsert
 from shared.bus.subjects import fact_key
 from shared.model import Endpoint, Fact
 
@@ -26,12 +26,12 @@ def fact(name: str, port: int) -> tuple[str, Fact]:
 def test_single_changes_have_to_be_written_as_if_all_facts_were_set(
     steps: list[tuple[str, int | None, str]], kept_names: set[str]
 ) -> None:
-    one, whole = Ledger(), Ledger()
+    one, whole = BucketReconciler(), BucketReconciler()
     kept = [fact(name, 80)[0] for name in kept_names]
     wanted: dict[str, Fact] = {}
-    for ledger in (one, whole):
-        ledger.want({}, [POOL], kept)
-        ledger.changes()
+    for reconciler in (one, whole):
+        reconciler.set_desired({}, [POOL], kept)
+        reconciler.changes()
     for name, port, outcome in steps:
         key, made = fact(name, port or 80)
         if port is None:
@@ -39,15 +39,15 @@ def test_single_changes_have_to_be_written_as_if_all_facts_were_set(
         else:
             wanted[key] = made
         one.apply([Delete(key) if port is None else Upsert(key, made)])
-        whole.want(wanted, [POOL], kept)
+        whole.set_desired(wanted, [POOL], kept)
         due = sorted(one.changes(), key=_key)
         assert due == sorted(whole.changes(), key=_key)
-        for ledger in (one, whole):
+        for reconciler in (one, whole):
             for change in due:
                 if outcome == "done":
-                    ledger.done(change)
+                    reconciler.acknowledge(change)
                 elif outcome == "doubt":
-                    ledger.doubt(change)
+                    reconciler.mark_unknown(change)
     assert one.synced(POOL) == whole.synced(POOL)
 
 
@@ -57,9 +57,9 @@ def _key(change: Change) -> str:
 
 @pytest.mark.parametrize("key", ["default_q.endpoint.a", "default_p.synced"])
 def test_a_key_that_is_no_fact_of_the_pools_is_refused_and_nothing_changes(key: str) -> None:
-    ledger = Ledger()
-    ledger.want({}, [POOL])
+    reconciler = BucketReconciler()
+    reconciler.set_desired({}, [POOL])
     mine, made = fact("a", 80)
     with pytest.raises(ValueError, match="no fact of one of the pools"):
-        ledger.apply([Upsert(mine, made), Upsert(key, made)])
-    assert ledger.changes() == []
+        reconciler.apply([Upsert(mine, made), Upsert(key, made)])
+    assert reconciler.changes() == []

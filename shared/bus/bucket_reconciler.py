@@ -1,6 +1,6 @@
-"""What the owner wants in the endpoints bucket, and what it knows to be there; the difference has to be written.
+"""Computes the difference between the facts that the owner wants in the endpoints bucket and those that are there.
 
-Pure: the publisher tells it what was acknowledged and what is in doubt.
+Pure: the publisher reports which changes were acknowledged and which may have been written.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from shared.bus.codec import MASK, decode, encode, encode_fact, fact_digest
 from shared.bus.errors import Malformed
+from shared.bus.facts import Delete, Upsert
 from shared.bus.messages import FactEnvelope, Synced
-from shared.bus.replica_state import Delete, Upsert
 from shared.bus.subjects import EPOCH, SYNCED, parse_key, split_pool, synced_key
 from shared.model import Fact
 
@@ -32,14 +32,14 @@ class _Totals:
         self.digest = 0
 
 
-class Ledger:
-    """The owner's books. Keys are the bucket's; `epoch` and each pool's `synced` are the publisher's own business."""
+class BucketReconciler:
+    """The desired and the stored facts, by the bucket's keys. The publisher writes `epoch` and each pool's `synced`."""
 
     def __init__(self) -> None:
         self._facts: dict[str, Fact] = {}
-        self._wanted: dict[str, bytes] = {}
+        self._desired: dict[str, bytes] = {}
         self._stored: dict[str, bytes] = {}
-        self._doubtful: set[str] = set()
+        self._unknown: set[str] = set()
         """Keys that may or may not be in the bucket, with whatever content."""
         self._repeated: dict[str, bytes] = {}
         """Content that was found to be right and will be written again all the same."""
@@ -54,7 +54,7 @@ class Ledger:
         """Those pools of which a complete copy was found, with the age that it was said to have."""
         self._due: dict[str, Change] | None = None
         """The changes to write, by key; None after something that concerns all keys."""
-        self.filled = False
+        self.has_desired = False
         """Something is wanted, if only that there be nothing."""
         self.epoch = 0
         self.sequence = 0
@@ -79,7 +79,7 @@ class Ledger:
         complete pool."""
         return len(self._stored) + len(self.complete) + 1
 
-    def want(self, facts: Mapping[str, Fact], pools: Collection[str], kept: Collection[str] = ()) -> None:
+    def set_desired(self, facts: Mapping[str, Fact], pools: Collection[str], kept: Collection[str] = ()) -> None:
         """Set all that shall be in the bucket; `pools` are the tokens of the pools that exist, also those with no fact.
         What is `kept` stays as it is found there: further pools, by token, and single facts of the others, by key.
 
@@ -97,16 +97,16 @@ class Ledger:
         for key, fact in facts.items():
             if key not in checked:
                 _require_fact(key, stated)
-            wanted[key] = self._wanted[key] if self._facts.get(key) is fact else encode_fact(fact)
+            wanted[key] = self._desired[key] if self._facts.get(key) is fact else encode_fact(fact)
         self._due = None
         self._keep(frozenset(kept))
         self._facts = dict(facts)
-        self._wanted = self._found | wanted
+        self._desired = self._found | wanted
         self._pools = tuple(sorted({*pools, *kept_pools}))
-        self.filled = True
+        self.has_desired = True
 
     def apply(self, events: Sequence[Upsert | Delete]) -> None:
-        """Change single facts of what `want` has set. The cost doesn't depend on the number of facts.
+        """Change single facts of what `set_desired` has set. The cost doesn't depend on the number of facts.
 
         Raises ValueError for a key that is no fact's or lies in none of the pools; nothing has changed then.
         """
@@ -117,11 +117,11 @@ class Ledger:
         for event in events:
             if isinstance(event, Upsert):
                 self._facts[event.key] = event.fact
-                self._wanted[event.key] = encode_fact(event.fact)
+                self._desired[event.key] = encode_fact(event.fact)
             elif self._facts.pop(event.key, None) is not None:
-                del self._wanted[event.key]
+                del self._desired[event.key]
                 if event.key in self._found:
-                    self._wanted[event.key] = self._found[event.key]
+                    self._desired[event.key] = self._found[event.key]
             self._review(event.key)
 
     def _keep(self, kept: frozenset[str]) -> None:
@@ -134,7 +134,7 @@ class Ledger:
     def _is_kept(self, key: str) -> bool:
         return key in self._kept or _pool(key) in self._kept
 
-    def lead(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:
         """Begin an epoch; its changes count from 1."""
         self.epoch = epoch
         self.sequence = 0
@@ -151,7 +151,7 @@ class Ledger:
         """What has to be written: news, then deletes (a pool is never emptier on its way), then repetitions."""
         if self._due is None:
             self._due = {}
-            for key in [*self._wanted, *self.unwanted()]:
+            for key in [*self._desired, *self.orphans()]:
                 self._review(key)
         news = [one for one in self._due.values() if one.raw is not None and self._repeated.get(one.key) != one.raw]
         deletes = sorted((one for one in self._due.values() if one.raw is None), key=lambda one: one.key)
@@ -162,34 +162,34 @@ class Ledger:
         """Find out whether the key has to be written."""
         if self._due is None:
             return
-        raw = self._wanted.get(key)
-        if (key in self._stored or key in self._doubtful) if raw is None else self._stored.get(key) != raw:
+        raw = self._desired.get(key)
+        if (key in self._stored or key in self._unknown) if raw is None else self._stored.get(key) != raw:
             self._due[key] = Change(key, raw)
         else:
             self._due.pop(key, None)
 
-    def unwanted(self) -> list[str]:
+    def orphans(self) -> list[str]:
         """Keys that are, or may be, in the bucket, and are to be deleted."""
-        return sorted((self._stored.keys() | self._doubtful) - self._wanted.keys())
+        return sorted((self._stored.keys() | self._unknown) - self._desired.keys())
 
-    def done(self, change: Change) -> None:
+    def acknowledge(self, change: Change) -> None:
         """A change was acknowledged."""
-        self._doubtful.discard(change.key)
+        self._unknown.discard(change.key)
         self._unstore(change.key)
         if change.raw is not None:
             self._store(change.key, change.raw)
         self._review(change.key)
 
-    def doubt(self, change: Change) -> None:
+    def mark_unknown(self, change: Change) -> None:
         """A change may have been written or not."""
         self._unstore(change.key)
-        self._doubtful.add(change.key)
+        self._unknown.add(change.key)
         self._review(change.key)
 
-    def doubt_all(self) -> None:
+    def mark_all_unknown(self) -> None:
         """Nothing is known of the bucket: everything has to be written again."""
         self._due = None
-        self._doubtful |= self._stored.keys()
+        self._unknown |= self._stored.keys()
         self._stored.clear()
         self._totals.clear()
 
@@ -197,9 +197,9 @@ class Ledger:
         """Whether it matters what is under a key of the bucket; of others only that they are there."""
         if key.endswith(f".{SYNCED}"):
             return _pool(key) in self._pools
-        return key in self._wanted or key in self._stored or self._is_kept(key)
+        return key in self._desired or key in self._stored or self._is_kept(key)
 
-    def adopt(self, found: Iterable[tuple[str, bytes | None]], *, trust: bool) -> int:
+    def observe(self, found: Iterable[tuple[str, bytes | None]], *, trust: bool) -> int:
         """Compare with what the bucket really holds: (key, encoded fact or `synced`; None where that can't be told).
 
         With `trust`, what is found and as it should be needs no writing; without it, everything does. What is found
@@ -207,8 +207,8 @@ class Ledger:
         keys that were believed to be right are not.
         """
         believed = dict(self._stored)
-        self.doubt_all()
-        self._doubtful.clear()
+        self.mark_all_unknown()
+        self._unknown.clear()
         self._repeated.clear()
         self._forget_found()
         ours = {synced_key(pool): pool for pool in self._pools}
@@ -222,17 +222,17 @@ class Ledger:
                     self._find_synced(ours[key], raw)
                 continue
             if raw is not None and self._is_kept(key) and key not in self._facts:
-                self._found[key] = self._wanted[key] = raw
-            right = raw is not None and self._wanted.get(key) == raw
+                self._found[key] = self._desired[key] = raw
+            right = raw is not None and self._desired.get(key) == raw
             if raw is not None and right and trust:
                 self._store(key, raw)
                 continue
-            self._doubtful.add(key)
+            self._unknown.add(key)
             if raw is not None and right:
                 self._repeated[key] = raw
         # What isn't wanted any more, a fact or a pool's `synced`, is there as it was left: nothing is odd about it.
         odd = {key for key, raw in believed.items() if seen.get(key) != raw}
-        odd |= {key for key in self._doubtful - believed.keys() if not key.endswith(f".{SYNCED}")}
+        odd |= {key for key in self._unknown - believed.keys() if not key.endswith(f".{SYNCED}")}
         return len(odd)
 
     def found_age(self, pool: str) -> float | None:
@@ -241,7 +241,7 @@ class Ledger:
 
     def _forget_found(self) -> None:
         for key in self._found.keys() - self._facts.keys():
-            del self._wanted[key]
+            del self._desired[key]
         self._found.clear()
         self._found_ages.clear()
 
@@ -271,8 +271,8 @@ class Ledger:
 
     def __repr__(self) -> str:
         return (
-            f"<Ledger epoch={self.epoch} sequence={self.sequence} wanted={len(self._wanted)} "
-            f"stored={len(self._stored)} doubtful={len(self._doubtful)} pools={len(self._pools)}>"
+            f"<BucketReconciler epoch={self.epoch} sequence={self.sequence} desired={len(self._desired)} "
+            f"stored={len(self._stored)} unknown={len(self._unknown)} pools={len(self._pools)}>"
         )
 
 

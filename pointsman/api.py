@@ -1,0 +1,113 @@
+"""What plugins of other packages import. Other modules can change with any version.
+
+`VERSION` names the version of this module: it changes when a name goes, or what a name means. Before 1.0 of the project
+it can change with a minor version; CHANGELOG.md says what to write instead.
+
+- A plugin type: `Plugin` with `Role`, `Tier`, `Stability`, and `Input` for attributes that it reads.
+- Roles in the picker: `Filter`, `Scorer`, `Picker`, `ProfileHandler`, `Producer`, `Parser`, `SaturationDetector`. They
+  get a `Cycle`, the decision under way, and `Rows`, the positions of endpoints in its columns. `linear`,
+  `least_is_best` and `most_is_best` are formulas for `Cycle.score_by`.
+- Roles in the collector: `PollingSource` and `HttpSource`, `Extractor` with its `Binding`. `EndpointExtractor` and
+  `NotificationExtractor` also run in other tiers.
+- Attributes: `AttributeKey`, `AttributeMap` and the standard keys.
+- Parameters are msgspec structs: `NoParameters` for none, and `Duration`, `PositiveDuration` and `Size` for fields.
+"""
+
+from services.collector.http.client import Client
+from services.collector.interfaces import Binding, Extractor, Finding, MetricsBinding, PollingSource
+from services.collector.sources.http import HttpSource
+from services.picker.admission.detector import SaturationDetector
+from services.picker.requests.parsers import Parser
+from services.picker.requests.request import Content, Headers, Request, Unparsable
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle, PrefixMatch
+from services.picker.scheduling.formulas import least_is_best, linear, most_is_best
+from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
+from services.picker.state.layout import Floats, Layout, Mask, Rows
+from shared.attributes import (
+    ACTIVE_MODELS,
+    CACHE_BLOCK_SIZE,
+    CACHE_NUM_BLOCKS,
+    GPU_UTILIZATION,
+    KV_CACHE_USAGE,
+    MAX_ACTIVE_MODELS,
+    REACHABLE,
+    RUNNING_REQUESTS_SIZE,
+    SERVED_MODELS,
+    WAITING_MODELS,
+    WAITING_QUEUE_SIZE,
+    AttributeKey,
+    AttributeMap,
+    Bounds,
+)
+from shared.datalayer.endpoints import EndpointEvent, EndpointExtractor
+from shared.datalayer.objects import KubernetesObject, NotificationEvent, NotificationExtractor, ObjectKind
+from shared.model import Endpoint
+from shared.plugin import Concern, Demand, Input, NoParameters, Plugin, Role, Stability, Tier
+from shared.quantities import Duration, PositiveDuration, Size
+
+VERSION = 1
+
+__all__ = [
+    "ACTIVE_MODELS",
+    "CACHE_BLOCK_SIZE",
+    "CACHE_NUM_BLOCKS",
+    "GPU_UTILIZATION",
+    "IN_FLIGHT_LOAD",
+    "KV_CACHE_USAGE",
+    "MAX_ACTIVE_MODELS",
+    "PREFIX_MATCH",
+    "REACHABLE",
+    "RUNNING_REQUESTS_SIZE",
+    "SERVED_MODELS",
+    "VERSION",
+    "WAITING_MODELS",
+    "WAITING_QUEUE_SIZE",
+    "AttributeKey",
+    "AttributeMap",
+    "Binding",
+    "Bounds",
+    "Client",
+    "Concern",
+    "Content",
+    "Cycle",
+    "Demand",
+    "Duration",
+    "Endpoint",
+    "EndpointEvent",
+    "EndpointExtractor",
+    "Extractor",
+    "Filter",
+    "Finding",
+    "Floats",
+    "Headers",
+    "HttpSource",
+    "Input",
+    "KubernetesObject",
+    "Layout",
+    "Mask",
+    "MetricsBinding",
+    "NoParameters",
+    "NotificationEvent",
+    "NotificationExtractor",
+    "ObjectKind",
+    "Parser",
+    "Picker",
+    "Plugin",
+    "PollingSource",
+    "PositiveDuration",
+    "PrefixMatch",
+    "Producer",
+    "ProfileHandler",
+    "Request",
+    "Role",
+    "Rows",
+    "SaturationDetector",
+    "Scorer",
+    "Size",
+    "Stability",
+    "Tier",
+    "Unparsable",
+    "least_is_best",
+    "linear",
+    "most_is_best",
+]

@@ -1,0 +1,98 @@
+"""The responses of `/debug/decisions`, for `/openapi.json`. `Decision` writes them."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+
+class Refused(BaseModel):
+    status: int
+    message: str
+    reason: str
+
+
+class DecisionSummary(BaseModel):
+    """`refused` is there for a refused request, the members from `destinations` to `status` for a routed one."""
+
+    request_id: str
+    at: str
+    state: Literal["refused", "under way", "aborted", "completed"]
+    model: str
+    target_model: str
+    priority: int
+    microseconds: float
+    destinations: list[str] = []
+    endpoint: str = ""
+    served_by: str | None = None
+    served_endpoint: str | None = None
+    status: int | None = None
+    refused: Refused | None = None
+    duration_seconds: float | None
+    plugin_failures: list[dict[str, str]] = []
+
+
+class Subset(BaseModel):
+    entries: int
+    first: list[str]
+
+
+class FilterStep(BaseModel):
+    plugin: str
+    kept: int
+    removed: list[str]
+
+
+class Score(BaseModel):
+    score: float | None
+    weight: float
+    weighted: float | None
+
+
+class EndpointScores(BaseModel):
+    total: float | None
+    scores: dict[str, Score]
+
+
+class Profile(BaseModel):
+    filters: list[FilterStep]
+    endpoints: dict[str, EndpointScores]
+    picker: str
+    picked: list[str]
+    ranked_last: dict[str, str]
+
+
+class Input(BaseModel):
+    value: float | None
+    age: float | None
+    fresh: bool
+
+
+class DecisionInFull(DecisionSummary):
+    """Endpoints, profiles, plugins and attributes are named by the keys of objects."""
+
+    configuration: str
+    path: str
+    api: str
+    stream: bool
+    body_bytes: int
+    prompt_bytes: int
+    objective: str
+    rewrite: str
+    subset: Subset | None
+    candidates: list[str]
+    saturation: float | None
+    charged_tokens: int
+    primary_profile: str
+    profiles: dict[str, Profile]
+    inputs: dict[str, dict[str, Input]]
+
+
+class Decisions(BaseModel):
+    """`total` is the number of decisions since the start."""
+
+    total: int
+    decisions: list[DecisionSummary]
+
+
+class DecisionsOnRequest(BaseModel):
+    decisions: list[DecisionInFull]

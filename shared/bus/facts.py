@@ -1,0 +1,110 @@
+"""Facts of a pool in motion: the events that a reader gets, and the messages of the endpoints bucket they come from."""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from shared.bus.codec import decode, decode_fact, fact_digest
+from shared.bus.epochs import EPOCHS
+from shared.bus.errors import Malformed
+from shared.bus.messages import FactEnvelope, Synced
+from shared.bus.subjects import SYNCED, fact_key, parse_key
+from shared.model import Fact, entries_of
+
+EPOCH_HEADER = "Pointsman-Epoch"
+SEQUENCE_HEADER = "Pointsman-Sequence"
+"""Headers of a delete, which has no body."""
+
+Version: TypeAlias = tuple[int, int]
+"""(epoch, sequence)"""
+NEVER: Version = (-2 * EPOCHS, -1)
+
+FACT_BYTES, ENTRY_BYTES = 1000, 200
+"""Bytes that a fact takes beside its encoded form, and each entry of its lists and maps."""
+
+
+class Reset(Struct, frozen=True):
+    """All facts of the pool, by key. What is not in it is gone."""
+
+    facts: dict[str, Fact]
+
+
+class Upsert(Struct, frozen=True):
+    """One fact is new or has changed."""
+
+    key: str
+    fact: Fact
+
+
+class Delete(Struct, frozen=True):
+    """One fact is gone."""
+
+    key: str
+
+
+Event: TypeAlias = Reset | Upsert | Delete
+
+
+class Put(Struct, frozen=True):
+    """A fact as it came from the bucket."""
+
+    key: str
+    version: Version
+    digest: int
+    fact: Fact | None
+    """None when this program can't decode it: it counts for completeness, and its last known value stays."""
+    fault: str = ""
+    """Why it couldn't be decoded."""
+    weight: int = FACT_BYTES
+    """Bytes of memory that it takes, about."""
+
+    @property
+    def epoch(self) -> int:
+        return self.version[0]
+
+
+class Purge(Struct, frozen=True):
+    """A delete as it came from the bucket."""
+
+    key: str
+    version: Version
+
+    @property
+    def weight(self) -> int:
+        """As of what was written."""
+        return FACT_BYTES + len(self.key)
+
+    @property
+    def epoch(self) -> int:
+        return self.version[0]
+
+
+Entry: TypeAlias = Put | Purge | Synced
+
+
+def parse_entry(key: str, data: bytes, headers: Mapping[str, str]) -> Entry:
+    """One message of the bucket. Raises Malformed, also for a delete without order (`nats kv del`)."""
+    try:
+        pool, kind, _ = parse_key(key)
+    except ValueError as error:
+        raise Malformed(str(error)) from error
+    if operation := headers.get("KV-Operation"):
+        try:
+            epoch, sequence = int(headers[EPOCH_HEADER]), int(headers[SEQUENCE_HEADER])
+            if not 0 <= epoch < EPOCHS:
+                raise ValueError(f"no epoch: {epoch}")
+            return Purge(key, (epoch, sequence))
+        except (KeyError, ValueError) as error:
+            raise Malformed(f"{operation} of {key} without {EPOCH_HEADER} and {SEQUENCE_HEADER}") from error
+    if kind == SYNCED:
+        return decode(Synced, data)
+    envelope = decode(FactEnvelope, data)
+    version, digest = (envelope.epoch, envelope.sequence), fact_digest(key, envelope.fact)
+    try:
+        fact = decode_fact(envelope.fact)
+    except Malformed as error:
+        return Put(key, version, digest, None, str(error))
+    if fact_key(pool, fact) != key:
+        return Put(key, version, digest, None, f"a fact of another key: {type(fact).__name__}")
+    return Put(key, version, digest, fact, weight=len(envelope.fact) + FACT_BYTES + ENTRY_BYTES * entries_of(fact))

@@ -232,7 +232,7 @@ class PickerService(Service):
                 for name, (requests, tokens) in self.view.in_flight.own().items()
             },
             "peers": sorted(self.view.in_flight.peers()),
-            "endpoints": [{**one, "picks": picks.get(one["id"], 0)} for one in self.view.state(now)],
+            "endpoints": [{**endpoint, "picks": picks.get(endpoint["id"], 0)} for endpoint in self.view.state(now)],
             "config": {**self.desk.pipeline.state(), "problem": self.config.problem or None},
         }
 
@@ -289,7 +289,7 @@ class PickerService(Service):
             case Reset(facts=facts):
                 self.view.reset(facts)
                 self._endpoint_events.reset(self.view.endpoints)
-                published = next((one for one in facts.values() if isinstance(one, Configuration)), None)
+                published = next((fact for fact in facts.values() if isinstance(fact, Configuration)), None)
                 self._on_config(published.text if published else "", published.origin if published else "")
             case Upsert(key=key, fact=Configuration() as fact):
                 self._on_config(fact.text, fact.origin)

@@ -153,7 +153,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             }
         fields["duration_seconds"] = None if progress.seconds is None else round(progress.seconds, 6)
         if self.failures:
-            fields["plugin_failures"] = [asdict(one) for one in self.failures]
+            fields["plugin_failures"] = [asdict(failure) for failure in self.failures]
         return fields
 
     def explain(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             "charged_tokens": self.tokens,
             "primary_profile": self.primary,
             "profiles": {name: self._explain_run(run) for name, run in self.runs.items()},
-            "inputs": {name: self._explain_reading(one) for name, one in self.readings.items()},
+            "inputs": {name: self._explain_reading(reading) for name, reading in self.readings.items()},
         }
 
     def _explain_run(self, run: ProfileRun) -> dict[str, Any]:

@@ -89,8 +89,8 @@ class Director:
             candidates=candidates,
             failed=self._failed,
         )
-        for one in unparsed:
-            cycle.plugin_failed(one.parser, Role.PARSER, one.error)
+        for failure in unparsed:
+            cycle.plugin_failed(failure.parser, Role.PARSER, failure.error)
         course = self._course(cycle, rewrite)
         return Decision(
             asked=Asked.of(request),
@@ -209,7 +209,9 @@ def _only_if_cached(headers: Headers) -> bool:
     """Whether the client prefers no answer to one whose prompt has to be computed first (`Prefer: if-available`,
     RFC 7240): an attempt at early decoding, before it asks for a prefill elsewhere."""
     preferences = ",".join(headers.all("prefer"))[:_LONGEST_PREFER].split(",")
-    return any(one.partition(";")[0].partition("=")[0].strip().lower() == "if-available" for one in preferences)
+    return any(
+        preference.partition(";")[0].partition("=")[0].strip().lower() == "if-available" for preference in preferences
+    )
 
 
 def _holders(cycle: Cycle, picked: tuple[int, ...]) -> tuple[int, ...]:

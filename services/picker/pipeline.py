@@ -58,7 +58,7 @@ class Pipeline:
                 "after": self.config.stale_metrics.after,
                 "policy": self.config.stale_metrics.policy,
             },
-            "warnings": [str(one) for one in self.config.warnings],
+            "warnings": [str(warning) for warning in self.config.warnings],
             **self.director.scheduler.state(),
         }
 
@@ -74,7 +74,7 @@ def _reads(config: LoadedConfig) -> Mapping[AttributeKey[Any], tuple[str, ...]]:
     for maker, demand in demands(config.plugins, config.sources, config.inputs, config.stale_metrics).items():
         if Role.EXTRACTOR in config.plugins[maker].kind.ROLES:
             for key, readers in (*demand.required.items(), *demand.used.items()):
-                if reading := tuple(one for one in readers if one in at_work):
+                if reading := tuple(reader for reader in readers if reader in at_work):
                     found[key] = (*found.get(key, ()), *reading)
     return found
 
@@ -94,7 +94,7 @@ def build(
     detector = plugins[config.saturation_detector]
     if not isinstance(detector, SaturationDetector):
         raise Invalid([Problem(config.saturation_detector, f"{detector!r} implements no SaturationDetector")])
-    parsers = [one for name in config.parsers if isinstance(one := plugins[name], Parser)]
+    parsers = [plugin for name in config.parsers if isinstance(plugin := plugins[name], Parser)]
     director = Director(
         Scheduler(config, plugins, observe),
         detector,

@@ -50,7 +50,7 @@ class DecisionRing:
     def of_request(self, request_id: str, limit: int) -> list[Decision]:
         """Up to `limit` decisions on a request id, the newest first."""
         kept = request_id[:SHOWN]
-        return list(islice((one for one in reversed(self._ring) if one.asked.id == kept), limit))
+        return list(islice((decision for decision in reversed(self._ring) if decision.asked.id == kept), limit))
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -65,7 +65,7 @@ def decision_routes(ring: DecisionRing) -> list[Route]:
     async def decisions(request: Request) -> Response:
         """The last decisions, the newest first, a summary each; `?limit=` says how many."""
         newest = ring.newest(_limit(request, default=100, most=1000))
-        return as_json_list("decisions", (one.summary() for one in newest), total=ring.total)
+        return as_json_list("decisions", (decision.summary() for decision in newest), total=ring.total)
 
     async def decision(request: Request) -> Response:
         """Decisions on a request id in full: what each filter removed, and every score with its weight."""
@@ -73,7 +73,7 @@ def decision_routes(ring: DecisionRing) -> list[Route]:
         found = ring.of_request(request_id, _limit(request, default=10, most=100))
         if not found:
             raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(ring)}")
-        return as_json_list("decisions", (one.explain() for one in found))
+        return as_json_list("decisions", (decision.explain() for decision in found))
 
     return [Route("/debug/decisions", decisions), Route("/debug/decisions/{request_id:path}", decision)]
 

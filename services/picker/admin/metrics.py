@@ -103,13 +103,13 @@ class PickerMetrics:
     def fold(self) -> None:
         """Count the timings that were only taken down."""
         self._unfolded = 0
-        for one in (
+        for timings in (
             self.decision_seconds,
             self.request_seconds,
             self.scheduling_seconds,
             *self.plugin_seconds.values(),
         ):
-            one.fold()
+            timings.fold()
 
     def forget_endpoints(self) -> None:
         """Drop the counts of endpoints that have gone."""
@@ -217,10 +217,10 @@ class _Collector(Collector):
         )
         newest = view.columns.newest()
         picked = self._metrics.requests.picks()
-        for row, one in enumerate(layout.endpoints):
-            requests.add_metric([one.id], float(view.in_flight.requests[row]))
-            tokens.add_metric([one.id], float(view.in_flight.tokens[row]))
-            age.add_metric([one.id], now - float(newest[row]))
-            picks.add_metric([one.id], picked.get(one.id, 0))
-            healthy.add_metric([one.id], row not in view.health.unhealthy)
+        for row, endpoint in enumerate(layout.endpoints):
+            requests.add_metric([endpoint.id], float(view.in_flight.requests[row]))
+            tokens.add_metric([endpoint.id], float(view.in_flight.tokens[row]))
+            age.add_metric([endpoint.id], now - float(newest[row]))
+            picks.add_metric([endpoint.id], picked.get(endpoint.id, 0))
+            healthy.add_metric([endpoint.id], row not in view.health.unhealthy)
         yield from (requests, tokens, age, picks, healthy)

@@ -61,7 +61,9 @@ class PoolCollector(Collector):
         layout = self._view.layout
         column = self._view.columns.numbers(WAITING_QUEUE_SIZE.wire)
         known = [
-            (one.name, float(column.values[row])) for row, one in enumerate(layout.endpoints) if column.at[row] > NEVER
+            (endpoint.name, float(column.values[row]))
+            for row, endpoint in enumerate(layout.endpoints)
+            if column.at[row] > NEVER
         ]
         for name, label in (
             ("llm_d_epp_per_endpoint_queue_size", "model_server_endpoint"),

@@ -326,11 +326,11 @@ class RequestCollector(Collector):
             for model, count in metrics.running.items():
                 running.add_metric([model], count)
             yield from (total, errors, running)
-            for one in _FAMILIES:
-                name = one.name if prefix == "llm_d_epp_" else one.former
-                family = HistogramMetricFamily(f"{prefix}{name}", one.meaning, labels=models)
+            for spec in _FAMILIES:
+                name = spec.name if prefix == "llm_d_epp_" else spec.former
+                family = HistogramMetricFamily(f"{prefix}{name}", spec.meaning, labels=models)
                 for key, series in metrics.series.items():
-                    histogram: Histogram = getattr(series, one.field)
+                    histogram: Histogram = getattr(series, spec.field)
                     if histogram.count:
                         histogram.add_to(family, key)
                 yield family

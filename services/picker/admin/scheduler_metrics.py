@@ -73,9 +73,9 @@ class SchedulerCollector(Collector):
         for (target, id), count in scheduled.items():
             row = layout.index.get(id)
             if row is not None:
-                one = layout.endpoints[row]
-                name = one.name.removesuffix(f"-rank-{one.rank}")
-                family.add_metric(["success", target, name, one.namespace, str(one.port)], count)
+                endpoint = layout.endpoints[row]
+                name = endpoint.name.removesuffix(f"-rank-{endpoint.rank}")
+                family.add_metric(["success", target, name, endpoint.namespace, str(endpoint.port)], count)
             if len(family.samples) >= SLICE:
                 yield family
                 family = empty()

@@ -219,12 +219,12 @@ def _subset(message: ProcessingRequest, most: int) -> tuple[str, ...] | None:
     value = fields[names.SUBSET]
     match value.WhichOneof("kind"):
         case "list_value":
-            texts = [one.string_value for one in islice(value.list_value.values, most + 1)]
+            texts = [entry.string_value for entry in islice(value.list_value.values, most + 1)]
         case "string_value":
             texts = [value.string_value]
         case _:
             return None
-    entries = (part for text in texts for one in text.split(",", most + 1) if (part := one.strip()))
+    entries = (part for text in texts for entry in text.split(",", most + 1) if (part := entry.strip()))
     return tuple(islice(entries, most + 1))
 
 

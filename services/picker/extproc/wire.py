@@ -59,8 +59,8 @@ def nested(tags: Iterable[bytes], size: int) -> bytes:
     """What stands before `size` bytes that are the content of a field, which is all of a message that is a field, and
     so on: the innermost tag comes first."""
     prefix = b""
-    for one in tags:
-        prefix = one + _length(size + len(prefix)) + prefix
+    for field_tag in tags:
+        prefix = field_tag + _length(size + len(prefix)) + prefix
     return prefix
 
 

@@ -110,7 +110,7 @@ def dialogue(messages: Iterable[Message | str]) -> bytes:
         if isinstance(content, str):
             pieces.append(content.encode())
         elif content is not None:
-            pieces.append(b"\n".join([one.encode() if isinstance(one, str) else part_of(one) for one in content]))
+            pieces.append(b"\n".join([part.encode() if isinstance(part, str) else part_of(part) for part in content]))
         for field in (message.tool_calls, message.name, message.arguments, message.output, message.summary):
             if field is not NOTHING and given(field):
                 pieces.append(bytes(field))
@@ -129,13 +129,13 @@ def plain(prompt: TextOrIds | Embeddable) -> Prompt:
     if len(kinds) > 1:
         raise ValueError("a list that mixes texts, token ids and lists; one kind is needed")
     if str in kinds:
-        return Prompt(b"\n".join([one.encode() for one in cast(list[str], prompt)]), count=len(prompt))
+        return Prompt(b"\n".join([text.encode() for text in cast(list[str], prompt)]), count=len(prompt))
     if Part in kinds:
-        return Prompt(b"\n".join([part_of(one) for one in cast(list[Part], prompt)]), count=len(prompt))
+        return Prompt(b"\n".join([part_of(part) for part in cast(list[Part], prompt)]), count=len(prompt))
     if int in kinds:
         return Prompt(_packed(cast(list[int], prompt)), len(prompt))
     lists = cast(list[list[int]], prompt)
-    return Prompt(b"".join([_packed(one) for one in lists]), sum(map(len, lists)), len(lists))
+    return Prompt(b"".join([_packed(ids) for ids in lists]), sum(map(len, lists)), len(lists))
 
 
 def token_ids(ids: Sequence[int], placeholders: Iterable[Placeholder] = ()) -> Prompt:
@@ -154,11 +154,11 @@ def packed_ids(ids: bytes, placeholders: Iterable[Placeholder] = ()) -> Prompt:
 def _marked(ids: bytes, placeholders: Iterable[Placeholder]) -> bytes:
     pieces: list[bytes] = []
     free = 0
-    for one in sorted(placeholders, key=attrgetter("offset")):
-        start, end = one.offset * _ID_BYTES, min((one.offset + one.length) * _ID_BYTES, len(ids))
-        if not one.hash or start < free or start >= end:
+    for item in sorted(placeholders, key=attrgetter("offset")):
+        start, end = item.offset * _ID_BYTES, min((item.offset + item.length) * _ID_BYTES, len(ids))
+        if not item.hash or start < free or start >= end:
             continue
-        digest = xxhash.xxh3_64_digest(one.hash)
+        digest = xxhash.xxh3_64_digest(item.hash)
         pieces += (ids[free:start], (digest * ((end - start) // len(digest) + 1))[: end - start])
         free = end
     return b"".join((*pieces, ids[free:])) if pieces else ids
@@ -168,7 +168,7 @@ def _packed(ids: Sequence[int]) -> bytes:
     try:
         return struct.pack(f"<{len(ids)}I", *ids)
     except struct.error as error:
-        wrong = next(one for one in ids if not 0 <= one < 2**32)
+        wrong = next(number for number in ids if not 0 <= number < 2**32)
         raise ValueError(f"{str(wrong)[:20]} is no token id; a whole number from 0 to 4294967295 is needed") from error
 
 

@@ -30,8 +30,8 @@ class _Features(Struct):
     def placeholders(self) -> Iterator[Placeholder]:
         hashes = self.mm_hashes or {}
         for modality, ranges in (self.mm_placeholders or {}).items():
-            for one, name in zip(ranges, hashes.get(modality, ()), strict=False):
-                yield Placeholder(one.offset, one.length, (name or "").encode())
+            for place, name in zip(ranges, hashes.get(modality, ()), strict=False):
+                yield Placeholder(place.offset, place.length, (name or "").encode())
 
 
 class _Sampling(Struct):

@@ -52,15 +52,15 @@ def read(text: bytes, served: bytes, asked: bytes) -> Document | None:
     except _ERRORS:
         return None
     usage = NOTHING
-    for one in (*inner, top):
-        if _is_object(one.usage) and len(memoryview(one.usage)) <= _LONGEST_USAGE:
+    for part in (*inner, top):
+        if _is_object(part.usage) and len(memoryview(part.usage)) <= _LONGEST_USAGE:
             try:
-                usage = usage.merged(read_usage(_any(one.usage)))
+                usage = usage.merged(read_usage(_any(part.usage)))
             except _ERRORS:
                 return None
     end = 0
     if served:
-        found = [one.model for one in (top, *inner) if is_name(one.model, served)]
+        found = [part.model for part in (top, *inner) if is_name(part.model, served)]
         places = [(start_of(model, text), len(memoryview(model))) for model in found]
         for start, size in sorted(places, reverse=True):
             text = text[:start] + asked + text[start + size :]

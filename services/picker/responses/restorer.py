@@ -203,7 +203,7 @@ def _end(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
 
 def _plain(key: bytes) -> bytes:
     """A key without escapes."""
-    for one in (_MODEL, *_INNER):
-        if b"\\" in key and is_name(b'"' + key + b'"', b'"' + one + b'"'):
-            return one
+    for name in (_MODEL, *_INNER):
+        if b"\\" in key and is_name(b'"' + key + b'"', b'"' + name + b'"'):
+            return name
     return key

@@ -111,8 +111,10 @@ class Profile:
         self.filters = filters
         self.scorers = scorers
         self.picker = picker
-        self._filtering = [(one, observe("Filter", one.TYPE, one.name)) for one in filters]
-        self._scoring = [_Scoring(one, weight, observe("Scorer", one.TYPE, one.name)) for one, weight in scorers]
+        self._filtering = [(plugin, observe("Filter", plugin.TYPE, plugin.name)) for plugin in filters]
+        self._scoring = [
+            _Scoring(scorer, weight, observe("Scorer", scorer.TYPE, scorer.name)) for scorer, weight in scorers
+        ]
         self._observe_picker = observe("Picker", picker.TYPE, picker.name)
 
     def run(self, cycle: Cycle, rows: Rows) -> ProfileRun:
@@ -120,12 +122,12 @@ class Profile:
         candidates = rows
         filters: list[FilterStep] = []
         started = perf_counter()
-        for one, observe in self._filtering:
+        for plugin, observe in self._filtering:
             try:
-                rows = _kept(one.filter(cycle, rows), cycle, rows)
+                rows = _kept(plugin.filter(cycle, rows), cycle, rows)
             except Exception as error:  # noqa: BLE001 - as in `_Scoring.score`: all pass
-                cycle.plugin_failed(one, Role.FILTER, error)
-            filters.append(FilterStep(one.name, rows))
+                cycle.plugin_failed(plugin, Role.FILTER, error)
+            filters.append(FilterStep(plugin.name, rows))
             ended = perf_counter()
             observe(ended - started)
             started = ended
@@ -163,8 +165,8 @@ class Profile:
             return _any(self.picker, cycle, rows)
 
     def __repr__(self) -> str:
-        steps = [one.name for one in self.filters]
-        steps += [f"{one.name}·{weight:g}" for one, weight in self.scorers]
+        steps = [plugin.name for plugin in self.filters]
+        steps += [f"{scorer.name}·{weight:g}" for scorer, weight in self.scorers]
         return f"<Profile {self.name!r}: {' → '.join([*steps, self.picker.name])}>"
 
 

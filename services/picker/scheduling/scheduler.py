@@ -36,14 +36,19 @@ class Scheduler:
         if not isinstance(handler, ProfileHandler):
             raise Invalid([Problem(config.profile_handler, f"{handler!r} implements no ProfileHandler")])
         self._handler = handler
-        self.producers = tuple(one for name in config.producers if isinstance(one := plugins[name], Producer))
+        self.producers = tuple(producer for name in config.producers if isinstance(producer := plugins[name], Producer))
         self._producing = [
-            (one, products, () if is_bounded(one) else products, observe("DataProducer", one.TYPE, one.name))
-            for one in self.producers
-            for products in [one.produces(one.name, one.parameters)]
+            (
+                producer,
+                products,
+                () if is_bounded(producer) else products,
+                observe("DataProducer", producer.TYPE, producer.name),
+            )
+            for producer in self.producers
+            for products in [producer.produces(producer.name, producer.parameters)]
         ]
         self._weigher = next(
-            (one for one in plugins.values() if isinstance(one, InFlightLoadProducer)),
+            (plugin for plugin in plugins.values() if isinstance(plugin, InFlightLoadProducer)),
             InFlightLoadProducer(InFlightLoadProducer.TYPE),
         )
         self.tokens_until_end = self._weigher.until_end
@@ -100,9 +105,9 @@ class Scheduler:
 
     def state(self) -> dict[str, object]:
         return {
-            "profiles": [repr(one) for one in self._profiles.values()],
+            "profiles": [repr(profile) for profile in self._profiles.values()],
             "handler": self._handler.name,
-            "producers": {one.name: _state(one) for one in self.producers},
+            "producers": {producer.name: _state(producer) for producer in self.producers},
         }
 
     def __repr__(self) -> str:
@@ -129,11 +134,11 @@ def _guarded(placement: Placement, producer: str, failed: Failed, request_id: st
 
 
 def _profile(spec: ProfileSpec, plugins: dict[str, Plugin], observe: Observe) -> Profile:
-    members = [(plugins[one.plugin.name], one.weight) for one in spec.members if one.plugin.name in plugins]
+    members = [(plugins[member.plugin.name], member.weight) for member in spec.members if member.plugin.name in plugins]
     return Profile(
         spec.name,
-        tuple(one for one, _ in members if isinstance(one, Filter)),
-        tuple((one, weight) for one, weight in members if isinstance(one, Scorer)),
-        next(one for one, _ in members if isinstance(one, Picker)),
+        tuple(plugin for plugin, _ in members if isinstance(plugin, Filter)),
+        tuple((plugin, weight) for plugin, weight in members if isinstance(plugin, Scorer)),
+        next(plugin for plugin, _ in members if isinstance(plugin, Picker)),
         observe,
     )

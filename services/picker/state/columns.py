@@ -123,7 +123,7 @@ class Numbers:
         ]
         gone = {line for _, line in sorted(spare)[: len(self.columns) - MOST_NUMBERS]}
         kept = [line for line in range(len(self.columns)) if line not in gone]
-        self.columns = {name: one for line, (name, one) in enumerate(self.columns.items()) if line not in gone}
+        self.columns = {name: column for line, (name, column) in enumerate(self.columns.items()) if line not in gone}
         self._lines.clear()
         self._show(self._values[kept], self._at[kept])
 
@@ -225,8 +225,8 @@ class Lines:
         bounds = [bounds_of(name) for name in names]
         self.places: Rows = np.array(places, np.intp)[:, np.newaxis]
         """Together with rows they are an index of cells."""
-        self.least: Floats = np.array([one.least for one in bounds], np.float64)[:, np.newaxis]
-        self.most: Floats = np.array([one.most for one in bounds], np.float64)[:, np.newaxis]
+        self.least: Floats = np.array([bound.least for bound in bounds], np.float64)[:, np.newaxis]
+        self.most: Floats = np.array([bound.most for bound in bounds], np.float64)[:, np.newaxis]
 
 
 class Place:
@@ -268,8 +268,8 @@ class Columns:
         """
         here, there = layout.moved_from(self._layout)
         self._numbers = self._numbers.moved(len(layout), here, there)
-        moved = {name: one.moved(len(layout), here, there) for name, one in self._objects.items()}
-        self._objects = {name: one for name, one in moved.items() if (one.at > NEVER).any()}
+        moved = {name: column.moved(len(layout), here, there) for name, column in self._objects.items()}
+        self._objects = {name: column for name, column in moved.items() if (column.at > NEVER).any()}
         self._own_numbers, self._own_objects = {}, {}
         self._layout = layout
         self._places.clear()
@@ -350,10 +350,10 @@ class Columns:
 
     def _make_room(self, name: str) -> None:
         """Let go of what nobody reads where that is too much, or there are too many attributes for one of this name."""
-        unread = {other: one for other, one in self._objects.items() if other not in self._read}
+        unread = {other: column for other, column in self._objects.items() if other not in self._read}
         more = name not in self._objects and len(unread) >= MOST_OBJECTS
-        if more or sum(one.weight for one in unread.values()) > MOST_WEIGHT:
-            self._objects = {other: one for other, one in self._objects.items() if other in self._read}
+        if more or sum(column.weight for column in unread.values()) > MOST_WEIGHT:
+            self._objects = {other: column for other, column in self._objects.items() if other in self._read}
 
     def _reported(self, name: str) -> ObjectColumn:
         column = self._objects.get(name)
@@ -390,7 +390,7 @@ class Columns:
     def _place(self, ids: tuple[str, ...]) -> Place:
         place = self._places.get(ids)
         if place is None:
-            found = {row: at for at, one in enumerate(ids) if (row := self._layout.index.get(one)) is not None}
+            found = {row: at for at, id in enumerate(ids) if (row := self._layout.index.get(id)) is not None}
             rows = np.fromiter(found.keys(), np.intp, len(found))
             positions = np.fromiter(found.values(), np.intp, len(found))
             place = Place(rows, positions, len(ids), len(self._layout))

@@ -167,7 +167,7 @@ class InFlight:
     def columns(self) -> tuple[bytes, bytes, bytes]:
         """Our own part as a `Load` message has it: (ids, requests, tokens)."""
         return (
-            pack_hashes([endpoint_hash(one) for one in self._own]),
+            pack_hashes([endpoint_hash(id) for id in self._own]),
             pack_counts([own[0] for own in self._own.values()]),
             pack_counts([own[1] for own in self._own.values()]),
         )

@@ -42,17 +42,17 @@ class Layout:
     )
 
     def __init__(self, endpoints: Iterable[Endpoint] = (), generation: int = 0) -> None:
-        self.endpoints = tuple(sorted(endpoints, key=lambda one: one.id))
+        self.endpoints = tuple(sorted(endpoints, key=lambda endpoint: endpoint.id))
         self.generation = generation
-        self.index = {one.id: row for row, one in enumerate(self.endpoints)}
-        self.authorities = tuple(one.authority for one in self.endpoints)
+        self.index = {endpoint.id: row for row, endpoint in enumerate(self.endpoints)}
+        self.authorities = tuple(endpoint.authority for endpoint in self.endpoints)
         self.all_rows: Rows = np.arange(len(self.endpoints), dtype=np.intp)
         self.all_rows.flags.writeable = False
-        self.hashes: Hashes = np.array([endpoint_hash(one.id) for one in self.endpoints], dtype=np.uint64)
+        self.hashes: Hashes = np.array([endpoint_hash(endpoint.id) for endpoint in self.endpoints], dtype=np.uint64)
         self._order = np.argsort(self.hashes)
         self._by_address: dict[str, list[int]] = {}
-        for row, one in enumerate(self.endpoints):
-            for name in {one.address, one.host, one.authority} - {""}:
+        for row, endpoint in enumerate(self.endpoints):
+            for name in {endpoint.address, endpoint.host, endpoint.authority} - {""}:
                 self._by_address.setdefault(name, []).append(row)
         self._subsets: dict[tuple[str, ...], Rows] = {}
         self._remembered = 0
@@ -117,9 +117,9 @@ class Layout:
         """
         here: list[int] = []
         there: list[int] = []
-        for row, one in enumerate(self.endpoints):
-            other = old.index.get(one.id)
-            if other is None or old.endpoints[other].uid != one.uid:
+        for row, endpoint in enumerate(self.endpoints):
+            other = old.index.get(endpoint.id)
+            if other is None or old.endpoints[other].uid != endpoint.uid:
                 continue
             if old.authorities[other] == self.authorities[row]:
                 here.append(row)

@@ -60,7 +60,7 @@ class PrefixIndex:
         """Endpoints that have gone, or are another server under the same id, lose their blocks."""
         here, _ = layout.moved_from(self._layout)
         stayed = {layout.endpoints[row].id for row in here.tolist()}
-        for name in [one for one in self._slots if one not in stayed]:
+        for name in [id for id in self._slots if id not in stayed]:
             self._retired.append(self._slots.pop(name))
         self._layout = layout
         self._rows = None

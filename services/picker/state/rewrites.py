@@ -23,7 +23,7 @@ class Rewrites:
         self._exact: dict[str, tuple[str, RewriteRule]] = {}
         self._generic: tuple[str, RewriteRule] | None = None
         self._priorities: dict[str, int] = {}
-        for rewrite in sorted(rewrites, key=lambda one: (one.created, one.name)):
+        for rewrite in sorted(rewrites, key=lambda rewrite: (rewrite.created, rewrite.name)):
             for rule in rewrite.rules:
                 if not rule.targets:
                     continue
@@ -31,11 +31,11 @@ class Rewrites:
                     self._exact.setdefault(model, (rewrite.name, rule))
                 if not rule.models and self._generic is None:
                     self._generic = (rewrite.name, rule)
-        for one in sorted(models, key=lambda one: (one.created, one.name)):
-            if one.model_name not in self._priorities:
-                self._priorities[one.model_name] = PRIORITIES[one.criticality]
-                if one.targets:
-                    self._exact.setdefault(one.model_name, (one.name, RewriteRule(targets=one.targets)))
+        for resource in sorted(models, key=lambda model: (model.created, model.name)):
+            if resource.model_name not in self._priorities:
+                self._priorities[resource.model_name] = PRIORITIES[resource.criticality]
+                if resource.targets:
+                    self._exact.setdefault(resource.model_name, (resource.name, RewriteRule(targets=resource.targets)))
 
     def target(self, model: str, request_id: str) -> tuple[str, str] | None:
         """(resource's name, target model) for a model, or None when no rule applies."""
@@ -68,12 +68,12 @@ class Rewrites:
 
 def split(targets: tuple[Target, ...], request_id: str) -> str:
     """The target that falls to a request id: by weight, or evenly when no weight is positive."""
-    weights = [max(one.weight or 0, 0) for one in targets]
+    weights = [max(target.weight or 0, 0) for target in targets]
     if not any(weights):
         weights = [1] * len(targets)
     point = xxhash.xxh3_64_intdigest(request_id.encode()) % sum(weights)
-    for one, weight in zip(targets, weights, strict=True):
+    for target, weight in zip(targets, weights, strict=True):
         if point < weight:
-            return one.model
+            return target.model
         point -= weight
     raise AssertionError("the weights' sum is larger than every point below it")

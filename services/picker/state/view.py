@@ -48,7 +48,11 @@ class View:
             self._made_changed = True
         if self._made_changed:
             self._made_changed = False
-            self._made = {id: one for id, one in self._made.items() if id in self._layout.index and _says(one)}
+            self._made = {
+                id: attributes
+                for id, attributes in self._made.items()
+                if id in self._layout.index and _says(attributes)
+            }
             self.columns.own(self._made)
         return self._layout
 
@@ -133,20 +137,20 @@ class View:
         own = self.in_flight.own()
         return [
             {
-                "id": one.id,
-                "authority": one.authority,
-                "labels": one.labels,
+                "id": endpoint.id,
+                "authority": endpoint.authority,
+                "labels": endpoint.labels,
                 "unhealthy": self.health.unhealthy.get(row),
                 "attributes": self.columns.of(row, now),
                 "inflight": {
                     "requests": int(self.in_flight.requests[row]),
                     "tokens": int(self.in_flight.tokens[row]),
-                    "own_requests": own.get(one.id, (0, 0))[0],
-                    "own_tokens": own.get(one.id, (0, 0))[1],
+                    "own_requests": own.get(endpoint.id, (0, 0))[0],
+                    "own_tokens": own.get(endpoint.id, (0, 0))[1],
                 },
-                "prefix_blocks": self.prefixes.blocks_of(one.id),
+                "prefix_blocks": self.prefixes.blocks_of(endpoint.id),
             }
-            for row, one in enumerate(layout.endpoints)
+            for row, endpoint in enumerate(layout.endpoints)
         ]
 
     def __repr__(self) -> str:

@@ -57,13 +57,13 @@ class UtilizationFilter(Filter):
 
     def __init__(self, name: str, parameters: UtilizationFilterParameters) -> None:
         super().__init__(name, parameters)
-        limits = [(one.metric, one.max_value) for one in parameters.conditions]
+        limits = [(condition.metric, condition.max_value) for condition in parameters.conditions]
         self._in_flight = min((most for metric, most in limits if metric == IN_FLIGHT), default=None)
         self._scraped = [(SCRAPED[metric], most) for metric, most in limits if metric != IN_FLIGHT]
 
     @classmethod
     def requires(cls, parameters: UtilizationFilterParameters) -> tuple[AttributeKey[Any], ...]:
-        return tuple(dict.fromkeys(one.reads for one in parameters.conditions))
+        return tuple(dict.fromkeys(condition.reads for condition in parameters.conditions))
 
     @classmethod
     def references(cls, parameters: UtilizationFilterParameters) -> dict[str, tuple[str, AttributeKey[Any]]]:

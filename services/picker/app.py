@@ -18,9 +18,9 @@ from starlette.routing import Route
 
 from services.picker.admin.decisions import DecisionRing, decision_routes
 from services.picker.admin.metrics import PickerMetrics
-from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import Pipeline, build
+from services.picker.request_handler import RequestHandler
 from services.picker.settings import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import Vanished
@@ -98,7 +98,7 @@ class PickerService(Service):
         first = read_text(path, "--config-file", settings.max_file_size) if path else ""
         self.config = Reloader(self._read, self._use, running=first, origin=path, most=settings.max_file_size)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
-        self.desk = Desk(
+        self.handler = RequestHandler(
             self.view,
             self._build(self._read(first, path)),
             self.ring,
@@ -123,7 +123,7 @@ class PickerService(Service):
             "Bytes of request bodies until they are answered, and of response bodies held for their next piece",
             registry=self.registry,
         )
-        held.set_function(lambda: self.desk.held.size)
+        held.set_function(lambda: self.handler.held.size)
         self._tally = Tally(self.plugin_failures)
         self._endpoint_events = self._dispatcher()
         self.registry.register(DataLayerMetrics(self._tally))
@@ -157,7 +157,7 @@ class PickerService(Service):
         self.readiness.mention("bus", malformed.note)
         self.readiness.mention("id", lambda: self.namesake.problem(time.monotonic()))
         self.grpc = ExtProcServer(
-            self.desk.exchange,
+            self.handler.open_stream,
             host=settings.grpc_host,
             port=settings.grpc_port,
             certificate=_certificate(settings) if settings.secure_serving else None,
@@ -226,14 +226,14 @@ class PickerService(Service):
                 "frames": self.view.columns.frames,
             },
             "bus": {"connected": self.bus.connected, "problem": self.bus.readiness()},
-            "open_exchanges": self.desk.open,
+            "open_exchanges": self.handler.open,
             "own_inflight": {
                 name: {"requests": requests, "tokens": tokens}
                 for name, (requests, tokens) in self.view.in_flight.own().items()
             },
             "peers": sorted(self.view.in_flight.peers()),
             "endpoints": [{**endpoint, "picks": picks.get(endpoint["id"], 0)} for endpoint in self.view.state(now)],
-            "config": {**self.desk.pipeline.state(), "problem": self.config.problem or None},
+            "config": {**self.handler.pipeline.state(), "problem": self.config.problem or None},
         }
 
     def configurations(self) -> Sequence[Configured]:
@@ -274,13 +274,13 @@ class PickerService(Service):
 
     def _use(self, config: LoadedConfig) -> None:
         """Decide by this configuration from now on. Its endpoint extractors begin with all endpoints."""
-        self.desk.pipeline = self._build(config)
+        self.handler.pipeline = self._build(config)
         self._endpoint_events.close()
         self._endpoint_events = self._dispatcher()
         self._endpoint_events.reset(self.view.endpoints)
 
     def _dispatcher(self) -> EndpointDispatcher:
-        return EndpointDispatcher(self.desk.pipeline.endpoint_feeds, self.view.made, self._tally)
+        return EndpointDispatcher(self.handler.pipeline.endpoint_feeds, self.view.made, self._tally)
 
     # What the bus brings
 
@@ -366,7 +366,7 @@ class PickerService(Service):
 
     def _look_for_vanished(self) -> None:
         layout = self.view.layout  # changed endpoints first
-        pipeline = self.desk.pipeline
+        pipeline = self.handler.pipeline
         stale_after = pipeline.config.stale_metrics.after
         self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
 

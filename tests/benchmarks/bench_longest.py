@@ -18,9 +18,9 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.admin.decisions import DecisionRing
-from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
 from services.picker.extproc.messages import BodyMode
+from services.picker.request_handler import RequestHandler
 from services.picker.requests import marks
 from services.picker.requests.anthropic import AnthropicParser
 from services.picker.requests.json_values import JsonParameters
@@ -293,9 +293,9 @@ def _answered(
     return run
 
 
-def _desk() -> Desk:
+def _handler() -> RequestHandler:
     view, metrics, pipeline, _ = world(8, np.random.default_rng(7))
-    return Desk(
+    return RequestHandler(
         view,
         pipeline,
         DecisionRing(10),
@@ -319,14 +319,14 @@ def _messages(mode: tuple[BodyMode, BodyMode], rewrite: bool, size: int = LARGES
 
 def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], Iterator[Any]]:
     """The largest body through a whole picker: from the message to the answers."""
-    desk, messages = _desk(), _messages(mode, rewrite)
+    handler, messages = _handler(), _messages(mode, rewrite)
 
     def run() -> Iterator[Any]:
-        exchange = desk.exchange()
+        stream = handler.open_stream()
         for message in messages:
-            yield from exchange.receive(message)
+            yield from stream.receive(message)
             yield None
-        exchange.end()
+        stream.end()
         yield None
 
     return run
@@ -335,7 +335,7 @@ def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], I
 def _streamed(size: int, rewrite: bool = False) -> Callable[[], Iterator[Any]]:
     """A body that comes as one message over gRPC."""
     options = ServerOptions(max_message_size=message_limit(LARGEST))
-    return streamed(_desk().exchange, _messages(LEAN, rewrite, size), options)
+    return streamed(_handler().open_stream, _messages(LEAN, rewrite, size), options)
 
 
 def cases() -> Iterator[Case]:

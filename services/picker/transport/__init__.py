@@ -1,1 +1,1 @@
-"""gRPC servers: thin loops around the exchanges, and health. Nothing here knows what a request means."""
+"""gRPC servers: thin loops around the stream handlers, and health. Nothing here knows what a request means."""

@@ -1,13 +1,13 @@
-"""The ext_proc server on `grpc.aio`: read a message, give it to the stream's exchange, write its answers.
+"""The ext_proc server on `grpc.aio`: read a message, give it to the stream's handler, write its answers.
 
 Messages pass as bytes: one that can't be decoded ends its own stream with a clear status.
-A failure in an exchange ends that stream only.
+A failure in a handler ends that stream only.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import chain
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
@@ -17,7 +17,6 @@ from msgspec import Meta, Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.picker.transport.certificate import Certificate
-from services.picker.transport.exchange import Exchange
 from services.picker.transport.listen import listen
 from shared.quantities import PositiveDuration, Size
 
@@ -66,12 +65,31 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
 DEFAULTS = ServerOptions()
 
 
+class StreamHandler(Protocol):
+    """Handles one stream, which is one HTTP request: takes messages in and hands answers out, without waiting."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is to be ended when what was handed out is sent."""
+        ...
+
+    def receive(self, data: bytes) -> Iterable[bytes]:
+        """A message of the proxy, a serialized `ProcessingRequest`; what to answer now, in order: serialized
+        `ProcessingResponse`s. Those to a large request are made while they are asked for, by an iterator. An empty one
+        isn't to be sent: others are to have their turn then. Raises DecodeError for bytes that are no message."""
+        ...
+
+    def end(self) -> None:
+        """The stream is over, for whatever reason. A transport calls this exactly once."""
+        ...
+
+
 class ExtProcServer:
-    """Serves `ExternalProcessor/Process`. Every stream gets an exchange of its own, which is ended exactly once."""
+    """Serves `ExternalProcessor/Process`. Every stream gets a handler of its own, which is ended exactly once."""
 
     def __init__(
         self,
-        exchanges: Callable[[], Exchange],
+        open_stream: Callable[[], StreamHandler],
         *,
         host: str = "0.0.0.0",
         port: int = 9002,
@@ -83,7 +101,7 @@ class ExtProcServer:
     ) -> None:
         """`unable` gives the reason why nothing can be decided yet: then streams end as UNAVAILABLE at once, which lets
         a proxy ask another picker. `told` takes every stream's initial metadata."""
-        self._exchanges = exchanges
+        self._open_stream = open_stream
         self._unable = unable
         self._told = told
         self._host = host
@@ -143,11 +161,11 @@ class ExtProcServer:
         failure: tuple[grpc.StatusCode, str] | None = None
         self.open += 1
         try:
-            exchange = self._exchanges()
+            stream = self._open_stream()
             try:
-                outcome = await self._converse(exchange, context)
+                outcome = await self._converse(stream, context)
             finally:
-                exchange.end()
+                stream.end()
         except DecodeError as error:
             outcome = "malformed"
             failure = grpc.StatusCode.INVALID_ARGUMENT, f"a message is no ProcessingRequest: {error}"
@@ -163,21 +181,21 @@ class ExtProcServer:
         if failure is not None:
             await context.abort(*failure)
 
-    async def _converse(self, exchange: Exchange, context: Any) -> Outcome:
-        """Drives an exchange to its end. A cancelled stream may look like a half-closed one, or cancel this task.
+    async def _converse(self, stream: StreamHandler, context: Any) -> Outcome:
+        """Drives a handler to its end. A cancelled stream may look like a half-closed one, or cancel this task.
 
         Raises DecodeError for bytes that are no `ProcessingRequest`."""
         read, write = context.read, context.write
         while (data := await read()) is not _EOF:
             answers: Iterable[bytes]
             if len(data) <= _MIDDLING:
-                answers = exchange.receive(data)
+                answers = stream.receive(data)
             elif len(data) <= _HEAVY:
                 async with self._middling:
-                    answers = exchange.receive(data)
+                    answers = stream.receive(data)
                     await asyncio.sleep(0)
             else:
-                answers = self._steps(exchange, data)
+                answers = self._steps(stream, data)
             if isinstance(answers, Iterator):
                 answers = await self._in_turn(answers)
             del data  # nothing of a large body is kept while its response is awaited
@@ -187,14 +205,14 @@ class ExtProcServer:
                 if answer:
                     await write(answer)
             answers, answer = (), b""
-            if exchange.closed:
+            if stream.closed:
                 return "refused"
         return "finished"
 
-    def _steps(self, exchange: Exchange, data: bytes) -> Iterator[bytes]:
+    def _steps(self, stream: StreamHandler, data: bytes) -> Iterator[bytes]:
         """The answers to a large message, of which even reading it takes a turn."""
         yield b""
-        yield from exchange.receive(data)
+        yield from stream.receive(data)
 
     async def _in_turn(self, answers: Iterator[bytes]) -> Iterator[bytes]:
         """The answers to a large request, from the first on that can be sent. One such request is read and decided at a

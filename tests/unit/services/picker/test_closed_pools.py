@@ -10,8 +10,8 @@ from services.picker.extproc.messages import BodyMode
 from services.picker.names import REWRITE_HEADERS
 from services.picker.state.view import View
 from shared.model import Model, ModelRewrite, RewriteRule, Target
-from tests.unit.services.picker.desk import PickerDesk, destinations, refused
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers
+from tests.unit.services.picker.handler import PickerUnderTest, destinations, refused
 from tests.unit.services.picker.requests.vllm_schema import message
 from tests.unit.services.picker.world import pool
 
@@ -49,7 +49,7 @@ def by_setting() -> tuple[View, dict[str, Any]]:
 CLOSED = pytest.mark.parametrize("closed", [by_models, by_setting])
 
 
-class Closed(PickerDesk):
+class Closed(PickerUnderTest):
     """A picker of a closed pool."""
 
     def __init__(self, closed: Any, document: str = "", *, everything: bool = False) -> None:
@@ -74,9 +74,9 @@ class Closed(PickerDesk):
         data = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
         said = {":method": method, ":path": path, **(more or {})}
         shown = modes[0] in (BodyMode.NONE, BodyMode.STREAMED)
-        exchange, answers = self.begin(headers(said, modes=modes), *([] if shown else [body(data, end=end)]))
-        exchange.end()
-        if exchange.closed and answers[-1].status:
+        stream, answers = self.begin(headers(said, modes=modes), *([] if shown else [body(data, end=end)]))
+        stream.end()
+        if stream.closed and answers[-1].status:
             answer = refused(answers)
             return answer.status, answer.body.decode()
         assert destinations(answers) == "10.0.0.1:8000"

@@ -39,8 +39,8 @@ HEAVY = 2**20
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
-class Desk:
-    """What all exchanges of a picker share. `pipeline` is swapped when the configuration changes."""
+class RequestHandler:
+    """What all streams of a picker share. `pipeline` is swapped when the configuration changes."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Desk:
         self.metrics = metrics
         self.limits = limits
         self.held = Held(limits.held)
-        """Bytes of bodies that the exchanges keep from one message to the next."""
+        """Bytes of bodies that the streams keep from one message to the next."""
         self.make_id = make_id
         self.clock = clock
         self.observe = observe
@@ -80,8 +80,8 @@ class Desk:
         one of a request: beyond a number of responses the requests go first."""
         return self.observing < self.most_observed and self.observe()
 
-    def exchange(self) -> "Exchange":
-        return Exchange(self)
+    def open_stream(self) -> "RequestStream":
+        return RequestStream(self)
 
     def decide(self, ready: RequestReady, now: float) -> Decision:
         """The decision on a request; a refusal too when its body can't be read."""
@@ -123,7 +123,7 @@ class Desk:
             log.info("request.decided", **decision.summary())
 
     def __repr__(self) -> str:
-        return f"<Desk {self.open} open, {self.pipeline!r}>"
+        return f"<RequestHandler {self.open} open, {self.pipeline!r}>"
 
 
 def _is_to_be_read(head: RequestHead) -> bool:
@@ -160,18 +160,18 @@ def _withdraw(progress: Progress) -> None:
         placement(None)
 
 
-class Exchange:
+class RequestStream:
     """One ext_proc stream, which is one HTTP request. `end`, and `receive` of a message, never raise."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._conversation = Conversation(desk.limits, desk.make_id, held=desk.held)
+    def __init__(self, handler: RequestHandler) -> None:
+        self._handler = handler
+        self._conversation = Conversation(handler.limits, handler.make_id, held=handler.held)
         self._charge: Charge | None = None
         self._decision: Decision | None = None
         self._reader: ResponseReader | None = None
         self._counted: OpenRequest | None = None
-        self._started = desk.clock()
-        desk.open += 1
+        self._started = handler.clock()
+        handler.open += 1
 
     @property
     def closed(self) -> bool:
@@ -187,7 +187,7 @@ class Exchange:
         relayed = conversation.relay(data)
         if relayed is not None:
             return relayed
-        now = self._desk.clock()
+        now = self._handler.clock()
         if events := conversation.receive(data, now):
             if conversation.held > HEAVY:
                 return self._in_steps(events, now)
@@ -199,7 +199,7 @@ class Exchange:
         for event in events:
             yield b""
             if isinstance(event, RequestReady):
-                decision = self._desk.decide(event, now)
+                decision = self._handler.decide(event, now)
                 if isinstance(decision.outcome, Route):
                     self._decision = decision  # producers know of it: should the stream end here, they are told
                 yield b""
@@ -212,35 +212,35 @@ class Exchange:
 
     def end(self) -> None:
         """The stream is over, for whatever reason."""
-        now = self._desk.clock()
+        now = self._handler.clock()
         self._handle(self._conversation.end(now), now)
 
     def _handle(self, events: Sequence[Event], now: float) -> None:
         for event in events:
             if isinstance(event, RequestReady):
-                self._decided(self._desk.decide(event, now), now)
+                self._decided(self._handler.decide(event, now), now)
             elif isinstance(event, ResponseStarted):
-                self._desk.observing += self._conversation.asked_to_read
+                self._handler.observing += self._conversation.asked_to_read
                 self._on_response(event)
             elif isinstance(event, Completed):
                 self._complete(event, now)
             elif isinstance(event, ResponseBodyStarted):
                 self._on_response_body(now)
             elif isinstance(event, Refused):
-                self._desk.metrics.refused(event.refusal.status, self._desk.clock() - now)
+                self._handler.metrics.refused(event.refusal.status, self._handler.clock() - now)
 
     def _decided(self, decision: Decision, now: float) -> None:
-        desk = self._desk
+        handler = self._handler
         if isinstance(decision.outcome, Route):
             endpoint = decision.layout.endpoints[decision.picked[0]]
-            self._charge = desk.view.in_flight.charge(endpoint.id, decision.tokens)
+            self._charge = handler.view.in_flight.charge(endpoint.id, decision.tokens)
             self._decision = decision
-            self._reader = _reader(decision.outcome, decision.asked.api, desk.limits.response_object, desk.held)
-            self._conversation.route(decision.outcome, self._reader, desk.observes)
+            self._reader = _reader(decision.outcome, decision.asked.api, handler.limits.response_object, handler.held)
+            self._conversation.route(decision.outcome, self._reader, handler.observes)
         else:
             self._conversation.refuse(decision.outcome)
-            desk.ended(decision, desk.clock() - self._started)
-        self._counted = desk.metrics.decided(decision, desk.clock() - now)
+            handler.ended(decision, handler.clock() - self._started)
+        self._counted = handler.metrics.decided(decision, handler.clock() - now)
 
     def _on_response(self, event: ResponseStarted) -> None:
         """The charge, and the prompt's prefix, move to the endpoint that really serves. An error, a client's too, means
@@ -249,7 +249,7 @@ class Exchange:
             return
         if self._counted is not None:
             self._counted.status = event.status
-        decision, view = self._decision, self._desk.view
+        decision, view = self._decision, self._handler.view
         assert isinstance(decision.outcome, Route)
         destinations, progress = decision.outcome.destinations, decision.progress
         served, first = event.served, decision.layout.endpoints[decision.picked[0]]
@@ -273,10 +273,10 @@ class Exchange:
                         placement(progress.endpoint)
                     break
         if progress.served_by == "fallback":
-            now = self._desk.clock()
+            now = self._handler.clock()
             for row in decision.picked[: destinations.index(served)]:
                 view.health.replace(decision.layout.endpoints[row], now)
-        self._desk.metrics.served(progress.served_by)
+        self._handler.metrics.served(progress.served_by)
 
     def _on_response_body(self, now: float) -> None:
         """The prompt has been read; what it weighed is done with. Where the proxy shows bodies only when it is asked,
@@ -290,23 +290,23 @@ class Exchange:
             self._charge.release_tokens()
 
     def _complete(self, event: Completed, now: float) -> None:
-        desk = self._desk
-        desk.open -= 1
-        desk.observing -= self._conversation.asked_to_read
+        handler = self._handler
+        handler.open -= 1
+        handler.observing -= self._conversation.asked_to_read
         seconds = now - self._started
         if self._charge is not None:
             self._charge.release()
             if not event.aborted:
-                desk.metrics.completed(seconds)
+                handler.metrics.completed(seconds)
         if self._decision is not None:
             if event.aborted and not self._conversation.received:  # no response came; its headers empty the placements
                 _withdraw(self._decision.progress)
-            desk.ended(self._decision, seconds, aborted=event.aborted)
+            handler.ended(self._decision, seconds, aborted=event.aborted)
         if self._counted is not None:
             if self._counted.status is not None:
-                desk.metrics.response(readable=self._conversation.readable, observed=self._conversation.observed)
+                handler.metrics.response(readable=self._conversation.readable, observed=self._conversation.observed)
             usage = None if self._reader is None else self._reader.usage
             self._counted.completed(seconds, usage, self._conversation.received, aborted=event.aborted)
 
     def __repr__(self) -> str:
-        return f"<Exchange {self._conversation!r}, {self._charge!r}>"
+        return f"<RequestStream {self._conversation!r}, {self._charge!r}>"

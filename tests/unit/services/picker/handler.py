@@ -1,4 +1,4 @@
-"""A picker's desk for tests, and what proxies say to it."""
+"""A picker's request handler for tests, and what proxies say to it."""
 
 from functools import cache
 from typing import Any
@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
-from services.picker.exchange import Desk, Exchange
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import build
+from services.picker.request_handler import RequestHandler, RequestStream
 from services.picker.state.view import View
 from shared.config import LoadedConfig, load
 from shared.plugin import Registry
@@ -25,8 +25,8 @@ def _loaded(document: str) -> LoadedConfig:
     return load(document, REGISTRY)
 
 
-class PickerDesk:
-    """A desk over a view, whose clock stands until it is moved."""
+class PickerUnderTest:
+    """A request handler over a view, whose clock stands until it is moved."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PickerDesk:
         self.ring = DecisionRing(10)
         self.registry = CollectorRegistry()
         self.metrics = PickerMetrics(self.registry, self.view, lambda: self.now)
-        self.desk = Desk(
+        self.handler = RequestHandler(
             self.view,
             build(_loaded(document), np.random.default_rng(1), lambda: 0.0, **options),
             self.ring,
@@ -53,15 +53,15 @@ class PickerDesk:
             log_decisions=log_decisions,
         )
 
-    def begin(self, *messages: Any) -> tuple[Exchange, list[Answer]]:
-        exchange = self.desk.exchange()
-        return exchange, self.say(exchange, *messages)
+    def begin(self, *messages: Any) -> tuple[RequestStream, list[Answer]]:
+        stream = self.handler.open_stream()
+        return stream, self.say(stream, *messages)
 
-    def say(self, exchange: Exchange, *messages: Any) -> list[Answer]:
+    def say(self, stream: RequestStream, *messages: Any) -> list[Answer]:
         """Messages as a transport hands them in."""
         answers: list[Answer] = []
         for message in messages:
-            answers += [read(answer) for answer in exchange.receive(message.SerializeToString()) if answer]
+            answers += [read(answer) for answer in stream.receive(message.SerializeToString()) if answer]
         return answers
 
     @property

@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from services.picker.exchange import Exchange
 from services.picker.extproc.messages import BodyMode
 from services.picker.pipeline import build
+from services.picker.request_handler import RequestStream
 from services.picker.responses.reader import LIMIT
 from services.picker.state.health import REPLACED
 from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE
 from shared.config import load
 from shared.model import ModelRewrite, RewriteRule, Target
-from tests.unit.services.picker.desk import REGISTRY, PickerDesk, destinations, refused
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
     LEAN,
@@ -28,6 +27,7 @@ from tests.unit.services.picker.extproc.proxy import (
     response_trailers,
     trailers,
 )
+from tests.unit.services.picker.handler import REGISTRY, PickerUnderTest, destinations, refused
 from tests.unit.services.picker.requests import vllm_schema
 from tests.unit.services.picker.world import endpoint, pool, report
 
@@ -45,18 +45,18 @@ plugins:
 ESTIMATE = DOCUMENT + "- type: inflight-load-producer\n  parameters: {addEstimatedOutputTokens: true}\n"
 
 
-class World(PickerDesk):
-    """A picker's desk over three endpoints, of which a1 is the best and a3 the worst."""
+class World(PickerUnderTest):
+    """A picker's handler over three endpoints, of which a1 is the best and a3 the worst."""
 
     def __init__(self, document: str = DOCUMENT, **options: Any) -> None:
         view = pool("a1", "a2", "a3")
         report(view, {WAITING_QUEUE_SIZE: [0, 1, 2]})
         super().__init__(view, document, **options)
 
-    def routed(self, modes: tuple[BodyMode, BodyMode] = LEAN) -> Exchange:
-        exchange, answers = self.begin(headers(CHAT, modes=modes), body(MESSAGE, end=True))
+    def routed(self, modes: tuple[BodyMode, BodyMode] = LEAN) -> RequestStream:
+        stream, answers = self.begin(headers(CHAT, modes=modes), body(MESSAGE, end=True))
         assert destinations(answers) == "10.0.0.1:8000,10.0.0.2:8000,10.0.0.3:8000"
-        return exchange
+        return stream
 
 
 def rewrite(target: str) -> ModelRewrite:
@@ -101,8 +101,8 @@ def test_in_whatever_order_messages_come_nothing_stays_charged_and_nothing_goes_
 ) -> None:
     """Three streams at once, over endpoints that flap."""
     world = World()
-    exchanges = [world.desk.exchange() for _ in range(3)]
-    for stream, message in script:
+    streams = [world.handler.open_stream() for _ in range(3)]
+    for number, message in script:
         match message:
             case "a1 goes":
                 world.view.delete("pool.endpoint.a1")
@@ -111,15 +111,15 @@ def test_in_whatever_order_messages_come_nothing_stays_charged_and_nothing_goes_
             case "a1 moves":
                 world.view.upsert("pool.endpoint.a1", endpoint("a1", "10.0.1.1"))
             case _:
-                world.say(exchanges[stream], message)
+                world.say(streams[number], message)
         _ = world.view.layout
         assert (world.view.in_flight.requests >= 0).all()
         assert (world.view.in_flight.tokens >= 0).all()
         assert all(count > 0 for count in world.load.values())
         assert sum(world.load.values()) <= 3
-    for exchange in (*exchanges, *exchanges):
-        exchange.end()
-    assert (world.load, world.tokens, world.desk.open, world.desk.observing) == ({}, 0, 0, 0)
+    for stream in (*streams, *streams):
+        stream.end()
+    assert (world.load, world.tokens, world.handler.open, world.handler.observing) == ({}, 0, 0, 0)
     assert not world.view.in_flight.requests.any()
 
 
@@ -139,14 +139,14 @@ def test_the_charge_moves_to_the_endpoint_that_really_served(happens: str, serve
     world = World()
     if happens.startswith("a0"):
         world.view.upsert("pool.endpoint.a0", endpoint("a0", "10.0.0.1"))
-    exchange, _ = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+    stream, _ = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
     if happens == "a9 comes":
         world.view.upsert("pool.endpoint.a9", endpoint("a9"))
     elif happens == "a2 goes":
         world.view.delete("pool.endpoint.a2")
-    world.say(exchange, response_headers(served=served))
+    world.say(stream, response_headers(served=served))
     assert (world.load, world.metrics.served_by) == ({charged: 1}, {by: 1})
-    exchange.end()
+    stream.end()
     assert world.load == {}
 
 
@@ -165,16 +165,16 @@ def test_tokens_count_until_the_response_begins_or_ends(
     """Until it begins where the proxy shows it by itself. Whether the picker observes a response doesn't change what
     later requests find. With an estimate of the output they count until the end."""
     world = World(document)
-    world.desk.observe = lambda: observes
-    exchange = world.routed(modes)
-    (answer,) = world.say(exchange, started("text/event-stream"))
+    world.handler.observe = lambda: observes
+    stream = world.routed(modes)
+    (answer,) = world.say(stream, started("text/event-stream"))
     assert (answer.asked is not None) is (observes and modes is LEAN)
     assert world.tokens
     if observes:
-        world.say(exchange, response_body(b"data: 1\n\n"))
+        world.say(stream, response_body(b"data: 1\n\n"))
     assert world.load == {"a1": 1}
     assert world.tokens == pytest.approx(tokens, abs=20)
-    world.say(exchange, response_body(b"", end=True))
+    world.say(stream, response_body(b"", end=True))
     assert world.tokens == 0
 
 
@@ -189,7 +189,7 @@ def test_a_body_that_the_proxy_doesnt_show_whole_isnt_judged(mode: BodyMode, sho
 
 def test_bodies_that_are_on_their_way_have_a_bound_together_and_other_streams_go_on() -> None:
     world = World()
-    world.desk.held.most = len(MESSAGE)
+    world.handler.held.most = len(MESSAGE)
     slow, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
     assert answers == []
     late, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[59:]))
@@ -202,26 +202,26 @@ def test_bodies_that_are_on_their_way_have_a_bound_together_and_other_streams_go
     assert world.metrics.statuses == {503: 1}
     _, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
     assert refused(answers[1:]).status == 503, "a body that comes in one message counts, too"
-    assert world.desk.held.size == 60
+    assert world.handler.held.size == 60
     assert destinations(world.say(slow, body(MESSAGE[60:], end=True)))
-    assert world.desk.held.size == 0
+    assert world.handler.held.size == 0
 
 
 def test_a_stream_that_is_lost_or_overtaken_holds_nothing() -> None:
     world = World()
-    exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
-    assert world.desk.held.size == 60
-    exchange.end()
-    assert world.desk.held.size == 0
-    exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
-    world.say(exchange, response_headers(504))
-    assert world.desk.held.size == 0, "the proxy answers by itself"
-    exchange = world.routed(FULL_DUPLEX)
-    world.say(exchange, started("application/json"))
-    world.say(exchange, response_body(b'{"usage":{'))
-    assert world.desk.held.size == 10
-    exchange.end()
-    assert world.desk.held.size == 0
+    stream, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
+    assert world.handler.held.size == 60
+    stream.end()
+    assert world.handler.held.size == 0
+    stream, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
+    world.say(stream, response_headers(504))
+    assert world.handler.held.size == 0, "the proxy answers by itself"
+    stream = world.routed(FULL_DUPLEX)
+    world.say(stream, started("application/json"))
+    world.say(stream, response_body(b'{"usage":{'))
+    assert world.handler.held.size == 10
+    stream.end()
+    assert world.handler.held.size == 0
 
 
 GRPC = f"""\
@@ -241,16 +241,16 @@ def test_the_usage_of_grpc_responses_is_read(streams: bool) -> None:
     world = World(GRPC)
     path = "/vllm.grpc.engine.VllmEngine/Generate"
     asked = headers([(":method", "POST"), (":path", path), ("content-type", "application/grpc")], modes=FULL_DUPLEX)
-    exchange, _ = world.begin(asked, body(framed("GenerateRequest", text="test1", stream=streams), end=True))
-    world.say(exchange, started("application/grpc"))
+    stream, _ = world.begin(asked, body(framed("GenerateRequest", text="test1", stream=streams), end=True))
+    world.say(stream, started("application/grpc"))
     sent = framed("GenerateResponse", complete={"output_ids": [1, 2], "prompt_tokens": 7, "completion_tokens": 10})
     pieces = [sent[:9], sent[9:]]
     if streams:
         pieces = [framed("GenerateResponse", chunk={"token_ids": [1, 2, 3]}), sent]
     for piece in pieces:
-        (answer,) = world.say(exchange, response_body(piece))
+        (answer,) = world.say(stream, response_body(piece))
         assert (answer.streamed, answer.end) == (piece, False)
-    assert [one.phase for one in world.say(exchange, response_trailers())] == ["response_trailers"]
+    assert [one.phase for one in world.say(stream, response_trailers())] == ["response_trailers"]
     none = {"model_name": "", "target_model_name": ""}
     for name, total in (("input", 7), ("output", 10)):
         assert world.sample(f"inference_objective_{name}_tokens_sum", **none) == total
@@ -266,11 +266,11 @@ STREAMING = json.dumps({"model": "m", "stream": True, "messages": [{"role": "use
 
 def test_a_response_that_breaks_off_is_no_measure_of_time_or_size_but_of_the_tokens_that_it_told() -> None:
     world = World()
-    exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE, end=True))
-    world.say(exchange, started("text/event-stream"))
-    world.say(exchange, response_body(b'data: {"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'))
+    stream, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE, end=True))
+    world.say(stream, started("text/event-stream"))
+    world.say(stream, response_body(b'data: {"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'))
     world.now += 3
-    exchange.end()
+    stream.end()
     assert repr(world.metrics.request_seconds) == "<Histogram 0 times, 0 together>"
     for none in (SECONDS, "llm_d_epp_response_size_bytes_count", "llm_d_epp_request_ntpot_seconds_count"):
         assert not world.sample(none, **MODEL)
@@ -280,8 +280,8 @@ def test_a_response_that_breaks_off_is_no_measure_of_time_or_size_but_of_the_tok
 def test_an_error_has_no_first_token() -> None:
     for status in (400, 500, 200):
         world = World()
-        exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(STREAMING, end=True))
-        world.say(exchange, response_headers(status), response_body(b'{"error":{}}'), response_body(b"", end=True))
+        stream, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(STREAMING, end=True))
+        world.say(stream, response_headers(status), response_body(b'{"error":{}}'), response_body(b"", end=True))
         assert world.sample(SECONDS, **MODEL) == 1
         assert (world.sample(FIRST, **MODEL) or 0) == (status == 200)
 
@@ -317,11 +317,11 @@ def test_a_response_that_tells_of_no_tokens_counts_neither_as_observed_nor_as_le
     world = World()
     if rewrites:
         world.view.upsert("pool.rewrite.any", rewrite("tuned"))
-    exchange = world.routed(modes)
-    (answer,) = world.say(exchange, begun)
+    stream = world.routed(modes)
+    (answer,) = world.say(stream, begun)
     if answer.asked is not None or modes is FULL_DUPLEX:
-        world.say(exchange, *map(response_body, pieces))
-    exchange.end()
+        world.say(stream, *map(response_body, pieces))
+    stream.end()
     assert responses(world) == {"observed": 0, "left_out": 0, "not_applicable": 0, observation: 1}
 
 
@@ -335,26 +335,26 @@ def test_a_response_that_tells_of_no_tokens_counts_neither_as_observed_nor_as_le
 )
 def test_a_response_that_is_never_asked_for_isnt_left_out(sent: list[Any], begun: Any) -> None:
     world = World()
-    exchange, _ = world.begin(*sent)
-    world.say(exchange, begun)
-    exchange.end()
+    stream, _ = world.begin(*sent)
+    world.say(stream, begun)
+    stream.end()
     assert responses(world) == {"observed": 0, "left_out": 0, "not_applicable": 1}
 
 
 @pytest.mark.parametrize("observes", [True, False])
 def test_where_the_proxy_shows_no_responses_chance_decides_which_are_asked_for(observes: bool) -> None:
     world = World()
-    world.desk.observe = lambda: observes
-    exchange, _ = world.begin(headers(CHAT, modes=LEAN), body(STREAMING, end=True))
-    (answer,) = world.say(exchange, started("text/event-stream"))
+    world.handler.observe = lambda: observes
+    stream, _ = world.begin(headers(CHAT, modes=LEAN), body(STREAMING, end=True))
+    (answer,) = world.say(stream, started("text/event-stream"))
     assert answer.asked == (BodyMode.STREAMED if observes else None)
     if observes:
         world.now += 2
-        world.say(exchange, response_body(b'data: {"choices":[]}\n\n'))
+        world.say(stream, response_body(b'data: {"choices":[]}\n\n'))
         world.now += 3
         usage = b'data: {"usage":{"prompt_tokens":7,"completion_tokens":4}}\n\n'
-        world.say(exchange, response_body(usage), response_body(b"", end=True))
-    exchange.end()
+        world.say(stream, response_body(usage), response_body(b"", end=True))
+    stream.end()
     for series, value in (
         ("input_tokens", 7),
         ("output_tokens", 4),
@@ -367,10 +367,10 @@ def test_where_the_proxy_shows_no_responses_chance_decides_which_are_asked_for(o
 
 def test_beyond_a_number_of_responses_at_once_no_further_ones_are_asked_for() -> None:
     world = World()
-    world.desk.most_observed = 2
+    world.handler.most_observed = 2
 
-    def asked(exchange: Exchange) -> bool:
-        (answer,) = world.say(exchange, started("text/event-stream"))
+    def asked(stream: RequestStream) -> bool:
+        (answer,) = world.say(stream, started("text/event-stream"))
         return answer.asked is BodyMode.STREAMED
 
     first, second, third = (world.routed() for _ in range(3))
@@ -383,7 +383,7 @@ def test_beyond_a_number_of_responses_at_once_no_further_ones_are_asked_for() ->
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
 def test_responses_in_which_a_name_is_put_back_are_asked_for_beyond_that_number_and_dont_use_it_up(kind: str) -> None:
     world = World()
-    world.desk.most_observed = 1
+    world.handler.most_observed = 1
     world.view.upsert("pool.rewrite.any", rewrite("tuned"))
     renamed = [world.routed() for _ in range(3)]
     world.view.delete("pool.rewrite.any")
@@ -397,10 +397,10 @@ def test_the_usage_of_a_request_without_a_model_is_read_too() -> None:
     world = World()
     world.view.upsert("pool.rewrite.any", rewrite("supplied"))
     sent = json.dumps({"messages": [{"role": "user", "content": "x"}]}).encode()
-    exchange, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(sent, end=True))
-    world.say(exchange, started("application/json"))
+    stream, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(sent, end=True))
+    world.say(stream, started("application/json"))
     text = b'{"model":"supplied","usage":{"prompt_tokens":7,"completion_tokens":3}}'
-    (answer,) = world.say(exchange, response_body(text, end=True))
+    (answer,) = world.say(stream, response_body(text, end=True))
     assert answer.streamed == text
     labels = {"model_name": "", "target_model_name": "supplied"}
     assert world.sample("llm_d_epp_request_input_tokens_sum", **labels) == 7
@@ -410,11 +410,11 @@ def test_the_usage_of_a_request_without_a_model_is_read_too() -> None:
 def test_decisions_are_logged_when_wanted(log_decisions: bool) -> None:
     world = World(log_decisions=log_decisions)
     with capture_logs() as logs:
-        exchange = world.routed()
+        stream = world.routed()
         assert not logs, "a request is logged when it is over"
         world.now += 1.5
-        world.say(exchange, response_headers(served="10.0.0.2:8000", end=True))
-        exchange.end()
+        world.say(stream, response_headers(served="10.0.0.2:8000", end=True))
+        stream.end()
         world.begin(headers(CHAT, modes=LEAN), body(b"{}", end=True))
     lines = [line for line in logs if line["event"] == "request.decided"]
     shown = [(line["state"], line.get("served_endpoint"), line["duration_seconds"]) for line in lines]
@@ -437,11 +437,11 @@ def test_a_record_says_who_served_with_what_status_and_how_long_it_took(
     said: list[Any], record: tuple[Any, ...]
 ) -> None:
     world = World()
-    exchange = world.routed()
+    stream = world.routed()
     world.now += 2.0
-    world.say(exchange, *(one for one in said if one != "gone"))
+    world.say(stream, *(one for one in said if one != "gone"))
     if "gone" in said:
-        exchange.end()
+        stream.end()
     (kept,) = world.ring.newest(9)
     summary = kept.summary()
     fields = ("state", "served_by", "served_endpoint", "status", "duration_seconds")
@@ -471,18 +471,18 @@ A1, A2, A3 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 def test_whom_a_fallback_had_to_replace_ranks_last_from_then_on(said: list[Any], then: list[str]) -> None:
     """Of a request that nobody on the list, or nobody knows who, has served, nothing follows."""
     world = World()
-    exchange = world.routed()
-    world.say(exchange, *said)
-    exchange.end()
+    stream = world.routed()
+    world.say(stream, *said)
+    stream.end()
     assert choices(world) == ",".join(then)
 
 
 def test_nothing_follows_for_a_single_destination_when_another_endpoint_of_the_pool_served() -> None:
     """A proxy that doesn't know the destination yet, or ignores the pick, goes elsewhere as well."""
     world = World(DOCUMENT.replace("maxNumOfEndpoints: 3", "maxNumOfEndpoints: 1"))
-    exchange, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+    stream, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
     assert destinations(answers) == A1
-    world.say(exchange, response_headers(served=A2, end=True))
+    world.say(stream, response_headers(served=A2, end=True))
     assert world.metrics.served_by == {"other": 1}
     assert choices(world) == A1
 
@@ -530,20 +530,20 @@ def test_a_prompt_is_remembered_where_it_was_served_unless_nothing_was_computed_
 ) -> None:
     """A proxy needn't show response headers. An error computes nothing, also one that its client got wrong."""
     world = World(PREFIXES)
-    exchange = world.routed(FULL_DUPLEX)
+    stream = world.routed(FULL_DUPLEX)
     placed = held(world)
     assert placed[0] > 0, "while the request is under way"
-    world.say(exchange, *said)
-    exchange.end()
+    world.say(stream, *said)
+    stream.end()
     assert held(world) == {"a1": placed, "a3": placed[::-1], "": [0, 0, 0]}[remembered]
 
 
 def test_a_kept_decision_holds_nothing_of_the_prompt_once_its_request_is_over() -> None:
     world = World(PREFIXES)
-    exchange = world.routed()
+    stream = world.routed()
     (kept,) = world.ring.newest(1)
     assert kept.progress.placements
-    exchange.end()
+    stream.end()
     assert not kept.progress.placements
 
 
@@ -552,17 +552,17 @@ def test_no_headers_stay_while_a_response_is_awaited(modes: tuple[BodyMode, Body
     world, many, size = World(), 50, 20_000
     shown = [*CHAT, ("cookie", "c" * size)]
     tracemalloc.start()
-    exchanges = [world.begin(headers(shown, modes=modes), body(MESSAGE, end=True))[0] for _ in range(many)]
+    streams = [world.begin(headers(shown, modes=modes), body(MESSAGE, end=True))[0] for _ in range(many)]
     assert tracemalloc.get_traced_memory()[0] < many * size / 2
     tracemalloc.stop()
-    assert sum(world.load.values()) == len(exchanges)
+    assert sum(world.load.values()) == len(streams)
 
 
 def test_the_configuration_can_be_swapped_under_a_running_request() -> None:
     world = World()
-    exchange = world.routed()
-    world.desk.pipeline = build(load("", REGISTRY), np.random.default_rng(1), lambda: 0.0)
-    world.say(exchange, response_headers(served="10.0.0.2:8000"))
+    stream = world.routed()
+    world.handler.pipeline = build(load("", REGISTRY), np.random.default_rng(1), lambda: 0.0)
+    world.say(stream, response_headers(served="10.0.0.2:8000"))
     assert world.load == {"a2": 1}
-    exchange.end()
+    stream.end()
     assert world.load == {}

@@ -105,7 +105,7 @@ class PickerService(Service):
             self.metrics,
             limits=Limits(
                 request_body=settings.max_request_body,
-                held=settings.max_held_bodies,
+                held_bodies=settings.max_held_bodies,
                 header_bytes=settings.max_request_headers,
                 header_count=settings.max_request_header_count,
                 response_object=settings.max_response_object,
@@ -123,7 +123,7 @@ class PickerService(Service):
             "Bytes of request bodies until they are answered, and of response bodies held for their next piece",
             registry=self.registry,
         )
-        held.set_function(lambda: self.handler.held.size)
+        held.set_function(lambda: self.handler.budget.used)
         self._tally = Tally(self.plugin_failures)
         self._endpoint_events = self._dispatcher()
         self.registry.register(DataLayerMetrics(self._tally))

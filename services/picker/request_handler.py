@@ -11,7 +11,7 @@ import structlog
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.admin.request_metrics import OpenRequest
-from services.picker.chunks import Held
+from services.picker.body_buffer import MemoryBudget
 from services.picker.decision import Decision, Progress
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
@@ -63,7 +63,7 @@ class RequestHandler:
         self.ring = ring
         self.metrics = metrics
         self.limits = limits
-        self.held = Held(limits.held)
+        self.budget = MemoryBudget(limits.held_bodies)
         """Bytes of bodies that the streams keep from one message to the next."""
         self.make_id = make_id
         self.clock = clock
@@ -144,13 +144,13 @@ def _long_name(model: str, headers: Headers, most: int) -> Refusal | None:
     return None
 
 
-def _reader(route: Route, api: str, limit: int, held: Held) -> ResponseReader | None:
+def _reader(route: Route, api: str, limit: int, budget: MemoryBudget) -> ResponseReader | None:
     """What reads the response to a request of an API that is known: the tokens that it took, and the client's name of
     the model to put back, where it gave one."""
     renames = route.model is not None and route.client_model != ""
     if not renames and not api:
         return None
-    return ResponseReader(route.model or "", route.client_model, limit, api=api, held=held)
+    return ResponseReader(route.model or "", route.client_model, limit, api=api, budget=budget)
 
 
 def _withdraw(progress: Progress) -> None:
@@ -165,7 +165,7 @@ class RequestStream:
 
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
-        self._conversation = Conversation(handler.limits, handler.make_id, held=handler.held)
+        self._conversation = Conversation(handler.limits, handler.make_id, budget=handler.budget)
         self._charge: Charge | None = None
         self._decision: Decision | None = None
         self._reader: ResponseReader | None = None
@@ -189,7 +189,7 @@ class RequestStream:
             return relayed
         now = self._handler.clock()
         if events := conversation.receive(data, now):
-            if conversation.held > HEAVY:
+            if conversation.body_size > HEAVY:
                 return self._in_steps(events, now)
             self._handle(events, now)
             conversation.sent()
@@ -235,7 +235,7 @@ class RequestStream:
             endpoint = decision.layout.endpoints[decision.picked[0]]
             self._charge = handler.view.in_flight.charge(endpoint.id, decision.tokens)
             self._decision = decision
-            self._reader = _reader(decision.outcome, decision.asked.api, handler.limits.response_object, handler.held)
+            self._reader = _reader(decision.outcome, decision.asked.api, handler.limits.response_object, handler.budget)
             self._conversation.route(decision.outcome, self._reader, handler.observes)
         else:
             self._conversation.refuse(decision.outcome)

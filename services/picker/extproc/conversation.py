@@ -12,7 +12,7 @@ from itertools import chain
 
 from google.protobuf.message import DecodeError
 
-from services.picker.chunks import Chunks, Held
+from services.picker.body_buffer import BodyBuffer, MemoryBudget
 from services.picker.extproc import incoming, names, outgoing, refusals
 from services.picker.extproc.events import Completed, Event, Limits, Refused, RequestHead, RequestReady
 from services.picker.extproc.incoming import Context, Message
@@ -60,19 +60,19 @@ class Conversation:
     """What one proxy and this picker say about one HTTP request.
 
     `make_id` makes a request id for a request that has none. `fallback` are the body modes of a proxy that doesn't
-    announce its own. `held` counts the bytes of bodies that are kept from one message to the next.
+    announce its own. `budget` counts the bytes of bodies that are kept from one message to the next.
     """
 
     __slots__ = (
         "_answers",
-        "_chunks",
+        "_body",
+        "_budget",
         "_completed",
         "_echo",
         "_fallback",
         "_head",
         "_headers",
         "_headers_owed",
-        "_held",
         "_limits",
         "_make_id",
         "_modes",
@@ -89,7 +89,7 @@ class Conversation:
         limits: Limits,
         make_id: Callable[[], str],
         fallback: BodyModes = GATEWAY_MODES,
-        held: Held | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self._limits = limits
         self._make_id = make_id
@@ -100,8 +100,8 @@ class Conversation:
         self._head: RequestHead | None = None
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
-        self._held = Held(limits.held) if held is None else held
-        self._chunks = Chunks(self._held)
+        self._budget = MemoryBudget(limits.held_bodies) if budget is None else budget
+        self._body = BodyBuffer(self._budget)
         """The request's body, until what is answered to it has been sent."""
         self._headers_owed = False
         self._unanswered_chunks = 0
@@ -187,7 +187,7 @@ class Conversation:
         set_headers = dict(route.set_headers)
         if self._headers.get(names.REQUEST_ID) != self._head.request_id:
             set_headers[names.REQUEST_ID] = self._head.request_id
-        shown = self._chunks.whole()
+        shown = self._body.whole()
         body: Sequence[bytes | memoryview] = (shown,)
         if route.model is not None:
             body = with_model(shown, route.model)
@@ -212,9 +212,9 @@ class Conversation:
             self._refuse(refusal)
 
     @property
-    def held(self) -> int:
+    def body_size(self) -> int:
         """Bytes of the request's body that are kept."""
-        return self._chunks.size
+        return self._body.size
 
     def responses(self) -> Iterable[bytes]:
         """What to send now, in order: serialized `ProcessingResponse`s. Each is handed out once. Those with a long body
@@ -228,7 +228,7 @@ class Conversation:
     def sent(self) -> None:
         """What was handed out has been sent: of the request that it answers nothing is needed any more."""
         if self._state is _ROUTED:
-            self._chunks.clear()
+            self._body.clear()
             self._headers, self._head, self._subset = _NO_HEADERS, None, None
 
     def end(self, now: float) -> list[Event]:
@@ -287,17 +287,17 @@ class Conversation:
             self._unanswered_chunks = 1
             return self._ready(has_body=False, withheld=True)
         chunk = shown.body
-        if self._chunks.size + len(chunk) > self._limits.request_body:
+        if self._body.size + len(chunk) > self._limits.request_body:
             return self._refuse_itself(refusals.large_body(self._limits))
-        if not self._held.takes(len(chunk)):
-            return self._refuse_itself(refusals.no_room(self._held.most))
+        if not self._budget.has_room(len(chunk)):
+            return self._refuse_itself(refusals.no_room(self._budget.limit))
         # a BUFFERED body is one message, also when trailers follow and it isn't the end of the stream
         if mode in _BUFFERED or shown.end_of_stream:
             self._unanswered_chunks = 1
-            self._chunks.add(chunk)
+            self._body.add(chunk)
             return self._ready(truncated=mode is BodyMode.BUFFERED_PARTIAL and not shown.end_of_stream)
         if chunk:
-            self._chunks.add(chunk)
+            self._body.add(chunk)
         return []
 
     def _on_request_trailers(self, message: Message) -> list[Event]:
@@ -307,7 +307,7 @@ class Conversation:
             self._trailers_owed = True
             if self._state is not _DECIDING:
                 self._merge_subset(message.context)
-                return self._ready(has_body=self._chunks.size > 0)
+                return self._ready(has_body=self._body.size > 0)
         return []
 
     def _merge_subset(self, context: Context) -> None:
@@ -331,7 +331,7 @@ class Conversation:
             truncated=truncated,
         )
         self._state = _DECIDING
-        return [RequestReady(self._head, self._chunks.whole())]
+        return [RequestReady(self._head, self._body.whole())]
 
     def _undecided(self) -> bool:
         if self._state is _DECIDING:
@@ -344,7 +344,7 @@ class Conversation:
         """Answer what the proxy waits for, in the order of its messages. The first answer carries the decision. `body`
         is in pieces when it was changed."""
         pending: Mutation | None = mutation
-        changed, size = len(body) > 1, self._chunks.size
+        changed, size = len(body) > 1, self._body.size
         answers = self._answers
         if self._headers_owed:
             answers.append(outgoing.answer_headers(mutation))
@@ -389,7 +389,7 @@ class Conversation:
         return [Refused(refusal)]
 
     def _release(self) -> None:
-        self._chunks.clear()
+        self._body.clear()
 
     # -- the response
 
@@ -430,7 +430,7 @@ class Conversation:
         return [Completed(aborted)]
 
     def __repr__(self) -> str:
-        held = f", holds {self.held} bytes" if self.held else ""
+        held = f", holds {self.body_size} bytes" if self.body_size else ""
         response = "complete" if self._completed else "awaited"
         if self._response is not None and self._response.started and not self._completed:
             response = "started"

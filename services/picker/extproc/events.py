@@ -16,7 +16,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     request_body: Size = 16 * 2**20
     """Bytes; a larger body is refused with 413."""
-    held: Size = 512 * 2**20
+    held_bodies: Size = 512 * 2**20
     """Bytes of bodies that all conversations together hold; a request whose body would go beyond is refused with 503,
     and a response passes unread."""
     header_count: int = 1000

@@ -6,7 +6,7 @@ better follows: each complete answer, and the last piece of one that has no end.
 
 from collections.abc import Callable, Mapping
 
-from services.picker.chunks import Chunks
+from services.picker.body_buffer import BodyBuffer
 from services.picker.requests.grpc_frame import COMPRESSED, HEADER, INFLATED, first_message
 from services.picker.requests.request import Unparsable
 from services.picker.requests.wire import UINT32, Reader
@@ -27,11 +27,11 @@ class GrpcUsage:
     a message of more than `limit` bytes isn't read."""
 
     __slots__ = (
+        "_buffer",
         "_complete",
         "_compressed",
         "_encoding",
         "_frames",
-        "_held",
         "_inflated",
         "_last",
         "_limit",
@@ -42,11 +42,11 @@ class GrpcUsage:
         "_skipped",
     )
 
-    def __init__(self, api: str, encoding: str, limit: int, held: Chunks) -> None:
+    def __init__(self, api: str, encoding: str, limit: int, buffer: BodyBuffer) -> None:
         self._read = APIS[api]
         self._encoding = encoding
         self._limit = limit
-        self._held = held
+        self._buffer = buffer
         """The beginning of a message."""
         self._needed = 0
         """Bytes that it takes to go on from there."""
@@ -77,12 +77,12 @@ class GrpcUsage:
             passed = min(self._skipped, len(chunk))
             self._skipped -= passed
             chunk = chunk[passed:]
-        held = self._held
-        if held.size:
-            held.add(chunk)
-            if held.size < self._needed:
-                return not held.full
-            chunk = held.take()
+        buffer = self._buffer
+        if buffer.size:
+            buffer.add(chunk)
+            if buffer.size < self._needed:
+                return not buffer.full
+            chunk = buffer.take()
         at, size = 0, len(chunk)
         while size - at >= HEADER.size:
             flag, length = HEADER.unpack_from(chunk, at)
@@ -101,8 +101,8 @@ class GrpcUsage:
 
     def _hold(self, begun: bytes, needed: int) -> bool:
         self._needed = needed
-        self._held.add(begun)
-        return not self._held.full
+        self._buffer.add(begun)
+        return not self._buffer.full
 
     def _message(self, frame: bytes, *, compressed: bool) -> bool:
         """Read a message, unless too much has come at once: then False."""
@@ -133,7 +133,7 @@ class GrpcUsage:
             return NOTHING
 
     def __repr__(self) -> str:
-        return f"<GrpcUsage holds {self._held.size} bytes, {self.usage}>"
+        return f"<GrpcUsage holds {self._buffer.size} bytes, {self.usage}>"
 
 
 def _generated(message: memoryview, reader: Reader) -> Usage:

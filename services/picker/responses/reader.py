@@ -11,7 +11,7 @@ from enum import Enum
 
 import msgspec
 
-from services.picker.chunks import Chunks, Held
+from services.picker.body_buffer import BodyBuffer, MemoryBudget
 from services.picker.requests.request import Headers
 from services.picker.responses import document, grpc_usage
 from services.picker.responses.grpc_usage import GrpcUsage
@@ -55,16 +55,16 @@ class _Form(Enum):
 class ResponseReader:
     """Reads one response. `served` is the model's name that the server was asked for, `asked` the client's own; with
     both, the client gets its own back. `api` is what was asked for, as `Content` names it; what it holds counts in
-    `held`."""
+    `budget`."""
 
     __slots__ = (
         "_api",
         "_asked",
         "_begun",
+        "_buffer",
         "_form",
         "_growth",
         "_grpc",
-        "_held",
         "_prefix",
         "_replacement",
         "_restorer",
@@ -76,7 +76,13 @@ class ResponseReader:
     )
 
     def __init__(
-        self, served: str = "", asked: str = "", limit: int = LIMIT, *, api: str = "", held: Held | None = None
+        self,
+        served: str = "",
+        asked: str = "",
+        limit: int = LIMIT,
+        *,
+        api: str = "",
+        budget: MemoryBudget | None = None,
     ) -> None:
         renames = bool(served and asked and served != asked)
         self._served = msgspec.json.encode(served) if renames else b""
@@ -85,7 +91,7 @@ class ResponseReader:
         self.limit = limit
         """Bytes that are held to be read."""
         self._form = _Form.OTHER
-        self._held = Chunks(held)
+        self._buffer = BodyBuffer(budget)
         self._begun = False
         """Whether something but blanks has come of an object."""
         self._tried = 0
@@ -122,7 +128,7 @@ class ResponseReader:
                 self._form = _Form.JSON
             elif kind.startswith("application/grpc") and kind[16:17] in ("", "+") and self._api in grpc_usage.APIS:
                 self._form = _Form.GRPC
-                self._grpc = GrpcUsage(self._api, headers.get("grpc-encoding"), self.limit, self._held)
+                self._grpc = GrpcUsage(self._api, headers.get("grpc-encoding"), self.limit, self._buffer)
                 return Interest.READ
         if self._form is _Form.OTHER:
             return Interest.NOTHING
@@ -141,7 +147,7 @@ class ResponseReader:
     def drop(self) -> None:
         """Nothing more is read: let go what is held."""
         self._form = _Form.OTHER
-        self._held.clear()
+        self._buffer.clear()
         self._restorer = None
 
     def _bounded(self, chunk: bytes, out: bytes) -> bytes:
@@ -163,9 +169,9 @@ class ResponseReader:
         if not end and not (self._served and chunk.rstrip(_BLANKS).endswith(b"}")):
             return self._hold(chunk, chunk)
         text = chunk
-        if self._held.size:
-            self._held.add(chunk)
-            text = self._held.take()
+        if self._buffer.size:
+            self._buffer.add(chunk)
+            text = self._buffer.take()
         if not end:
             self._tried += len(text)
         read = None
@@ -182,7 +188,7 @@ class ResponseReader:
     def _hold(self, text: bytes, chunk: bytes, lead: bytes = b"") -> bytes:
         """Keep an object that isn't whole, or a piece of it; in a line it follows `lead`. What goes on of its last
         piece, `chunk`."""
-        self._held.add(text)
+        self._buffer.add(text)
         if self._is_too_much():
             return self._give_up(chunk)
         if not self._served:
@@ -194,14 +200,14 @@ class ResponseReader:
 
     def _passing(self, restorer: Restorer, chunk: bytes, end: bool) -> bytes:
         """An object's next piece, where what came before has gone on."""
-        held = self._held
-        held.add(chunk)
+        buffer = self._buffer
+        buffer.add(chunk)
         chunk = restorer.feed(chunk)
         if self._is_too_much():
             return self._give_up(chunk)
         if not end and not restorer.done:
             return chunk
-        read = document.read(held.take(), b"", b"")
+        read = document.read(buffer.take(), b"", b"")
         if read is not None:
             self._usage = self._usage.merged(read.usage)
         return self._give_up(chunk)
@@ -209,8 +215,8 @@ class ResponseReader:
     def _events(self, chunk: bytes, end: bool) -> bytes:
         if self._restorer is not None:
             return self._rest_of_line(self._restorer, chunk, end)
-        held = self._held
-        if not held.size and chunk.endswith(b"\n"):  # whole events, as servers send them
+        buffer = self._buffer
+        if not buffer.size and chunk.endswith(b"\n"):  # whole events, as servers send them
             if not self._served:
                 if b'"usage"' in chunk and _USAGE.search(chunk):
                     self._lines(chunk)
@@ -219,9 +225,9 @@ class ResponseReader:
             return (single and self._like_last(chunk)) or self._lines(chunk)
         cut = len(chunk) if end else max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         lines, rest = chunk[:cut], chunk[cut:]
-        if held.size and (cut or end):
-            held.add(lines)
-            lines = held.take()
+        if buffer.size and (cut or end):
+            buffer.add(lines)
+            lines = buffer.take()
         if self._served or _USAGE.search(lines):
             lines = self._lines(lines)
         if rest and self._form is _Form.EVENTS:
@@ -233,14 +239,14 @@ class ResponseReader:
         ending = _LINE_END.search(chunk)
         cut = ending.end() if ending else len(chunk)
         line, rest = chunk[:cut], chunk[cut:]
-        self._held.add(line)
+        self._buffer.add(line)
         line = restorer.feed(line)
         if self._is_too_much():
             return self._give_up(line) + rest
         if ending or end:
             self._restorer = None
             line += restorer.rest()
-            self._line(self._held.take())  # for its usage
+            self._line(self._buffer.take())  # for its usage
         return line + self._events(rest, end) if rest else line
 
     def _lines(self, lines: bytes) -> bytes:
@@ -278,16 +284,16 @@ class ResponseReader:
         return self._replacement + rest
 
     def _is_too_much(self) -> bool:
-        return self._held.size > self.limit or self._held.full
+        return self._buffer.size > self.limit or self._buffer.full
 
     def _give_up(self, chunk: bytes) -> bytes:
         """Read no further: from here on everything passes, and first what was held back. `chunk` is what would have
         gone on."""
         self._form = _Form.OTHER
-        held = self._held.take()
+        buffered = self._buffer.take()
         if self._restorer is not None:
             return chunk + self._restorer.rest()
-        return held if self._served else chunk
+        return buffered if self._served else chunk
 
     def __repr__(self) -> str:
-        return f"<ResponseReader {self._form.value}, holds {self._held.size} bytes, {self.usage}>"
+        return f"<ResponseReader {self._form.value}, holds {self._buffer.size} bytes, {self.usage}>"

@@ -75,7 +75,7 @@ def _converse(messages: list[bytes]) -> None:
     for _ in range(2):
         stream.end()
     assert (picker.load, picker.tokens, picker.handler.open, picker.handler.observing) == ({}, 0, 0, 0)
-    assert picker.handler.held.size == 0
+    assert picker.handler.budget.used == 0
     assert not view.in_flight.requests.any()
     assert not view.in_flight.tokens.any()
     assert len(picker.ring) <= 1

@@ -29,7 +29,7 @@ LARGE = sent(2 * HEAVY)
 class World(PickerUnderTest):
     def __init__(self, most: int = 10 * len(LARGE)) -> None:
         super().__init__(pool("a1", "a2"), limit=len(LARGE))
-        self.handler.held.most = most
+        self.handler.budget.limit = most
 
     def shown(
         self, modes: tuple[BodyMode, BodyMode], rewrite: str = "", data: bytes = LARGE
@@ -75,7 +75,7 @@ def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyM
     world = World(most=3 * len(LARGE))
     streams = [world.shown(modes, rewrite) for _ in range(3)]
     assert [next(answers) for _, answers in streams] == [b""] * 3, "others have their turn first"
-    assert world.handler.held.size == 3 * len(LARGE)
+    assert world.handler.budget.used == 3 * len(LARGE)
     late, answers = world.shown(modes)
     assert refused([read(one) for one in answers]).status == 503
     late.end()
@@ -87,7 +87,7 @@ def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyM
             assert b"".join(one.streamed or b"" for one in said) == expected
         else:
             assert said[-1].replaced == (expected if rewrite else None)
-        assert world.handler.held.size == (2 - number) * len(LARGE)
+        assert world.handler.budget.used == (2 - number) * len(LARGE)
         stream.end()
     assert world.load == {}
 
@@ -100,7 +100,7 @@ def test_a_stream_that_is_lost_between_two_steps_holds_nothing(modes: tuple[Body
     for _ in range(steps):
         next(answers)
     stream.end()
-    assert (world.handler.held.size, world.handler.open, world.load) == (0, 0, {})
+    assert (world.handler.budget.used, world.handler.open, world.load) == (0, 0, {})
     assert world.view.prefixes.held == 0, "nobody has computed its prompt"
     assert {one.progress.state for one in world.ring.newest(1)} <= {"aborted"}
 

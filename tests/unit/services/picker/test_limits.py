@@ -18,7 +18,7 @@ from tests.unit.services.picker.world import pool
 
 SETTINGS: Mapping[str, str] = {
     "max_request_body": "request_body",
-    "max_held_bodies": "held",
+    "max_held_bodies": "held_bodies",
     "max_request_headers": "header_bytes",
     "max_request_header_count": "header_count",
     "max_model_name": "model_name",

@@ -189,7 +189,7 @@ def test_a_body_that_the_proxy_doesnt_show_whole_isnt_judged(mode: BodyMode, sho
 
 def test_bodies_that_are_on_their_way_have_a_bound_together_and_other_streams_go_on() -> None:
     world = World()
-    world.handler.held.most = len(MESSAGE)
+    world.handler.budget.limit = len(MESSAGE)
     slow, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
     assert answers == []
     late, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[59:]))
@@ -202,26 +202,26 @@ def test_bodies_that_are_on_their_way_have_a_bound_together_and_other_streams_go
     assert world.metrics.statuses == {503: 1}
     _, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
     assert refused(answers[1:]).status == 503, "a body that comes in one message counts, too"
-    assert world.handler.held.size == 60
+    assert world.handler.budget.used == 60
     assert destinations(world.say(slow, body(MESSAGE[60:], end=True)))
-    assert world.handler.held.size == 0
+    assert world.handler.budget.used == 0
 
 
 def test_a_stream_that_is_lost_or_overtaken_holds_nothing() -> None:
     world = World()
     stream, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
-    assert world.handler.held.size == 60
+    assert world.handler.budget.used == 60
     stream.end()
-    assert world.handler.held.size == 0
+    assert world.handler.budget.used == 0
     stream, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
     world.say(stream, response_headers(504))
-    assert world.handler.held.size == 0, "the proxy answers by itself"
+    assert world.handler.budget.used == 0, "the proxy answers by itself"
     stream = world.routed(FULL_DUPLEX)
     world.say(stream, started("application/json"))
     world.say(stream, response_body(b'{"usage":{'))
-    assert world.handler.held.size == 10
+    assert world.handler.budget.used == 10
     stream.end()
-    assert world.handler.held.size == 0
+    assert world.handler.budget.used == 0
 
 
 GRPC = f"""\

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.picker.chunks import Held
+from services.picker.body_buffer import MemoryBudget
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Completed, Event, Limits, RequestReady, ResponseBodyStarted, ResponseStarted
 from services.picker.extproc.messages import BodyMode
@@ -58,8 +58,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held = Held(TOGETHER)
-        self.conversation = Conversation(Limits(request_body=LIMIT, header_count=5), lambda: "id", held=self.held)
+        self.budget = MemoryBudget(TOGETHER)
+        self.conversation = Conversation(Limits(request_body=LIMIT, header_count=5), lambda: "id", budget=self.budget)
         self.reader: ResponseReader | None = None
         self.events: list[Event] = []
         self.waiting: RequestReady | None = None
@@ -116,7 +116,7 @@ class AnyOrder(RuleBasedStateMachine):
         body = self.waiting.body
         changed = renamed(body) if rename else None
         if reads != "no":
-            self.reader = ResponseReader("tuned" if reads == "changes" else "", "client", HELD, held=self.held)
+            self.reader = ResponseReader("tuned" if reads == "changes" else "", "client", HELD, budget=self.budget)
         model = None if changed is None else "tuned"
         self.conversation.route(Route(destinations=tuple(destinations), model=model), self.reader)
         self.waiting = None
@@ -155,11 +155,11 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def keeps_no_more_than_its_limits(self) -> None:
-        assert self.conversation.held <= LIMIT
+        assert self.conversation.body_size <= LIMIT
         if self.reader is not None:
-            assert self.reader._held.size <= HELD
-        read = 0 if self.reader is None else self.reader._held.size
-        assert self.held.size == self.conversation.held + read <= TOGETHER
+            assert self.reader._buffer.size <= HELD
+        read = 0 if self.reader is None else self.reader._buffer.size
+        assert self.budget.used == self.conversation.body_size + read <= TOGETHER
 
     def teardown(self) -> None:
         self.hear()
@@ -168,7 +168,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert sum(isinstance(event, kind) for event in self.events) <= 1
         assert sum(isinstance(event, Completed) for event in self.events) == 1
         assert isinstance(self.events[-1], Completed)
-        assert self.held.size == 0
+        assert self.budget.used == 0
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -10,30 +10,30 @@ GATHERED = 1024
 """Pieces that are put together at a time."""
 
 
-class Held:
+class MemoryBudget:
     """Bytes that all bodies hold together, and how many they may: each is bounded by itself, but not their number."""
 
-    __slots__ = ("most", "size")
+    __slots__ = ("limit", "used")
 
-    def __init__(self, most: int = sys.maxsize) -> None:
-        self.most = most
-        self.size = 0
+    def __init__(self, limit: int = sys.maxsize) -> None:
+        self.limit = limit
+        self.used = 0
 
-    def takes(self, more: int) -> bool:
+    def has_room(self, more: int) -> bool:
         """Whether there is room for so many bytes."""
-        return self.size + more <= self.most
+        return self.used + more <= self.limit
 
     def __repr__(self) -> str:
-        return f"<Held {self.size} of {self.most} bytes>"
+        return f"<MemoryBudget {self.used} of {self.limit} bytes>"
 
 
-class Chunks:
+class BodyBuffer:
     """Pieces in their order; they count in what is `held` together."""
 
-    __slots__ = ("_all", "_joined", "_pieces", "size")
+    __slots__ = ("_budget", "_joined", "_pieces", "size")
 
-    def __init__(self, held: Held | None = None) -> None:
-        self._all = Held() if held is None else held
+    def __init__(self, budget: MemoryBudget | None = None) -> None:
+        self._budget = MemoryBudget() if budget is None else budget
         self._pieces: list[bytes] = []
         self._joined = 0
         """How many at the beginning are put together already."""
@@ -43,12 +43,12 @@ class Chunks:
     @property
     def full(self) -> bool:
         """Whether all together hold more than they may."""
-        return self._all.size > self._all.most
+        return self._budget.used > self._budget.limit
 
     def add(self, piece: bytes) -> None:
         size = len(piece)
         self.size += size
-        self._all.size += size
+        self._budget.used += size
         self._pieces.append(piece)
         if len(self._pieces) - self._joined > GATHERED:
             self._pieces[self._joined :] = [b"".join(self._pieces[self._joined :])]
@@ -68,7 +68,7 @@ class Chunks:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def clear(self) -> None:
-        self._all.size -= self.size
+        self._budget.used -= self.size
         self._pieces = []
         self._joined = self.size = 0
 
@@ -77,4 +77,4 @@ class Chunks:
         return len(self._pieces)
 
     def __repr__(self) -> str:
-        return f"<Chunks {self.size} bytes in {len(self)}>"
+        return f"<BodyBuffer {self.size} bytes in {len(self)}>"

@@ -15,7 +15,7 @@ from services.picker.body_buffer import BodyBuffer, MemoryBudget
 from services.picker.requests.request import Headers
 from services.picker.responses import document, grpc_usage
 from services.picker.responses.grpc_usage import GrpcUsage
-from services.picker.responses.restorer import Restorer
+from services.picker.responses.model_name import ModelNameRewriter
 from services.picker.responses.usage import NOTHING, Usage
 
 LIMIT = 4 * 2**20
@@ -67,7 +67,7 @@ class ResponseReader:
         "_grpc",
         "_prefix",
         "_replacement",
-        "_restorer",
+        "_rewriter",
         "_served",
         "_tried",
         "_usage",
@@ -101,7 +101,7 @@ class ResponseReader:
         self._replacement = b""
         self._growth = GROWTH
         """Bytes by which the response may still grow."""
-        self._restorer: Restorer | None = None
+        self._rewriter: ModelNameRewriter | None = None
         """Of an object, or the line of an event, whose beginning has gone on already. It is held only to be read."""
         self.holds = True
         """Whether what is held is taken whenever the body ends; else nothing is held that isn't part of a name."""
@@ -148,7 +148,7 @@ class ResponseReader:
         """Nothing more is read: let go what is held."""
         self._form = _Form.OTHER
         self._buffer.clear()
-        self._restorer = None
+        self._rewriter = None
 
     def _bounded(self, chunk: bytes, out: bytes) -> bytes:
         """What goes on of a piece, after which nothing more is put back when the response has grown too much."""
@@ -156,8 +156,8 @@ class ResponseReader:
         return out if self._growth >= 0 or self._form is _Form.OTHER else out + self._give_up(b"")
 
     def _json(self, chunk: bytes, end: bool) -> bytes:
-        if self._restorer is not None:
-            return self._passing(self._restorer, chunk, end)
+        if self._rewriter is not None:
+            return self._passing(self._rewriter, chunk, end)
         if not self._begun:
             text = chunk.lstrip(_BLANKS)
             if not text:
@@ -195,17 +195,17 @@ class ResponseReader:
             return chunk  # what isn't changed needn't wait for the rest
         if self.holds:
             return b""
-        self._restorer = Restorer(self._served, self._asked, lead)
-        return self._restorer.feed(chunk)
+        self._rewriter = ModelNameRewriter(self._served, self._asked, lead)
+        return self._rewriter.feed(chunk)
 
-    def _passing(self, restorer: Restorer, chunk: bytes, end: bool) -> bytes:
+    def _passing(self, rewriter: ModelNameRewriter, chunk: bytes, end: bool) -> bytes:
         """An object's next piece, where what came before has gone on."""
         buffer = self._buffer
         buffer.add(chunk)
-        chunk = restorer.feed(chunk)
+        chunk = rewriter.feed(chunk)
         if self._is_too_much():
             return self._give_up(chunk)
-        if not end and not restorer.done:
+        if not end and not rewriter.done:
             return chunk
         read = document.read(buffer.take(), b"", b"")
         if read is not None:
@@ -213,8 +213,8 @@ class ResponseReader:
         return self._give_up(chunk)
 
     def _events(self, chunk: bytes, end: bool) -> bytes:
-        if self._restorer is not None:
-            return self._rest_of_line(self._restorer, chunk, end)
+        if self._rewriter is not None:
+            return self._rest_of_line(self._rewriter, chunk, end)
         buffer = self._buffer
         if not buffer.size and chunk.endswith(b"\n"):  # whole events, as servers send them
             if not self._served:
@@ -234,18 +234,18 @@ class ResponseReader:
             rest = self._hold(rest, rest, _DATA)
         return lines + rest if self._served else chunk
 
-    def _rest_of_line(self, restorer: Restorer, chunk: bytes, end: bool) -> bytes:
+    def _rest_of_line(self, rewriter: ModelNameRewriter, chunk: bytes, end: bool) -> bytes:
         """What follows of a line whose beginning has gone on, and all lines after it."""
         ending = _LINE_END.search(chunk)
         cut = ending.end() if ending else len(chunk)
         line, rest = chunk[:cut], chunk[cut:]
         self._buffer.add(line)
-        line = restorer.feed(line)
+        line = rewriter.feed(line)
         if self._is_too_much():
             return self._give_up(line) + rest
         if ending or end:
-            self._restorer = None
-            line += restorer.rest()
+            self._rewriter = None
+            line += rewriter.rest()
             self._line(self._buffer.take())  # for its usage
         return line + self._events(rest, end) if rest else line
 
@@ -291,8 +291,8 @@ class ResponseReader:
         gone on."""
         self._form = _Form.OTHER
         buffered = self._buffer.take()
-        if self._restorer is not None:
-            return chunk + self._restorer.rest()
+        if self._rewriter is not None:
+            return chunk + self._rewriter.rest()
         return buffered if self._served else chunk
 
     def __repr__(self) -> str:

@@ -10,17 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.picker.responses import document
-from services.picker.responses.restorer import Restorer
+from services.picker.responses.model_name import ModelNameRewriter
 
 SERVED, ASKED = b'"org/tuned"', b'"asked"'
 SPELLINGS = [SERVED, rb'"org\/tuned"', rb'"\u006frg/tun\u0065d"']
 
 
-def restorer(lead: bytes = b"") -> Restorer:
-    return Restorer(SERVED, ASKED, lead)
+def rewriter(lead: bytes = b"") -> ModelNameRewriter:
+    return ModelNameRewriter(SERVED, ASKED, lead)
 
 
-def through(one: Restorer, pieces: Iterable[bytes]) -> bytes:
+def through(one: ModelNameRewriter, pieces: Iterable[bytes]) -> bytes:
     return b"".join([*map(one.feed, pieces), one.rest()])
 
 
@@ -60,8 +60,8 @@ def test_an_object_comes_out_as_if_it_had_been_whole(
     edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
     pieces = [text[start:end] for start, end in pairwise(edges)]
     expected = text if whole is None else whole.text
-    assert through(restorer(), pieces) == expected
-    one, came = restorer(), b""
+    assert through(rewriter(), pieces) == expected
+    one, came = rewriter(), b""
     for index in range(len(text)):
         came += one.feed(text[index : index + 1])
         assert expected.startswith(came)
@@ -74,13 +74,13 @@ def test_an_object_comes_out_as_if_it_had_been_whole(
 def test_a_key_is_known_however_it_is_spelled_and_cut(key: bytes) -> None:
     text = b'{"a":"x\\"",%s : "org/tuned","b":1}' % key
     for cut in range(len(text)):
-        assert through(restorer(), [text[:cut], text[cut:]]) == text.replace(SERVED, ASKED)
+        assert through(rewriter(), [text[:cut], text[cut:]]) == text.replace(SERVED, ASKED)
 
 
 def test_nothing_is_held_but_what_may_be_the_name() -> None:
-    one = restorer()
+    one = rewriter()
     assert one.feed(b'{"id":"x","model":"org/') == b'{"id":"x","model":'
-    assert repr(one) == "<Restorer level 1, depth 0, holds 5 bytes>"
+    assert repr(one) == "<ModelNameRewriter level 1, depth 0, holds 5 bytes>"
     assert one.feed(b'mine","x":"org/tun') == b'"org/mine","x":"org/tun'
     assert one.feed(b'ed"') == b'ed"'
     assert one.rest() == b""
@@ -103,13 +103,13 @@ def test_nothing_is_held_but_what_may_be_the_name() -> None:
 )
 def test_what_is_no_object_or_breaks_off_passes_whole(text: bytes) -> None:
     for size in (1, 7, 1000):
-        one = restorer()
+        one = rewriter()
         came = b"".join(one.feed(text[at : at + size]) for at in range(0, len(text), size))
         assert came == text
 
 
 def test_an_object_that_breaks_off_in_the_name_lacks_only_that_until_the_rest_is_asked_for() -> None:
-    one = restorer()
+    one = rewriter()
     assert one.feed(b'{"model":"org/tun') == b'{"model":'
     assert one.rest() == b'"org/tun'
     assert one.feed(b'ed"}') == b'ed"}'
@@ -118,17 +118,17 @@ def test_an_object_that_breaks_off_in_the_name_lacks_only_that_until_the_rest_is
 def test_an_object_has_to_follow_what_leads_to_it() -> None:
     text = b'data: {"model":"org/tuned"}\n'
     for cut in range(len(text)):
-        assert through(restorer(b"data:"), [text[:cut], text[cut:]]) == text.replace(SERVED, ASKED)
+        assert through(rewriter(b"data:"), [text[:cut], text[cut:]]) == text.replace(SERVED, ASKED)
         other = text.replace(b"data", b"dada")
-        assert through(restorer(b"data:"), [other[:cut], b"", other[cut:]]) == other
+        assert through(rewriter(b"data:"), [other[:cut], b"", other[cut:]]) == other
 
 
 def test_what_follows_the_object_passes() -> None:
-    assert through(restorer(), [b'{"a":1}', b'{"model":"org/tuned"}']) == b'{"a":1}{"model":"org/tuned"}'
+    assert through(rewriter(), [b'{"a":1}', b'{"model":"org/tuned"}']) == b'{"a":1}{"model":"org/tuned"}'
 
 
 def test_an_object_of_very_many_parts_passes_from_some_point_on() -> None:
-    one = restorer()
+    one = rewriter()
     text = b'{"a":[' + b"{}," * 300_000 + b'{}],"model":"org/tuned"}'
     assert through(one, [text[at : at + 65_536] for at in range(0, len(text), 65_536)]) == text
     assert one.done

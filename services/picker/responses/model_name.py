@@ -30,7 +30,7 @@ _STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _QUOTE, _COLON, _COMMA, _OPEN, _CLOSE = b'":,{}'
 
 
-class Restorer:
+class ModelNameRewriter:
     """Passes one object. `served` becomes `asked` (both as JSON strings). `lead` is what stands before the object, if
     it is one: a text that begins otherwise passes as it is."""
 
@@ -192,7 +192,7 @@ class Restorer:
 
     def __repr__(self) -> str:
         state = "done" if self.done else f"level {self._level}, depth {self._depth}"
-        return f"<Restorer {state}, holds {len(self._held)} bytes>"
+        return f"<ModelNameRewriter {state}, holds {len(self._held)} bytes>"
 
 
 def _end(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:

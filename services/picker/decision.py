@@ -24,7 +24,7 @@ SHOWN_SUBSET = 16
 """Entries that are kept of a subset hint."""
 
 
-class Asked(Struct, frozen=True):
+class RequestSummary(Struct, frozen=True):
     """What is kept of a request."""
 
     id: str
@@ -39,7 +39,7 @@ class Asked(Struct, frozen=True):
     subset_entries: int
 
     @classmethod
-    def of(cls, request: Request) -> "Asked":
+    def of(cls, request: Request) -> "RequestSummary":
         """The request without headers, prompt and query (it can hold a key), and with no text longer than `SHOWN`."""
         content, subset = request.content, request.subset
         return cls(
@@ -83,7 +83,7 @@ class Progress(Struct):
 class Decision(Struct, frozen=True, kw_only=True):
     """One request's decision. Rows are positions in `layout`."""
 
-    asked: Asked
+    request: RequestSummary
     outcome: Route | Refusal
     layout: Layout
     configuration: str = ""
@@ -131,10 +131,10 @@ class Decision(Struct, frozen=True, kw_only=True):
         """One line's worth: what, where to, why not, and what became of it."""
         progress = self.progress
         fields: dict[str, Any] = {
-            "request_id": self.asked.id,
+            "request_id": self.request.id,
             "at": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "state": progress.state if isinstance(self.outcome, Route) else "refused",
-            "model": self.asked.model,
+            "model": self.request.model,
             "target_model": self.model,
             "priority": self.priority,
             "microseconds": round(self.seconds * 1e6, 1),
@@ -161,18 +161,20 @@ class Decision(Struct, frozen=True, kw_only=True):
 
         JSON-serialisable: what isn't a finite number is None.
         """
-        asked = self.asked
+        request = self.request
         return {
             **self.summary(),
             "configuration": self.configuration,
-            "path": asked.path,
-            "api": asked.api,
-            "stream": asked.stream,
-            "body_bytes": asked.body_bytes,
-            "prompt_bytes": asked.prompt_bytes,
+            "path": request.path,
+            "api": request.api,
+            "stream": request.stream,
+            "body_bytes": request.body_bytes,
+            "prompt_bytes": request.prompt_bytes,
             "objective": self.objective,
             "rewrite": self.rewrite,
-            "subset": None if asked.subset is None else {"entries": asked.subset_entries, "first": list(asked.subset)},
+            "subset": None
+            if request.subset is None
+            else {"entries": request.subset_entries, "first": list(request.subset)},
             "candidates": self._ids(self.candidates),
             "saturation": None if self.saturation is None else _number(self.saturation),
             "charged_tokens": self.tokens,

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.admission.detector import SaturationDetector
-from services.picker.decision import SHOWN, Asked, Decision, Progress
+from services.picker.decision import SHOWN, Decision, Progress, RequestSummary
 from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.requests.parsers import ParserFailed
 from services.picker.requests.request import Headers, Refusal, Request, Route, unknown_model
@@ -93,7 +93,7 @@ class Director:
             cycle.plugin_failed(failure.parser, Role.PARSER, failure.error)
         course = self._course(cycle, rewrite)
         return Decision(
-            asked=Asked.of(request),
+            request=RequestSummary.of(request),
             configuration=self._revision,
             outcome=course.outcome,
             layout=cycle.layout,
@@ -158,7 +158,7 @@ class Director:
     def refuse(self, request: Request, refusal: Refusal, view: View, now: float) -> Decision:
         """The decision that a request which can't be read is refused."""
         return Decision(
-            asked=Asked.of(request),
+            request=RequestSummary.of(request),
             configuration=self._revision,
             outcome=refusal,
             layout=view.layout,

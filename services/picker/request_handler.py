@@ -235,7 +235,9 @@ class RequestStream:
             endpoint = decision.layout.endpoints[decision.picked[0]]
             self._charge = handler.view.in_flight.charge(endpoint.id, decision.tokens)
             self._decision = decision
-            self._reader = _reader(decision.outcome, decision.asked.api, handler.limits.response_object, handler.budget)
+            self._reader = _reader(
+                decision.outcome, decision.request.api, handler.limits.response_object, handler.budget
+            )
             self._conversation.route(decision.outcome, self._reader, handler.observes)
         else:
             self._conversation.refuse(decision.outcome)
@@ -284,7 +286,7 @@ class RequestStream:
         decision, counted = self._decision, self._counted
         if decision is None:
             return
-        if counted is not None and decision.asked.stream and (counted.status or 0) < 400:  # an error has no tokens
+        if counted is not None and decision.request.stream and (counted.status or 0) < 400:  # an error has no tokens
             counted.first_token(now - self._started)
         if self._charge is not None and not (decision.tokens_until_end or self._conversation.asked):
             self._charge.release_tokens()

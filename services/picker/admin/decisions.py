@@ -50,7 +50,7 @@ class DecisionRing:
     def of_request(self, request_id: str, limit: int) -> list[Decision]:
         """Up to `limit` decisions on a request id, the newest first."""
         kept = request_id[:SHOWN]
-        return list(islice((decision for decision in reversed(self._ring) if decision.asked.id == kept), limit))
+        return list(islice((decision for decision in reversed(self._ring) if decision.request.id == kept), limit))
 
     def __len__(self) -> int:
         return len(self._ring)

@@ -173,13 +173,13 @@ class RequestMetrics:
         if not isinstance(decision.outcome, Route):
             self._refused(decision, decision.outcome.status)
             return None
-        model, target = self._bounded(decision.asked.model), self._bounded(decision.model)
+        model, target = self._bounded(decision.request.model), self._bounded(decision.model)
         series = self._of(model, target)
         series.requests[decision.priority] = series.requests.get(decision.priority, 0) + 1
         if picked := decision.picked:
             endpoint = decision.layout.endpoints[picked[0]].id
             series.picked[endpoint] = series.picked.get(endpoint, 0) + 1
-        series.request_bytes.observe(decision.asked.body_bytes)
+        series.request_bytes.observe(decision.request.body_bytes)
         if model:
             self.running[model] = self.running.get(model, 0) + 1
         if decision.rewrite:
@@ -192,7 +192,7 @@ class RequestMetrics:
         self._of("", "").failed(_code(status))
 
     def _refused(self, decision: Decision, status: int) -> None:
-        model = self._told_apart(decision.asked.model)
+        model = self._told_apart(decision.request.model)
         target = self._bounded(decision.model) if decision.rewrite else self._told_apart(decision.model)
         self._of(model, target).failed(_code(status))
         if decision.runs and not decision.picked:

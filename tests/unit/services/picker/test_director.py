@@ -101,7 +101,7 @@ def test_a_default_decision_is_reproduced_by_hand_from_its_explanation() -> None
 
 def test_the_decision_tells_what_it_is_about() -> None:
     decision = decide(pool("a1"), request(b"x" * 40, id="mine"))
-    assert (decision.asked.id, decision.at, decision.monotonic, decision.model) == ("mine", WALL, NOW, "model")
+    assert (decision.request.id, decision.at, decision.monotonic, decision.model) == ("mine", WALL, NOW, "model")
     assert route(decision) == Route(destinations=("10.0.0.1:8000",), client_model="model")
     assert decision.tokens == 10
     assert 0 < decision.seconds < 10
@@ -257,5 +257,5 @@ def test_a_burst_of_requests_is_spread_by_the_load_in_flight() -> None:
 
 def test_the_clock_of_an_unreadable_request_is_the_walls() -> None:
     made = director().refuse(request(id="bad"), Refusal(status=400, message="no JSON"), pool("a1"), NOW)
-    assert (made.asked.id, made.at, refusal(made).status) == ("bad", WALL, 400)
+    assert (made.request.id, made.at, refusal(made).status) == ("bad", WALL, 400)
     assert made.explain()["refused"]["message"] == "no JSON"

@@ -388,7 +388,7 @@ def test_the_request_of_a_failing_parser_passes_unread(does: Does) -> None:
     _, answers = world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
     assert destinations(answers) == "10.0.0.2:8000"
     (decision,) = world.ring.of_request("mine", 10)
-    assert (failed(decision), decision.asked.model) == ([("bad-parser", "parser")], "")
+    assert (failed(decision), decision.request.model) == ([("bad-parser", "parser")], "")
 
 
 def test_a_parser_that_raises_the_body_has_it_kept_nowhere() -> None:
@@ -414,7 +414,7 @@ def test_where_a_parser_fails_to_say_whether_it_takes_a_request_the_next_one_may
         BadParser.accepts = lambda _: True
     assert destinations(answers) == "10.0.0.1:8000"
     (decision,) = world.ring.newest(1)
-    assert (failed(decision), decision.asked.api) == ([("bad-parser", "parser")], api)
+    assert (failed(decision), decision.request.api) == ([("bad-parser", "parser")], api)
 
 
 def test_no_request_gets_around_a_closed_pool_by_what_its_parser_fails_on() -> None:

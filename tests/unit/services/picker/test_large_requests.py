@@ -58,7 +58,7 @@ def test_a_model_name_above_the_limit_is_refused(name: str, where: str) -> None:
     else:
         assert message == f"model: the name has {len(name) + 2} bytes; no more than 65536 are ever read"
     (decision,) = world.ring.newest(1)
-    assert decision.asked.model == "", "nothing of it is kept"
+    assert decision.request.model == "", "nothing of it is kept"
 
 
 @pytest.mark.parametrize("name", ["m" * 1024, "é" * 512])

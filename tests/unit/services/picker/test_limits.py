@@ -61,7 +61,7 @@ def test_what_is_kept_of_decisions_and_of_models_are_settings() -> None:
         for message in (headers(shown, modes=FULL_DUPLEX), body(asked, end=True)):
             list(stream.receive(message.SerializeToString()))
         stream.end()
-    assert [one.asked.model for one in service.ring.newest(10)] == ["third", "second"]
+    assert [one.request.model for one in service.ring.newest(10)] == ["third", "second"]
     page = generate_latest(service.registry).decode()
     assert {name for name in ("first", "second", "third", "other") if f'model_name="{name}"' in page} == {
         "first",

@@ -31,7 +31,7 @@ RETRY_AFTER = 1
 """Seconds: an empty or full pool is a matter of scrapes and scaling, worth asking again soon."""
 
 
-class _Course(Struct, frozen=True):
+class AdmissionResult(Struct, frozen=True):
     """What became of a request, as far as it got."""
 
     outcome: Route | Refusal
@@ -91,50 +91,50 @@ class Director:
         )
         for failure in unparsed:
             cycle.plugin_failed(failure.parser, Role.PARSER, failure.error)
-        course = self._course(cycle, rewrite)
+        result = self._admit(cycle, rewrite)
         return Decision(
             request=RequestSummary.of(request),
             configuration=self._revision,
-            outcome=course.outcome,
+            outcome=result.outcome,
             layout=cycle.layout,
             model=model[:SHOWN],
             rewrite=rewrite,
             objective=objective[:SHOWN],
             priority=priority,
-            saturation=course.saturation,
+            saturation=result.saturation,
             candidates=candidates,
-            runs=course.runs,
-            primary=course.primary,
+            runs=result.runs,
+            primary=result.primary,
             readings=cycle.readings,
-            tokens=course.tokens,
+            tokens=result.tokens,
             tokens_until_end=self.scheduler.tokens_until_end,
             failures=tuple(cycle.failures),
             at=self._wall_clock(),
             monotonic=now,
             seconds=perf_counter() - started,
-            progress=Progress(placements=course.placements),
+            progress=Progress(placements=result.placements),
         )
 
-    def _course(self, cycle: Cycle, rewrite: str) -> "_Course":
+    def _admit(self, cycle: Cycle, rewrite: str) -> AdmissionResult:
         """What the request comes to, and how far it got; `rewrite` is the resource whose rule gave it its model."""
         content, candidates = cycle.request.content, cycle.candidates
         if content.takes_model and not cycle.model:
-            return _Course(_NO_MODEL)
+            return AdmissionResult(_NO_MODEL)
         if (foreign := self._foreign(cycle, rewrite)) is not None:
-            return _Course(foreign)
+            return AdmissionResult(foreign)
         if not len(candidates):
-            return _Course(_NONE_IN_SUBSET if len(cycle.layout) else _EMPTY)
+            return AdmissionResult(_NONE_IN_SUBSET if len(cycle.layout) else _EMPTY)
         saturation = self._saturation(cycle) if cycle.priority < 0 else None
         if saturation is not None and saturation >= 1.0:
-            return _Course(_SHED, saturation)
+            return AdmissionResult(_SHED, saturation)
         runs, primary = self.scheduler.schedule(cycle)
         picked = runs[primary].picked
         if not picked:
-            return _Course(cycle.refusal or _FILTERED, saturation, runs, primary)
+            return AdmissionResult(cycle.refusal or _FILTERED, saturation, runs, primary)
         if _only_if_cached(cycle.request.headers):
             picked = _holders(cycle, picked)
             if not picked:
-                return _Course(_NOT_CACHED, saturation, runs, primary)
+                return AdmissionResult(_NOT_CACHED, saturation, runs, primary)
         authorities = cycle.layout.authorities
         route = Route(
             destinations=tuple([authorities[row] for row in picked]),
@@ -142,7 +142,7 @@ class Director:
             client_model=content.model,
         )
         tokens, placements = self.scheduler.picked(cycle, picked[0])
-        return _Course(route, saturation, runs, primary, tokens, placements)
+        return AdmissionResult(route, saturation, runs, primary, tokens, placements)
 
     def _saturation(self, cycle: Cycle) -> float | None:
         """How full the candidates are; None, which sheds nothing, where the detector fails."""

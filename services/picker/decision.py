@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from services.picker.requests.request import Refusal, Request, Route
-from services.picker.scheduling.cycle import Reading
+from services.picker.scheduling.cycle import Samples
 from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.state.layout import Layout, Rows
@@ -99,7 +99,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     candidates: Rows | None = None
     runs: dict[str, ProfileRun] = {}
     primary: str = ""
-    readings: dict[str, Reading] = {}
+    samples: dict[str, Samples] = {}
     tokens: int = 0
     """What the request is charged with while it is under way."""
     tokens_until_end: bool = True
@@ -109,7 +109,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     at: float = 0.0
     """Unix seconds."""
     monotonic: float = 0.0
-    """When the readings were taken."""
+    """When the samples were taken."""
     seconds: float = 0.0
     """What the decision took."""
     progress: Progress = field(default_factory=Progress)
@@ -180,7 +180,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             "charged_tokens": self.tokens,
             "primary_profile": self.primary,
             "profiles": {name: self._explain_run(run) for name, run in self.runs.items()},
-            "inputs": {name: self._explain_reading(reading) for name, reading in self.readings.items()},
+            "inputs": {name: self._explain_samples(samples) for name, samples in self.samples.items()},
         }
 
     def _explain_run(self, run: ProfileRun) -> dict[str, Any]:
@@ -212,17 +212,17 @@ class Decision(Struct, frozen=True, kw_only=True):
             },
         }
 
-    def _explain_reading(self, reading: Reading) -> dict[str, Any]:
-        rows = reading.rows.tolist()
-        times = [self.monotonic] * len(rows) if reading.at is None else reading.at.tolist()
-        fresh = [True] * len(rows) if reading.fresh is None else reading.fresh.tolist()
+    def _explain_samples(self, samples: Samples) -> dict[str, Any]:
+        rows = samples.rows.tolist()
+        times = [self.monotonic] * len(rows) if samples.at is None else samples.at.tolist()
+        fresh = [True] * len(rows) if samples.fresh is None else samples.fresh.tolist()
         return {
             self.layout.endpoints[row].id: {
                 "value": _number(value),
                 "age": round(max(0.0, self.monotonic - at), 4) if at > -inf else None,
                 "fresh": known,
             }
-            for row, value, at, known in zip(rows, reading.values.tolist(), times, fresh, strict=True)
+            for row, value, at, known in zip(rows, samples.values.tolist(), times, fresh, strict=True)
         }
 
     def _ids(self, rows: Rows | None) -> list[str]:

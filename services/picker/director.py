@@ -105,7 +105,7 @@ class Director:
             candidates=candidates,
             runs=result.runs,
             primary=result.primary,
-            readings=cycle.readings,
+            samples=cycle.samples,
             tokens=result.tokens,
             tokens_until_end=self.scheduler.tokens_until_end,
             failures=tuple(cycle.failures),

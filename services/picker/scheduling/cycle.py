@@ -67,7 +67,7 @@ IN_FLIGHT_LOAD = AttributeKey("InFlightLoad", "inflight-load-producer", float)
 """Requests and tokens in flight, of all pickers; kept by the view, weighed by `inflight-load-producer`."""
 
 
-class Reading(Struct, frozen=True):
+class Samples(Struct, frozen=True):
     """Numbers as a plugin read them, for some rows. Without times: the picker's own, of the moment."""
 
     rows: Rows
@@ -82,7 +82,7 @@ class _Scored(Struct, frozen=True):
     """Scores of all endpoints, from values that were all fresh."""
 
     scores: Floats
-    reading: Reading
+    samples: Samples
     oldest: float
     """The oldest sample time among them: while that is fresh, they all are."""
 
@@ -102,9 +102,9 @@ class Cycle:
         "priority",
         "prompt_tokens",
         "random",
-        "readings",
         "refusal",
         "request",
+        "samples",
         "stale",
         "view",
     )
@@ -142,8 +142,8 @@ class Cycle:
         self.refusal: Refusal | None = None
         """What a filter that leaves no endpoint wants the client to be told instead of the usual."""
         self._products: dict[str, Any] = {}
-        self.readings: dict[str, Reading] = {}
-        """What was read, by name; of several readings of one attribute that of the most endpoints stands."""
+        self.samples: dict[str, Samples] = {}
+        """What was read, by name; of several samples of one attribute that of the most endpoints stands."""
 
         self.failed = failed
         """Hears of every failure of a plugin."""
@@ -174,7 +174,7 @@ class Cycle:
         found: T | None = self._products.get(key.wire)
         return found
 
-    def read(self, key: AttributeKey[float], rows: Rows, after: float | None = None) -> Reading:
+    def read(self, key: AttributeKey[float], rows: Rows, after: float | None = None) -> Samples:
         """The attribute's values for the rows; `after` is the age in seconds from which they are stale.
 
         Under `lastKnown` a stale value counts as fresh; one that never was doesn't.
@@ -183,9 +183,9 @@ class Cycle:
         values, at = column.values, column.at
         if rows is not self.layout.all_rows:
             values, at = values.take(rows), at.take(rows)
-        reading = Reading(rows, values, at, at >= self.oldest(after))
-        self._keep(key.wire, reading)
-        return reading
+        samples = Samples(rows, values, at, at >= self.oldest(after))
+        self._keep(key.wire, samples)
+        return samples
 
     def oldest(self, after: float | None = None) -> float:
         """The sample time before which an attribute is stale."""
@@ -196,13 +196,13 @@ class Cycle:
         ValueError where there isn't one for each row."""
         if len(values) != len(rows):
             raise ValueError(f"{name}: {len(values)} values of {len(rows)} endpoints")
-        self._keep(name, Reading(rows, values))
+        self._keep(name, Samples(rows, values))
 
-    def _keep(self, name: str, reading: Reading) -> None:
+    def _keep(self, name: str, samples: Samples) -> None:
         """What a filter read of the endpoints that it removed isn't lost when a scorer reads the same of the others."""
-        before = self.readings.get(name)
-        if before is None or len(before.rows) <= len(reading.rows):
-            self.readings[name] = reading
+        before = self.samples.get(name)
+        if before is None or len(before.rows) <= len(samples.rows):
+            self.samples[name] = samples
 
     def score_by(self, key: AttributeKey[float], rows: Rows, formula: Callable[[Floats], Floats]) -> Floats:
         """Scores by an attribute: the formula over the fresh values, the configured policy for the others. Not to be
@@ -213,20 +213,20 @@ class Cycle:
         derived = self.view.columns.numbers(key.wire).derived
         known: _Scored | None = derived.get(formula)
         if known is not None and known.oldest >= self._oldest:
-            self._keep(key.wire, known.reading)
+            self._keep(key.wire, known.samples)
             return known.scores
-        reading = self.read(key, rows)
-        scores = self._score(reading, formula)
-        if reading.at is not None and len(rows) and (oldest := float(np.minimum.reduce(reading.at))) >= self._oldest:
+        samples = self.read(key, rows)
+        scores = self._score(samples, formula)
+        if samples.at is not None and len(rows) and (oldest := float(np.minimum.reduce(samples.at))) >= self._oldest:
             scores.flags.writeable = False
-            derived[formula] = _Scored(scores, reading, oldest)
+            derived[formula] = _Scored(scores, samples, oldest)
         return scores
 
-    def _score(self, reading: Reading, formula: Callable[[Floats], Floats]) -> Floats:
-        fresh = reading.fresh
+    def _score(self, samples: Samples, formula: Callable[[Floats], Floats]) -> Floats:
+        fresh = samples.fresh
         if fresh is None or np.logical_and.reduce(fresh):
-            return formula(reading.values)
-        return self.fill(fresh, formula(reading.values[fresh]))
+            return formula(samples.values)
+        return self.fill(fresh, formula(samples.values[fresh]))
 
     def fill(self, fresh: Mask, scores: Floats) -> Floats:
         """Scores of the fresh rows, spread over all rows: the others get 0, or under `ignore` the mean."""

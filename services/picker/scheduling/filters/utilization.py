@@ -86,11 +86,11 @@ class UtilizationFilter(Filter):
         heard = np.zeros(len(rows), np.bool_)
         stale = np.zeros(len(rows), np.bool_)
         for key, most in self._scraped:
-            reading = cycle.read(key, rows)
-            fresh = np.ones(len(rows), np.bool_) if reading.fresh is None else reading.fresh
-            within &= ~fresh | (reading.values <= most)
+            samples = cycle.read(key, rows)
+            fresh = np.ones(len(rows), np.bool_) if samples.fresh is None else samples.fresh
+            within &= ~fresh | (samples.values <= most)
             heard |= fresh
-            stale |= ~(fresh | np.isnan(reading.values))
+            stale |= ~(fresh | np.isnan(samples.values))
         if cycle.stale.policy == "ignore" or not np.logical_or.reduce(heard):
             return within
         return within & heard & ~stale

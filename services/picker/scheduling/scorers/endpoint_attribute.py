@@ -74,8 +74,8 @@ class EndpointAttributeScorer(Scorer):
         return (named("attributeKey", parameters.attribute_key, parameters.producer),)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
-        reading = cycle.read(self.inputs["attributeKey"], rows)
-        values, fresh = reading.values, reading.fresh
+        samples = cycle.read(self.inputs["attributeKey"], rows)
+        values, fresh = samples.values, samples.fresh
         if fresh is None or np.logical_and.reduce(fresh):
             return self._formula(values)
         scores = cycle.fill(fresh, self._formula(values[fresh]))

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from services.picker.decision import SHOWN, SHOWN_SUBSET, Decision, RequestSummary
 from services.picker.requests.request import Headers, Refusal, Request, Route
-from services.picker.scheduling.cycle import Reading
+from services.picker.scheduling.cycle import Samples
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
 from tests.unit.services.picker.world import pool, request
 
@@ -39,18 +39,18 @@ def test_an_explanation_is_strict_json_whatever_the_numbers(
     totals: tuple[float, float], values: tuple[float, float], saturation: float | None
 ) -> None:
     rows = np.arange(2)
-    readings = {
-        "scraped": Reading(rows, np.array(values), np.array([-math.inf, 99.5]), np.array([False, True])),
-        "noted": Reading(rows, np.array(values)),
+    samples = {
+        "scraped": Samples(rows, np.array(values), np.array([-math.inf, 99.5]), np.array([False, True])),
+        "noted": Samples(rows, np.array(values)),
     }
-    explained = decision(list(totals), readings=readings, saturation=saturation).explain()
+    explained = decision(list(totals), samples=samples, saturation=saturation).explain()
     assert json.loads(json.dumps(explained, allow_nan=False)) == explained
 
 
 def test_what_isnt_a_finite_number_is_none() -> None:
     rows = np.arange(2)
-    reading = Reading(rows, np.array([math.nan, 3.0]), np.array([-math.inf, 99.5]), np.array([False, True]))
-    explained = decision([math.inf, 0.5], readings={"queue": reading}).explain()
+    samples = Samples(rows, np.array([math.nan, 3.0]), np.array([-math.inf, 99.5]), np.array([False, True]))
+    explained = decision([math.inf, 0.5], samples={"queue": samples}).explain()
     assert explained["profiles"]["p"]["endpoints"]["a1"]["total"] is None
     assert explained["inputs"]["queue"] == {
         "a1": {"value": None, "age": None, "fresh": False},

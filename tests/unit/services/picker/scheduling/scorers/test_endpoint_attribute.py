@@ -47,7 +47,7 @@ def test_a_value_scores_its_place_in_the_range(
     run = over(KEY, values, ages, policy)
     made = plugin(EndpointAttributeScorer, raw, attributeKey=KEY)
     assert made.score(run, run.candidates).tolist() == expected
-    shown = run.readings[KEY.wire].values
+    shown = run.samples[KEY.wire].values
     assert [None if one != one else one for one in shown.tolist()] == values, "as they were read"
 
 

@@ -88,7 +88,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     layout: Layout
     configuration: str = ""
     """The revision of the configuration that decided."""
-    model: str = ""
+    target_model: str = ""
     """The model after rewriting, cut to `SHOWN`, as the objective is."""
     rewrite: str = ""
     """The InferenceModelRewrite, or InferenceModel, that applied."""
@@ -135,7 +135,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             "at": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "state": progress.state if isinstance(self.outcome, Route) else "refused",
             "model": self.request.model,
-            "target_model": self.model,
+            "target_model": self.target_model,
             "priority": self.priority,
             "microseconds": round(self.seconds * 1e6, 1),
         }

@@ -97,7 +97,7 @@ class Director:
             configuration=self._revision,
             outcome=result.outcome,
             layout=cycle.layout,
-            model=model[:SHOWN],
+            target_model=model[:SHOWN],
             rewrite=rewrite,
             objective=objective[:SHOWN],
             priority=priority,
@@ -138,7 +138,7 @@ class Director:
         authorities = cycle.layout.authorities
         route = Route(
             destinations=tuple([authorities[row] for row in picked]),
-            model=cycle.model if cycle.model != content.model else None,
+            target_model=cycle.model if cycle.model != content.model else None,
             client_model=content.model,
         )
         tokens, placements = self.scheduler.picked(cycle, picked[0])

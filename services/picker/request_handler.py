@@ -147,10 +147,10 @@ def _long_name(model: str, headers: Headers, most: int) -> Refusal | None:
 def _reader(route: Route, api: str, limit: int, budget: MemoryBudget) -> ResponseReader | None:
     """What reads the response to a request of an API that is known: the tokens that it took, and the client's name of
     the model to put back, where it gave one."""
-    renames = route.model is not None and route.client_model != ""
+    renames = route.target_model is not None and route.client_model != ""
     if not renames and not api:
         return None
-    return ResponseReader(route.model or "", route.client_model, limit, api=api, budget=budget)
+    return ResponseReader(route.target_model or "", route.client_model, limit, api=api, budget=budget)
 
 
 def _withdraw(progress: Progress) -> None:

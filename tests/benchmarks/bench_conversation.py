@@ -111,7 +111,7 @@ def converse(
     """One conversation from bytes to bytes; with parsers, the request's body is read too, and with a client's model the
     response's."""
     limits = Limits()
-    route = Route(destinations=ROUTE.destinations, model=model)
+    route = Route(destinations=ROUTE.destinations, target_model=model)
 
     def run() -> None:
         conversation = Conversation(limits, lambda: "made")

@@ -173,7 +173,7 @@ class RequestMetrics:
         if not isinstance(decision.outcome, Route):
             self._refused(decision, decision.outcome.status)
             return None
-        model, target = self._bounded(decision.request.model), self._bounded(decision.model)
+        model, target = self._bounded(decision.request.model), self._bounded(decision.target_model)
         series = self._of(model, target)
         series.requests[decision.priority] = series.requests.get(decision.priority, 0) + 1
         if picked := decision.picked:
@@ -193,7 +193,7 @@ class RequestMetrics:
 
     def _refused(self, decision: Decision, status: int) -> None:
         model = self._told_apart(decision.request.model)
-        target = self._bounded(decision.model) if decision.rewrite else self._told_apart(decision.model)
+        target = self._bounded(decision.target_model) if decision.rewrite else self._told_apart(decision.target_model)
         self._of(model, target).failed(_code(status))
         if decision.runs and not decision.picked:
             self.unscheduled[target] = self.unscheduled.get(target, 0) + 1

@@ -189,8 +189,8 @@ class Conversation:
             set_headers[names.REQUEST_ID] = self._head.request_id
         shown = self._body.whole()
         body: Sequence[bytes | memoryview] = (shown,)
-        if route.model is not None:
-            body = with_model(shown, route.model)
+        if route.target_model is not None:
+            body = with_model(shown, route.target_model)
         if len(body) > 1:
             set_headers["content-length"] = str(sum(map(len, body)))
         control = names.CONTROL.intersection(self._headers.names())

@@ -102,7 +102,7 @@ class Route(Struct, frozen=True, kw_only=True):
     destinations: tuple[str, ...]
     """`address:port`, the first choice first, then the fallbacks."""
     set_headers: Mapping[str, str] = {}
-    model: str | None = None
+    target_model: str | None = None
     """The model name to put into the body, when it isn't the client's."""
     client_model: str = ""
     """The client's model name, which the response is to have again; empty where the request named none."""

@@ -41,8 +41,8 @@ class Document:
         self.end = end
 
 
-def read(text: bytes, served: bytes, asked: bytes) -> Document | None:
-    """Read a JSON object; names that are `served` become `asked` (both as JSON strings; empty ones change nothing).
+def read(text: bytes, target: bytes, client: bytes) -> Document | None:
+    """Read a JSON object; names that are `target` become `client` (both as JSON strings; empty ones change nothing).
 
     None for a text that isn't a JSON object.
     """
@@ -59,12 +59,12 @@ def read(text: bytes, served: bytes, asked: bytes) -> Document | None:
             except _ERRORS:
                 return None
     end = 0
-    if served:
-        found = [part.model for part in (top, *inner) if is_name(part.model, served)]
+    if target:
+        found = [part.model for part in (top, *inner) if is_name(part.model, target)]
         places = [(start_of(model, text), len(memoryview(model))) for model in found]
         for start, size in sorted(places, reverse=True):
-            text = text[:start] + asked + text[start + size :]
-            end = max(end + len(asked) - size, start + len(asked))
+            text = text[:start] + client + text[start + size :]
+            end = max(end + len(client) - size, start + len(client))
     return Document(text, usage, end)
 
 

@@ -31,11 +31,11 @@ _QUOTE, _COLON, _COMMA, _OPEN, _CLOSE = b'":,{}'
 
 
 class ModelNameRewriter:
-    """Passes one object. `served` becomes `asked` (both as JSON strings). `lead` is what stands before the object, if
+    """Passes one object. `target` becomes `client` (both as JSON strings). `lead` is what stands before the object, if
     it is one: a text that begins otherwise passes as it is."""
 
     __slots__ = (
-        "_asked",
+        "_client",
         "_depth",
         "_escaped",
         "_held",
@@ -43,15 +43,15 @@ class ModelNameRewriter:
         "_lead",
         "_level",
         "_partial",
-        "_served",
         "_string",
+        "_target",
         "_value",
         "done",
     )
 
-    def __init__(self, served: bytes, asked: bytes, lead: bytes = b"") -> None:
-        self._served = served
-        self._asked = asked
+    def __init__(self, target: bytes, client: bytes, lead: bytes = b"") -> None:
+        self._target = target
+        self._client = client
         self._lead = lead
         """What of it is still to come."""
         self._level = 0
@@ -95,7 +95,7 @@ class ModelNameRewriter:
                     text = text[:at]
                     break
                 if end:
-                    out += (text[sent:at], self._asked)
+                    out += (text[sent:at], self._client)
                     sent = at = end
                     self._value = False
                 elif at < size:
@@ -133,7 +133,7 @@ class ModelNameRewriter:
             return 0
         end = _end(_STRING, text, at + 1)
         if text[end : end + 1] == b'"':
-            return end + 1 if is_name(text[at : end + 1], self._served) else 0
+            return end + 1 if is_name(text[at : end + 1], self._target) else 0
         return len(text) + 1 if self._may_be_name(text[at:]) else 0
 
     def _step(self, mark: int) -> None:
@@ -188,7 +188,7 @@ class ModelNameRewriter:
         """Whether a string that has begun like this may become the name. One with escapes may as long as what stands
         before them does, and it isn't longer than any spelling of the name."""
         plain, escape, _ = begun.partition(b"\\")
-        return self._served.startswith(plain) and (not escape or len(begun) <= _SPELLING * len(self._served))
+        return self._target.startswith(plain) and (not escape or len(begun) <= _SPELLING * len(self._target))
 
     def __repr__(self) -> str:
         state = "done" if self.done else f"level {self._level}, depth {self._depth}"

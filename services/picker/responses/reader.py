@@ -53,22 +53,21 @@ class _Form(Enum):
 
 
 class ResponseReader:
-    """Reads one response. `served` is the model's name that the server was asked for, `asked` the client's own; with
-    both, the client gets its own back. `api` is what was asked for, as `Content` names it; what it holds counts in
-    `budget`."""
+    """Reads one response. The server was asked for `target_model`; where the client called it `client_model`, it gets
+    this name back. `api` is the request's API, as `Content` names it. What is held counts in `budget`."""
 
     __slots__ = (
         "_api",
-        "_asked",
         "_begun",
         "_buffer",
+        "_client",
         "_form",
         "_growth",
         "_grpc",
         "_prefix",
         "_replacement",
         "_rewriter",
-        "_served",
+        "_target",
         "_tried",
         "_usage",
         "holds",
@@ -77,16 +76,16 @@ class ResponseReader:
 
     def __init__(
         self,
-        served: str = "",
-        asked: str = "",
+        target_model: str = "",
+        client_model: str = "",
         limit: int = LIMIT,
         *,
         api: str = "",
         budget: MemoryBudget | None = None,
     ) -> None:
-        renames = bool(served and asked and served != asked)
-        self._served = msgspec.json.encode(served) if renames else b""
-        self._asked = msgspec.json.encode(asked) if renames else b""
+        renames = bool(target_model and client_model and target_model != client_model)
+        self._target = msgspec.json.encode(target_model) if renames else b""
+        self._client = msgspec.json.encode(client_model) if renames else b""
         self._api = api
         self.limit = limit
         """Bytes that are held to be read."""
@@ -116,7 +115,7 @@ class ResponseReader:
     @property
     def changes(self) -> bool:
         """Whether it may change a body, and doesn't only read it."""
-        return bool(self._served)
+        return bool(self._target)
 
     def begin(self, headers: Headers) -> Interest:
         """The response's headers have come: what is wanted of its body."""
@@ -132,7 +131,7 @@ class ResponseReader:
                 return Interest.READ
         if self._form is _Form.OTHER:
             return Interest.NOTHING
-        return Interest.CHANGE if self._served else Interest.READ
+        return Interest.CHANGE if self._target else Interest.READ
 
     def feed(self, chunk: bytes, end: bool) -> bytes:
         """A piece of the body came; what the client gets now. With `end` nothing is held back."""
@@ -166,7 +165,7 @@ class ResponseReader:
             if not text.startswith(b"{"):
                 self._form = _Form.OTHER
                 return chunk
-        if not end and not (self._served and chunk.rstrip(_BLANKS).endswith(b"}")):
+        if not end and not (self._target and chunk.rstrip(_BLANKS).endswith(b"}")):
             return self._hold(chunk, chunk)
         text = chunk
         if self._buffer.size:
@@ -176,14 +175,14 @@ class ResponseReader:
             self._tried += len(text)
         read = None
         if len(text) <= self.limit and self._tried <= _TRIES * self.limit:
-            read = document.read(text, self._served, self._asked)
+            read = document.read(text, self._target, self._client)
             if read is None and not end:
                 return self._hold(text, chunk)
         self._form = _Form.OTHER
         if read is not None:
             self._usage = self._usage.merged(read.usage)
             text = read.text
-        return text if self._served else chunk
+        return text if self._target else chunk
 
     def _hold(self, text: bytes, chunk: bytes, lead: bytes = b"") -> bytes:
         """Keep an object that isn't whole, or a piece of it; in a line it follows `lead`. What goes on of its last
@@ -191,11 +190,11 @@ class ResponseReader:
         self._buffer.add(text)
         if self._is_too_much():
             return self._give_up(chunk)
-        if not self._served:
+        if not self._target:
             return chunk  # what isn't changed needn't wait for the rest
         if self.holds:
             return b""
-        self._rewriter = ModelNameRewriter(self._served, self._asked, lead)
+        self._rewriter = ModelNameRewriter(self._target, self._client, lead)
         return self._rewriter.feed(chunk)
 
     def _passing(self, rewriter: ModelNameRewriter, chunk: bytes, end: bool) -> bytes:
@@ -217,7 +216,7 @@ class ResponseReader:
             return self._rest_of_line(self._rewriter, chunk, end)
         buffer = self._buffer
         if not buffer.size and chunk.endswith(b"\n"):  # whole events, as servers send them
-            if not self._served:
+            if not self._target:
                 if b'"usage"' in chunk and _USAGE.search(chunk):
                     self._lines(chunk)
                 return chunk
@@ -228,11 +227,11 @@ class ResponseReader:
         if buffer.size and (cut or end):
             buffer.add(lines)
             lines = buffer.take()
-        if self._served or _USAGE.search(lines):
+        if self._target or _USAGE.search(lines):
             lines = self._lines(lines)
         if rest and self._form is _Form.EVENTS:
             rest = self._hold(rest, rest, _DATA)
-        return lines + rest if self._served else chunk
+        return lines + rest if self._target else chunk
 
     def _rest_of_line(self, rewriter: ModelNameRewriter, chunk: bytes, end: bool) -> bytes:
         """What follows of a line whose beginning has gone on, and all lines after it."""
@@ -262,7 +261,7 @@ class ResponseReader:
         if changed := self._like_last(line):
             return changed
         start = 6 if line[5:6] == b" " else 5
-        read = document.read(line[start:], self._served, self._asked)
+        read = document.read(line[start:], self._target, self._client)
         if read is None:  # [DONE], or nothing that can be read
             return line
         self._usage = self._usage.merged(read.usage)
@@ -293,7 +292,7 @@ class ResponseReader:
         buffered = self._buffer.take()
         if self._rewriter is not None:
             return chunk + self._rewriter.rest()
-        return buffered if self._served else chunk
+        return buffered if self._target else chunk
 
     def __repr__(self) -> str:
         return f"<ResponseReader {self._form.value}, holds {self._buffer.size} bytes, {self.usage}>"

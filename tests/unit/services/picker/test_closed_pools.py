@@ -80,7 +80,7 @@ class Closed(PickerUnderTest):
             answer = refused(answers)
             return answer.status, answer.body.decode()
         assert destinations(answers) == "10.0.0.1:8000"
-        return 200, self.ring.newest(1)[0].model
+        return 200, self.ring.newest(1)[0].target_model
 
 
 @CLOSED

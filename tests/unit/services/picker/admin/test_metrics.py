@@ -42,7 +42,7 @@ def routed(view: View, row: int, model: str = "") -> Decision:
         layout=layout,
         runs={"p": run},
         primary="p",
-        model=model,
+        target_model=model,
     )
 
 

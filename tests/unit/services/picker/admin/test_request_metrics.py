@@ -23,7 +23,9 @@ PRESENT, FORMER = "llm_d_epp_", "inference_objective_"
 def decision(model: str = "m", target: str = "", **more: Any) -> Decision:
     asked = RequestSummary.of(Request(id="i", headers=request().headers, content=Content(model=model), body_size=200))
     outcome = Route(destinations=("10.0.0.1:8000",))
-    return Decision(**{"request": asked, "outcome": outcome, "layout": View().layout, "model": target or model, **more})
+    return Decision(
+        **{"request": asked, "outcome": outcome, "layout": View().layout, "target_model": target or model, **more}
+    )
 
 
 def routed(metrics: RequestMetrics, *args: str, **more: Any) -> OpenRequest:

@@ -118,7 +118,7 @@ class AnyOrder(RuleBasedStateMachine):
         if reads != "no":
             self.reader = ResponseReader("tuned" if reads == "changes" else "", "client", HELD, budget=self.budget)
         model = None if changed is None else "tuned"
-        self.conversation.route(Route(destinations=tuple(destinations), model=model), self.reader)
+        self.conversation.route(Route(destinations=tuple(destinations), target_model=model), self.reader)
         self.waiting = None
         answers = self.hear()
         self.conversation.sent()

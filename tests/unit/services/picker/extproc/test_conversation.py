@@ -304,7 +304,7 @@ def test_a_subset_hint_stays_until_a_later_one(later: object, subset: tuple[str,
 
 
 def test_a_buffered_body_is_replaced_when_the_model_changes() -> None:
-    proxy = Proxy(lambda _: Route(destinations=("a:1",), model="other"))
+    proxy = Proxy(lambda _: Route(destinations=("a:1",), target_model="other"))
     proxy.say(headers(modes=LEAN))
     (answer,) = proxy.say(body(JSON, end=True))
     assert answer.replaced == b'{"model":"other","prompt":"hi"}'
@@ -316,7 +316,7 @@ def test_a_model_for_a_body_without_one_is_the_callers_error() -> None:
     proxy.say(headers(modes=LEAN))
     proxy.say(body(b"no json", end=True))
     with pytest.raises(ValueError, match="no model to replace by 'other'"):
-        proxy.answer(Route(destinations=("a:1",), model="other"))
+        proxy.answer(Route(destinations=("a:1",), target_model="other"))
     proxy.answer(Refusal(status=500, message="then this"))
     assert [str(one) for one in proxy.hear()] == ["immediate_response 500"]
 

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from services.picker.admission.detector import SaturationDetector
 from services.picker.decision import SHOWN, Decision, Progress, RequestSummary
-from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
-from services.picker.requests.parsers import ParserFailed
-from services.picker.requests.request import Headers, Refusal, Request, Route, unknown_model
+from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
+from services.picker.parsers.parser import ParserFailed
+from services.picker.request import Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, Failed, unheard
 from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.record import ProfileRun

@@ -11,7 +11,7 @@ import numpy as np
 
 from services.picker.admission.detector import SaturationDetector
 from services.picker.director import Director
-from services.picker.requests.parsers import Parser, ParserChain
+from services.picker.parsers.parser import Parser, ParserChain
 from services.picker.scheduling.cycle import Failed, unheard
 from services.picker.scheduling.profile import Observe, nothing
 from services.picker.scheduling.scheduler import Scheduler

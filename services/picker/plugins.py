@@ -2,11 +2,11 @@
 
 from services.picker.admission.utilization import UtilizationDetector
 from services.picker.extractors.topology import TopologyExtractor
-from services.picker.requests.anthropic import AnthropicParser
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.passthrough import PassthroughParser
-from services.picker.requests.vllm_grpc import VllmGrpcParser
-from services.picker.requests.vllm_http import VllmHttpParser
+from services.picker.parsers.anthropic import AnthropicParser
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.parsers.passthrough import PassthroughParser
+from services.picker.parsers.vllm_grpc import VllmGrpcParser
+from services.picker.parsers.vllm_http import VllmHttpParser
 from services.picker.scheduling.filters.endpoint_attribute import EndpointAttributeFilter
 from services.picker.scheduling.filters.label_selector import LabelSelectorFilter
 from services.picker.scheduling.filters.served_model import ServedModelFilter

@@ -24,10 +24,10 @@ from services.picker.extproc.events import (
     ResponseBodyStarted,
     ResponseStarted,
 )
-from services.picker.names import REWRITE_HEADERS
+from services.picker.metadata import REWRITE_HEADERS
+from services.picker.parsers.parser import ParserFailed
 from services.picker.pipeline import Pipeline
-from services.picker.requests.parsers import ParserFailed
-from services.picker.requests.request import Content, Headers, Refusal, Request, Route, Unparsable
+from services.picker.request import Content, Headers, Refusal, Request, Route, Unparsable
 from services.picker.responses.reader import ResponseReader
 from services.picker.state.inflight import Charge
 from services.picker.state.view import View

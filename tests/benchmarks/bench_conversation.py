@@ -17,10 +17,10 @@ from services.picker.admin.metrics import FOLD_EVERY
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Limits, RequestReady
 from services.picker.extproc.messages import BodyMode, ProcessingRequest
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.parsers.parser import ParserChain
+from services.picker.request import Request, Route
 from services.picker.request_handler import RequestHandler
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.parsers import ParserChain
-from services.picker.requests.request import Request, Route
 from services.picker.responses.reader import ResponseReader
 from tests.benchmarks.bench_decide import FRAME_EVERY, NOW, world
 from tests.unit.services.picker.extproc.proxy import (

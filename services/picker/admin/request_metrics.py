@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from services.picker.admin.histogram import Histogram
 from services.picker.decision import Decision
-from services.picker.requests.request import Route
+from services.picker.request import Route
 from services.picker.responses.usage import Usage
 
 OTHER = "other"

@@ -12,15 +12,16 @@ from itertools import chain
 
 from google.protobuf.message import DecodeError
 
+from services.picker import metadata
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
-from services.picker.extproc import incoming, names, outgoing, refusals
+from services.picker.extproc import incoming, outgoing, refusals
 from services.picker.extproc.events import Completed, Event, Limits, Refused, RequestHead, RequestReady
 from services.picker.extproc.incoming import Context, Message
 from services.picker.extproc.messages import GATEWAY_MODES, BodyMode, BodyModes
 from services.picker.extproc.outgoing import Mutation
 from services.picker.extproc.response import PIECE, Response
-from services.picker.requests.request import Headers, Refusal, Route
-from services.picker.requests.splice import with_model
+from services.picker.parsers.json_edit import replace_model
+from services.picker.request import Headers, Refusal, Route
 from services.picker.responses.reader import ResponseReader
 
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
@@ -185,15 +186,15 @@ class Conversation:
             raise ValueError("a route needs a destination")
         assert self._head is not None
         set_headers = dict(route.set_headers)
-        if self._headers.get(names.REQUEST_ID) != self._head.request_id:
-            set_headers[names.REQUEST_ID] = self._head.request_id
+        if self._headers.get(metadata.REQUEST_ID) != self._head.request_id:
+            set_headers[metadata.REQUEST_ID] = self._head.request_id
         shown = self._body.whole()
         body: Sequence[bytes | memoryview] = (shown,)
         if route.target_model is not None:
-            body = with_model(shown, route.target_model)
+            body = replace_model(shown, route.target_model)
         if len(body) > 1:
             set_headers["content-length"] = str(sum(map(len, body)))
-        control = names.CONTROL.intersection(self._headers.names())
+        control = metadata.CONTROL_HEADERS.intersection(self._headers.names())
         mutation = Mutation(
             destination=",".join(route.destinations),
             set_headers=set_headers,
@@ -321,9 +322,9 @@ class Conversation:
         headers = self._headers
         self._head = RequestHead(
             headers=headers,
-            path=headers.first_of(*names.PATHS),
+            path=headers.first_of(*metadata.PATHS),
             method=headers.get(":method"),
-            request_id=headers.get(names.REQUEST_ID) or self._make_id(),
+            request_id=headers.get(metadata.REQUEST_ID) or self._make_id(),
             subset=self._subset,
             received_at=self._received_at,
             has_body=has_body,

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from services.picker.requests.request import Headers, Refusal
+from services.picker.request import Headers, Refusal
 from shared.quantities import Size
 
 _ENTRY = 64

@@ -12,7 +12,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2
 from envoy.type.v3 import http_status_pb2
 from msgspec import Struct
 
-from services.picker.extproc import names, wire
+from services.picker import metadata
+from services.picker.extproc import wire
 from services.picker.extproc.messages import BodyMode, HttpBody
 
 _pb: Any = external_processor_pb2
@@ -197,7 +198,7 @@ def _pieces(make: Callable[[Mutation], bytes], length: int) -> tuple[bytes, ...]
 def _mutate(answer: Any, response: Any, mutation: Mutation) -> None:
     response.clear_route_cache = True
     headers = response.header_mutation
-    _set_headers(headers.set_headers, {names.DESTINATION: mutation.destination, **mutation.set_headers})
+    _set_headers(headers.set_headers, {metadata.DESTINATION: mutation.destination, **mutation.set_headers})
     if mutation.remove_headers:
         headers.remove_headers.extend(mutation.remove_headers)
     _destination(answer, mutation.destination)
@@ -212,5 +213,5 @@ def _set_headers(options: Any, headers: Mapping[str, str]) -> None:
 
 
 def _destination(answer: Any, destination: str) -> None:
-    metadata = answer.dynamic_metadata.fields[names.METADATA].struct_value
-    metadata.fields[names.DESTINATION].string_value = destination
+    found = answer.dynamic_metadata.fields[metadata.NAMESPACE].struct_value
+    found.fields[metadata.DESTINATION].string_value = destination

@@ -8,14 +8,14 @@ from enum import Enum
 
 import msgspec
 
-from services.picker.extproc import names
+from services.picker import metadata
 from services.picker.extproc.events import Limits
 from services.picker.extproc.outgoing import STATUS_CODES, immediate
-from services.picker.names import REJECTED_MEMORY
-from services.picker.requests.anthropic import AnthropicParser
-from services.picker.requests.grpc_frame import is_grpc
-from services.picker.requests.parsers import bare_path
-from services.picker.requests.request import Headers, Refusal
+from services.picker.metadata import REJECTED_MEMORY
+from services.picker.parsers.anthropic import AnthropicParser
+from services.picker.parsers.grpc_frame import is_grpc
+from services.picker.parsers.parser import bare_path
+from services.picker.request import Headers, Refusal
 
 
 class Form(Enum):
@@ -57,7 +57,7 @@ _ANTHROPIC_TYPES = {
 status of HTTP's; the endpoint picker protocol says 503."""
 
 
-FORM_HEADERS = frozenset({"content-type", *names.PATHS})
+FORM_HEADERS = frozenset({"content-type", *metadata.PATHS})
 """What `form_of` reads."""
 
 
@@ -65,7 +65,7 @@ def form_of(headers: Headers) -> Form:
     """The form in which the client of a request with these headers reads errors."""
     if is_grpc(headers):
         return Form.GRPC
-    path = bare_path(headers.first_of(*names.PATHS))
+    path = bare_path(headers.first_of(*metadata.PATHS))
     return Form.ANTHROPIC if path.endswith(AnthropicParser.SUFFIXES) else Form.OPENAI
 
 
@@ -80,7 +80,7 @@ def answer(refusal: Refusal, form: Form) -> bytes:
     if refusal.retry_after is not None:
         headers["retry-after"] = str(refusal.retry_after)
     if refusal.reason:
-        headers[names.DROPPED_REASON] = refusal.reason
+        headers[metadata.DROPPED_REASON] = refusal.reason
     return immediate(
         status,
         headers,

@@ -10,7 +10,7 @@ from services.picker.extproc import incoming, outgoing, wire
 from services.picker.extproc.events import Event, ResponseBodyStarted, ResponseStarted
 from services.picker.extproc.incoming import Message
 from services.picker.extproc.messages import BodyMode, HttpHeaders
-from services.picker.requests.request import Headers
+from services.picker.request import Headers
 from services.picker.responses.reader import Interest, ResponseReader
 
 PIECE = 62_000

@@ -7,8 +7,8 @@ The name stands at the top, or one level down in an event of the Responses API (
 import msgspec
 from msgspec import Raw, Struct
 
+from services.picker.parsers.json_edit import start_of
 from services.picker.responses.usage import NOTHING, Usage, read_usage
-from services.picker.spans import start_of
 
 
 class _Object(Struct):

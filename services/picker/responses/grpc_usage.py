@@ -7,9 +7,9 @@ better follows: each complete answer, and the last piece of one that has no end.
 from collections.abc import Callable, Mapping
 
 from services.picker.body_buffer import BodyBuffer
-from services.picker.requests.grpc_frame import COMPRESSED, HEADER, INFLATED, first_message
-from services.picker.requests.request import Unparsable
-from services.picker.requests.wire import UINT32, Reader
+from services.picker.parsers.grpc_frame import COMPRESSED, HEADER, INFLATED, first_message
+from services.picker.parsers.protobuf import UINT32, Reader
+from services.picker.request import Unparsable
 from services.picker.responses.usage import NOTHING, Usage
 
 _MOST_FIELDS = 5_000

@@ -17,7 +17,7 @@ _LONGEST_KEY = 64
 _SPELLING = 6
 """Bytes that a byte of a name may take at most: `\\u00e9`."""
 _STEPS = 10_000
-"""Marks of a piece that are looked at, at a microsecond each: what has more passes on."""
+"""JsonCounts of a piece that are looked at, at a microsecond each: what has more passes on."""
 _LONGEST = 128 * 2**10
 """Bytes of a piece that are looked at."""
 

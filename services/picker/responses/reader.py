@@ -12,7 +12,7 @@ from enum import Enum
 import msgspec
 
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
-from services.picker.requests.request import Headers
+from services.picker.request import Headers
 from services.picker.responses import document, grpc_usage
 from services.picker.responses.grpc_usage import GrpcUsage
 from services.picker.responses.model_name import ModelNameRewriter

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from services.picker.requests.request import Refusal, Request
+from services.picker.request import Refusal, Request
 from services.picker.scheduling.record import PluginFailure
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from services.picker.state.view import View

@@ -18,7 +18,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
     "endpoints_file": ("services.watcher", "shared.config"),
     "models": ("services.collector.extractors.models",),
     "pages": ("services.collector.page",),
-    "parsers": ("services.picker.requests",),
+    "parsers": ("services.picker.parsers",),
     "responses": ("services.picker.responses",),
     "watches": ("services.watcher",),
 }

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.requests.request import Headers
+from services.picker.request import Headers
 from services.picker.responses.grpc_usage import APIS
 from services.picker.responses.reader import Interest, ResponseReader
 from services.picker.responses.usage import Usage

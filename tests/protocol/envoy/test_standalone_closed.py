@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED
-from services.picker.extproc.names import DESTINATION, HOSTS, SERVED, SUBSET
+from services.picker.metadata import DESTINATION, HOSTS, SERVED, SUBSET
 from tests.protocol.envoy.conftest import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

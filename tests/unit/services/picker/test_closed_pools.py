@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from services.picker.extproc.messages import BodyMode
-from services.picker.names import REWRITE_HEADERS
+from services.picker.metadata import REWRITE_HEADERS
 from services.picker.state.view import View
 from shared.model import Model, ModelRewrite, RewriteRule, Target
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers
 from tests.unit.services.picker.handler import PickerUnderTest, destinations, refused
-from tests.unit.services.picker.requests.vllm_schema import message
+from tests.unit.services.picker.parsers.vllm_schema import message
 from tests.unit.services.picker.world import pool
 
 VLLM_GRPC = """\

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from services.picker.decision import SHOWN, SHOWN_SUBSET, Decision, RequestSummary
-from services.picker.requests.request import Headers, Refusal, Request, Route
+from services.picker.request import Headers, Refusal, Request, Route
 from services.picker.scheduling.cycle import Samples
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
 from tests.unit.services.picker.world import pool, request
@@ -59,7 +59,7 @@ def test_what_isnt_a_finite_number_is_none() -> None:
 
 
 def test_a_routed_request_in_one_line() -> None:
-    assert decision([1, 2], at=1_790_000_000.25, seconds=0.00004, model="other").summary() == {
+    assert decision([1, 2], at=1_790_000_000.25, seconds=0.00004, target_model="other").summary() == {
         "request_id": "request-1",
         "at": "2026-09-21T14:13:20.250Z",
         "state": "under way",

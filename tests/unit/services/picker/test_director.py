@@ -6,9 +6,9 @@ import pytest
 
 from services.picker.decision import SHOWN, Decision
 from services.picker.director import Director
-from services.picker.names import OBJECTIVE_HEADERS, REWRITE_HEADERS
+from services.picker.metadata import OBJECTIVE_HEADERS, REWRITE_HEADERS
 from services.picker.pipeline import build
-from services.picker.requests.request import Refusal, Request, Route
+from services.picker.request import Refusal, Request, Route
 from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.config import load

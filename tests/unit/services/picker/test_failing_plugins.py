@@ -10,10 +10,10 @@ import pytest
 from services.picker.admission.detector import SaturationDetector
 from services.picker.decision import Decision
 from services.picker.director import Director
-from services.picker.names import OBJECTIVE_HEADERS
+from services.picker.metadata import OBJECTIVE_HEADERS
+from services.picker.parsers.parser import Parser
 from services.picker.pipeline import Pipeline, build
-from services.picker.requests.parsers import Parser
-from services.picker.requests.request import Content, Headers, Refusal, Request, Route
+from services.picker.request import Content, Headers, Refusal, Request, Route
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
 from services.picker.scheduling.record import PluginFailure, ProfileRun

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from services.picker.extproc.messages import BodyMode
+from services.picker.request import Headers
 from services.picker.request_handler import HEAVY, RequestStream
-from services.picker.requests.request import Headers
 from services.picker.responses.reader import GROWTH, LIMIT, MOST_LINES, ResponseReader
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers, read
 from tests.unit.services.picker.handler import PickerUnderTest, destinations, refused

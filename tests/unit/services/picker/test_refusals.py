@@ -15,7 +15,7 @@ from msgspec import Struct
 from structlog.testing import capture_logs
 
 from services.picker.extproc.messages import BodyMode
-from services.picker.requests.request import Refusal
+from services.picker.request import Refusal
 from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.model import Model, Objective

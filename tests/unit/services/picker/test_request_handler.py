@@ -28,7 +28,7 @@ from tests.unit.services.picker.extproc.proxy import (
     trailers,
 )
 from tests.unit.services.picker.handler import REGISTRY, PickerUnderTest, destinations, refused
-from tests.unit.services.picker.requests import vllm_schema
+from tests.unit.services.picker.parsers import vllm_schema
 from tests.unit.services.picker.world import endpoint, pool, report
 
 CHAT = [(":method", "POST"), (":path", "/v1/chat/completions"), ("x-request-id", "mine")]

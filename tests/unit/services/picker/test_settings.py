@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.picker.requests.json_body import MOST_NAME
+from services.picker.parsers.json_body import MOST_NAME
 from services.picker.settings import PickerSettings
 from shared.config import Invalid
 from shared.service import parse

@@ -23,7 +23,7 @@ from tests.unit.services.picker.extproc.proxy import (
     response_trailers,
 )
 from tests.unit.services.picker.handler import PickerUnderTest, destinations
-from tests.unit.services.picker.requests.vllm_schema import message
+from tests.unit.services.picker.parsers.vllm_schema import message
 from tests.unit.services.picker.world import pool, report
 
 SCORERS = """\

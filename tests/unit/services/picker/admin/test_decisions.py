@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from services.picker.admin.decisions import DecisionRing, decision_routes
 from services.picker.decision import SHOWN, Decision, RequestSummary
-from services.picker.requests.request import Refusal
+from services.picker.request import Refusal
 from services.picker.state.layout import Layout
 from shared.service.admin import build_app
 from shared.service.readiness import Readiness

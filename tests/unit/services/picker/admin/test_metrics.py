@@ -11,7 +11,7 @@ from services.picker.admin.histogram import Histogram, Timings
 from services.picker.admin.metrics import FOLD_EVERY, PickerMetrics
 from services.picker.decision import Decision, RequestSummary
 from services.picker.pipeline import build
-from services.picker.requests.request import Refusal, Route
+from services.picker.request import Refusal, Route
 from services.picker.scheduling.record import ProfileRun
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.picker.admin.pool_metrics import PoolCollector
 from services.picker.admin.request_metrics import OTHER, SHOWN, OpenRequest, RequestCollector, RequestMetrics
 from services.picker.decision import Decision, RequestSummary
-from services.picker.requests.request import Content, Refusal, Request, Route
+from services.picker.request import Content, Refusal, Request, Route
 from services.picker.responses.usage import Usage
 from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE

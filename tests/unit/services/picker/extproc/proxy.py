@@ -9,7 +9,7 @@ from msgspec import Struct
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Completed, Event, Limits, RequestReady
 from services.picker.extproc.messages import BodyMode, ProcessingRequest
-from services.picker.requests.request import Refusal, Route
+from services.picker.request import Refusal, Route
 from services.picker.responses.reader import ResponseReader
 
 pb: Any = external_processor_pb2

@@ -13,8 +13,8 @@ from services.picker.body_buffer import MemoryBudget
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Completed, Event, Limits, RequestReady, ResponseBodyStarted, ResponseStarted
 from services.picker.extproc.messages import BodyMode
-from services.picker.requests.request import Headers, Refusal, Route
-from services.picker.requests.splice import replace_model
+from services.picker.parsers.json_edit import replace_model
+from services.picker.request import Headers, Refusal, Route
 from services.picker.responses.reader import ResponseReader
 from tests.unit.services.picker.extproc.proxy import (
     Answer,
@@ -48,7 +48,7 @@ PIECES = st.one_of(
 def renamed(data: bytes) -> bytes | None:
     """A request's body for the model `tuned`; None for one that isn't JSON."""
     try:
-        return replace_model(data, "tuned")
+        return b"".join(replace_model(data, "tuned"))
     except ValueError:
         return None
 

@@ -13,7 +13,7 @@ from services.picker.extproc.events import (
 )
 from services.picker.extproc.messages import BodyMode, BodyModes
 from services.picker.extproc.response import PIECE
-from services.picker.requests.request import Refusal, Route
+from services.picker.request import Refusal, Route
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
     LEAN,

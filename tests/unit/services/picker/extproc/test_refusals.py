@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from services.picker.extproc.events import Limits
 from services.picker.extproc.refusals import Form, form_of
-from services.picker.requests.request import Headers, Refusal
+from services.picker.request import Headers, Refusal
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
     Answer,

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.requests.request import Headers
+from services.picker.request import Headers
 from services.picker.responses.reader import Interest, ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
-from tests.unit.services.picker.requests.vllm_schema import message
+from tests.unit.services.picker.parsers.vllm_schema import message
 
 
 def frame(data: bytes, flag: int = 0) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.requests.request import Headers
+from services.picker.request import Headers
 from services.picker.responses.reader import Interest, ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
 

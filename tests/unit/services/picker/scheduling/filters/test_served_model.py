@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from services.picker.pipeline import build
-from services.picker.requests.request import Refusal, Route
+from services.picker.request import Refusal, Route
 from services.picker.scheduling.filters.served_model import ServedModelFilter, ServedModelParameters
 from services.picker.state.view import View
 from shared.attributes import SERVED_MODELS

@@ -9,12 +9,12 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from services.picker.requests.grpc_frame import COMPRESSED, INFLATED, first_message, is_grpc
-from services.picker.requests.marks import LONGEST
-from services.picker.requests.parsers import Parser
-from services.picker.requests.prompts import TOKEN_BYTES, Placeholder, Prompt, packed_ids
-from services.picker.requests.request import Content, Headers, Unparsable
-from services.picker.requests.wire import UINT32, Reader, numbers, packed, varint
+from services.picker.parsers.grpc_frame import COMPRESSED, INFLATED, first_message, is_grpc
+from services.picker.parsers.json_counts import LONGEST
+from services.picker.parsers.parser import Parser
+from services.picker.parsers.prompts import TOKEN_BYTES, Placeholder, Prompt, packed_ids
+from services.picker.parsers.protobuf import UINT32, Reader, numbers, packed, varint
+from services.picker.request import Content, Headers, Unparsable
 
 _GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
 _EMBED = "/vllm.grpc.engine.VllmEngine/Embed"

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import xxhash
 from msgspec import Raw, Struct, defstruct, json
 
-from services.picker.requests.json_values import NOTHING, JsonParameters, given, read, shown, text_of
-from services.picker.requests.prompts import Prompt, undecoded
-from services.picker.requests.request import Content, Unparsable
+from services.picker.parsers.json_values import NOTHING, JsonParameters, given, read, shown, text_of
+from services.picker.parsers.prompts import Prompt, undecoded
+from services.picker.request import Content, Unparsable
 
 UNREAD = Prompt(tokens=0)
 """The prompt of a request that no model reads."""

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from services.picker.requests.request import Content, Headers, Unparsable
-from services.picker.requests.vllm_http import VllmHttpParser
+from services.picker.parsers.vllm_http import VllmHttpParser
+from services.picker.request import Content, Headers, Unparsable
 
 PARSER = VllmHttpParser("vllmhttp-parser")
 

@@ -3,14 +3,14 @@
 import pytest
 from msgspec import structs
 
-from services.picker.requests.anthropic import AnthropicParser
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.parsers import ParserChain
-from services.picker.requests.passthrough import PassthroughParser
-from services.picker.requests.request import Content, Headers, Unparsable
-from services.picker.requests.splice import replace_model
-from services.picker.requests.vllm_grpc import VllmGrpcParser
-from services.picker.requests.vllm_http import VllmHttpParser
+from services.picker.parsers.anthropic import AnthropicParser
+from services.picker.parsers.json_edit import replace_model
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.parsers.parser import ParserChain
+from services.picker.parsers.passthrough import PassthroughParser
+from services.picker.parsers.vllm_grpc import VllmGrpcParser
+from services.picker.parsers.vllm_http import VllmHttpParser
+from services.picker.request import Content, Headers, Unparsable
 
 CHAIN = ParserChain(
     [
@@ -93,4 +93,4 @@ def test_every_body_is_read_or_refused_in_short_words(path: str, value: bytes) -
         if isinstance(found, str):
             assert 0 < len(found) < 400, found
         elif found.takes_model:
-            assert outcome(path, replace_model(body, "else")) == structs.replace(found, model="else")
+            assert outcome(path, b"".join(replace_model(body, "else"))) == structs.replace(found, model="else")

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from msgspec import Raw, Struct
 
-from services.picker.requests.json_body import BodyReader, JsonBody
-from services.picker.requests.json_values import NOTHING, JsonParameters, count_of, lacking
-from services.picker.requests.parsers import Parser
-from services.picker.requests.prompts import Placeholder, Prompt, token_ids
-from services.picker.requests.request import Content, Headers, Unparsable
+from services.picker.parsers.json_body import BodyReader, JsonBody
+from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, lacking
+from services.picker.parsers.parser import Parser
+from services.picker.parsers.prompts import Placeholder, Prompt, token_ids
+from services.picker.request import Content, Headers, Unparsable
 
 
 class _Range(Struct):

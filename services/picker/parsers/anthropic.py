@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from msgspec import Raw, Struct, json
 
-from services.picker.requests import prompts
-from services.picker.requests.json_body import UNREAD, BodyReader, JsonBody
-from services.picker.requests.json_values import NOTHING, JsonParameters, count_of, given, lacking, read, text_of
-from services.picker.requests.parsers import Parser
-from services.picker.requests.prompts import Prompt
-from services.picker.requests.request import Content, Headers, Unparsable
+from services.picker.parsers import prompts
+from services.picker.parsers.json_body import UNREAD, BodyReader, JsonBody
+from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, lacking, read, text_of
+from services.picker.parsers.parser import Parser
+from services.picker.parsers.prompts import Prompt
+from services.picker.request import Content, Headers, Unparsable
 
 _MESSAGES = "/messages"
 _COUNT_TOKENS = "/messages/count_tokens"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.requests.grpc_frame import first_message
-from services.picker.requests.request import Unparsable
+from services.picker.parsers.grpc_frame import first_message
+from services.picker.request import Unparsable
 
 LIMIT = 1000
 

@@ -1,7 +1,7 @@
 """`passthrough-parser`: takes every body as it is; no model, no prompt, nothing to refuse."""
 
-from services.picker.requests.parsers import Parser
-from services.picker.requests.request import Content, Headers
+from services.picker.parsers.parser import Parser
+from services.picker.request import Content, Headers
 
 _NOTHING = Content()
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec import Raw, Struct
 
-from services.picker.requests.json_values import NOTHING, JsonParameters, count_of, given, read, shown, text_of
-from services.picker.requests.request import Unparsable
+from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, read, shown, text_of
+from services.picker.request import Unparsable
 
 
 class Body(Struct):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.requests.wire import Reader, packed
+from services.picker.parsers.protobuf import Reader, packed
 
 
 def read(data: bytes, most: int = 100) -> list[tuple[int, int | bytes]]:

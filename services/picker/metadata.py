@@ -1,6 +1,15 @@
-"""Header and metadata names that pass between proxy and picker, and the headers that a client's request must lose."""
+"""Names of headers and metadata between clients, proxies, pickers and model servers.
 
-from services.picker.names import OBJECTIVE_HEADERS, REWRITE_HEADERS
+They are those of the endpoint picker protocol (Gateway API Inference Extension, proposal 004) and of llm-d's
+extensions. Where a header has a newer and an older name, the newer one wins when both are there.
+"""
+
+OBJECTIVE_HEADERS = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+REWRITE_HEADERS = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+
+REJECTED_SATURATED = "rejected-saturated"
+REJECTED_MEMORY = "rejected-memory"
+REJECTED_NO_ENDPOINTS = "rejected-no-endpoints"
 
 DESTINATION = "x-gateway-destination-endpoint"
 """Header, and key in the `envoy.lb` metadata: the endpoints that the request may go to, in order."""
@@ -13,8 +22,8 @@ REQUEST_ID = "x-request-id"
 PATHS = (":path", "x-original-path", "x-forwarded-path")
 """Where the request's path is told; the first that is there counts."""
 
-METADATA = "envoy.lb"
-SUBSET_METADATA = "envoy.lb.subset_hint"
+NAMESPACE = "envoy.lb"
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 UPSTREAM_ADDRESS = "upstream.address"
 """Envoy's response attribute: `address:port` of the endpoint that answered."""
 
@@ -25,7 +34,7 @@ VIDEO = ("x-llm-d-video-fps", "x-llm-d-video-duration-seconds", "x-llm-d-video-r
 HOSTS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port")
 """Name servers that a model server's sidecar will connect to: only a picker may say so, never a client."""
 
-CONTROL = frozenset(
+CONTROL_HEADERS = frozenset(
     {
         SERVED,
         SUBSET,

@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from services.picker.requests.marks import SHORT, Marks
-from services.picker.requests.request import Unparsable
+from services.picker.parsers.json_counts import SHORT, JsonCounts
+from services.picker.request import Unparsable
 
 T = TypeVar("T")
 
@@ -51,15 +51,15 @@ def read(
         raise Unparsable("the body is empty; a JSON object is needed")
     few = True
     if size > SHORT or size > most.max_objects or size > most.max_values or size > most.max_text_bytes:
-        marks = Marks(body)
+        counts = JsonCounts(body)
         if size > most.max_text_bytes:
-            _within(marks.dense, most.max_text_bytes, "bytes that aren't base64")
+            _within(counts.dense, most.max_text_bytes, "bytes that aren't base64")
         # a body has no more of anything than it has bytes
         if size > most.max_objects:
-            _within(marks.openings, most.max_objects, "opening braces and brackets")
+            _within(counts.openings, most.max_objects, "opening braces and brackets")
         if size > most.max_values:
-            _within(marks.commas, most.max_values, "commas")
-        few = marks.few
+            _within(counts.commas, most.max_values, "commas")
+        few = counts.few
     try:
         return decode(body) if few or coarsely is None else coarsely(body)
     except msgspec.ValidationError as error:

@@ -15,9 +15,9 @@ from typing import TypeAlias, cast
 import xxhash
 from msgspec import Raw, Struct
 
-from services.picker.requests.json_values import NOTHING, given
-from services.picker.requests.marks import LONGEST, Marks
-from services.picker.spans import start_of
+from services.picker.parsers.json_counts import LONGEST, JsonCounts
+from services.picker.parsers.json_edit import start_of
+from services.picker.parsers.json_values import NOTHING, given
 
 _ID_BYTES = 4
 TOKEN_BYTES = 4
@@ -203,11 +203,11 @@ def undecoded(body: bytes, fields: Iterable[tuple[Raw, bool]]) -> Prompt:
         start = start_of(field, body)
         end = start + len(memoryview(field))
         if plain and (found := _LIST_OF.match(body, start, min(end, start + _LIST_SEEN))) is not None:
-            marks = Marks(body, start, end)
+            counts = JsonCounts(body, start, end)
             if found["first"] == b'"':
-                count = min(marks.commas + 1, marks.quotes // 2)
+                count = min(counts.commas + 1, counts.quotes // 2)
             else:
-                tokens, count = marks.commas + 1, max(marks.openings - 1, 1)
+                tokens, count = counts.commas + 1, max(counts.openings - 1, 1)
         for begin, stop in (*_data_in(body, start, end), (end, end)):
             pieces.append(body[start : min(begin, start + max(LONGEST - size, 0))])
             size += begin - start

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.request import Content, Headers, Unparsable
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.request import Content, Headers, Unparsable
 
 CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, CONVERSATIONS, IMAGES = (
     "/v1/chat/completions",

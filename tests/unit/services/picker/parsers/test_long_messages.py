@@ -4,11 +4,11 @@ import zlib
 
 import pytest
 
-from services.picker.requests.marks import LONGEST
-from services.picker.requests.request import Content, Unparsable
-from services.picker.requests.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
+from services.picker.parsers.json_counts import LONGEST
+from services.picker.parsers.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
+from services.picker.request import Content, Unparsable
 from tests.benchmarks.bench_longest import empty_blocks, field, frame
-from tests.unit.services.picker.requests.test_bad_input import HEADERS
+from tests.unit.services.picker.parsers.test_bad_input import HEADERS
 
 GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
 MANY = 200_000

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from msgspec import Raw
 
-from services.picker.requests import prompts
-from services.picker.requests.json_body import UNREAD, BodyReader, JsonBody
-from services.picker.requests.json_values import NOTHING, JsonParameters, count_of, given, lacking, text_of
-from services.picker.requests.parsers import Parser, longest_first
-from services.picker.requests.prompts import Embeddable, Message, Prompt, TextOrIds
-from services.picker.requests.request import Content, Headers, Unparsable
+from services.picker.parsers import prompts
+from services.picker.parsers.json_body import UNREAD, BodyReader, JsonBody
+from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, lacking, text_of
+from services.picker.parsers.parser import Parser, longest_first
+from services.picker.parsers.prompts import Embeddable, Message, Prompt, TextOrIds
+from services.picker.request import Content, Headers, Unparsable
 
 
 class _Chat(JsonBody):

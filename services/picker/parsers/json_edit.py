@@ -1,16 +1,15 @@
 """Puts another model name into a JSON body without touching anything else: key order, numbers and escapes stay.
 
-The place is found by the decoder itself (`services.picker.spans`). Nested `model` keys, escaped keys and duplicates are
-therefore read as the model server's decoder reads them: the last `model` of the top-level object counts. Where there is
-none, it becomes the object's first key.
+The decoder itself finds the place. msgspec hands out a raw value as a slice of the buffer that it read, and the slice's
+address tells its place. So nested, escaped and duplicate `model` keys are read as the model server's decoder reads
+them: the last `model` of the top-level object counts. Where there is none, it becomes the object's first key.
 """
 
 import re
 
 import msgspec
+import numpy as np
 from msgspec import Raw, Struct
-
-from services.picker.spans import start_of
 
 _MISSING = Raw()
 _OPENING = re.compile(rb"\s*\{\s*(?P<empty>\}?)")
@@ -23,18 +22,9 @@ class _Body(Struct):
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-def replace_model(body: bytes, model: str) -> bytes:
-    """The body with `model` as the value of its top-level `model`; the very same object when it already is.
-
-    Raises ValueError when the body isn't a JSON object.
-    """
-    pieces = with_model(body, model)
-    return b"".join(pieces) if len(pieces) > 1 else body
-
-
-def with_model(body: bytes, model: str) -> tuple[bytes | memoryview, ...]:
-    """As `replace_model`, in pieces, of which none is a copy: a long body is copied once, into its message. One piece
-    when nothing is replaced.
+def replace_model(body: bytes, model: str) -> tuple[bytes | memoryview, ...]:
+    """The body with `model` as the value of its top-level `model`, in pieces, of which none is a copy: a long body is
+    copied once, into its message. One piece, the body itself, when nothing is replaced.
 
     Raises ValueError when the body isn't a JSON object.
     """
@@ -57,3 +47,13 @@ def _insert(body: bytes, value: bytes) -> tuple[bytes | memoryview, ...]:
     assert opening is not None, "it has been decoded as an object"
     start, view = body.index(b"{") + 1, memoryview(body)
     return view[:start], b'"model":', value, b"" if opening["empty"] else b",", view[start:]
+
+
+def start_of(value: Raw, text: bytes) -> int:
+    """The position in `text`, which it was decoded from, where a raw value that isn't empty begins."""
+    return _address(memoryview(value)) - _address(memoryview(text))
+
+
+def _address(view: memoryview) -> int:
+    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    return address

@@ -9,9 +9,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.requests.request import Content, Headers, Unparsable
-from services.picker.requests.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
-from tests.unit.services.picker.requests.vllm_schema import message
+from services.picker.parsers.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
+from services.picker.request import Content, Headers, Unparsable
+from tests.unit.services.picker.parsers.vllm_schema import message
 
 GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
 EMBED = "/vllm.grpc.engine.VllmEngine/Embed"

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from services.picker.requests.json_body import MOST_NAME
-from services.picker.requests.json_values import JsonParameters
-from services.picker.requests.marks import LONGEST
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.request import Content, Unparsable
-from tests.unit.services.picker.requests.test_bad_input import HEADERS, outcome
+from services.picker.parsers.json_body import MOST_NAME
+from services.picker.parsers.json_counts import LONGEST
+from services.picker.parsers.json_values import JsonParameters
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.request import Content, Unparsable
+from tests.unit.services.picker.parsers.test_bad_input import HEADERS, outcome
 
 PATHS = {
     # path: field that holds the prompt, the fields beside it

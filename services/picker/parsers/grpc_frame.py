@@ -7,7 +7,7 @@ which takes as long.
 import struct
 import zlib
 
-from services.picker.requests.request import Headers, Unparsable
+from services.picker.request import Headers, Unparsable
 
 HEADER = struct.Struct(">BI")
 """Before each message: whether it is compressed, and its length."""

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.requests.anthropic import AnthropicParser
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.request import Content, Headers, Unparsable
+from services.picker.parsers.anthropic import AnthropicParser
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.request import Content, Headers, Unparsable
 
 PARSER = AnthropicParser("anthropic-parser")
 MESSAGES, COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import NoneType
 from typing import Any, ClassVar, TypeVar
 
-from services.picker.requests.request import Content, Headers, Unparsable
+from services.picker.request import Content, Headers, Unparsable
 from shared.plugin import Plugin, Role
 from shared.plugin_failures import Withheld
 

@@ -4,13 +4,13 @@ from typing import ClassVar
 
 import pytest
 
-from services.picker.requests.anthropic import AnthropicParser
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.parsers import Parser, ParserChain, bare_path
-from services.picker.requests.passthrough import PassthroughParser
-from services.picker.requests.request import Content, Headers, Unparsable
-from services.picker.requests.vllm_grpc import VllmGrpcParser
-from services.picker.requests.vllm_http import VllmHttpParser
+from services.picker.parsers.anthropic import AnthropicParser
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.parsers.parser import Parser, ParserChain, bare_path
+from services.picker.parsers.passthrough import PassthroughParser
+from services.picker.parsers.vllm_grpc import VllmGrpcParser
+from services.picker.parsers.vllm_http import VllmHttpParser
+from services.picker.request import Content, Headers, Unparsable
 
 NO_HEADERS = Headers()
 GRPC = Headers([(":method", "POST"), ("content-type", "Application/gRPC+proto")])

@@ -184,7 +184,7 @@ class RequestStream:
         An empty answer isn't to be sent: it says that others may have their turn before the next one is made.
         """
         conversation = self._conversation
-        relayed = conversation.relay(data)
+        relayed = conversation.response.relay(data)
         if relayed is not None:
             return relayed
         now = self._handler.clock()
@@ -220,7 +220,7 @@ class RequestStream:
             if isinstance(event, RequestReady):
                 self._decided(self._handler.decide(event, now), now)
             elif isinstance(event, ResponseStarted):
-                self._handler.observing += self._conversation.asked_to_read
+                self._handler.observing += self._conversation.response.requested_to_observe
                 self._on_response(event)
             elif isinstance(event, Completed):
                 self._complete(event, now)
@@ -288,27 +288,27 @@ class RequestStream:
             return
         if counted is not None and decision.request.stream and (counted.status or 0) < 400:  # an error has no tokens
             counted.first_token(now - self._started)
-        if self._charge is not None and not (decision.tokens_until_end or self._conversation.asked):
+        if self._charge is not None and not (decision.tokens_until_end or self._conversation.response.requested):
             self._charge.release_tokens()
 
     def _complete(self, event: Completed, now: float) -> None:
-        handler = self._handler
+        handler, response = self._handler, self._conversation.response
         handler.open -= 1
-        handler.observing -= self._conversation.asked_to_read
+        handler.observing -= response.requested_to_observe
         seconds = now - self._started
         if self._charge is not None:
             self._charge.release()
             if not event.aborted:
                 handler.metrics.completed(seconds)
         if self._decision is not None:
-            if event.aborted and not self._conversation.received:  # no response came; its headers empty the placements
+            if event.aborted and not response.received:  # no response came; its headers empty the placements
                 _withdraw(self._decision.progress)
             handler.ended(self._decision, seconds, aborted=event.aborted)
         if self._counted is not None:
             if self._counted.status is not None:
-                handler.metrics.response(readable=self._conversation.readable, observed=self._conversation.observed)
+                handler.metrics.response(readable=response.readable, observed=response.observed)
             usage = None if self._reader is None else self._reader.usage
-            self._counted.completed(seconds, usage, self._conversation.received, aborted=event.aborted)
+            self._counted.completed(seconds, usage, response.received, aborted=event.aborted)
 
     def __repr__(self) -> str:
         return f"<RequestStream {self._conversation!r}, {self._charge!r}>"

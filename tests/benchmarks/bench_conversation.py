@@ -116,7 +116,7 @@ def converse(
     def run() -> None:
         conversation = Conversation(limits, lambda: "made")
         for message in messages:
-            if conversation.relay(message) is not None:
+            if conversation.response.relay(message) is not None:
                 continue
             for event in conversation.receive(message, 0.0):
                 if type(event) is RequestReady:

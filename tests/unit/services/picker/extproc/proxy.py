@@ -177,7 +177,7 @@ class Proxy:
         """What the picker answers to this message, as it travels: serialised and read again."""
         self.now += 1.0
         wire = message.SerializeToString()
-        relayed = self.conversation.relay(wire)
+        relayed = self.conversation.response.relay(wire)
         if relayed is not None:
             self.relayed += 1
             return list(map(read, relayed))

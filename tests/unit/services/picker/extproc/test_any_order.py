@@ -79,7 +79,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def say(self, message: Any) -> None:
         wire = message.SerializeToString()
-        relayed = self.conversation.relay(wire)
+        relayed = self.conversation.response.relay(wire)
         if relayed is None:
             self.take(self.conversation.receive(wire, 1.0))
             return

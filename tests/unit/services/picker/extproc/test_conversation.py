@@ -4,14 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
     Completed,
     Limits,
     RequestReady,
     ResponseStarted,
 )
-from services.picker.extproc.messages import BodyMode, BodyModes
+from services.picker.extproc.messages import BodyMode
 from services.picker.extproc.response import PIECE
 from services.picker.request import Refusal, Route
 from tests.unit.services.picker.extproc.proxy import (
@@ -253,18 +252,15 @@ def test_the_head_tells_what_was_shown_of_the_body(
     assert (head.has_body, head.truncated, head.withheld) == (has_body, truncated, withheld)
 
 
-def test_a_proxy_that_announces_no_modes_has_the_fallbacks() -> None:
-    conversation = Conversation(Limits(), lambda: "id", BodyModes(BodyMode.BUFFERED, BodyMode.NONE))
-    conversation.receive(headers().SerializeToString(), 0.0)
-    assert repr(conversation) == "<Conversation collecting, response awaited, bodies BUFFERED/NONE>"
-
-
-def test_a_mode_from_the_future_has_the_fallbacks() -> None:
+@pytest.mark.parametrize("mode", [None, 99], ids=["no modes", "a mode from the future"])
+def test_a_proxy_that_announces_no_modes_that_are_known_has_those_of_gateways(mode: int | None) -> None:
+    proxy = Proxy()
     message = headers()
-    message.protocol_config.request_body_mode = 99
-    conversation = Conversation(Limits(), lambda: "id")
-    conversation.receive(message.SerializeToString(), 0.0)
-    assert "FULL_DUPLEX_STREAMED/FULL_DUPLEX_STREAMED" in repr(conversation)
+    if mode is not None:
+        message.protocol_config.request_body_mode = mode
+    assert proxy.say(message) == []
+    (answer, echo) = proxy.say(body(JSON, end=True))
+    assert (answer.phase, echo.streamed) == ("request_headers", JSON)
 
 
 # -- subset hint

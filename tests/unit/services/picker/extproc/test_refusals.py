@@ -103,7 +103,7 @@ def test_a_response_with_too_much_beside_its_body_is_no_message(phase: str) -> N
     empty = headers({"": ""}, phase=phase) if phase == "response_headers" else body(phase=phase)
     (tag,) = empty.SerializeToString()[:1]
     message = bytes((tag, 0x80, 0x80, 0x04)) + b"\x0a\x00" * 32_768
-    assert proxy.conversation.relay(message) is None
+    assert proxy.conversation.response.relay(message) is None
     with pytest.raises(DecodeError):
         proxy.conversation.receive(message, 0.0)
 

@@ -115,21 +115,6 @@ _FAMILIES = (
 class Series:
     """Everything about the requests of one client's model that went to one target model."""
 
-    __slots__ = (
-        "cached",
-        "completion",
-        "duration",
-        "errors",
-        "first_token",
-        "normalized",
-        "per_token",
-        "picked",
-        "prompt",
-        "request_bytes",
-        "requests",
-        "response_bytes",
-    )
-
     def __init__(self) -> None:
         self.requests: dict[int, int] = {}
         """Routed requests, by priority."""

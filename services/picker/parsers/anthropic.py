@@ -11,7 +11,7 @@ from msgspec import Raw, Struct, json
 
 from services.picker.parsers import prompts
 from services.picker.parsers.json_body import UNREAD, BodyReader, JsonBody
-from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, lacking, read, text_of
+from services.picker.parsers.json_values import NOTHING, JsonParameters, given, lacking, read, text_of
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import Prompt
 from services.picker.request import Content, Headers, Unparsable
@@ -49,6 +49,7 @@ class _Message(Struct):
 class _Messages(JsonBody):
     API = "messages"
     PROMPT = ("tools", "chat_template_kwargs", "system", "messages")
+    OUTPUT_LIMITS = ("max_tokens",)
 
     messages: list[_Message] | None = None
     system: str | list[_Block] | None = None
@@ -66,9 +67,6 @@ class _Messages(JsonBody):
         for message in self.messages:
             pieces += ((message.role or "").encode(), b"\n", _laid_out(message.content), b"\n")
         return Prompt(b"".join(pieces))
-
-    def output_limit(self) -> int | None:
-        return count_of(self.max_tokens)
 
 
 class _Counted(Struct):

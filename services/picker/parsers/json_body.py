@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import xxhash
 from msgspec import Raw, Struct, defstruct, json
 
-from services.picker.parsers.json_values import NOTHING, JsonParameters, given, read, shown, text_of
+from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, read, shown, text_of
 from services.picker.parsers.prompts import Prompt, undecoded
 from services.picker.request import Content, Unparsable
 
@@ -37,6 +37,10 @@ class JsonBody(Struct):
     """The fields that hold what the model will read, in that order."""
     PLAIN: ClassVar[str] = ""
     """The one of them that may be token ids, or several prompts."""
+    OUTPUT_LIMITS: ClassVar[tuple[str, ...]] = ()
+    """The fields that say how many tokens the client takes; the first one that is there counts."""
+    RENDERED: ClassVar[bool] = False
+    """Whether the server only turns the prompt into token ids."""
 
     model: Raw = NOTHING
     stream: Raw = NOTHING
@@ -51,18 +55,22 @@ class JsonBody(Struct):
         return undecoded(body, [(getattr(self, name), name == self.PLAIN) for name in self.PROMPT])
 
     def output_limit(self) -> int | None:
-        """The most tokens that the client takes."""
-        return None
+        """The most tokens that the client takes; None when it doesn't say."""
+        return count_of(*[getattr(self, name) for name in self.OUTPUT_LIMITS])
 
     def sequences(self) -> int | None:
-        """How many answers the client asks for; None when it doesn't say."""
-        return None
+        """How many answers the client asks for: `n`, in the APIs that have it. None when it doesn't say."""
+        return count_of(getattr(self, "n", NOTHING))
 
     def content(self, prompt: Prompt | None = None) -> Content:
         """What the body says; `prompt` where it is known already. Raises `Unparsable` with the field that is wrong."""
         model = self._model()
         if prompt is None:
             prompt = self.prompt_of()
+        if self.RENDERED:
+            return Content(
+                api=self.API, model=model, takes_model=self.NEEDS_MODEL or bool(model), prompt_tokens=UNREAD.tokens
+            )
         return Content(
             api=self.API,
             model=model,

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from services.picker.parsers import prompts
 from services.picker.parsers.json_body import UNREAD, BodyReader, JsonBody
-from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, lacking, text_of
+from services.picker.parsers.json_values import NOTHING, JsonParameters, given, lacking, text_of
 from services.picker.parsers.parser import Parser, longest_first
 from services.picker.parsers.prompts import Embeddable, Message, Prompt, TextOrIds
 from services.picker.request import Content, Headers, Unparsable
@@ -19,6 +19,7 @@ from services.picker.request import Content, Headers, Unparsable
 class _Chat(JsonBody):
     API = "chat"
     PROMPT = ("tools", "documents", "chat_template", "chat_template_kwargs", "messages")
+    OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
 
     messages: list[Message] | None = None
     tools: Raw = NOTHING
@@ -35,17 +36,12 @@ class _Chat(JsonBody):
         start = prompts.front(self.tools, self.documents, self.chat_template, self.chat_template_kwargs)
         return Prompt(start + prompts.dialogue(self.messages))
 
-    def output_limit(self) -> int | None:
-        return count_of(self.max_completion_tokens, self.max_tokens)
-
-    def sequences(self) -> int | None:
-        return count_of(self.n)
-
 
 class _Completions(JsonBody):
     API = "completions"
     PROMPT = ("prompt",)
     PLAIN = "prompt"
+    OUTPUT_LIMITS = ("max_tokens",)
 
     prompt: TextOrIds | None = None
     prompt_embeds: Raw = NOTHING
@@ -56,12 +52,6 @@ class _Completions(JsonBody):
         if not self.prompt and given(self.prompt_embeds):
             return Prompt()
         return _plain("prompt", self.prompt)
-
-    def output_limit(self) -> int | None:
-        return count_of(self.max_tokens)
-
-    def sequences(self) -> int | None:
-        return count_of(self.n)
 
 
 class _Embeddings(JsonBody):
@@ -81,6 +71,7 @@ class _Embeddings(JsonBody):
 class _Responses(JsonBody):
     API = "responses"
     PROMPT = ("tools", "instructions", "input")
+    OUTPUT_LIMITS = ("max_output_tokens",)
 
     input: str | list[str | Message] | None = None
     instructions: Raw = NOTHING
@@ -94,9 +85,6 @@ class _Responses(JsonBody):
         if (instructions := text_of(self.instructions)) is not None:
             start += prompts.dialogue([Message(role="system", content=instructions)])
         return Prompt(start + prompts.dialogue([self.input] if isinstance(self.input, str) else self.input))
-
-    def output_limit(self) -> int | None:
-        return count_of(self.max_output_tokens)
 
 
 class _Conversations(JsonBody):
@@ -130,30 +118,19 @@ class _Images(JsonBody):
             raise Unparsable(f"prompt: {missing}; invalid images generations request: must have prompt field")
         return Prompt(self.prompt.encode())
 
-    def sequences(self) -> int | None:
-        return count_of(self.n)
-
 
 class _RenderedChat(_Chat):
     """A chat that the server is only to turn into token ids."""
 
     API = "render"
-
-    def content(self, prompt: Prompt | None = None) -> Content:
-        return _rendered(super().content(prompt))
+    RENDERED = True
 
 
 class _RenderedCompletions(_Completions):
     """A completion that the server is only to turn into token ids."""
 
     API = "render"
-
-    def content(self, prompt: Prompt | None = None) -> Content:
-        return _rendered(super().content(prompt))
-
-
-def _rendered(content: Content) -> Content:
-    return Content(api=content.api, model=content.model, takes_model=content.takes_model, prompt_tokens=UNREAD.tokens)
+    RENDERED = True
 
 
 def _plain(field: str, value: TextOrIds | Embeddable | None) -> Prompt:

@@ -82,19 +82,9 @@ class VllmGrpcParser(Parser):
                 case 7, memoryview():
                     pictures.append(value)
         limit, parallel = self._sampling(reader, sampling)
-        if text is not None:
-            prompt = _text(text)
-            return Content(
-                api="generate",
-                stream=stream,
-                prompt=prompt.text,
-                prompt_tokens=prompt.tokens,
-                output_limit=limit,
-                parallel=parallel,
-            )
-        if not tokenized:
+        if text is None and not tokenized:
             raise ValueError("it has neither text nor tokenized; one of them is needed")
-        prompt = self._ids(reader, tokenized, pictures)
+        prompt = self._ids(reader, tokenized, pictures) if text is None else _text(text)
         return Content(
             api="generate",
             stream=stream,

@@ -26,22 +26,6 @@ class GrpcUsage:
     """Reads one response. `api` is what was asked for, one of `APIS`; `encoding` is the response's `grpc-encoding`;
     a message of more than `limit` bytes isn't read."""
 
-    __slots__ = (
-        "_buffer",
-        "_complete",
-        "_compressed",
-        "_encoding",
-        "_frames",
-        "_inflated",
-        "_last",
-        "_limit",
-        "_needed",
-        "_piece",
-        "_read",
-        "_reader",
-        "_skipped",
-    )
-
     def __init__(self, api: str, encoding: str, limit: int, buffer: BodyBuffer) -> None:
         self._read = APIS[api]
         self._encoding = encoding

@@ -34,21 +34,6 @@ class ModelNameRewriter:
     """Passes one object. `target` becomes `client` (both as JSON strings). `lead` is what stands before the object, if
     it is one: a text that begins otherwise passes as it is."""
 
-    __slots__ = (
-        "_client",
-        "_depth",
-        "_escaped",
-        "_held",
-        "_key",
-        "_lead",
-        "_level",
-        "_partial",
-        "_string",
-        "_target",
-        "_value",
-        "done",
-    )
-
     def __init__(self, target: bytes, client: bytes, lead: bytes = b"") -> None:
         self._target = target
         self._client = client

@@ -56,24 +56,6 @@ class ResponseReader:
     """Reads one response. The server was asked for `target_model`; where the client called it `client_model`, it gets
     this name back. `api` is the request's API, as `Content` names it. What is held counts in `budget`."""
 
-    __slots__ = (
-        "_api",
-        "_begun",
-        "_buffer",
-        "_client",
-        "_form",
-        "_growth",
-        "_grpc",
-        "_prefix",
-        "_replacement",
-        "_rewriter",
-        "_target",
-        "_tried",
-        "_usage",
-        "holds",
-        "limit",
-    )
-
     def __init__(
         self,
         target_model: str = "",

@@ -90,25 +90,6 @@ class _Scored(Struct, frozen=True):
 class Cycle:
     """What plugins see of one decision."""
 
-    __slots__ = (
-        "_oldest",
-        "_products",
-        "candidates",
-        "failed",
-        "failures",
-        "layout",
-        "model",
-        "now",
-        "priority",
-        "prompt_tokens",
-        "random",
-        "refusal",
-        "request",
-        "samples",
-        "stale",
-        "view",
-    )
-
     def __init__(
         self,
         request: Request,

@@ -28,19 +28,6 @@ REMEMBERED_TEXT = 128
 class Layout:
     """Endpoints by position, id, authority and address."""
 
-    __slots__ = (
-        "_by_address",
-        "_order",
-        "_remembered",
-        "_subsets",
-        "all_rows",
-        "authorities",
-        "endpoints",
-        "generation",
-        "hashes",
-        "index",
-    )
-
     def __init__(self, endpoints: Iterable[Endpoint] = (), generation: int = 0) -> None:
         self.endpoints = tuple(sorted(endpoints, key=lambda endpoint: endpoint.id))
         self.generation = generation

@@ -11,13 +11,12 @@ from time import perf_counter
 import numpy as np
 from msgspec import Struct
 
-from services.picker.admission.detector import SaturationDetector
 from services.picker.decision import SHOWN, Decision, Progress, RequestSummary
 from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.parsers.parser import ParserFailed
 from services.picker.request import Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, Failed, unheard
-from services.picker.scheduling.interfaces import Placement
+from services.picker.scheduling.interfaces import Placement, SaturationDetector
 from services.picker.scheduling.record import ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from services.picker.admission.detector import SaturationDetector
 from services.picker.director import Director
 from services.picker.parsers.parser import Parser, ParserChain
 from services.picker.scheduling.cycle import Failed, unheard
+from services.picker.scheduling.interfaces import SaturationDetector
 from services.picker.scheduling.profile import Observe, nothing
 from services.picker.scheduling.scheduler import Scheduler
 from shared.attributes import AttributeKey

@@ -1,7 +1,6 @@
 """The plugin types that run in a picker. A new one is a file in `scheduling` and a line here."""
 
 from services.picker.admission.utilization import UtilizationDetector
-from services.picker.extractors.topology import TopologyExtractor
 from services.picker.parsers.anthropic import AnthropicParser
 from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.passthrough import PassthroughParser
@@ -11,7 +10,6 @@ from services.picker.scheduling.filters.endpoint_attribute import EndpointAttrib
 from services.picker.scheduling.filters.label_selector import LabelSelectorFilter
 from services.picker.scheduling.filters.served_model import ServedModelFilter
 from services.picker.scheduling.filters.utilization import UtilizationFilter
-from services.picker.scheduling.handlers.single_profile import SingleProfileHandler
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
 from services.picker.scheduling.pickers.random import RandomPicker
 from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
@@ -26,6 +24,8 @@ from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
 from services.picker.scheduling.scorers.queue import QueueScorer
 from services.picker.scheduling.scorers.running_requests import RunningRequestsScorer
 from services.picker.scheduling.scorers.token_load import TokenLoadScorer
+from services.picker.scheduling.single_profile import SingleProfileHandler
+from services.picker.state.topology import TopologyExtractor
 from shared.datalayer.endpoints import EndpointNotificationSource
 from shared.plugin import Plugin
 

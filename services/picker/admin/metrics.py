@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.picker.admin.histogram import Timings
 from services.picker.admin.pool_metrics import PoolCollector
 from services.picker.admin.request_metrics import MODELS, OpenRequest, RequestCollector, RequestMetrics
 from services.picker.admin.scheduler_metrics import PLUGIN_LABELS, SchedulerCollector
 from services.picker.decision import Decision
 from services.picker.request import Route
+from services.picker.state.histogram import Timings
 from services.picker.state.view import View
 
 SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)

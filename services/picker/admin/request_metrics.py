@@ -12,10 +12,10 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.picker.admin.histogram import Histogram
 from services.picker.decision import Decision
 from services.picker.request import Route
 from services.picker.responses.usage import Usage
+from services.picker.state.histogram import Histogram
 
 OTHER = "other"
 """Stands for the models beyond the limit."""

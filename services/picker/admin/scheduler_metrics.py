@@ -6,9 +6,8 @@ from functools import partial
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.picker.admin.histogram import Timings, show
 from services.picker.admin.request_metrics import RequestMetrics
-from services.picker.state.prefix_hits import RATIOS, SIZES
+from services.picker.state.histogram import Timings
 from services.picker.state.view import View
 from shared.service.pages import SLICE
 
@@ -102,6 +101,6 @@ class SchedulerCollector(Collector):
         )
         if hits.plugin:
             size.add_metric(values, blocks)
-            show(ratio, values, RATIOS, hits.ratios, hits.ratio_sum)
-            show(held, values, SIZES, hits.sizes, hits.bytes)
+            hits.ratios.add_to(ratio, values)
+            hits.bytes.add_to(held, values)
         yield from (size, ratio, held)

@@ -10,9 +10,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from services.picker.admission.detector import SaturationDetector
 from services.picker.scheduling.cycle import Cycle, Samples
-from services.picker.scheduling.interfaces import Filter
+from services.picker.scheduling.interfaces import Filter, SaturationDetector
 from services.picker.state.layout import Floats, Mask, Rows
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.plugin import Role

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
+from msgspec import Struct
+
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.record import ProfileRun
 from services.picker.state.layout import Floats, Rows
@@ -45,6 +47,16 @@ class Scorer(Plugin):
         Another length, another kind of elements and complex numbers are failures; NaN is one too, which costs the
         endpoint that has it its score."""
         raise NotImplementedError
+
+
+class PickerParameters(Struct, frozen=True, rename="camel"):
+    """How many endpoints are named, in order: the first choice and the fallbacks. Zero or less means 1."""
+
+    max_num_of_endpoints: int = 1
+
+    @property
+    def wanted(self) -> int:
+        return max(self.max_num_of_endpoints, 1)
 
 
 class Picker(Plugin):
@@ -96,3 +108,14 @@ class Producer(Plugin):
     def state(self) -> dict[str, Any]:
         """What `/debug/state` shows of it."""
         return {}
+
+
+class SaturationDetector(Plugin):
+    """Says how full the candidates are."""
+
+    ROLES = frozenset({Role.SATURATION_DETECTOR})
+    TIER = Tier.PICKER
+
+    def saturation(self, cycle: Cycle, rows: Rows) -> float:
+        """0 is empty, 1 and above is saturated; 1 when there are no endpoints."""
+        raise NotImplementedError

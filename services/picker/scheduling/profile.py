@@ -1,6 +1,6 @@
 """A scheduling profile: filters in order, then the weighted sum of its scorers, then its picker."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from time import perf_counter
 from typing import Any
@@ -9,14 +9,17 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.scheduling.cycle import FLOAT, Cycle
-from services.picker.scheduling.interfaces import Filter, Picker, Scorer, is_bounded
-from services.picker.scheduling.pickers.parameters import PickerParameters
-from services.picker.scheduling.ranking import NONE, pick_healthy_first
+from services.picker.scheduling.interfaces import Filter, Picker, PickerParameters, Scorer, is_bounded
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Role
 
 ROW = np.dtype(np.intp)
+
+Pick = Callable[[Cycle, Rows, Floats], Sequence[int]]
+"""Chooses some of these rows, which have these totals."""
+
+NONE: Mapping[int, str] = {}
 
 Observe = Callable[[str, str, str], Callable[[float], None]]
 """Makes of (extension point, plugin type, plugin name) what takes the seconds of every call of that plugin."""
@@ -168,6 +171,31 @@ class Profile:
         steps = [plugin.name for plugin in self.filters]
         steps += [f"{scorer.name}·{weight:g}" for scorer, weight in self.scorers]
         return f"<Profile {self.name!r}: {' → '.join([*steps, self.picker.name])}>"
+
+
+def pick_healthy_first(
+    pick: Pick, cycle: Cycle, rows: Rows, totals: Floats
+) -> tuple[tuple[int, ...], Mapping[int, str]]:
+    """(the chosen rows, the unhealthy rows and why they are).
+
+    `pick` chooses among the healthy rows first. Where it wants more than there are, unhealthy ones follow, in the
+    order in which it would have chosen them. When all rows are unhealthy, or none is, they are all alike.
+    """
+    unhealthy = cycle.view.health.unhealthy
+    if not unhealthy:
+        return tuple(pick(cycle, rows, totals)), NONE
+    everywhere = np.ones(len(cycle.layout), np.bool_)
+    everywhere[list(unhealthy)] = False
+    healthy = everywhere[rows]
+    count = int(np.count_nonzero(healthy))
+    if count in (0, len(rows)):
+        return tuple(pick(cycle, rows, totals)), NONE
+    picked = pick(cycle, rows[healthy], totals[healthy])
+    if len(picked) == count:
+        among_all = pick(cycle, rows, totals)
+        left = [row for row in among_all if row in unhealthy]
+        picked = [*picked, *left[: len(among_all) - count]]
+    return tuple(picked), unhealthy
 
 
 def _kept(kept: object, cycle: Cycle, rows: Rows) -> Rows:

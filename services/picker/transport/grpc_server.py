@@ -17,7 +17,8 @@ from msgspec import Meta, Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.picker.transport.certificate import Certificate
-from services.picker.transport.listen import listen
+from shared.config.problems import Invalid, Problem
+from shared.model import join_host_port
 from shared.quantities import PositiveDuration, Size
 
 log = structlog.get_logger(__name__)
@@ -232,3 +233,17 @@ class ExtProcServer:
     def __repr__(self) -> str:
         state = f"on {self._host}:{self.port}, {self.open} streams open" if self.port else "not started"
         return f"<ExtProcServer {state}>"
+
+
+def listen(server: grpc.aio.Server, host: str, port: int, flag: str, certificate: Certificate | None = None) -> int:
+    """Binds the server to `host:port`, with TLS when there is a certificate; the port, which for 0 is a free one.
+
+    Raises `Invalid` when the address can't be bound.
+    """
+    address = join_host_port(host, port)
+    try:
+        if certificate is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, certificate.credentials())
+    except RuntimeError as error:
+        raise Invalid([Problem(flag, f"{address} can't be bound: {error}; 0 takes a free port")]) from error

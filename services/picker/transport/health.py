@@ -12,8 +12,7 @@ import grpc.aio
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from services.picker.transport.grpc_server import SERVICE
-from services.picker.transport.listen import listen
+from services.picker.transport.grpc_server import SERVICE, listen
 
 log = structlog.get_logger(__name__)
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from services.picker.admission.detector import SaturationDetector
 from services.picker.decision import Decision
 from services.picker.director import Director
 from services.picker.metadata import OBJECTIVE_HEADERS
@@ -15,7 +14,7 @@ from services.picker.parsers.parser import Parser
 from services.picker.pipeline import Pipeline, build
 from services.picker.request import Content, Headers, Refusal, Request, Route
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
-from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
+from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, SaturationDetector, Scorer
 from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
 from services.picker.state.layout import Floats, Rows

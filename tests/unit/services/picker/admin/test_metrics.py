@@ -7,12 +7,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.picker.admin.histogram import Histogram, Timings
 from services.picker.admin.metrics import FOLD_EVERY, PickerMetrics
 from services.picker.decision import Decision, RequestSummary
 from services.picker.pipeline import build
 from services.picker.request import Refusal, Route
 from services.picker.scheduling.record import ProfileRun
+from services.picker.state.histogram import Histogram, Timings
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.config import load as load_config

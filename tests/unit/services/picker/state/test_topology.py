@@ -5,8 +5,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from services.picker.extractors.topology import TOPOLOGY, Topology, TopologyExtractor
 from services.picker.pipeline import Pipeline, build
+from services.picker.state.topology import TOPOLOGY, Topology, TopologyExtractor
 from services.picker.state.view import View
 from shared.attributes import ALWAYS, AttributeMap
 from shared.config import Invalid, load

@@ -1,25 +1,13 @@
 """A histogram in plain lists, which becomes a metric when it is scraped."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import accumulate
 
 import numpy as np
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
-
-
-def show(
-    family: HistogramMetricFamily, labels: Iterable[str], bounds: tuple[float, ...], counts: Sequence[int], total: float
-) -> None:
-    """Make a series of a metric: `counts` of what is within each of the bounds and above the one before, and of what is
-    above them all; `total` is the sum of the amounts."""
-    buckets: list[tuple[str, float]] = []
-    seen = 0
-    for bound, count in zip(_written(bounds), counts, strict=True):
-        seen += count
-        buckets.append((bound, seen))
-    family.add_metric(list(labels), buckets=buckets, sum_value=total)
 
 
 @cache
@@ -51,7 +39,8 @@ class Histogram:
 
     def add_to(self, family: HistogramMetricFamily, labels: Iterable[str] = ()) -> None:
         """Make it a series of a metric."""
-        show(family, labels, self._bounds, self._counts, self._sum)
+        counts = zip(_written(self._bounds), accumulate(self._counts), strict=True)
+        family.add_metric(list(labels), buckets=list(counts), sum_value=self._sum)
 
     def __repr__(self) -> str:
         return f"<Histogram {self.count} times, {self._sum:g} together>"

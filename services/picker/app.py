@@ -23,7 +23,7 @@ from services.picker.pipeline import Pipeline, build
 from services.picker.request_handler import RequestHandler
 from services.picker.settings import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
-from services.picker.state.vanished import Vanished
+from services.picker.state.vanished import VanishedAttributes
 from services.picker.state.view import View
 from services.picker.transport import certificate
 from services.picker.transport.grpc_server import ExtProcServer, ServerOptions, message_limit
@@ -84,7 +84,7 @@ class PickerService(Service):
         self._random = np.random.default_rng(settings.seed)
         self.out_of_range = OutOfRange(time.monotonic)
         self.registry.register(self.out_of_range)
-        self.view = View(settings.unhealthy_expiry, self._on_beyond)
+        self.view = View(settings.unhealthy_expiry, self._on_out_of_range)
         self.ring = DecisionRing(settings.decisions_kept, settings.decision_layouts_kept)
         self.metrics = PickerMetrics(
             self.registry,
@@ -148,7 +148,7 @@ class PickerService(Service):
         self.readiness.mention("source", self._outdated)
         self.readiness.mention("endpoints", self.view.health.note)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
-        self._vanished = Vanished()
+        self._vanished = VanishedAttributes()
         self.readiness.mention("metrics", self._vanished.problem)
         self._proxy = ProxyFailureMode(self.view, time.monotonic, named_models_only=settings.require_named_models)
         self.readiness.mention("proxy", self._proxy.problem)
@@ -165,8 +165,8 @@ class PickerService(Service):
                 max_message_size=message_limit(settings.max_request_body), max_streams=settings.max_streams
             ),
             registry=self.registry,
-            unable=self.replica.readiness,
-            told=self._proxy.told,
+            not_ready=self.replica.readiness,
+            on_metadata=self._proxy.observe,
         )
         self.health = HealthServer(
             lambda: self.readiness.ready, host=settings.grpc_host, port=settings.grpc_health_port
@@ -306,7 +306,7 @@ class PickerService(Service):
                 if parsed.kind == "endpoint":
                     self._endpoint_events.delete(parsed.name)
 
-    def _on_beyond(self, sender: str, attribute: str, endpoint: str, value: float, count: int) -> None:
+    def _on_out_of_range(self, sender: str, attribute: str, endpoint: str, value: float, count: int) -> None:
         self.out_of_range.record(attribute, value, bounds_of(attribute), count, endpoint=endpoint, sender=sender)
 
     def _on_load(self, message: Msg) -> None:
@@ -320,7 +320,7 @@ class PickerService(Service):
         elif not self.view.apply_load(row, time.monotonic()):
             self._malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
 
-    # What the bus is told
+    # What the bus gets
 
     async def _publish_load(self) -> None:
         """The load row: soon after a change, and as a heartbeat."""

@@ -15,7 +15,7 @@ from services.picker.decision import SHOWN, Decision, Progress, RequestSummary
 from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.parsers.parser import ParserFailed
 from services.picker.request import Headers, Refusal, Request, Route, unknown_model
-from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, Failed, unheard
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, OnPluginFailure, ignore_failure
 from services.picker.scheduling.interfaces import Placement, SaturationDetector
 from services.picker.scheduling.record import ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
@@ -55,7 +55,7 @@ class Director:
         honour_subset: bool = True,
         named_models_only: bool = False,
         revision: str = "",
-        failed: Failed = unheard,
+        failed: OnPluginFailure = ignore_failure,
     ) -> None:
         """`revision` is that of the configuration, for explanations."""
         self.scheduler = scheduler

@@ -196,7 +196,7 @@ class Conversation:
         count, size = len(shown.headers.headers), message.size
         limits = self._limits
         if count > limits.header_count or size > limits.header_bytes:
-            self._headers = incoming.read_few(shown, refusals.FORM_HEADERS)
+            self._headers = incoming.read_few(shown, refusals.FORMAT_HEADERS)
             return self._refuse(refusals.large_headers(count, size, limits))
         self._headers = incoming.read_headers(shown)
         mode = self._modes.request
@@ -325,7 +325,7 @@ class Conversation:
     # -- refusals
 
     def _refuse(self, refusal: Refusal) -> list[Event]:
-        self._answers.append(refusals.answer(refusal, refusals.form_of(self._headers)))
+        self._answers.append(refusals.answer(refusal, refusals.error_format_of(self._headers)))
         self._body.clear()
         self._state = _REFUSED
         return [Refused(refusal)]

@@ -18,7 +18,7 @@ from services.picker.parsers.parser import bare_path
 from services.picker.request import Headers, Refusal
 
 
-class Form(Enum):
+class ErrorFormat(Enum):
     """Whose errors a client reads."""
 
     OPENAI = "openai"
@@ -57,24 +57,24 @@ _ANTHROPIC_TYPES = {
 status of HTTP's; the endpoint picker protocol says 503."""
 
 
-FORM_HEADERS = frozenset({"content-type", *metadata.PATHS})
-"""What `form_of` reads."""
+FORMAT_HEADERS = frozenset({"content-type", *metadata.PATHS})
+"""What `error_format_of` reads."""
 
 
-def form_of(headers: Headers) -> Form:
+def error_format_of(headers: Headers) -> ErrorFormat:
     """The form in which the client of a request with these headers reads errors."""
     if is_grpc(headers):
-        return Form.GRPC
+        return ErrorFormat.GRPC
     path = bare_path(headers.first_of(*metadata.PATHS))
-    return Form.ANTHROPIC if path.endswith(AnthropicParser.SUFFIXES) else Form.OPENAI
+    return ErrorFormat.ANTHROPIC if path.endswith(AnthropicParser.SUFFIXES) else ErrorFormat.OPENAI
 
 
-def answer(refusal: Refusal, form: Form) -> bytes:
+def answer(refusal: Refusal, form: ErrorFormat) -> bytes:
     """The `ImmediateResponse` for a refusal. A proxy turns the body into `grpc-message` for gRPC clients.
 
     A status that proxies don't take becomes 500.
     """
-    grpc = form is Form.GRPC
+    grpc = form is ErrorFormat.GRPC
     status = refusal.status if refusal.status in STATUS_CODES else 500
     headers = {} if grpc else {"content-type": "application/json"}
     if refusal.retry_after is not None:
@@ -103,7 +103,7 @@ def _anthropic(refusal: Refusal, status: int) -> bytes:
     return msgspec.json.encode({"type": "error", "error": error})
 
 
-_BODIES = {Form.OPENAI: _openai, Form.ANTHROPIC: _anthropic}
+_BODIES = {ErrorFormat.OPENAI: _openai, ErrorFormat.ANTHROPIC: _anthropic}
 
 GRPC_BODIES = Refusal(
     status=500,

@@ -37,7 +37,7 @@ class Response:
         """How the proxy shows the body."""
         self._reader: ResponseReader | None = None
         self._observe: Callable[[], bool] = bool  # no
-        self._pieces: wire.Pieces | None = None
+        self._pieces: wire.ChunkReader | None = None
         """Set while pieces go back without being decoded."""
         self._body_started = False
         self._over = False
@@ -122,7 +122,7 @@ class Response:
         self._body_started = True
         self.observed = self._reader is not None and self.readable
         if self.started and self.mode in _IN_PIECES:
-            self._pieces = wire.Pieces()
+            self._pieces = wire.ChunkReader()
         return [ResponseBodyStarted()]
 
     def relay(self, data: bytes) -> Sequence[bytes] | None:

@@ -65,7 +65,7 @@ def nested(tags: Iterable[bytes], size: int) -> bytes:
     return prefix
 
 
-class Pieces:
+class ChunkReader:
     """The pieces of one response. Messages of one length begin alike, so the next one of a length takes no reading."""
 
     __slots__ = ("_tail",)
@@ -101,7 +101,7 @@ class Pieces:
         return text[len(head) : end]
 
     def __repr__(self) -> str:
-        return f"<Pieces followed by {len(self._tail)} bytes>"
+        return f"<ChunkReader followed by {len(self._tail)} bytes>"
 
 
 def echo(body: bytes) -> bytes:

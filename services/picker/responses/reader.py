@@ -45,7 +45,7 @@ class Interest(Enum):
     """Its body, which may come out with another length."""
 
 
-class _Form(Enum):
+class _Format(Enum):
     OTHER = "other"
     JSON = "json"
     EVENTS = "events"
@@ -71,7 +71,7 @@ class ResponseReader:
         self._api = api
         self.limit = limit
         """Bytes that are held to be read."""
-        self._form = _Form.OTHER
+        self._format = _Format.OTHER
         self._buffer = BodyBuffer(budget)
         self._begun = False
         """Whether something but blanks has come of an object."""
@@ -104,37 +104,37 @@ class ResponseReader:
         kind = headers.get("content-type").partition(";")[0].strip().lower()
         if headers.get("content-encoding", "identity").strip().lower() in ("", "identity"):
             if kind == "text/event-stream":
-                self._form = _Form.EVENTS
+                self._format = _Format.EVENTS
             elif kind == "application/json" or kind.endswith("+json"):
-                self._form = _Form.JSON
+                self._format = _Format.JSON
             elif kind.startswith("application/grpc") and kind[16:17] in ("", "+") and self._api in grpc_usage.APIS:
-                self._form = _Form.GRPC
+                self._format = _Format.GRPC
                 self._grpc = GrpcUsage(self._api, headers.get("grpc-encoding"), self.limit, self._buffer)
                 return Interest.READ
-        if self._form is _Form.OTHER:
+        if self._format is _Format.OTHER:
             return Interest.NOTHING
         return Interest.CHANGE if self._target else Interest.READ
 
     def feed(self, chunk: bytes, end: bool) -> bytes:
         """A piece of the body came; what the client gets now. With `end` nothing is held back."""
-        if self._form is _Form.EVENTS:
+        if self._format is _Format.EVENTS:
             return self._bounded(chunk, self._events(chunk, end))
-        if self._form is _Form.JSON:
+        if self._format is _Format.JSON:
             return self._bounded(chunk, self._json(chunk, end))
-        if self._form is _Form.GRPC and self._grpc is not None and not self._grpc.feed(chunk):
+        if self._format is _Format.GRPC and self._grpc is not None and not self._grpc.feed(chunk):
             self.drop()
         return chunk
 
     def drop(self) -> None:
         """Nothing more is read: let go what is held."""
-        self._form = _Form.OTHER
+        self._format = _Format.OTHER
         self._buffer.clear()
         self._rewriter = None
 
     def _bounded(self, chunk: bytes, out: bytes) -> bytes:
         """What goes on of a piece, after which nothing more is put back when the response has grown too much."""
         self._growth += 2 * len(chunk) - len(out)
-        return out if self._growth >= 0 or self._form is _Form.OTHER else out + self._give_up(b"")
+        return out if self._growth >= 0 or self._format is _Format.OTHER else out + self._give_up(b"")
 
     def _json(self, chunk: bytes, end: bool) -> bytes:
         if self._rewriter is not None:
@@ -145,7 +145,7 @@ class ResponseReader:
                 return chunk  # servers keep connections alive with them
             self._begun = True
             if not text.startswith(b"{"):
-                self._form = _Form.OTHER
+                self._format = _Format.OTHER
                 return chunk
         if not end and not (self._target and chunk.rstrip(_BLANKS).endswith(b"}")):
             return self._hold(chunk, chunk)
@@ -160,7 +160,7 @@ class ResponseReader:
             read = document.read(text, self._target, self._client)
             if read is None and not end:
                 return self._hold(text, chunk)
-        self._form = _Form.OTHER
+        self._format = _Format.OTHER
         if read is not None:
             self._usage = self._usage.merged(read.usage)
             text = read.text
@@ -211,7 +211,7 @@ class ResponseReader:
             lines = buffer.take()
         if self._target or _USAGE.search(lines):
             lines = self._lines(lines)
-        if rest and self._form is _Form.EVENTS:
+        if rest and self._format is _Format.EVENTS:
             rest = self._hold(rest, rest, _DATA)
         return lines + rest if self._target else chunk
 
@@ -233,7 +233,7 @@ class ResponseReader:
     def _lines(self, lines: bytes) -> bytes:
         """Whole lines as they go on; as they are, when they are too many, and so is all that follows."""
         if len(lines) > self.limit or lines.count(b"\n") + lines.count(b"\r") > MOST_LINES:
-            self._form = _Form.OTHER
+            self._format = _Format.OTHER
             return lines
         return b"".join([self._line(line) for line in lines.splitlines(keepends=True)])
 
@@ -270,11 +270,11 @@ class ResponseReader:
     def _give_up(self, chunk: bytes) -> bytes:
         """Read no further: from here on everything passes, and first what was held back. `chunk` is what would have
         gone on."""
-        self._form = _Form.OTHER
+        self._format = _Format.OTHER
         buffered = self._buffer.take()
         if self._rewriter is not None:
             return chunk + self._rewriter.rest()
         return buffered if self._target else chunk
 
     def __repr__(self) -> str:
-        return f"<ResponseReader {self._form.value}, holds {self._buffer.size} bytes, {self.usage}>"
+        return f"<ResponseReader {self._format.value}, holds {self._buffer.size} bytes, {self.usage}>"

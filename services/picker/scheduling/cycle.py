@@ -29,11 +29,11 @@ EVER = np.finfo(np.float64).min
 """A time before which nothing was sampled, and after which everything that ever was."""
 
 
-Failed = Callable[[str, Exception, str], None]
+OnPluginFailure = Callable[[str, Exception, str], None]
 """Hears of a plugin's failure: the plugin's name, the exception, the request's id."""
 
 
-def unheard(_plugin: str, _error: Exception, _request_id: str) -> None:
+def ignore_failure(_plugin: str, _error: Exception, _request_id: str) -> None:
     """Nobody hears of failures."""
 
 
@@ -101,7 +101,7 @@ class Cycle:
         model: str,
         priority: int = 0,
         candidates: Rows,
-        failed: Failed = unheard,
+        failed: OnPluginFailure = ignore_failure,
     ) -> None:
         self.request = request
         self.view = view

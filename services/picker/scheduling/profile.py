@@ -25,7 +25,7 @@ Observe = Callable[[str, str, str], Callable[[float], None]]
 """Makes of (extension point, plugin type, plugin name) what takes the seconds of every call of that plugin."""
 
 
-def nothing(_point: str, _kind: str, _name: str) -> Callable[[float], None]:
+def no_timing(_point: str, _kind: str, _name: str) -> Callable[[float], None]:
     """Observes nothing."""
     return lambda _seconds: None
 
@@ -108,7 +108,7 @@ class Profile:
         filters: tuple[Filter, ...],
         scorers: tuple[tuple[Scorer, float], ...],
         picker: Picker,
-        observe: Observe = nothing,
+        observe: Observe = no_timing,
     ) -> None:
         self.name = name
         self.filters = filters

@@ -6,7 +6,7 @@ Only producers whose product some plugin reads are run (`LoadedConfig.producers`
 from time import perf_counter
 from typing import Any
 
-from services.picker.scheduling.cycle import Cycle, Failed
+from services.picker.scheduling.cycle import Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import (
     Filter,
     Picker,
@@ -17,7 +17,7 @@ from services.picker.scheduling.interfaces import (
     is_bounded,
 )
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
-from services.picker.scheduling.profile import Observe, Profile, nothing
+from services.picker.scheduling.profile import Observe, Profile, no_timing
 from services.picker.scheduling.record import ProfileRun
 from shared.config.loaded import LoadedConfig, ProfileSpec
 from shared.config.problems import Invalid, Problem
@@ -28,7 +28,7 @@ from shared.plugin_failures import reason_of
 class Scheduler:
     """The plugins of one configuration, wired."""
 
-    def __init__(self, config: LoadedConfig, plugins: dict[str, Plugin], observe: Observe = nothing) -> None:
+    def __init__(self, config: LoadedConfig, plugins: dict[str, Plugin], observe: Observe = no_timing) -> None:
         """Wire the instances that `config` names. Raises `Invalid` for a plugin that isn't what its role demands."""
         self._profiles = {spec.name: _profile(spec, plugins, observe) for spec in config.profiles}
         self._names = tuple(self._profiles)
@@ -121,7 +121,7 @@ def _state(producer: Producer) -> dict[str, Any]:
         return {"error": reason_of(error)}
 
 
-def _guarded(placement: Placement, producer: str, failed: Failed, request_id: str) -> Placement:
+def _guarded(placement: Placement, producer: str, failed: OnPluginFailure, request_id: str) -> Placement:
     """A placement that never raises: a producer that fails hasn't learnt who served."""
 
     def served(endpoint: str | None) -> None:

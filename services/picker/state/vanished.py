@@ -21,7 +21,7 @@ NAMED = 5
 """Attributes that are named at most."""
 
 
-class Vanished:
+class VanishedAttributes:
     """Looks from time to time at the attributes that are read."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Vanished:
         return f"no server reports what one reported before: {'; '.join([*self._gone[:NAMED], *more])}"
 
     def __repr__(self) -> str:
-        return f"<Vanished {', '.join(self._gone) or 'none'}>"
+        return f"<VanishedAttributes {', '.join(self._gone) or 'none'}>"
 
 
 def _ids(layout: Layout, which: Mask) -> set[str]:

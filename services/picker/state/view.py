@@ -6,7 +6,7 @@ burst of endpoint changes costs one new layout, made when it is next read.
 
 from typing import Any
 
-from services.picker.state.columns import Beyond, Columns, unheard
+from services.picker.state.columns import Columns, OnOutOfRange, ignore
 from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight
 from services.picker.state.layout import Layout
@@ -20,8 +20,8 @@ from shared.model import Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 class View:
     """Endpoints with their attributes, load and prefixes, and the resources that steer the pool's traffic."""
 
-    def __init__(self, unhealthy_expiry: float = EXPIRY, beyond: Beyond = unheard) -> None:
-        self.columns = Columns(beyond)
+    def __init__(self, unhealthy_expiry: float = EXPIRY, on_out_of_range: OnOutOfRange = ignore) -> None:
+        self.columns = Columns(on_out_of_range)
         self.health = Health(self.columns, unhealthy_expiry)
         self.in_flight = InFlight()
         self.prefixes = PrefixIndex()

@@ -97,14 +97,14 @@ class ExtProcServer:
         certificate: Certificate | None = None,
         options: ServerOptions = DEFAULTS,
         registry: CollectorRegistry | None = None,
-        unable: Callable[[], str | None] = lambda: None,
-        told: Callable[[Metadata], None] = lambda _: None,
+        not_ready: Callable[[], str | None] = lambda: None,
+        on_metadata: Callable[[Metadata], None] = lambda _: None,
     ) -> None:
-        """`unable` gives the reason why nothing can be decided yet: then streams end as UNAVAILABLE at once, which lets
-        a proxy ask another picker. `told` takes every stream's initial metadata."""
+        """`not_ready` returns why nothing can be decided yet, or None. As long as there is a reason, streams end as
+        UNAVAILABLE at once, so that a proxy asks another picker. `on_metadata` takes every stream's initial metadata."""
         self._open_stream = open_stream
-        self._unable = unable
-        self._told = told
+        self._not_ready = not_ready
+        self._on_metadata = on_metadata
         self._host = host
         self._wanted_port = port
         self._certificate = certificate
@@ -154,10 +154,10 @@ class ExtProcServer:
             await self._server.stop(grace)
 
     async def _serve(self, _: AsyncIterator[bytes], context: Any) -> None:
-        if (reason := self._unable() or self._too_many()) is not None:
+        if (reason := self._not_ready() or self._too_many()) is not None:
             self._ended["turned away"].inc()
             await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
-        self._told(context.invocation_metadata())
+        self._on_metadata(context.invocation_metadata())
         outcome: Outcome = "finished"
         failure: tuple[grpc.StatusCode, str] | None = None
         self.open += 1

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from services.picker.extproc.events import Limits
-from services.picker.extproc.refusals import Form, form_of
+from services.picker.extproc.refusals import ErrorFormat, error_format_of
 from services.picker.request import Headers, Refusal
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
@@ -55,17 +55,17 @@ def test_a_client_of_the_messages_api_gets_its_error(status: int, kind: str) -> 
 @pytest.mark.parametrize(
     ("sent", "form"),
     [
-        ({":path": "/v1/messages"}, Form.ANTHROPIC),
-        ({":path": "/anthropic/v1/messages/count_tokens?beta=true"}, Form.ANTHROPIC),
-        ({"x-original-path": "/v1/messages/"}, Form.ANTHROPIC),
-        ({":path": "/v1/messages", "content-type": "application/grpc"}, Form.GRPC),
-        ({":path": "/v1/chat/completions", "x-original-path": "/v1/messages"}, Form.OPENAI),
-        ({":path": "/v1/chat/completions?next=/v1/messages"}, Form.OPENAI),
-        ({}, Form.OPENAI),
+        ({":path": "/v1/messages"}, ErrorFormat.ANTHROPIC),
+        ({":path": "/anthropic/v1/messages/count_tokens?beta=true"}, ErrorFormat.ANTHROPIC),
+        ({"x-original-path": "/v1/messages/"}, ErrorFormat.ANTHROPIC),
+        ({":path": "/v1/messages", "content-type": "application/grpc"}, ErrorFormat.GRPC),
+        ({":path": "/v1/chat/completions", "x-original-path": "/v1/messages"}, ErrorFormat.OPENAI),
+        ({":path": "/v1/chat/completions?next=/v1/messages"}, ErrorFormat.OPENAI),
+        ({}, ErrorFormat.OPENAI),
     ],
 )
-def test_the_path_says_whose_errors_a_client_reads(sent: dict[str, str], form: Form) -> None:
-    assert form_of(Headers(sent.items())) is form
+def test_the_path_says_whose_errors_a_client_reads(sent: dict[str, str], form: ErrorFormat) -> None:
+    assert error_format_of(Headers(sent.items())) is form
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ async def serving(
     certificate: Certificate | None = None,
     options: ServerOptions | None = None,
     make: Callable[[], Recorder] = Recorder,
-    unable: Callable[[], str | None] = lambda: None,
+    not_ready: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[Serving]:
     handlers: list[Recorder] = []
 
@@ -93,7 +93,7 @@ async def serving(
         certificate=certificate,
         options=options or ServerOptions(),
         registry=registry,
-        unable=unable,
+        not_ready=not_ready,
     )
     await server.start()
     try:
@@ -134,7 +134,7 @@ async def begun(served: Serving) -> AsyncIterator[Any]:
 
 async def test_while_nothing_can_be_decided_a_stream_ends_so_that_a_proxy_asks_another_picker() -> None:
     reasons = ["no view yet"]
-    async with serving(unable=lambda: reasons[0] if reasons else None) as served:
+    async with serving(not_ready=lambda: reasons[0] if reasons else None) as served:
         async with stream(served.server.port) as call:
             assert await call.code() is grpc.StatusCode.UNAVAILABLE
             assert await call.details() == "no view yet"

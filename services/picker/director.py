@@ -6,6 +6,7 @@ honoured with its ports, also for requests without a body.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -41,32 +42,20 @@ class AdmissionResult(Struct, frozen=True):
     placements: tuple[Placement, ...] = ()
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class Director:
     """Decides with one configuration's scheduler and detector. Randomness and the wall clock are passed in."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        detector: SaturationDetector,
-        stale: StaleMetrics,
-        random: np.random.Generator,
-        wall_clock: Callable[[], float],
-        *,
-        honour_subset: bool = True,
-        named_models_only: bool = False,
-        revision: str = "",
-        failed: OnPluginFailure = ignore_failure,
-    ) -> None:
-        """`revision` is that of the configuration, for explanations."""
-        self.scheduler = scheduler
-        self.detector = detector
-        self._stale = stale
-        self._random = random
-        self._wall_clock = wall_clock
-        self._honour_subset = honour_subset
-        self._revision = revision
-        self._named_models_only = named_models_only
-        self._failed = failed
+    scheduler: Scheduler
+    detector: SaturationDetector
+    stale: StaleMetrics
+    random: np.random.Generator
+    wall_clock: Callable[[], float]
+    honour_subset: bool = True
+    named_models_only: bool = False
+    revision: str = ""
+    """Of the configuration, for explanations."""
+    on_failure: OnPluginFailure = ignore_failure
 
     def decide(self, request: Request, view: View, now: float, unparsed: Sequence[ParserFailed] = ()) -> Decision:
         """Where the request goes at the monotonic time `now`. Producers have learned of it; nothing is charged yet.
@@ -81,19 +70,19 @@ class Director:
             request,
             view,
             now,
-            self._random,
-            self._stale,
+            self.random,
+            self.stale,
             model=model,
             priority=priority,
             candidates=candidates,
-            failed=self._failed,
+            failed=self.on_failure,
         )
         for failure in unparsed:
             cycle.plugin_failed(failure.parser, Role.PARSER, failure.error)
         result = self._admit(cycle, rewrite)
         return Decision(
             request=RequestSummary.of(request),
-            configuration=self._revision,
+            configuration=self.revision,
             outcome=result.outcome,
             layout=cycle.layout,
             target_model=model[:SHOWN],
@@ -108,7 +97,7 @@ class Director:
             tokens=result.tokens,
             tokens_until_end=self.scheduler.tokens_until_end,
             failures=tuple(cycle.failures),
-            at=self._wall_clock(),
+            at=self.wall_clock(),
             monotonic=now,
             seconds=perf_counter() - started,
             progress=Progress(placements=result.placements),
@@ -158,10 +147,10 @@ class Director:
         """The decision that a request which can't be read is refused."""
         return Decision(
             request=RequestSummary.of(request),
-            configuration=self._revision,
+            configuration=self.revision,
             outcome=refusal,
             layout=view.layout,
-            at=self._wall_clock(),
+            at=self.wall_clock(),
             monotonic=now,
         )
 
@@ -183,7 +172,7 @@ class Director:
         knows what model it names could name any; one that no model reads, and no body at all, asks none for anything.
         """
         request, rewrites = cycle.request, cycle.view.rewrites
-        if not (rewrites.closed or self._named_models_only):
+        if not (rewrites.closed or self.named_models_only):
             return None
         content = request.content
         if rewrites.names(content.model):  # none at all only by a rule for every model
@@ -196,7 +185,7 @@ class Director:
         return _UNSEEN if unseen and content.prompt_tokens != 0 else None
 
     def _candidates(self, request: Request, layout: Layout) -> Rows:
-        if request.subset is None or not self._honour_subset:
+        if request.subset is None or not self.honour_subset:
             return layout.all_rows
         return layout.subset(request.subset)
 

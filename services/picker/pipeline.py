@@ -96,15 +96,15 @@ def build(
         raise Invalid([Problem(config.saturation_detector, f"{detector!r} implements no SaturationDetector")])
     parsers = [plugin for name in config.parsers if isinstance(plugin := plugins[name], Parser)]
     director = Director(
-        Scheduler(config, plugins, observe),
-        detector,
-        config.stale_metrics,
-        random,
-        wall_clock,
+        scheduler=Scheduler(config, plugins, observe),
+        detector=detector,
+        stale=config.stale_metrics,
+        random=random,
+        wall_clock=wall_clock,
         honour_subset=honour_subset,
         named_models_only=named_models_only,
         revision=config.revision,
-        failed=failed,
+        on_failure=failed,
     )
     heard = feeds(config, plugins, EndpointNotificationSource, EndpointExtractor)
     return Pipeline(config, ParserChain(parsers), director, heard)

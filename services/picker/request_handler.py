@@ -5,6 +5,7 @@ is released exactly once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 import structlog
 
@@ -39,41 +40,32 @@ HEAVY = 2**20
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
+@dataclass(repr=False, eq=False)
 class RequestHandler:
     """What all streams of a picker share. `pipeline` is swapped when the configuration changes."""
 
-    def __init__(
-        self,
-        view: View,
-        pipeline: Pipeline,
-        ring: DecisionRing,
-        metrics: PickerMetrics,
-        *,
-        limits: Limits,
-        make_id: Callable[[], str],
-        clock: Callable[[], float],
-        observe: Callable[[], bool] = lambda: True,
-        most_observed: int = 50,
-        log_decisions: bool = False,
-    ) -> None:
-        """Where the proxy shows no responses, `observe` says of each whether it is asked for merely to be read, of
-        `most_observed` at once."""
-        self.view = view
-        self.pipeline = pipeline
-        self.ring = ring
-        self.metrics = metrics
-        self.limits = limits
-        self.budget = MemoryBudget(limits.held_bodies)
-        """Bytes of bodies that the streams keep from one message to the next."""
-        self.make_id = make_id
-        self.clock = clock
-        self.observe = observe
-        self.most_observed = most_observed
-        self.observing = 0
-        """Responses under way that the proxy was asked for merely to read them."""
-        self.log_decisions = log_decisions
-        self.open = 0
-        """Exchanges under way."""
+    view: View
+    pipeline: Pipeline
+    ring: DecisionRing
+    metrics: PickerMetrics
+    _: KW_ONLY
+    limits: Limits
+    make_id: Callable[[], str]
+    clock: Callable[[], float]
+    observe: Callable[[], bool] = lambda: True
+    """Where the proxy shows no responses: whether to request the next one only to observe it."""
+    most_observed: int = 50
+    """How many responses are observed at once."""
+    log_decisions: bool = False
+    budget: MemoryBudget = field(init=False)
+    """Bytes of bodies that the streams keep from one message to the next."""
+    observing: int = field(default=0, init=False)
+    """Responses under way that were requested only to observe them."""
+    open: int = field(default=0, init=False)
+    """Streams under way."""
+
+    def __post_init__(self) -> None:
+        self.budget = MemoryBudget(self.limits.held_bodies)
 
     def observes(self) -> bool:
         """Whether to ask for the next response that is only read. Each piece of it is a message, which costs as much as

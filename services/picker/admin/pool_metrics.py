@@ -26,10 +26,6 @@ class PoolCollector(Collector):
         self._clock = clock
         self._former = former_names
 
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         _ = self._view.layout  # changed endpoints first
         pool = self._view.pool

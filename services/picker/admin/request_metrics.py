@@ -61,30 +61,12 @@ _FAMILIES = (
         "request_duration_seconds",
         "Time from a request's headers to the end of its response",
     ),
+    _Family("request_bytes", "request_size_bytes", "request_sizes", "Sizes of request bodies, as sent by clients"),
     _Family(
-        "request_bytes",
-        "request_size_bytes",
-        "request_sizes",
-        "Sizes of request bodies, as sent by clients",
+        "response_bytes", "response_size_bytes", "response_sizes", "Sizes of response bodies, if the proxy shows them"
     ),
-    _Family(
-        "response_bytes",
-        "response_size_bytes",
-        "response_sizes",
-        "Sizes of response bodies, if the proxy shows them",
-    ),
-    _Family(
-        "prompt",
-        "request_input_tokens",
-        "input_tokens",
-        "Prompt tokens, as reported by responses",
-    ),
-    _Family(
-        "completion",
-        "request_output_tokens",
-        "output_tokens",
-        "Generated tokens, as reported by responses",
-    ),
+    _Family("prompt", "request_input_tokens", "input_tokens", "Prompt tokens, as reported by responses"),
+    _Family("completion", "request_output_tokens", "output_tokens", "Generated tokens, as reported by responses"),
     _Family(
         "cached",
         "request_cached_tokens",
@@ -288,10 +270,6 @@ class RequestCollector(Collector):
         self._metrics = metrics
         self._prefixes = ("llm_d_epp_", "inference_objective_") if former_names else ("llm_d_epp_",)
         self._former = former_names
-
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         metrics = self._metrics

@@ -35,10 +35,6 @@ class SchedulerCollector(Collector):
         self._view = view
         self._prefixes = ("llm_d_epp_", "inference_extension_")[: 1 + former_names]
 
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         scheduled, blocks = self._requests.scheduled(), self._view.prefixes.held
         for prefix in self._prefixes:

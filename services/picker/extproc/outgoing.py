@@ -4,7 +4,7 @@ Answers that never change are serialized once. Those that name a destination and
 but that name, so they are put together from pieces.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from services.picker import metadata
 from services.picker.extproc import wire
-from services.picker.extproc.messages import BodyMode, HttpBody
+from services.picker.extproc.messages import BodyMode, HttpBody, Phase
 
 _pb: Any = external_processor_pb2
 _status_pb: Any = http_status_pb2
@@ -33,7 +33,7 @@ _REPLACED = (
 )
 
 
-def _unchanged(phase: str) -> bytes:
+def _unchanged(phase: Phase) -> bytes:
     answer = _pb.ProcessingResponse()
     getattr(answer, phase).SetInParent()
     return _serialized(answer)
@@ -49,9 +49,7 @@ REQUEST_BODY_UNCHANGED = _unchanged("request_body")
 REQUEST_TRAILERS_UNCHANGED = _unchanged("request_trailers")
 RESPONSE_HEADERS_UNCHANGED = _unchanged("response_headers")
 RESPONSE_BODY_UNCHANGED = _unchanged("response_body")
-RESPONSE_TRAILERS_UNCHANGED: bytes = _pb.ProcessingResponse(
-    response_trailers=_pb.TrailersResponse()
-).SerializeToString()
+RESPONSE_TRAILERS_UNCHANGED = _unchanged("response_trailers")
 STATUS_CODES: frozenset[int] = frozenset(_status_pb.StatusCode.values()) - {0}
 """HTTP statuses that a proxy takes in an `ImmediateResponse`; it refuses the answer with any other."""
 
@@ -66,12 +64,12 @@ class Mutation(Struct, frozen=True, kw_only=True):
 
 def answer_headers(mutation: Mutation) -> bytes:
     """The answer to request headers that says where the request goes."""
-    return _plain(_mutated_headers, mutation) or _mutated_headers(mutation)
+    return _plain("request_headers", mutation) or _mutated("request_headers", mutation)
 
 
 def answer_body(mutation: Mutation, body: Sequence[bytes | memoryview] = ()) -> bytes:
     """The answer to a request body (BUFFERED) that says where the request goes; the pieces of `body` replace it."""
-    answer = _plain(_mutated_body, mutation) or _mutated_body(mutation)
+    answer = _plain("request_body", mutation) or _mutated("request_body", mutation)
     # messages that follow each other are one, so that a long body needn't be copied into another message first
     return b"".join((answer, wire.nested(_REPLACED, sum(map(len, body))), *body)) if body else answer
 
@@ -159,39 +157,33 @@ def immediate(
     return _serialized(answer)
 
 
-def _mutated_headers(mutation: Mutation) -> bytes:
+def _mutated(phase: Phase, mutation: Mutation) -> bytes:
     answer = _pb.ProcessingResponse()
-    _mutate(answer, answer.request_headers.response, mutation)
+    _mutate(answer, getattr(answer, phase).response, mutation)
     return _serialized(answer)
 
 
-def _mutated_body(mutation: Mutation) -> bytes:
-    answer = _pb.ProcessingResponse()
-    _mutate(answer, answer.request_body.response, mutation)
-    return _serialized(answer)
-
-
-def _plain(make: Callable[[Mutation], bytes], mutation: Mutation) -> bytes:
-    """What `make` would make of a mutation that is nothing but a destination; empty for any other one."""
+def _plain(phase: Phase, mutation: Mutation) -> bytes:
+    """The same for a mutation that is nothing but a destination; empty for any other one."""
     if mutation.set_headers or mutation.remove_headers:
         return b""
     destination = mutation.destination.encode()
-    key = make, len(destination)
+    key = phase, len(destination)
     pieces = _PIECES.get(key)
     if pieces is None:
         if not 0 < len(destination) <= _LONGEST:
             return b""
-        pieces = _PIECES[key] = _pieces(make, len(destination))
+        pieces = _PIECES[key] = _pieces(phase, len(destination))
     return destination.join(pieces)
 
 
-_PIECES: dict[tuple[Callable[[Mutation], bytes], int], tuple[bytes, ...]] = {}
+_PIECES: dict[tuple[Phase, int], tuple[bytes, ...]] = {}
 
 
-def _pieces(make: Callable[[Mutation], bytes], length: int) -> tuple[bytes, ...]:
+def _pieces(phase: Phase, length: int) -> tuple[bytes, ...]:
     """What stands before, between and after the places of a destination of this length: header and metadata."""
     blank = "\0" * length  # no tag and no length is zero
-    pieces = make(Mutation(destination=blank)).split(blank.encode())
+    pieces = _mutated(phase, Mutation(destination=blank)).split(blank.encode())
     return tuple(pieces) if len(pieces) == 3 else ()
 
 

@@ -101,7 +101,7 @@ class ExtProcServer:
         on_metadata: Callable[[Metadata], None] = lambda _: None,
     ) -> None:
         """`not_ready` returns why nothing can be decided yet, or None. As long as there is a reason, streams end as
-        UNAVAILABLE at once, so that a proxy asks another picker. `on_metadata` takes every stream's initial metadata."""
+        UNAVAILABLE at once, so a proxy asks another picker. `on_metadata` takes every stream's initial metadata."""
         self._open_stream = open_stream
         self._not_ready = not_ready
         self._on_metadata = on_metadata

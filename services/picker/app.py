@@ -208,7 +208,7 @@ class PickerService(Service):
         age = self.replica.unconfirmed()
         if not self.replica.synced or age < OUTDATED:
             return None
-        return f"for {age:.0f} s nobody has confirmed the endpoints"
+        return f"the endpoints were last confirmed {age:.0f} s ago"
 
     def state(self) -> Mapping[str, Any]:
         now = time.monotonic()
@@ -349,7 +349,7 @@ class PickerService(Service):
         try:
             await self.bus.publish(self._subjects.load(self._pool, self.id), encode(row))
         except BusError as error:  # the row is larger than NATS takes
-            problem = f"other pickers don't hear of this one's load: {error}"
+            problem = f"other pickers don't receive this picker's load: {error}"
         if problem and not self._load_problem:
             log.error("load.unpublished", reason=problem)
         self._load_problem = problem

@@ -211,26 +211,26 @@ def _holders(cycle: Cycle, picked: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _not_named(model: str) -> Refusal:
-    return unknown_model(model, "none that this pool serves: no InferenceModel names it")
+    return unknown_model(model, "not served by this pool: no InferenceModel names it")
 
 
-_NO_MODEL = Refusal(status=400, message="model: model not found in request body; the name of the model is needed")
+_NO_MODEL = Refusal(status=400, message="model: model not found in request body; name the model")
 _UNSEEN = Refusal(
     status=400,
-    message="model: this pool serves only models that it names, and for which one this body is can't be seen; "
-    "a request that names its model, of an API that the picker reads, is needed",
+    message="model: this pool serves only named models, and the picker can't read the model from this request; "
+    "use an API that the picker reads, and name the model",
 )
 _NOT_CACHED = Refusal(status=412, message="no decode worker has the requested KV cache", kind="precondition_failed")
 _EMPTY = Refusal(
     status=503,
-    message="no endpoints: the pool has no model server that is ready",
+    message="no endpoints: no model server of the pool is ready",
     kind="service_unavailable",
     reason=REJECTED_NO_ENDPOINTS,
     retry_after=RETRY_AFTER,
 )
 _NONE_IN_SUBSET = Refusal(
     status=503,
-    message="no endpoints: none of the pool's model servers is in the subset that the gateway asks for",
+    message="no endpoints: the gateway's subset hint names no model server of the pool",
     kind="service_unavailable",
     reason=REJECTED_NO_ENDPOINTS,
     retry_after=RETRY_AFTER,

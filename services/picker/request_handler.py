@@ -132,7 +132,7 @@ def _long_name(model: str, headers: Headers, most: int) -> Refusal | None:
     """The refusal of a name that is too long to be kept, compared, or put back into each event of a response."""
     for where, name in (("model", model), *((header, headers.get(header)) for header in REWRITE_HEADERS)):
         if 4 * len(name) > most and (size := len(name.encode())) > most:
-            return Refusal(status=400, message=f"{where}: a model's name of {size} bytes; at most {most} are taken")
+            return Refusal(status=400, message=f"{where}: the model name has {size} bytes; the limit is {most}")
     return None
 
 

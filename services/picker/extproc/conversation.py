@@ -99,7 +99,7 @@ class Conversation:
         if len(data) > _LONG and (beside := incoming.beside_body(data)) > self._limits.beside_body:
             if self._state is _IDLE or self._state is _COLLECTING:
                 return self._refuse(refusals.large_message(beside, self._limits))
-            raise DecodeError(f"{beside} bytes beside a body; at most {self._limits.beside_body} are read")
+            raise DecodeError(f"{beside} bytes besides a body; the limit is {self._limits.beside_body}")
         message = incoming.read(data, self._limits.subset_entries)
         state = self._state
         if state is _REFUSED or state is _ENDED:

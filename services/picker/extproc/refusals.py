@@ -107,8 +107,7 @@ _BODIES = {ErrorFormat.OPENAI: _openai, ErrorFormat.ANTHROPIC: _anthropic}
 
 GRPC_BODIES = Refusal(
     status=500,
-    message="the proxy sends request bodies in mode GRPC, which this picker doesn't speak; "
-    "request_body_mode BUFFERED or FULL_DUPLEX_STREAMED is right",
+    message="the picker doesn't support request_body_mode GRPC; set BUFFERED or FULL_DUPLEX_STREAMED",
 )
 """Of a request whose body can't be read or sent back as the proxy wants it."""
 
@@ -117,8 +116,8 @@ def large_headers(count: int, size: int, limits: Limits) -> Refusal:
     """Of a request with too many headers, or of too many bytes."""
     return Refusal(
         status=431,
-        message=f"the request has {count} headers of {size} bytes together; "
-        f"at most {limits.header_count} headers and {limits.header_bytes} bytes are taken",
+        message=f"the request has {count} headers with {size} bytes; "
+        f"the limit is {limits.header_count} headers with {limits.header_bytes} bytes",
     )
 
 
@@ -126,15 +125,14 @@ def large_message(size: int, limits: Limits) -> Refusal:
     """Of a request with too much beside its body, all together."""
     return Refusal(
         status=431,
-        message=f"headers, subset hint and attributes have {size} bytes together; "
-        f"at most {limits.beside_body} are taken",
+        message=f"headers, subset hint and attributes have {size} bytes; the limit is {limits.beside_body}",
     )
 
 
 def large_subset(limits: Limits) -> Refusal:
     """Of a subset hint with too many entries."""
     most = limits.subset_entries
-    return Refusal(status=400, message=f"the gateway's subset hint has more than {most} entries; no more are taken")
+    return Refusal(status=400, message=f"the gateway's subset hint has more than {most} entries")
 
 
 def large_body(limits: Limits, length: str = "") -> Refusal:
@@ -147,7 +145,7 @@ def no_room(most: int) -> Refusal:
     """Of a body that would go beyond what all together may hold."""
     return Refusal(
         status=503,
-        message=f"no room: bodies that are on their way take all of the {most} bytes for them",
+        message=f"no memory left: bodies in progress take all of the {most} bytes for them",
         kind="service_unavailable",
         reason=REJECTED_MEMORY,
         retry_after=1,

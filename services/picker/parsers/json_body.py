@@ -91,10 +91,10 @@ class JsonBody(Struct):
 
     def _model(self) -> str:
         if self.model is not NOTHING and (size := len(memoryview(self.model))) > MOST_NAME * _ESCAPED:
-            raise Unparsable(f"model: the name has {size} bytes; no more than {MOST_NAME} are ever read")
+            raise Unparsable(f"model: the name has {size} bytes; the limit is {MOST_NAME}")
         name = text_of(self.model)
         if name is None and given(self.model):
-            wrong, needed = "model: no name of a model", "the name of the model is needed"
+            wrong, needed = "model: not a string", "a model name is needed"
             raise Unparsable(f"{wrong}: {shown(self.model)}; {needed}", kept=f"{wrong}; {needed}")
         return name or ""
 

@@ -114,11 +114,11 @@ def shown(value: Raw) -> str:
 
 def _within(count: int, most: int, what: str) -> None:
     if count > most:
-        raise Unparsable(f"the body has {count} {what}; at most {most} are read")
+        raise Unparsable(f"the body has {count} {what}; the limit is {most}")
 
 
 def _unreadable(error: Exception) -> Unparsable:
-    return Unparsable(f"the body isn't JSON that can be read: {error}")
+    return Unparsable(f"the body isn't valid JSON: {error}")
 
 
 def _mismatch(body: bytes, text: str) -> Unparsable:

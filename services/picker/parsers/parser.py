@@ -151,10 +151,10 @@ class ParserChain:
 def _sound(content: Any) -> Content:
     """What a parser returned. Raises TypeError for what the picker can't work with."""
     if not isinstance(content, Content):
-        raise TypeError(f"a {type(content).__name__} was returned; a Content is expected")
+        raise TypeError(f"expected a Content, got a {type(content).__name__}")
     for name, kinds in _FIELDS:
         if not isinstance(value := getattr(content, name), kinds):
-            raise TypeError(f"{name} of the Content that was returned is a {type(value).__name__}")
+            raise TypeError(f"the Content has a {type(value).__name__} as {name}")
     return content
 
 

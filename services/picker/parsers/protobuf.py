@@ -40,7 +40,7 @@ class Reader:
         while at < end:
             self.read += 1
             if self.read > self._most:
-                raise ValueError(f"the message has more than {self._most} fields; no more are read")
+                raise ValueError(f"the message has more than {self._most} fields")
             tag, at = _varint(message, at)
             number, kind = tag >> 3, tag & 7
             if not 0 < number < _NUMBERS:
@@ -51,7 +51,7 @@ class Reader:
                 continue
             size, at = _varint(message, at) if kind == _LENGTH else (_FIXED.get(kind, 0), at)
             if not size and kind != _LENGTH:
-                raise ValueError(f"field {number} has the wire type {kind}, which isn't known")
+                raise ValueError(f"field {number} has the wire type {kind}, which is unknown")
             if size > end - at:
                 raise ValueError(f"field {number} has {size} bytes, but only {end - at} are left")
             if kind == _LENGTH:

@@ -114,7 +114,7 @@ class VllmGrpcParser(Parser):
         ids = memoryview(b"".join(pieces))
         count, most = numbers(ids), self.parameters.max_token_ids
         if count > most:
-            raise ValueError(f"{count} numbers; at most {most} are read")
+            raise ValueError(f"{count} token ids; the limit is {most}")
         if count > _DECODED:
             return Prompt(b"".join((*pictures, ids))[:LONGEST], count)
         return packed_ids(packed(ids).astype("<u4").tobytes(), _placeholders(reader, pictures))

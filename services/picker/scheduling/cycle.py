@@ -51,12 +51,12 @@ def _check(key: AttributeKey[Any], match: PrefixMatch, size: int) -> None:
     """Raises ValueError for a match of other endpoints than there are, or with numbers that none can be."""
     matched, total = match.matched, match.total
     if type(matched) is not np.ndarray or matched.dtype is not FLOAT or matched.ndim != 1:
-        raise ValueError(f"{key}: matched isn't an array of one dimension of float64")
+        raise ValueError(f"{key}: matched must be a one-dimensional float64 array")
     if len(matched) != size:
-        raise ValueError(f"{key} tells of {len(matched)} endpoints; there are {size}")
+        raise ValueError(f"{key} has values of {len(matched)} endpoints; there are {size}")
     # a NaN is the least and the most
     if size and not (matched.item(matched.argmin()) >= 0.0 and matched.item(matched.argmax()) <= total < inf):
-        raise ValueError(f"{key}: matched isn't from 0 to the total of {total} blocks for every endpoint")
+        raise ValueError(f"{key}: every value of matched must be from 0 to the total of {total} blocks")
     if not 0 <= match.block_tokens < inf:
         raise ValueError(f"{key}: block_tokens is {match.block_tokens}; it must be 0 or more")
 

@@ -203,7 +203,7 @@ def _kept(kept: object, cycle: Cycle, rows: Rows) -> Rows:
     if kept is rows:
         return rows
     if type(kept) is not np.ndarray or kept.dtype is not ROW or kept.ndim != 1:
-        raise ValueError(f"{_shown(kept)} was returned; an array of rows is expected")
+        raise ValueError(f"expected an array of rows, got {_shown(kept)}")
     found: Rows = kept
     size = len(cycle.layout)
     known = not len(found) or (found[found.argmin()] >= 0 and found[found.argmax()] < size and len(found) <= len(rows))
@@ -212,14 +212,14 @@ def _kept(kept: object, cycle: Cycle, rows: Rows) -> Rows:
         given[rows] = True
         known = bool(np.logical_and.reduce(given.take(found)))
     if not known:
-        raise ValueError("rows were returned that aren't among the candidates")
+        raise ValueError("some returned rows aren't candidates")
     return found
 
 
 def _numbers(given: Any, size: int) -> Floats:
     """Scores that aren't what nearly all are, as such. Raises ValueError for what isn't one number a row."""
     if not isinstance(given, np.ndarray) or given.shape != (size,) or given.dtype.kind not in "fiub":
-        raise ValueError(f"{_shown(given)} was returned; {size} numbers are expected")
+        raise ValueError(f"expected {size} numbers, got {_shown(given)}")
     scores: Floats = given.astype(np.float64)
     return scores
 
@@ -233,7 +233,7 @@ def _picked(picked: Iterable[int], cycle: Cycle, rows: Rows) -> tuple[int, ...]:
         if type(row) is not int:
             return _picked(map(index, chosen), cycle, rows)
         if not 0 <= row < size or not (everything or rows[(rows == row).argmax()] == row):
-            raise ValueError(f"row {row} was picked, which isn't among the candidates")
+            raise ValueError(f"row {row} was picked but isn't a candidate")
     if not chosen:
         raise ValueError("nothing was picked")
     return chosen

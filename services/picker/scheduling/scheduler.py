@@ -75,7 +75,7 @@ class Scheduler:
             while names := handler.next_profiles(cycle, self._names, runs):
                 for name in names:
                     if name in runs:
-                        raise ValueError(f"profile {name!r} is to run again")
+                        raise ValueError(f"profile {name!r} has run already")
                     runs[name] = self._profiles[name].run(cycle, cycle.candidates)
             primary = handler.primary(cycle, runs)
             if primary not in runs:

@@ -64,7 +64,7 @@ class VanishedAttributes:
         if not self._gone:
             return None
         more = [f"{len(self._gone) - NAMED} more"] if len(self._gone) > NAMED else []
-        return f"no server reports what one reported before: {'; '.join([*self._gone[:NAMED], *more])}"
+        return f"attributes that no server reports any more: {'; '.join([*self._gone[:NAMED], *more])}"
 
     def __repr__(self) -> str:
         return f"<VanishedAttributes {', '.join(self._gone) or 'none'}>"

@@ -228,7 +228,7 @@ class ExtProcServer:
     def _too_many(self) -> str | None:
         """Why no further stream is taken now; None when one is. Each is memory, and no proxy counts all pickers'."""
         most = self._options.max_streams
-        return f"{most} streams are open, which is as many as this picker takes" if self.open >= most else None
+        return f"{most} streams are open, the limit of this picker" if self.open >= most else None
 
     def __repr__(self) -> str:
         state = f"on {self._host}:{self.port}, {self.open} streams open" if self.port else "not started"

@@ -35,7 +35,7 @@ class Normalization(Struct, frozen=True, rename="camel"):
 
     def __post_init__(self) -> None:
         if self.fixed_range is not None and self.adaptive_range is not None:
-            raise ValueError("fixedRange and adaptiveRange are both given; there is one range")
+            raise ValueError("fixedRange and adaptiveRange are both given; give only one")
 
 
 class ScoringAlgorithm(Struct, frozen=True, rename="camel"):

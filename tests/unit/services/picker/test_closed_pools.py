@@ -92,7 +92,7 @@ def test_a_header_leads_to_no_model_that_the_pool_doesnt_name(closed: Any, heade
     assert picker.ask({"model": "secret", "messages": MESSAGES})[0] == 404
     status, text = picker.ask({"model": "plain", "messages": MESSAGES}, more={header: "secret"})
     assert (status, json.loads(text)["error"]["type"]) == (404, "model_not_found")
-    assert "'secret' is none that this pool serves" in text
+    assert "'secret' is not served by this pool" in text
     assert picker.ask({"model": "plain", "messages": MESSAGES}, more={header: "dear"}) == (200, "dear")
     assert picker.ask({"model": "dear", "messages": MESSAGES}, more={header: "secret"}) == (200, "dear-v1"), "by rule"
     assert picker.ask({"model": "secret", "messages": MESSAGES}, more={header: "plain"})[0] == 404
@@ -132,7 +132,7 @@ def test_a_rule_for_every_model_names_them_all_and_supplies_a_missing_one(closed
 def test_a_body_that_no_parser_reads_could_be_for_any_model(closed: Any, path: str, sent: Any, modes: Modes) -> None:
     status, text = Closed(closed).ask(sent, path, modes=modes)
     assert (status, json.loads(text)["error"]["type"]) == (400, "invalid_request_error")
-    assert "can't be seen" in text
+    assert "can't read the model" in text
 
 
 @CLOSED

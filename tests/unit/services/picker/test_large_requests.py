@@ -54,9 +54,9 @@ def test_a_model_name_above_the_limit_is_refused(name: str, where: str) -> None:
     message = json.loads(answer.body)["error"]["message"]
     if len(name) < 2000:
         size = len(name.encode())
-        assert message == f"{where}: a model's name of {size} bytes; at most 1024 are taken"
+        assert message == f"{where}: the model name has {size} bytes; the limit is 1024"
     else:
-        assert message == f"model: the name has {len(name) + 2} bytes; no more than 65536 are ever read"
+        assert message == f"model: the name has {len(name) + 2} bytes; the limit is 65536"
     (decision,) = world.ring.newest(1)
     assert decision.request.model == "", "nothing of it is kept"
 

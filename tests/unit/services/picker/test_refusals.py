@@ -78,9 +78,11 @@ CASES: dict[str, Case] = {
         path="/v1/rerank", document=OPENAI_ALONE, says="no parser registered matching path suffix for: /v1/rerank"
     ),
     "a body above the limit": Case(sent=b"x" * 101, limit=100, status=413, says="larger than the limit of 100 bytes"),
-    "too many bytes of headers": Case(more={"x-large": "x" * 300_000}, status=431, says="262144 bytes are taken"),
+    "too many bytes of headers": Case(
+        more={"x-large": "x" * 300_000}, status=431, says="1000 headers with 262144 bytes"
+    ),
     "a model that the pool doesn't name": Case(
-        models=True, status=404, kind="model_not_found", says="'m' is none that this pool serves"
+        models=True, status=404, kind="model_not_found", says="'m' is not served by this pool"
     ),
     "what may be shed, in a full pool": Case(
         busy=True,
@@ -106,16 +108,16 @@ CASES: dict[str, Case] = {
         path="/v1/rerank", sent=b"x", endpoints=(), status=503, kind="service_unavailable", says="no", gets=EMPTY
     ),
     "a subset that names nobody": Case(
-        hint=["10.9.9.9:8000"], status=503, kind="service_unavailable", says="in the subset", gets=EMPTY
+        hint=["10.9.9.9:8000"], status=503, kind="service_unavailable", says="subset hint", gets=EMPTY
     ),
     "a subset with another port": Case(
-        hint=["10.0.0.1:9000"], status=503, kind="service_unavailable", says="in the subset", gets=EMPTY
+        hint=["10.0.0.1:9000"], status=503, kind="service_unavailable", says="subset hint", gets=EMPTY
     ),
     "a subset of too many entries": Case(hint=["10.0.0.1"] * 5_001, says="more than 5000 entries", decided=False),
     "a subset of too many entries in one text": Case(
         hint="10.0.0.1," * 5_001, says="more than 5000 entries", decided=False
     ),
-    "an empty subset": Case(hint=[], status=503, kind="service_unavailable", says="in the subset", gets=EMPTY),
+    "an empty subset": Case(hint=[], status=503, kind="service_unavailable", says="subset hint", gets=EMPTY),
     "an empty subset, without a body": Case(
         path="/v1/models", sent=None, hint=[], status=503, kind="service_unavailable", says="subset", gets=EMPTY
     ),
@@ -189,7 +191,7 @@ def test_refusal(case: Case, modes: tuple[BodyMode, BodyMode]) -> None:
             {"messages": [{"content": {"text": "a secret"}}]},
             "messages[0].content: expected str | array | null, got object",
         ),
-        ({"model": ["a secret"], "messages": [{}]}, "model: no name of a model; the name of the model is needed"),
+        ({"model": ["a secret"], "messages": [{}]}, "model: not a string; a model name is needed"),
     ],
 )
 def test_what_a_refusal_quotes_of_the_body_the_client_reads_and_nobody_else(sent: dict[str, Any], kept: str) -> None:

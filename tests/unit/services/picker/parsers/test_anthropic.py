@@ -123,7 +123,7 @@ def test_a_conversation_has_the_same_prompt_as_under_the_openai_api(turns: list[
         ({"model": "m", "messages": []}, "messages: empty; invalid messages request: must have at least one message"),
         ({"model": "m", "messages": "hi"}, 'messages: expected array | null, got str: "hi"'),
         ({"model": "m", "messages": [user(5)]}, "messages[0].content: expected str | array | null, got int: 5"),
-        ({"model": ["m"], "messages": [user("x")]}, 'model: no name of a model: ["m"]; the name of the model'),
+        ({"model": ["m"], "messages": [user("x")]}, 'model: not a string: ["m"]; a model name'),
         ({"model": "m", "messages": [user("x")], "system": 5}, "system: expected str | array | null, got int: 5"),
     ],
 )

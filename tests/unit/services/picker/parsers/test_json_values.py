@@ -57,9 +57,9 @@ def test_a_count_is_the_first_whole_number(sent: list[bytes], count: int | None)
 @pytest.mark.parametrize(
     ("most", "body", "says"),
     [
-        (JsonParameters(max_objects=3), b'{"items":[{},{}]}', "4 opening braces and brackets; at most 3 are read"),
-        (JsonParameters(max_objects=3, max_values=2), b'{"items":[1,2,3,4]}', "3 commas; at most 2 are read"),
-        (JsonParameters(max_values=2), b'{"items":[1,2,3,4]}', "3 commas; at most 2 are read"),
+        (JsonParameters(max_objects=3), b'{"items":[{},{}]}', "4 opening braces and brackets; the limit is 3"),
+        (JsonParameters(max_objects=3, max_values=2), b'{"items":[1,2,3,4]}', "3 commas; the limit is 2"),
+        (JsonParameters(max_values=2), b'{"items":[1,2,3,4]}', "3 commas; the limit is 2"),
     ],
 )
 def test_a_body_with_too_many_values_isnt_begun(most: JsonParameters, body: bytes, says: str) -> None:

@@ -105,14 +105,14 @@ def test_of_a_prompt_that_is_too_long_the_beginning_is_kept_and_all_of_it_counte
 @pytest.mark.parametrize(
     ("most", "body", "says"),
     [
-        (JsonParameters(), b"[%s0]" % (b"0," * 500_001), "500001 commas; at most 500000 are read"),
-        (JsonParameters(), b"[" * 250_001, "250001 opening braces and brackets; at most 250000 are read"),
+        (JsonParameters(), b"[%s0]" % (b"0," * 500_001), "500001 commas; the limit is 500000"),
+        (JsonParameters(), b"[" * 250_001, "250001 opening braces and brackets; the limit is 250000"),
         (
             JsonParameters(),
             b'"%s"' % (b"\\n" * 5_000_000),
-            "10000002 bytes that aren't base64; at most 8388608 are read",
+            "10000002 bytes that aren't base64; the limit is 8388608",
         ),
-        (JsonParameters(max_text_bytes=10), b" " * 20, "20 bytes that aren't base64; at most 10 are read"),
+        (JsonParameters(max_text_bytes=10), b" " * 20, "20 bytes that aren't base64; the limit is 10"),
     ],
 )
 def test_a_body_beyond_the_limits_is_refused(most: JsonParameters, body: bytes, says: str) -> None:
@@ -122,7 +122,7 @@ def test_a_body_beyond_the_limits_is_refused(most: JsonParameters, body: bytes, 
 
 def test_a_name_is_decoded_and_a_salt_kept_up_to_a_length() -> None:
     body = b'{"model":"%s","cache_salt":"%s","prompt":"hi"}'
-    assert "no more than 65536 are ever read" in str(outcome("/v1/completions", body % (b"m" * 7 * MOST_NAME, b"s")))
+    assert "the limit is 65536" in str(outcome("/v1/completions", body % (b"m" * 7 * MOST_NAME, b"s")))
     short, long, other = (
         read("/v1/completions", body % (b"m", one)) for one in (b"s" * 1022, b"s" * 9999, b"t" * 9999)
     )

@@ -43,7 +43,7 @@ def test_ids_in_several_fields_are_one_prompt() -> None:
     ("message", "says"),
     [
         (b"\x28\x01" * 5001, "more than 5000 fields"),
-        (field(2, field(2, b"\x07" * 2_000_001)), "2000001 numbers; at most 2000000 are read"),
+        (field(2, field(2, b"\x07" * 2_000_001)), "2000001 token ids; the limit is 2000000"),
     ],
 )
 def test_a_message_beyond_the_limits_is_refused(message: bytes, says: str) -> None:

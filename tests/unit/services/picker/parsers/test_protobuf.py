@@ -51,8 +51,8 @@ def test_fields_come_in_order_and_numbers_of_fixed_size_are_passed_over(
         (b"\x09abc", "field 1 has 8 bytes, but only 3 are left"),
         (b"\x00\x01", "0 is no field number"),
         (b"\x80\x80\x80\x80\x10\x01", "536870912 is no field number"),
-        (b"\x0b\x0c", "field 1 has the wire type 3, which isn't known"),
-        (b"\x0f", "field 1 has the wire type 7, which isn't known"),
+        (b"\x0b\x0c", "field 1 has the wire type 3, which is unknown"),
+        (b"\x0f", "field 1 has the wire type 7, which is unknown"),
     ],
 )
 def test_what_is_no_message_is_an_error(data: bytes, says: str) -> None:

@@ -107,7 +107,7 @@ def test_a_message_that_the_server_would_refuse_is_refused(path: str, data: byte
 def test_no_more_is_read_than_the_limits_say() -> None:
     parser = VllmGrpcParser("p", VllmGrpcParameters(max_fields=10, max_token_ids=5))
     many = message("GenerateRequest", tokenized={"input_ids": range(6)}).SerializeToString()
-    with pytest.raises(Unparsable, match="6 numbers; at most 5 are read"):
+    with pytest.raises(Unparsable, match="6 token ids; the limit is 5"):
         parse(GENERATE, frame(many), parser)
     with pytest.raises(Unparsable, match="more than 10 fields"):
         parse(GENERATE, frame(b"\x28\x01" * 11), parser)

@@ -101,7 +101,7 @@ def test_of_placeholders_that_overlap_the_first_one_counts() -> None:
         ({"token_ids": [1, -1]}, "token_ids: -1 is no token id; a whole number from 0 to 4294967295 is needed"),
         ({"token_ids": [1], "sampling_params": []}, "sampling_params: expected object | null, got array: []"),
         ({"token_ids": [1], "features": {"mm_hashes": []}}, "features.mm_hashes: expected object | null, got array"),
-        ({"token_ids": [1], "model": 5}, "model: no name of a model: 5"),
+        ({"token_ids": [1], "model": 5}, "model: not a string: 5"),
     ],
 )
 def test_a_body_that_the_server_would_refuse_is_refused(body: Any, says: str) -> None:

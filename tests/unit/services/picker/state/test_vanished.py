@@ -21,7 +21,7 @@ def test_a_metric_that_no_scraped_server_reports_any_more_is_named_with_its_read
     assert look(vanished, view, NOW) is None
     report(view, {USAGE: [0.5, 0.5]}, now=NOW + 10)
     assert look(vanished, view, NOW + 10) == (
-        "no server reports what one reported before: "
+        "attributes that no server reports any more: "
         "WaitingQueueSize/core-metrics-extractor, read by queue-scorer and utilization-detector, for 10 s"
     )
     report(view, {QUEUE: [1, None]}, now=NOW + 11)

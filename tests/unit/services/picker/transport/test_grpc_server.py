@@ -150,7 +150,7 @@ async def test_a_stream_beyond_those_that_may_be_open_ends_so_that_a_proxy_asks_
         async with begun(served) as call:
             async with stream(served.server.port) as late:
                 assert await late.code() is grpc.StatusCode.UNAVAILABLE
-                assert await late.details() == "1 streams are open, which is as many as this picker takes"
+                assert await late.details() == "1 streams are open, the limit of this picker"
             await say(call, response_headers())
             assert await hear(call) == RESPONSE_HEADERS_UNCHANGED
         assert served.ended("turned away") == 1

@@ -89,7 +89,7 @@ def test_the_range_is_adaptive_unless_told_otherwise() -> None:
         ({**algorithm(LOWER), "attributeKey": ""}, "at.attributeKey: '' is empty"),
         (
             algorithm(LOWER, fixedRange={"min": 0, "max": 1}, adaptiveRange={}),
-            "at.algorithm.normalization: fixedRange and adaptiveRange are both given; there is one range",
+            "at.algorithm.normalization: fixedRange and adaptiveRange are both given; give only one",
         ),
         (fixed(LOWER, 3, 3), "at.algorithm.normalization.fixedRange: min: 3, max: 3; max has to be greater than min"),
         (algorithm(LOWER, fixedRange={"min": 0}), "at.algorithm.normalization.fixedRange.max: required, and missing"),

@@ -1,4 +1,4 @@
-"""The picker process: the view kept up to date from the bus, the gRPC servers, the drain."""
+"""The picker process: updates the view from the bus, runs the gRPC servers, drains."""
 
 import asyncio
 import random
@@ -61,14 +61,14 @@ from shared.service.reload import Reloader, ReloadMetrics
 log = structlog.get_logger(__name__)
 
 OUTDATED = 30.0
-"""Seconds without a word of Kubernetes, or of the watcher, after which `/readyz` mentions it."""
+"""Seconds without news of Kubernetes or the watcher after which `/readyz` mentions it."""
 
 NAMED = 20
 """Peers that a line of the log names."""
 MAINTENANCE = 0.25
 """Seconds between two looks at what has expired."""
 ENDING = 0.5
-"""Seconds at the end of a drain in which streams that were cut off get to release what they hold."""
+"""Seconds at the end of a drain in which cut-off streams release what they hold."""
 
 
 class PickerService(Service):
@@ -204,7 +204,7 @@ class PickerService(Service):
         await self.bus.close()
 
     def _outdated(self) -> str | None:
-        """What to know of endpoints that their source hasn't confirmed for long."""
+        """A note if the source of the endpoints hasn't confirmed them for long."""
         age = self.replica.unconfirmed()
         if not self.replica.synced or age < OUTDATED:
             return None
@@ -273,7 +273,7 @@ class PickerService(Service):
             self.config.offer(text, origin)
 
     def _use(self, config: LoadedConfig) -> None:
-        """Decide by this configuration from now on. Its endpoint extractors begin with all endpoints."""
+        """Replace the configuration. Its endpoint extractors begin with all endpoints."""
         self.handler.pipeline = self._build(config)
         self._endpoint_events.close()
         self._endpoint_events = self._dispatcher()

@@ -1,17 +1,18 @@
-"""The pieces of a body until it is whole. They are joined once, at the end: joining as they come costs their square.
+"""Buffers the pieces of a body, within a budget that all bodies share.
 
-Whoever sends a body chooses how it is cut, and a `bytes` object of one byte takes forty: small pieces are put together
-in between, so that what is held is about what was sent.
+The pieces are joined once, at the end: joining each as it comes takes quadratic time. The sender chooses how a body is
+cut, and a `bytes` object of one byte takes forty. So small pieces are joined in between, and the memory stays close to
+what was sent.
 """
 
 import sys
 
 GATHERED = 1024
-"""Pieces that are put together at a time."""
+"""Pieces that are joined at a time."""
 
 
 class MemoryBudget:
-    """Bytes that all bodies hold together, and how many they may: each is bounded by itself, but not their number."""
+    """Bytes that all bodies take together, and their limit. One body has a limit of its own; their number has none."""
 
     __slots__ = ("limit", "used")
 
@@ -28,7 +29,7 @@ class MemoryBudget:
 
 
 class BodyBuffer:
-    """Pieces in their order; they count in what is `held` together."""
+    """The pieces of one body, in order. They count in the budget."""
 
     __slots__ = ("_budget", "_joined", "_pieces", "size")
 
@@ -36,13 +37,13 @@ class BodyBuffer:
         self._budget = MemoryBudget() if budget is None else budget
         self._pieces: list[bytes] = []
         self._joined = 0
-        """How many at the beginning are put together already."""
+        """How many at the beginning are joined already."""
         self.size = 0
         """Bytes of all pieces."""
 
     @property
     def full(self) -> bool:
-        """Whether all together hold more than they may."""
+        """Whether the bodies of the budget take more than its limit."""
         return self._budget.used > self._budget.limit
 
     def add(self, piece: bytes) -> None:

@@ -1,7 +1,7 @@
 """A decision: where a request goes, or why it doesn't, and everything that led there.
 
-It keeps the arrays that the plugins worked with and turns them into words only when somebody asks. Of the request it
-keeps little: decisions outlive their requests, and neither prompts nor whatever else a client may make large may stay.
+It keeps the arrays that the plugins worked with and explains them only on demand. It keeps little of the request:
+decisions outlive their requests, so they hold no prompt and nothing that a client can make large.
 """
 
 from datetime import UTC, datetime
@@ -56,7 +56,7 @@ class RequestSummary(Struct, frozen=True):
 
 
 class Progress(Struct):
-    """What has become of a request since it was decided: the only part of a decision that changes."""
+    """What happened to a request after its decision: the only part of a decision that changes."""
 
     served_by: str = ""
     """`first choice`, `fallback`, `other` or `unknown`; empty before the response begins."""
@@ -69,8 +69,8 @@ class Progress(Struct):
     aborted: bool = False
     """Whether it ended before its response was complete."""
     placements: tuple[Placement, ...] = ()
-    """What producers want to be told when another endpoint serves than the first choice, or none. Empty once it is
-    known who serves."""
+    """Callbacks of producers, for when another endpoint serves than the first choice, or none. Empty once it is known
+    who serves."""
 
     @property
     def state(self) -> str:
@@ -157,9 +157,9 @@ class Decision(Struct, frozen=True, kw_only=True):
         return fields
 
     def explain(self) -> dict[str, Any]:
-        """The whole decision: per profile what each filter kept, and per endpoint every score with its weight.
+        """The whole decision: what each filter kept, and every score with its weight, per profile and endpoint.
 
-        JSON-serialisable: what isn't a finite number is None.
+        The result is JSON-serialisable; numbers that aren't finite are None.
         """
         request = self.request
         return {

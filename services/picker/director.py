@@ -1,8 +1,8 @@
 """`Director.decide`: from a request and the view to a decision, without I/O.
 
-The order is the reference's: model, priority, admission, candidates, scheduling, conditional decode. Two of its gaps
-are closed: the candidates are looked at before admission, so an empty pool is a 503 for everybody, and a subset hint is
-honoured with its ports, also for requests without a body.
+The order is the Go EPP's: model, priority, admission, candidates, scheduling, conditional decode. It differs in two
+points: candidates are selected before admission, so an empty pool answers every request with 503; and the ports of a
+subset hint count, also for requests without a body.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,11 +28,11 @@ from shared.plugin import Role
 _LONGEST_PREFER = 1024
 """Characters of all `Prefer` headers that are read."""
 RETRY_AFTER = 1
-"""Seconds: an empty or full pool is a matter of scrapes and scaling, worth asking again soon."""
+"""Seconds. Scrapes and scaling soon change an empty or full pool."""
 
 
 class AdmissionResult(Struct, frozen=True):
-    """What became of a request, as far as it got."""
+    """The outcome of admission and scheduling, and how far the request got."""
 
     outcome: Route | Refusal
     saturation: float | None = None
@@ -58,7 +58,7 @@ class Director:
     on_failure: OnPluginFailure = ignore_failure
 
     def decide(self, request: Request, view: View, now: float, unparsed: Sequence[ParserFailed] = ()) -> Decision:
-        """Where the request goes at the monotonic time `now`. Producers have learned of it; nothing is charged yet.
+        """Decides where the request goes at the monotonic time `now`. Producers learn of it; nothing is charged yet.
         `unparsed` has the parsers that failed on it."""
         started = perf_counter()
         model, rewrite = self._model(request, view)
@@ -104,7 +104,7 @@ class Director:
         )
 
     def _admit(self, cycle: Cycle, rewrite: str) -> AdmissionResult:
-        """What the request comes to, and how far it got; `rewrite` is the resource whose rule gave it its model."""
+        """Admits and schedules the request. `rewrite` is the resource whose rule gave it its model."""
         content, candidates = cycle.request.content, cycle.candidates
         if content.takes_model and not cycle.model:
             return AdmissionResult(_NO_MODEL)
@@ -133,7 +133,7 @@ class Director:
         return AdmissionResult(route, saturation, runs, primary, tokens, placements)
 
     def _saturation(self, cycle: Cycle) -> float | None:
-        """How full the candidates are; None, which sheds nothing, where the detector fails."""
+        """The saturation of the candidates. None if the detector fails: then nothing is shed."""
         try:
             saturation = float(self.detector.saturation(cycle, cycle.candidates))
             if saturation != saturation:
@@ -144,7 +144,7 @@ class Director:
         return saturation
 
     def refuse(self, request: Request, refusal: Refusal, view: View, now: float) -> Decision:
-        """The decision that a request which can't be read is refused."""
+        """Refuses a request that can't be read."""
         return Decision(
             request=RequestSummary.of(request),
             configuration=self.revision,
@@ -166,10 +166,10 @@ class Director:
         return request.headers.first_of(*REWRITE_HEADERS) or model, ""
 
     def _foreign(self, cycle: Cycle, rewrite: str) -> Refusal | None:
-        """The refusal of a request that isn't for a model that the pool names, where it serves only those.
+        """Refuses a request for a model that the pool doesn't name, if the pool serves only named models.
 
-        A header that rewrites is the client's word: what it asks for has to be named as well. A body of which nobody
-        knows what model it names could name any; one that no model reads, and no body at all, asks none for anything.
+        Clients send the rewrite header, so its model has to be named, too. A body that nobody has read could name any
+        model and is refused. A body that no model reads, or no body, needs no model.
         """
         request, rewrites = cycle.request, cycle.view.rewrites
         if not (rewrites.closed or self.named_models_only):
@@ -194,8 +194,8 @@ class Director:
 
 
 def _only_if_cached(headers: Headers) -> bool:
-    """Whether the client prefers no answer to one whose prompt has to be computed first (`Prefer: if-available`,
-    RFC 7240): an attempt at early decoding, before it asks for a prefill elsewhere."""
+    """Whether the client wants an answer only from a cached prompt (`Prefer: if-available`, RFC 7240). Clients try this
+    before they request a prefill elsewhere."""
     preferences = ",".join(headers.all("prefer"))[:_LONGEST_PREFER].split(",")
     return any(
         preference.partition(";")[0].partition("=")[0].strip().lower() == "if-available" for preference in preferences
@@ -203,7 +203,7 @@ def _only_if_cached(headers: Headers) -> bool:
 
 
 def _holders(cycle: Cycle, picked: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of the picked endpoints that hold some of the prompt; none unless the first choice does."""
+    """The picked endpoints that hold part of the prompt; none unless the first choice does."""
     match = cycle.get(PREFIX_MATCH)
     if match is None or not match.matched[picked[0]]:
         return ()

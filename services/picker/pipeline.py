@@ -1,7 +1,7 @@
-"""What one configuration comes to in a picker: its parsers, its director, its plugins.
+"""The pipeline of one configuration: parsers, director, plugins.
 
-A changed configuration is built beside the running one and swapped in whole; the view (endpoints, load, prefix index)
-belongs to neither and stays.
+A changed configuration is built beside the running one and replaces it as a whole. The view (endpoints, load, prefix
+index) belongs to neither and stays.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ class Pipeline:
         self.parsers = parsers
         self.director = director
         self.endpoint_feeds = endpoint_feeds
-        """Who hears of endpoints that come, change and go."""
+        """Extractors of endpoint events."""
         self.reads = _reads(config)
 
     def state(self) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""One request through the picker: the conversation with the proxy, the decision, the charge.
+"""Handles requests: the conversation with the proxy, the decision, and the charge to the load in flight.
 
-The only place where the conversation, the pipeline and the load in flight meet. Whatever way a stream ends, its charge
-is released exactly once.
+Only this module knows all three. However a stream ends, its charge is released exactly once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +35,7 @@ from services.picker.state.view import View
 log = structlog.get_logger(__name__)
 
 HEAVY = 2**20
-"""Bytes of a request's body whose decision is made in steps, so that others get their turn in between."""
+"""Bytes of a request's body from which on the decision is made in steps, so that other streams get turns in between."""
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -68,15 +67,15 @@ class RequestHandler:
         self.budget = MemoryBudget(self.limits.held_bodies)
 
     def observes(self) -> bool:
-        """Whether to ask for the next response that is only read. Each piece of it is a message, which costs as much as
-        one of a request: beyond a number of responses the requests go first."""
+        """Whether to request the next response only to observe it. Each of its chunks costs as much as a message of a
+        request, so the number of observed responses is limited."""
         return self.observing < self.most_observed and self.observe()
 
     def open_stream(self) -> "RequestStream":
         return RequestStream(self)
 
     def decide(self, ready: RequestReady, now: float) -> Decision:
-        """The decision on a request; a refusal too when its body can't be read."""
+        """The decision on a request. A request whose body can't be read is refused."""
         head, pipeline = ready.head, self.pipeline
         content, unreadable = Content(), None
         failures: list[ParserFailed] = []
@@ -119,17 +118,15 @@ class RequestHandler:
 
 
 def _is_to_be_read(head: RequestHead) -> bool:
-    """Whether a parser can say something of the body: not of one that the proxy keeps, or shows only in part.
-
-    A request that should have a body and has none is its parser's to refuse.
-    """
+    """Whether to parse the body. A body that the proxy withholds or shows only in part isn't parsed. A request that
+    should have a body and has none is: the parser refuses it."""
     if head.truncated or head.withheld:
         return False
     return head.has_body or head.method in BODY_METHODS
 
 
 def _long_name(model: str, headers: Headers, most: int) -> Refusal | None:
-    """The refusal of a name that is too long to be kept, compared, or put back into each event of a response."""
+    """Refuses a model name that is too long to keep, to compare, or to put back into each event of a response."""
     for where, name in (("model", model), *((header, headers.get(header)) for header in REWRITE_HEADERS)):
         if 4 * len(name) > most and (size := len(name.encode())) > most:
             return Refusal(status=400, message=f"{where}: the model name has {size} bytes; the limit is {most}")
@@ -137,8 +134,8 @@ def _long_name(model: str, headers: Headers, most: int) -> Refusal | None:
 
 
 def _reader(route: Route, api: str, limit: int, budget: MemoryBudget) -> ResponseReader | None:
-    """What reads the response to a request of an API that is known: the tokens that it took, and the client's name of
-    the model to put back, where it gave one."""
+    """The reader of the response. It counts tokens, and puts the client's model name back if it was rewritten. None for
+    an unknown API without a rewrite."""
     renames = route.target_model is not None and route.client_model != ""
     if not renames and not api:
         return None
@@ -146,7 +143,7 @@ def _reader(route: Route, api: str, limit: int, budget: MemoryBudget) -> Respons
 
 
 def _withdraw(progress: Progress) -> None:
-    """Nobody has served the request: what producers remembered of it is taken back."""
+    """No endpoint served the request: producers forget where they placed it."""
     placements, progress.placements = progress.placements, ()
     for placement in placements:
         placement(None)
@@ -171,9 +168,9 @@ class RequestStream:
         return self._conversation.closed
 
     def receive(self, data: bytes) -> Iterable[bytes]:
-        """A message of the proxy; what to answer now, in order. Raises DecodeError for bytes that are no message.
+        """Takes a message of the proxy and returns the answers, in order. Raises DecodeError for invalid bytes.
 
-        An empty answer isn't to be sent: it says that others may have their turn before the next one is made.
+        An empty answer isn't sent. It lets other streams have a turn before the next answer is made.
         """
         conversation = self._conversation
         relayed = conversation.response.relay(data)
@@ -203,7 +200,7 @@ class RequestStream:
         self._conversation.sent()
 
     def end(self) -> None:
-        """The stream is over, for whatever reason."""
+        """The stream has ended, for whatever reason."""
         now = self._handler.clock()
         self._handle(self._conversation.end(now), now)
 
@@ -237,8 +234,8 @@ class RequestStream:
         self._counted = handler.metrics.decided(decision, handler.clock() - now)
 
     def _on_response(self, event: ResponseStarted) -> None:
-        """The charge, and the prompt's prefix, move to the endpoint that really serves. An error, a client's too, means
-        that no prompt was computed: the prefix is then nowhere."""
+        """Moves the charge and the prompt's prefix to the endpoint that serves. After an error, also a client's, no
+        endpoint has computed the prompt, so its prefix is withdrawn."""
         if self._charge is None or self._decision is None:
             return
         if self._counted is not None:
@@ -257,7 +254,7 @@ class RequestStream:
             progress.served_by, progress.endpoint = "first choice", first.id
         else:
             progress.served_by, progress.endpoint = "fallback" if served in destinations else "other", served
-            # the endpoint may have gone since the pick; a name that neither layout knows is a proxy's on the way
+            # the endpoint may have left since the pick; an address in neither layout belongs to another proxy
             for layout in (view.layout, decision.layout):
                 row = layout.row_of_authority(served)
                 if row is not None:
@@ -273,8 +270,8 @@ class RequestStream:
         self._handler.metrics.served(progress.served_by)
 
     def _on_response_body(self, now: float) -> None:
-        """The prompt has been read; what it weighed is done with. Where the proxy shows bodies only when it is asked,
-        tokens count until the end: which responses are observed mustn't change where requests go."""
+        """The prompt has been computed: its tokens stop to count as load. If the picker requested the body, they count
+        until the end: observing a response mustn't change where requests go."""
         decision, counted = self._decision, self._counted
         if decision is None:
             return

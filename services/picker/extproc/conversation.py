@@ -1,9 +1,11 @@
 """One ext_proc stream as a state machine: messages of a proxy in, events and answers out. No I/O, no clock.
 
-The proxy's body modes decide what is answered when. With FULL_DUPLEX_STREAMED the answer to the request headers waits
-for the end of the body, which goes back in pieces; with BUFFERED the headers are answered at once and the answer to
-the body carries the decision; with NONE and STREAMED, and for requests without a body, the headers alone decide.
-Whatever order messages come in, `receive` doesn't raise, and `Completed` comes exactly once.
+The proxy's body mode determines which answer carries the decision:
+- FULL_DUPLEX_STREAMED: the answer to the request headers, after the end of the body. The body goes back in pieces.
+- BUFFERED: the answer to the body. The headers are answered at once.
+- NONE, STREAMED, and requests without a body: the answer to the headers.
+
+Messages may come in any order: `receive` doesn't raise, and `Completed` comes exactly once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,7 +45,7 @@ class State(Enum):
     ROUTED = "routed"
     REFUSED = "refused"
     OVERTAKEN = "overtaken"
-    """A response came before the decision: the proxy has answered by itself."""
+    """A response came before the decision: the proxy answered by itself."""
     ENDED = "ended"
 
 
@@ -52,7 +54,7 @@ _IDLE, _COLLECTING, _DECIDING, _ROUTED, _REFUSED, _OVERTAKEN, _ENDED = State
 
 
 class Conversation:
-    """What one proxy and this picker say about one HTTP request.
+    """The conversation of a proxy and the picker about one HTTP request.
 
     `make_id` makes a request id for a request that has none. `budget` counts the bytes of bodies that are kept from one
     message to the next.
@@ -75,7 +77,7 @@ class Conversation:
         self._received_at = 0.0
         self._budget = MemoryBudget(limits.held_bodies) if budget is None else budget
         self._body = BodyBuffer(self._budget)
-        """The request's body, until what is answered to it has been sent."""
+        """The request's body, until its answers have been sent."""
         self._headers_owed = False
         self._unanswered_chunks = 0
         self._trailers_owed = False
@@ -87,7 +89,7 @@ class Conversation:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will be said: the request was refused, or the stream has ended."""
+        """Whether the conversation is over: the request was refused, or the stream has ended."""
         return self._state is _REFUSED or self._state is _ENDED
 
     def receive(self, data: bytes, now: float) -> list[Event]:
@@ -106,7 +108,7 @@ class Conversation:
             return []
         handle = _HANDLERS.get(message.phase)
         if handle is None:
-            return []  # a phase that this version of the protocol doesn't have: there is no answer to give
+            return []  # a phase of a later version of the protocol, which has no answer
         if state is _IDLE:
             if message.context.modes is not None:
                 self._modes = message.context.modes
@@ -177,7 +179,7 @@ class Conversation:
             self._headers, self._head, self._subset = _NO_HEADERS, None, None
 
     def end(self, now: float) -> list[Event]:
-        """The stream is over: half-closed, cancelled, or lost."""
+        """The stream has ended: half-closed, cancelled, or lost."""
         if self._state is _ENDED:
             return []
         refused = self._state is _REFUSED
@@ -256,7 +258,7 @@ class Conversation:
         return []
 
     def _merge_subset(self, context: Context) -> None:
-        """Proxies attach the hint to some phases only: one without it takes nothing back."""
+        """Proxies attach the hint to some phases only. A phase without it doesn't revoke it."""
         if context.subset is not None:
             self._subset = context.subset
 

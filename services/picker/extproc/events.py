@@ -1,4 +1,4 @@
-"""What a conversation tells its owner, and the limits that it is made with."""
+"""The events of a conversation, and its limits."""
 
 from typing import TypeAlias
 
@@ -59,14 +59,14 @@ class RequestHead(Struct, frozen=True, kw_only=True):
 
 
 class RequestReady(Struct, frozen=True):
-    """Everything that will be known of the request is known: time to answer with `route` or `refuse`."""
+    """The request is complete: answer it with `route` or `refuse`."""
 
     head: RequestHead
     body: bytes
 
 
 class Refused(Struct, frozen=True):
-    """The conversation itself has refused the request; there will be no RequestReady."""
+    """The conversation itself refused the request; no RequestReady follows."""
 
     refusal: Refusal
 

@@ -1,7 +1,7 @@
-"""What a proxy says, read from its bytes: the phase with what it shows, and what comes along with it.
+"""Decodes the messages of a proxy: the phase with its own message, and the context that comes with it.
 
-A phase's own message is new with every request. What follows it, such as the body modes or the address that answered,
-is what proxies repeat: its bytes are read once and remembered.
+A phase's own message is new with every request. Proxies repeat the context, such as the body modes or the address that
+answered, so its bytes are decoded once and remembered.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""What a proxy is told, as the bytes that are sent.
+"""Encodes the answers to a proxy.
 
-Answers that never change are serialized once. Those that name a destination and change nothing else differ in nothing
-but that name, so they are put together from pieces.
+Answers that never change are serialized once. Answers that only name a destination differ only in that name, so they
+are assembled from pieces.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

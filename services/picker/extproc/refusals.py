@@ -1,7 +1,7 @@
-"""How a refusal reads on the wire: a gRPC status for gRPC clients, else the JSON that the client's API has for errors.
-And the refusals that a conversation comes to by itself.
+"""Encodes refusals, and makes those of the conversation itself.
 
-Which API that is, the path says alone: also a request whose body nobody has read is refused in the right form.
+gRPC clients get a gRPC status, all others the error JSON of their API. The path alone determines the API, so a request
+whose body nobody has read is refused in the right format, too.
 """
 
 from enum import Enum

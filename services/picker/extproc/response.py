@@ -1,7 +1,7 @@
-"""The response half of a conversation: what of a response is looked at, and how it goes back.
+"""The response half of a conversation: reads a response and sends it back.
 
-Unless somebody reads it, a response passes as it is, and pieces of it aren't even decoded. A body that the proxy
-doesn't show is asked for when the reader has to change it, or when it is to be observed.
+A response without a reader passes unchanged, and its chunks aren't even decoded. If the proxy doesn't show the body,
+the picker requests it when the reader has to change it, or to observe it.
 """
 
 from collections.abc import Callable, Sequence

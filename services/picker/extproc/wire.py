@@ -1,8 +1,8 @@
-"""A piece of a response on its way back without being decoded.
+"""Sends chunks of a response back without decoding them.
 
-Most messages of a streamed response are pieces that nobody changes. `HttpBody`, which a proxy sends, and
-`StreamedBodyResponse`, which it wants back, have the same fields under the same numbers, so the answer is the piece's
-own bytes with other length prefixes before them. Everything but the plain case is left to the protobuf library.
+Nobody changes most chunks of a streamed response. A proxy sends `HttpBody` and expects `StreamedBodyResponse`; both
+have the same fields with the same numbers. So the answer is the chunk's own bytes with other length prefixes. The protobuf
+library handles all other cases.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The picker's view of its pool: everything that a decision reads, in local memory.
 
-Facts arrive as `Reset | Upsert | Delete` from the endpoints bucket, attributes as frames, peers' load as tables. A
-burst of endpoint changes costs one new layout, made when it is next read.
+Facts arrive as `Reset | Upsert | Delete` from the endpoints bucket, attributes as frames, and the load of peers as
+tables. A burst of endpoint changes makes one new layout, when it is next read.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ class View:
         self._layout = Layout()
         self._endpoints_changed = False
         self._made: dict[str, AttributeMap] = {}
-        """What endpoint extractors made of the endpoints, by id."""
+        """Attributes from endpoint extractors, by endpoint id."""
         self._made_changed = False
         self._rewrites: Rewrites | None = Rewrites()
 

@@ -1,8 +1,8 @@
 """Sends chunks of a response back without decoding them.
 
 Nobody changes most chunks of a streamed response. A proxy sends `HttpBody` and expects `StreamedBodyResponse`; both
-have the same fields with the same numbers. So the answer is the chunk's own bytes with other length prefixes. The protobuf
-library handles all other cases.
+have the same fields with the same numbers. So the answer is the chunk's own bytes with other length prefixes. All other
+cases are left to the protobuf library.
 """
 
 from collections.abc import Iterable

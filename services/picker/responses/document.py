@@ -4,6 +4,8 @@ The name stands at the top, or one level down in an event of the Responses API (
 (`message`). Whatever else is in the object stays byte for byte as it is.
 """
 
+from typing import NamedTuple
+
 import msgspec
 from msgspec import Raw, Struct
 
@@ -30,15 +32,13 @@ _ESCAPED = 6
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Document:
-    """A JSON object that was read. `end` is where its last name ends, when a name was replaced; else 0."""
+class Document(NamedTuple):
+    """A JSON object that was read."""
 
-    __slots__ = ("end", "text", "usage")
-
-    def __init__(self, text: bytes, usage: Usage, end: int) -> None:
-        self.text = text
-        self.usage = usage
-        self.end = end
+    text: bytes
+    usage: Usage
+    end: int
+    """Where its last name ends, when a name was replaced; else 0."""
 
 
 def read(text: bytes, target: bytes, client: bytes) -> Document | None:

@@ -1,4 +1,4 @@
-"""A request as the picker sees it: its headers, what its parser read from the body, and where it may go."""
+"""The types of a request: headers, parsed content, and its outcome, a route or a refusal."""
 
 from collections.abc import Iterable, Mapping
 

@@ -53,7 +53,7 @@ class PoolCollector(Collector):
         yield from self._queues(name)
 
     def _queues(self, pool: str) -> Iterator[Metric]:
-        """Of every endpoint that ever told, also long ago."""
+        """The queue of every endpoint that ever reported it, also long ago."""
         layout = self._view.layout
         column = self._view.columns.numbers(WAITING_QUEUE_SIZE.wire)
         known = [

@@ -1,1 +1,1 @@
-"""Reads request bodies: which API, which model, what text. Only the fields that something needs are decoded."""
+"""Parses request bodies: API, model, prompt. Only the fields that something needs are decoded."""

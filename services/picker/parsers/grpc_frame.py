@@ -1,7 +1,6 @@
 """The frames that gRPC puts around messages: a flag, four bytes of length, the message.
 
-A compressed message is read as servers read it, up to limits: few bytes can become many, and many can become none,
-which takes as long.
+A compressed message is inflated up to limits: few bytes can become many.
 """
 
 import struct

@@ -1,9 +1,9 @@
-"""What the bodies of all JSON APIs have in common, and how one becomes the request's content.
+"""Reads the bodies of JSON APIs: what they have in common, and how a body becomes the request's content.
 
-Each API's struct has a coarse twin, for bodies that would take long to decode: the fields that hold the prompt are its
-JSON text there, of which nothing is decoded.
+Each API's struct has a coarse twin, for bodies that take long to decode: it keeps the fields of the prompt as JSON text
+and decodes none of them.
 
-A missing model isn't an error here: a rewrite may supply it, which is for the decision to know.
+A missing model isn't an error here, because a rewrite may supply it.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _TRUE = Raw(b"true")
 
 
 class JsonBody(Struct):
-    """Fields of every API, kept as they were sent. An API adds its own, and says what they come to."""
+    """Fields of every API, kept as they were sent. Each API adds its own."""
 
     API: ClassVar[str]
     """Its name in `Content`."""

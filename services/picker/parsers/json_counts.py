@@ -1,10 +1,10 @@
-"""How much work a JSON body is, told by counting a few marks in it before anything is decoded.
+"""Estimates how long a JSON body takes to decode, by counting a few marks before anything is decoded.
 
-Long stretches without any mark, such as pictures in base64, cost next to nothing, and are left out of all counts.
+Long stretches without marks, such as pictures in base64, cost next to nothing and aren't counted.
 
-Decoding a value into an object of Python costs up to a hundred times what passing over it does, so a short body of
-many values can take longer than a long one of a few. What texts hold counts as well: telling it apart would cost what
-the count is to save. The weights are measured by `tests/benchmarks/bench_longest.py`.
+Decoding a value into a Python object costs up to a hundred times as much as skipping it, so a short body with many
+values can take longer than a long body with few. Marks inside strings count, too: telling them apart would cost what
+counting saves. `tests/benchmarks/bench_longest.py` measures the weights.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,8 @@
-"""Reading JSON: a body into a struct, values that were kept raw, and errors that name the field and show the value.
+"""Reads JSON: bodies into structs, values that were kept raw, and errors that name the field and show the value.
 
-Values that nobody reads are skipped, and values that may be anything are kept raw: they cost what their bytes cost,
-whatever somebody puts there. Only fields with a type are decoded, and those only of a body with few values: of any
-other one the prompt is kept raw, too. A body with more values than the limits isn't begun: even passing over a value
-takes time.
+Values that nobody reads are skipped. Values of any type are kept raw, so they cost no more than their bytes. Only typed
+fields are decoded; if a body has many values, its prompt is kept raw, too. A body with more values than the limits is
+refused before it is decoded, because even skipping a value takes time.
 """
 
 from collections.abc import Callable

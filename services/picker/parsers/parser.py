@@ -1,7 +1,7 @@
-"""What a parser plugin is, and which one reads a request: the one that claims the longest suffix of its path.
+"""The role of parser plugins, and the chain that chooses one: the parser that claims the longest suffix of the path.
 
-A parser says no only where routing needs what is missing, or where the body's shape can't be read at all. Everything
-else is for the model server to judge: a picker that knows less of an API than the server must not stand in its way.
+A parser refuses a body only if routing needs what is missing, or if the body can't be read at all. The model server
+judges everything else: a picker that knows less of an API than the server must not refuse what the server accepts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from shared.plugin_failures import Withheld
 T = TypeVar("T")
 
 DEFAULT_PATH = "/v1/completions"
-"""What a request is taken for when the proxy shows no path (as the Go original does)."""
+"""The path of a request if the proxy shows none, as in the Go EPP."""
 _UNREAD = Content()
 _SHOWN = 256
 """Characters of a path that an error shows."""
@@ -34,7 +34,7 @@ _FIELDS: tuple[tuple[str, type | tuple[type, ...]], ...] = (
 
 
 class Parser(Plugin):
-    """Reads request bodies. Where one fails, its request passes unread, as a body that the proxy keeps to itself."""
+    """Reads request bodies. If it fails, the request passes unread, as one whose body the proxy withholds."""
 
     ROLES = frozenset({Role.PARSER})
     SUFFIXES: ClassVar[tuple[str, ...]] = ()

@@ -1,9 +1,9 @@
-"""The prompt of a request as bytes: what the model will read, laid out so that equal beginnings stay equal.
+"""Lays out the prompt of a request as bytes, so that equal beginnings stay equal.
 
 The bytes serve prefix affinity and size estimates, not tokenisation: roles and texts in their order, no chat template.
-A message adds its bytes at the end, so a conversation that goes on has the earlier one's prompt as its prefix. Images,
-sounds and other parts that aren't text stand as a short digest: equal parts are equal, and a megabyte of base64 doesn't
-count as a megabyte of text.
+A message adds its bytes at the end, so the prompt of a continued conversation begins with the earlier prompt. A short
+digest stands for images, sounds and other parts that aren't text: equal parts are equal, and a megabyte of base64
+doesn't count as a megabyte of text.
 """
 
 import re

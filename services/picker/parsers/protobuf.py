@@ -1,7 +1,6 @@
-"""Reads protobuf messages field by field, without copying: what nobody reads costs nothing, however large it is.
+"""Reads protobuf messages field by field, without copying: fields that nobody reads cost nothing.
 
-The wire format as https://protobuf.dev/programming-guides/encoding describes it. Groups, which nothing uses any more,
-aren't read.
+https://protobuf.dev/programming-guides/encoding describes the wire format. Groups, which are deprecated, aren't read.
 """
 
 from collections.abc import Iterator

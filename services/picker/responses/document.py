@@ -1,7 +1,7 @@
-"""One JSON object of a response, whole or an event of a stream: its usage, and its model's name put back.
+"""Reads one JSON object of a response, or of an event: takes its usage, and puts the model's name back.
 
-The name stands at the top, or one level down in an event of the Responses API (`response`) and of Anthropic's messages
-(`message`). Whatever else is in the object stays byte for byte as it is.
+The name is at the top, or one level down in events of the Responses API (`response`) and of Anthropic's messages
+(`message`). Everything else in the object stays byte for byte as it is.
 """
 
 from typing import NamedTuple

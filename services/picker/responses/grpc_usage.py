@@ -1,7 +1,7 @@
-"""Token usage in the responses of vLLM's gRPC service: what its messages say, however a proxy cuts them.
+"""Reads the token usage in responses of vLLM's gRPC service, however a proxy cuts their messages.
 
-The messages pass as they are. Of a stream every message tells what was used so far, so one is read only when nothing
-better follows: each complete answer, and the last piece of one that has no end.
+The messages pass unchanged. Every message of a stream has the usage so far, so only the last one is read: each complete
+answer, and the last piece of an answer without end.
 """
 
 from collections.abc import Callable, Mapping

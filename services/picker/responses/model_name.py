@@ -1,8 +1,8 @@
-"""Puts a model's name back in a JSON object while it passes, for clients behind proxies that take no late bytes.
+"""Puts a model's name back in a JSON object while it passes, for proxies that accept no late bytes.
 
-`document` needs the whole object. This knows only where in one it is: at which level, under which key. So it holds back
-nothing but what is, or may be, the beginning of the name, and everything else goes on with the piece that it came in.
-It looks where `document` looks; a text that isn't JSON passes from where that is seen.
+`document` needs the whole object. This rewriter tracks only its position in the object: the level and the key. It holds
+back only what is, or may be, the beginning of the name; everything else passes with the piece that it came in. It
+rewrites the same names as `document`. A text that isn't JSON passes unchanged from where this shows.
 """
 
 import re

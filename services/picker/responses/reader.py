@@ -1,9 +1,9 @@
-"""A response on its way to the client: its bytes go through here, however they are cut.
+"""Reads a response on its way to the client, however its bytes are cut.
 
-A JSON object is held until it is whole, an event stream until the end of a line. What is larger than the limit, is
-compressed, or isn't what its content type says passes unchanged: reading a response must never harm it. An object is
-let go when it is whole, not when the response ends. Where a proxy takes nothing of the body with the trailers, what is
-held until then would be lost: there nothing is held but what may be the name.
+The reader holds a JSON object until it is whole, and an event stream until the end of a line. A response passes
+unchanged if it is larger than the limit, compressed, or not what its content type says: reading must never harm it.
+Some proxies accept no body bytes with the trailers, so held bytes would be lost; for them the reader holds only what
+may be the model's name.
 """
 
 import re
@@ -36,13 +36,13 @@ _BLANKS = b" \t\r\n"
 
 
 class Interest(Enum):
-    """What a reader wants of a response."""
+    """What a reader does with a response's body."""
 
     NOTHING = "nothing"
     READ = "read"
-    """Its body, which stays as it is."""
+    """Reads it; it stays as it is."""
     CHANGE = "change"
-    """Its body, which may come out with another length."""
+    """Changes it; its length may change, too."""
 
 
 class _Format(Enum):
@@ -167,8 +167,8 @@ class ResponseReader:
         return text if self._target else chunk
 
     def _hold(self, text: bytes, chunk: bytes, lead: bytes = b"") -> bytes:
-        """Keep an object that isn't whole, or a piece of it; in a line it follows `lead`. What goes on of its last
-        piece, `chunk`."""
+        """Hold an object that isn't whole, or a piece of it; in a line it follows `lead`. Returns what passes of its
+        last piece, `chunk`."""
         self._buffer.add(text)
         if self._is_too_much():
             return self._give_up(chunk)

@@ -1,6 +1,6 @@
-"""One decision under way: the request, the view it is made on, and what plugins have found out so far.
+"""The state of one scheduling cycle: the request, the view, and what plugins have produced so far.
 
-Plugins read attributes through the cycle, which notes what was read: the explanation of a decision shows the very
+Plugins read attributes through the cycle, which records what they read. So the explanation of a decision shows the
 numbers that it was made with.
 """
 
@@ -110,7 +110,7 @@ class Cycle:
         self.random = random
         self.stale = stale
         self.model = model
-        """The model that the request is really for, after rewriting."""
+        """The target model: the request's, after rewriting."""
         self.priority = priority
         self.candidates = candidates
         content = request.content
@@ -121,7 +121,7 @@ class Cycle:
         """The request's prompt in tokens: those that its parser counted, else the reference's estimate; at least 1."""
         self._oldest = EVER if stale.policy == "lastKnown" else now - stale.after
         self.refusal: Refusal | None = None
-        """What a filter that leaves no endpoint wants the client to be told instead of the usual."""
+        """The answer to the client if a filter leaves no endpoint, instead of the usual one."""
         self._products: dict[str, Any] = {}
         self.samples: dict[str, Samples] = {}
         """What was read, by name; of several samples of one attribute that of the most endpoints stands."""
@@ -132,12 +132,12 @@ class Cycle:
         """Plugins that failed on this request."""
 
     def plugin_failed(self, plugin: Plugin, role: Role, error: Exception) -> None:
-        """The plugin raised, or its result can't be used; the decision goes on without it."""
+        """Record that the plugin raised, or that its result can't be used. The decision goes on without it."""
         self.failures.append(PluginFailure(plugin.name, role.value, reason_of(error)))
         self.failed(plugin.name, error, self.request.id)
 
     def put(self, key: AttributeKey[T], value: T) -> None:
-        """What a producer found out about this request."""
+        """Store what a producer found out about this request."""
         self._products[key.wire] = value
 
     def check(self, key: AttributeKey[Any]) -> None:
@@ -147,7 +147,7 @@ class Cycle:
             _check(key, value, len(self.layout.endpoints))
 
     def drop(self, key: AttributeKey[Any]) -> None:
-        """What a producer that failed may have found out before."""
+        """Discard the product of a producer that failed."""
         self._products.pop(key.wire, None)
 
     def get(self, key: AttributeKey[T]) -> T | None:

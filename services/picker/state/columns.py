@@ -21,12 +21,12 @@ from shared.bus.columns import Ages, unpack_ages, unpack_floats
 from shared.bus.messages import Frame
 
 OnOutOfRange: TypeAlias = Callable[[str, str, str, float, int], None]
-"""Hears of numbers of a frame that can't be: the frame's sender, the attribute's wire name, an endpoint's id, its
-number, and how many there are of that attribute."""
+"""Called for numbers of a frame beyond their bounds, with the frame's sender, the attribute's wire name, one endpoint's
+id, its number, and how many numbers of that attribute are beyond."""
 
 
 def ignore(_sender: str, _attribute: str, _endpoint: str, _value: float, _count: int) -> None:
-    """Nobody hears of them."""
+    """Does nothing."""
 
 
 REMEMBERED = 64

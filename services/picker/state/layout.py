@@ -1,7 +1,7 @@
-"""Which endpoint is at which position of the view's arrays.
+"""Maps endpoints to positions in the view's arrays.
 
-A layout never changes: when an endpoint comes, goes or changes, there is a new one, and whatever holds arrays moves its
-elements over. A decision that was made with the old one can still be explained with it.
+A layout never changes. When an endpoint comes, goes or changes, a new layout replaces it, and all arrays are moved. A
+decision keeps its layout, so it can be explained later.
 """
 
 from collections.abc import Iterable

@@ -14,7 +14,7 @@ NEVER = -np.inf
 
 
 class ObjectColumn:
-    """An attribute whose values aren't numbers: mostly tuples of names. Who has a name is kept, not searched for."""
+    """An attribute whose values aren't numbers: mostly tuples of names. The endpoints with a name are indexed."""
 
     __slots__ = ("_holders", "_kind", "_raw", "_weights", "at", "counts", "values", "weight")
 

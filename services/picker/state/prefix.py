@@ -1,4 +1,4 @@
-"""Which endpoints probably hold which prompt prefixes in their KV cache: the blocks of the prompts sent there.
+"""Indexes which endpoints probably hold which prompt prefixes in their KV caches: the blocks of prompts sent there.
 
 A prompt is cut into blocks of bytes, each hashed with its predecessor's hash, so that one hash stands for a whole
 prefix. The index maps a hash to the set of endpoints that hold it, as an int with a bit an endpoint: walking a prompt

@@ -1,4 +1,4 @@
-"""The ext_proc server on `grpc.aio`: read a message, give it to the stream's handler, write its answers.
+"""The ext_proc server on `grpc.aio`: reads a message, gives it to the stream's handler, writes the answers.
 
 Messages pass as bytes: one that can't be decoded ends its own stream with a clear status.
 A failure in a handler ends that stream only.
@@ -57,10 +57,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
         message_limit(0)
     )
     max_streams: Annotated[int, Meta(ge=1, description="open streams; further ones are turned away")] = 20_000
-    keepalive_time: Annotated[PositiveDuration, Meta(description="a silent connection is asked for a sign of life")] = (
-        30.0
-    )
-    keepalive_timeout: Annotated[PositiveDuration, Meta(description="a connection that gives none is closed")] = 10.0
+    keepalive_time: Annotated[PositiveDuration, Meta(description="time without traffic before a keepalive ping")] = 30.0
+    keepalive_timeout: Annotated[PositiveDuration, Meta(description="time for its answer")] = 10.0
 
 
 DEFAULTS = ServerOptions()

@@ -26,7 +26,7 @@ from services.collector.http.client import Client, Failure, ScrapeError
 from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, Poll, PollingSource
 from services.collector.metrics_port import at_metrics_port
 from services.collector.page.selection import Outcome
-from services.collector.pipeline import Feed, build
+from services.collector.pipeline import PolledSource, build
 from services.collector.settings import CollectorSettings
 from services.collector.sources.http import HttpSource
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
@@ -45,12 +45,12 @@ ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
 class SourceReader:
     """Runs a source's extractors on one page after the other."""
 
-    def __init__(self, feed: Feed, endpoint: Endpoint) -> None:
-        self.feed = feed
-        self._bound = [(extractor, extractor.bind(endpoint), AttributeMap()) for extractor in feed.extractors]
+    def __init__(self, polled: PolledSource, endpoint: Endpoint) -> None:
+        self.polled = polled
+        self._bound = [(extractor, extractor.bind(endpoint), AttributeMap()) for extractor in polled.extractors]
         self._requested = [RequestedMetrics(extractor, binding) for extractor, binding, _ in self._bound]
-        further = self._requested if feed.source.OUTPUT == PROMETHEUS_TEXT else []
-        self._reader = feed.source.reader([*(binding for _, binding, _ in self._bound), *further])
+        further = self._requested if polled.source.OUTPUT == PROMETHEUS_TEXT else []
+        self._reader = polled.source.reader([*(binding for _, binding, _ in self._bound), *further])
         self.pages = 0
 
     async def read(self, page: Any, at: float) -> None:
@@ -73,7 +73,7 @@ class SourceReader:
         return tuple(dict.fromkeys(metric for requested in self._requested for metric in requested.missing(page)))
 
     def __repr__(self) -> str:
-        return f"<SourceReader {self.feed.source.name}, {self.pages} pages>"
+        return f"<SourceReader {self.polled.source.name}, {self.pages} pages>"
 
 
 def _extraction(
@@ -102,17 +102,17 @@ class Probe:
         self,
         options: ProbeOptions,
         target: Server | SavedPage,
-        feeds: Sequence[Feed],
+        sources: Sequence[PolledSource],
         settings: CollectorSettings,
         *,
         configured: bool,
     ) -> None:
-        """`configured`: the feeds are those of a configuration, whose sources have paths of their own.
+        """`configured`: the sources are those of a configuration, with paths of their own.
 
         Raises ValueError for an engine that no extractor knows.
         """
         self._target = target
-        self._feeds = feeds
+        self._sources = sources
         self._options = options
         self._settings = settings
         self._configured = configured
@@ -120,38 +120,37 @@ class Probe:
 
     async def pages(self) -> list[Page]:
         """A page for each source that read one."""
-        main = next((feed.source for feed in self._feeds if feed.source.OUTPUT == PROMETHEUS_TEXT), None)
-        main = main or self._feeds[0].source
+        main = next((polled.source for polled in self._sources if polled.source.OUTPUT == PROMETHEUS_TEXT), None)
+        main = main or self._sources[0].source
         if isinstance(self._target, SavedPage):
-            return await self._scrape(self._feeds, self._target.name, main, partial(_read_saved, self._target), False)
+            return await self._scrape(self._sources, self._target.name, main, partial(_read_saved, self._target), False)
         settings = self._settings
         client = Client(
             self._options.timeout or settings.scrape_timeout,
             self._options.page_limit or settings.page_limit,
             settings.header_limit,
         )
-        await client.open()
         try:
             if self._configured and not self._target.path:
-                return [page for feed in self._feeds for page in await self._scrape_source(feed, client)]
+                return [page for polled in self._sources for page in await self._scrape_source(polled, client)]
             url = self._target.url("/metrics")
             tls = main.tls if isinstance(main, HttpSource) else True
-            return await self._scrape(self._feeds, url, main, lambda: client.get(URL(url, encoded=True), tls))
+            return await self._scrape(self._sources, url, main, lambda: client.get(URL(url, encoded=True), tls))
         finally:
             await client.close()
 
-    async def _scrape_source(self, feed: Feed, client: Client) -> list[Page]:
+    async def _scrape_source(self, polled: PolledSource, client: Client) -> list[Page]:
         """Scrape what a configuration's source scrapes of an endpoint."""
-        source = feed.source
+        source = polled.source
         try:
             url, fetch = source.place(self._endpoint), source.poller(self._endpoint, client)
         except ValueError as error:
             return [Page(source=source.name, url=source.name, ok=False, error=str(error))]
-        return await self._scrape([feed], url, source, fetch, any_format=True)
+        return await self._scrape([polled], url, source, fetch, any_format=True)
 
     async def _scrape(
         self,
-        feeds: Sequence[Feed],
+        sources: Sequence[PolledSource],
         url: str,
         source: PollingSource,
         fetch: Poll,
@@ -160,7 +159,7 @@ class Probe:
     ) -> list[Page]:
         """Fetch a page `--count` times or until that fails. The sources of its format read it, or with `any_format`
         all. After a failure, the pages before it come first."""
-        readers = [SourceReader(feed, self._endpoint) for feed in feeds]
+        readers = [SourceReader(polled, self._endpoint) for polled in sources]
         page: Any = b""
         seconds = 0.0
         for number in range(self._options.count):
@@ -175,7 +174,7 @@ class Probe:
                 return [*(self._read(each, url, page, seconds, timed) for each in readers if each.pages), failed]
             seconds = time.monotonic() - at
             if not any_format:
-                readers = [reader for reader in readers if reader.feed.source.OUTPUT == _format(page)]
+                readers = [reader for reader in readers if reader.polled.source.OUTPUT == _format(page)]
             for reader in readers:
                 await reader.read(page, at)
         if not readers:
@@ -191,7 +190,7 @@ class Probe:
         """What was read of a page, and in how many seconds if it was `timed`. `complete`: the page should have all
         requested metrics."""
         return Page(
-            source=reader.feed.source.name,
+            source=reader.polled.source.name,
             url=url,
             ok=True,
             scrapes=reader.pages,
@@ -208,7 +207,7 @@ class Probe:
         return decided
 
     def _make_endpoint(self) -> Endpoint:
-        labels = self._options.labels | _engine_labels(self._options.engine, self._feeds)
+        labels = self._options.labels | _engine_labels(self._options.engine, self._sources)
         namespace, _, name = self._options.name.rpartition("/")
         server = self._target if isinstance(self._target, Server) else None
         endpoint = Endpoint(
@@ -223,13 +222,16 @@ class Probe:
         return at_metrics_port({endpoint.id: endpoint}, None, self._settings.model_server_metrics_port)[endpoint.id]
 
     def __repr__(self) -> str:
-        return f"<Probe {self._target} by {', '.join(feed.source.name for feed in self._feeds)}>"
+        return f"<Probe {self._target} by {', '.join(polled.source.name for polled in self._sources)}>"
 
 
-def _engine_labels(engine: str, feeds: Iterable[Feed]) -> dict[str, str]:
+def _engine_labels(engine: str, sources: Iterable[PolledSource]) -> dict[str, str]:
     """The labels that make every core extractor choose this engine. Raises ValueError."""
     extractors = [
-        extractor for feed in feeds for extractor in feed.extractors if isinstance(extractor, CoreMetricsExtractor)
+        extractor
+        for polled in sources
+        for extractor in polled.extractors
+        if isinstance(extractor, CoreMetricsExtractor)
     ]
     if not engine:
         return {}
@@ -254,7 +256,7 @@ def _format(page: bytes) -> str:
     return MODELS_JSON if page.lstrip()[:1] == b"{" else PROMETHEUS_TEXT
 
 
-def _default_feeds(options: ProbeOptions, target: Server | SavedPage) -> list[Feed]:
+def _default_sources(options: ProbeOptions, target: Server | SavedPage) -> list[PolledSource]:
     """What is read without a configuration: standard attributes, and lists of models. Raises ValueError."""
     tls: dict[str, Any] = {
         "insecure_skip_verify": not (options.verify or options.ca_cert),
@@ -264,12 +266,14 @@ def _default_feeds(options: ProbeOptions, target: Server | SavedPage) -> list[Fe
         "scheme": target.scheme if isinstance(target, Server) else "http",
     }
     return [
-        Feed(MetricsSource(MetricsSource.TYPE, MetricsParameters(**tls)), (CoreMetricsExtractor("core"),)),
-        Feed(ModelsSource(ModelsSource.TYPE, ModelsParameters(**tls)), (ModelsExtractor(ModelsExtractor.TYPE),)),
+        PolledSource(MetricsSource(MetricsSource.TYPE, MetricsParameters(**tls)), (CoreMetricsExtractor("core"),)),
+        PolledSource(
+            ModelsSource(ModelsSource.TYPE, ModelsParameters(**tls)), (ModelsExtractor(ModelsExtractor.TYPE),)
+        ),
     ]
 
 
-def _configured_feeds(path: str, settings: CollectorSettings, *, allow_experimental: bool) -> Sequence[Feed]:
+def _configured_sources(path: str, settings: CollectorSettings, *, allow_experimental: bool) -> Sequence[PolledSource]:
     """What a collector with these settings polls by the configuration, or by the default one. Raises `Invalid`."""
     text = read_text(path, "--config", settings.max_file_size) if path else ""
     bounds = settings.config_bounds
@@ -277,10 +281,10 @@ def _configured_feeds(path: str, settings: CollectorSettings, *, allow_experimen
     config = with_flags(config, settings)
     for warning in config.warnings:
         print(f"{path or 'default configuration'}: warning: {warning}", file=sys.stderr)
-    feeds = build(config).feeds
-    if not feeds:
+    sources = build(config).sources
+    if not sources:
         raise Invalid([Problem("dataLayer.sources", "no polled source feeds an extractor")], path)
-    return feeds
+    return sources
 
 
 def main(argv: Sequence[str]) -> int:
@@ -296,10 +300,10 @@ def main(argv: Sequence[str]) -> int:
         target = options.target(configured=configured)
         if configured:
             experimental = options.allow_experimental_plugins or settings.allow_experimental_plugins
-            feeds = _configured_feeds(path, settings, allow_experimental=experimental)
+            sources = _configured_sources(path, settings, allow_experimental=experimental)
         else:
-            feeds = _default_feeds(options, target)
-        probe = Probe(options, target, feeds, settings, configured=configured)
+            sources = _default_sources(options, target)
+        probe = Probe(options, target, sources, settings, configured=configured)
     except Invalid as error:
         return report(error)
     except ValueError as error:

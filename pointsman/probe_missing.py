@@ -12,8 +12,8 @@ from msgspec import Struct
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.core.parameters import FLAT
 from services.collector.interfaces import Binding, Extractor, Finding, MetricsBinding
-from services.collector.page.meter import Meter
-from services.collector.page.selection import Choice, Newest, Outcome
+from services.collector.page.evaluator import QueryEvaluator
+from services.collector.page.selection import MetricFallback, Newest, Outcome
 from services.collector.page.spec import MetricSpec, parse_spec
 from shared.attributes import AttributeMap
 from shared.config.problems import closest
@@ -44,19 +44,19 @@ class RequestedMetrics(MetricsBinding):
     def __init__(self, extractor: Extractor, binding: Binding) -> None:
         self._binding = binding
         self._default = ""
-        self._choices: dict[str, list[Choice]] = {}
+        self._fallbacks: dict[str, list[MetricFallback]] = {}
         """By engine; empty for an extractor without engines."""
         if isinstance(extractor, CoreMetricsExtractor):
             self._default = extractor.parameters.default_engine
             for engine, specs in _of_engines(extractor):
-                self._choices[engine] = [Choice([Newest(spec)]) for spec in specs]
+                self._fallbacks[engine] = [MetricFallback([Newest(spec)]) for spec in specs]
         elif isinstance(binding, MetricsBinding):
-            found = [spec for choice in binding.choices for spec in choice.specs]
-            self._choices[""] = [Choice([Newest(spec)]) for spec in dict.fromkeys(found)]
+            found = [spec for fallback in binding.fallbacks for spec in fallback.specs]
+            self._fallbacks[""] = [MetricFallback([Newest(spec)]) for spec in dict.fromkeys(found)]
 
     @property
-    def choices(self) -> Sequence[Choice]:
-        return [choice for choices in self._choices.values() for choice in choices]
+    def fallbacks(self) -> Sequence[MetricFallback]:
+        return [fallback for fallbacks in self._fallbacks.values() for fallback in fallbacks]
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
         return False
@@ -66,7 +66,7 @@ class RequestedMetrics(MetricsBinding):
 
     def missing(self, page: bytes) -> tuple[MissingMetric, ...]:
         """The requested series that the last page, passed again, doesn't have."""
-        outcomes = {str(choice): choice.outcome() for choice in self._choices.get(self._engine(), ())}
+        outcomes = {str(fallback): fallback.outcome() for fallback in self._fallbacks.get(self._engine(), ())}
         names = sample_names(page)
         return tuple(
             MissingMetric(specification=what, outcome=outcome.value, similar=similar(what.partition("{")[0], names))
@@ -81,7 +81,7 @@ class RequestedMetrics(MetricsBinding):
         recognized only because the default's metrics are missing."""
         decided = self._binding.describe()
         engine = decided.get("engine", "")
-        return engine if engine in self._choices or decided.get("engine_chosen_by") == "label" else self._default
+        return engine if engine in self._fallbacks or decided.get("engine_chosen_by") == "label" else self._default
 
 
 def _of_engines(extractor: CoreMetricsExtractor) -> Iterator[tuple[str, list[MetricSpec]]]:
@@ -91,8 +91,8 @@ def _of_engines(extractor: CoreMetricsExtractor) -> Iterator[tuple[str, list[Met
         yield parameters.default_engine, _specs(getattr(parameters, field) for field in FLAT)
     for config in parameters.engine_configs:
         fields = [field for field in config.__struct_fields__ if field.endswith("_spec")]
-        meters = [Meter(metric.metric().measure) for metric in config.custom_metrics]
-        made = [spec for meter in meters for choice in meter.choices for spec in choice.specs]
+        evaluators = [QueryEvaluator(metric.metric().query) for metric in config.custom_metrics]
+        made = [spec for evaluator in evaluators for fallback in evaluator.fallbacks for spec in fallback.specs]
         yield config.name, [*_specs(getattr(config, field) for field in fields), *dict.fromkeys(made)]
 
 

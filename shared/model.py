@@ -121,6 +121,21 @@ class Configuration(Struct, frozen=True, kw_only=True, tag="config/1"):
 Fact: TypeAlias = Endpoint | Pool | Objective | ModelRewrite | Model | Configuration
 
 
+def entries_of(fact: Fact) -> int:
+    """How many entries a fact's lists and maps have."""
+    match fact:
+        case Endpoint(labels=labels):
+            return len(labels)
+        case Pool(selector=selector, target_ports=ports):
+            return len(selector) + len(ports)
+        case ModelRewrite(rules=rules):
+            return sum(1 + len(rule.models) + len(rule.targets) for rule in rules)
+        case Model(targets=targets):
+            return len(targets)
+        case _:
+            return 0
+
+
 def join_host_port(host: str, port: int) -> str:
     """`host:port`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

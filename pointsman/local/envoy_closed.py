@@ -1,14 +1,68 @@
-"""deploy/envoy/standalone-closed.yaml, generated from standalone.yaml: the same Envoy, but it fails closed."""
+"""deploy/envoy/standalone-closed.yaml, generated from standalone.yaml: the same Envoy, but it fails closed, and clients
+reach only the paths of inference APIs."""
+
+from textwrap import indent
+
+PATHS = (
+    "/v1/chat/completions",
+    "/v1/chat/completions/render",
+    "/v1/completions",
+    "/v1/completions/render",
+    "/v1/embeddings",
+    "/v1/responses",
+    "/v1/conversations",
+    "/v1/images/generations",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/inference/v1/generate",
+    "/v1/models",
+    "/health",
+)
+"""What clients reach: the paths of the pickers' parsers for HTTP, and those by which one looks at a server."""
+
+_INDENT = " " * 24
+_FIRST = f"""\
+# Only these paths reach model servers. Others are for operators, such as /v1/load_lora_adapter.
+- match: {{path: {PATHS[0]}}}
+  route: &model-servers
+"""
+_OTHERS = "".join(f"- match: {{path: {path}}}\n  route: *model-servers\n" for path in PATHS[1:])
+_REST = """\
+# All others get 404, without a picker, in the error format of Anthropic's API or of OpenAI's.
+- match: {safe_regex: {regex: ".*/messages(/.*)?"}}
+  direct_response:
+    status: 404
+    body:
+      inline_string: >-
+        {"type": "error", "error": {"type": "not_found_error", "message": "this path isn't served"}}
+  response_headers_to_add: &json
+    - header: {key: content-type, value: application/json}
+      append_action: OVERWRITE_IF_EXISTS_OR_ADD
+  typed_per_filter_config: &no-picker
+    envoy.filters.http.ext_proc:
+      "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute
+      disabled: true
+- match: {prefix: /}
+  direct_response:
+    status: 404
+    body:
+      inline_string: >-
+        {"error": {"message": "this path isn't served", "type": "invalid_request_error", "param": null, "code": 404}}
+  response_headers_to_add: *json
+  typed_per_filter_config: *no-picker
+"""
 
 CHANGES = (
     (
         """\
 # It fails open: no request fails because of a picker, and without any picker the traffic goes round robin, unread. For
-# a pool that serves only models that it names, use standalone-closed.yaml, which differs only in this.
+# a pool that serves only models that it names, use standalone-closed.yaml. It differs only in this, and in its routes,
+# which list the paths that clients reach.
 """,
         """\
 # It fails closed: a request that no picker has answered gets a 503. A pool that serves only models that it names needs
-# this. `make docs` generates this file from standalone.yaml, which lets such requests pass.
+# this. `make docs` generates this file from standalone.yaml, which lets such requests pass. Clients reach only the
+# paths of inference APIs; for a path that you need besides, add a route beside theirs.
 """,
     ),
     ("{key: x-pointsman-failure-mode, value: open}", "{key: x-pointsman-failure-mode, value: closed}"),
@@ -19,6 +73,11 @@ CHANGES = (
     (
         "failure_mode_allow: true\n",
         "failure_mode_allow: false\n                      status_on_error: {code: ServiceUnavailable}\n",
+    ),
+    (f"{_INDENT}- match: {{prefix: /}}\n{_INDENT}  route:\n", indent(_FIRST, _INDENT)),
+    (
+        f"{_INDENT}      host_selection_retry_max_attempts: 5\n",
+        f"{_INDENT}      host_selection_retry_max_attempts: 5\n{indent(_OTHERS + _REST, _INDENT)}",
     ),
 )
 

@@ -1,7 +1,7 @@
-"""The collector process: the endpoints that are its share, scraped and published.
+"""The collector process: it scrapes its share of the endpoints and publishes their attributes.
 
-It needs the bus to know what to scrape, not to go on scraping: while NATS is away its share and its configuration stay
-as they are, and frames go out again with the next connection.
+The endpoints and the configuration come from the bus. While NATS is down, the collector keeps both and continues to
+scrape. It sends frames again when it is connected.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from services.collector.http.client import Client
 from services.collector.metrics import CollectorMetrics
 from services.collector.metrics_port import at_metrics_port
 from services.collector.pipeline import Pipeline, build
-from services.collector.scraper import Scraper, Watched
+from services.collector.scraper import EndpointScrape, Scraper
 from services.collector.settings import CollectorSettings
 from shared.attributes import AttributeMap
 from shared.bus import Delete, Event, FramePublisher, MalformedLog, Membership, Replica, Reset, Upsert
@@ -44,22 +44,22 @@ log = structlog.get_logger(__name__)
 
 
 class CollectorService(Service):
-    """One collector. All collectors of a pool divide its endpoints among themselves."""
+    """One of the collectors that share the endpoints of a pool."""
 
     tier = "collector"
 
     def __init__(self, settings: CollectorSettings, plugins: Registry | None = None) -> None:
-        """Raises `Invalid` when the configuration file can't be used. `plugins` are the installed ones by default."""
+        """Raises `Invalid` for a bad configuration file. `plugins` are the installed ones by default."""
         super().__init__(settings)
         self._settings = settings
         self._plugins = Registry.installed() if plugins is None else plugins
         self._endpoints: dict[str, Endpoint] = {}
-        """All of the pool, by their keys on the bus."""
+        """All endpoints of the pool by bus key."""
         self._resource: Pool | None = None
         self._reassigning: asyncio.Handle | None = None
         self._stopping = False
         self._unconfigured = ""
-        """Why there is no configuration yet that could be used."""
+        """Why there is no valid configuration yet."""
         path = settings.config_file
         text = read_text(path, "--config-file", settings.max_file_size) if path else None
         first = self._first() if text is None else self._build(self._read(text, path))
@@ -84,7 +84,7 @@ class CollectorService(Service):
         )
         self.sender = FrameSender(
             self._publisher,
-            lambda: self.scraper.watched,
+            lambda: self.scraper.endpoints,
             gather=settings.gather,
             refresh=settings.refresh,
             heartbeat=settings.heartbeat,
@@ -107,7 +107,6 @@ class CollectorService(Service):
     async def start(self) -> None:
         if not self._unconfigured:
             self.config.tell()
-        await self._client.open()
         await self.replica.start()
         await self.members.start()
         await self._publisher.start()
@@ -118,7 +117,7 @@ class CollectorService(Service):
             self.spawn(self.config.follow(path, "--config-file"), "configuration file")
 
     async def drain(self) -> None:
-        """Leave first, so that the others take over at once; then stop scraping."""
+        """Leave the membership first, so that the other collectors take over at once; then stop scraping."""
         self._stopping = True
         await self.members.close()
         await self.scraper.close()
@@ -143,7 +142,7 @@ class CollectorService(Service):
                 "epoch": self.replica.epoch,
             },
             "members": list(self.members.ids),
-            "endpoints": {"pool": len(self._endpoints), "assigned": list(self.scraper.watched)},
+            "endpoints": {"pool": len(self._endpoints), "assigned": list(self.scraper.endpoints)},
             "sources": [*self.scraper.pipeline.describe(), *self._endpoint_events.describe()],
             "config": {
                 "origin": self._settings.config_file or "bus",
@@ -165,18 +164,18 @@ class CollectorService(Service):
 
     def routes(self) -> Sequence[Route]:
         async def endpoints(_: Request) -> Response:
-            """The endpoints that this collector scrapes: how it goes, and what was found on their pages."""
+            """The endpoints of this collector, with their attributes and the results of their scrapes."""
             return as_json(self.scraper.describe())
 
         return [Route("/debug/endpoints", endpoints)]
 
     # Scrapes and frames
 
-    def _on_scraped(self, watched: Watched, changed: bool) -> None:
-        self.sender.note(watched.endpoint.id, changed)
+    def _on_scraped(self, scrape: EndpointScrape, changed: bool) -> None:
+        self.sender.note(scrape.endpoint.id, changed)
 
     def _reassign_soon(self) -> None:
-        """Once for all that arrives together: a hundred endpoints come as a hundred events."""
+        """Reassign once for all events that arrive together."""
         if self._reassigning is None and not self._stopping:
             self._reassigning = asyncio.get_running_loop().call_soon(self._reassign)
 
@@ -186,9 +185,9 @@ class CollectorService(Service):
             by_id = {endpoint.id: endpoint for endpoint in self._endpoints.values()}
             scraped = at_metrics_port(by_id, self._resource, self._settings.model_server_metrics_port)
             self.scraper.assign(assigned(scraped, self.id, self.members.ids))
-            self._tell_of_endpoints()
+            self._notify_extractors()
 
-    # What the bus brings
+    # Events of the bus
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -222,8 +221,8 @@ class CollectorService(Service):
     # Configuration
 
     def _first(self) -> Pipeline:
-        """The default, until the bus has brought another. Metric flags that don't go with the default may go with that
-        one, so they are no reason not to start, but not to be ready."""
+        """The default configuration, until the bus brings another. Metric flags may be invalid with the default and
+        valid with that one, so the collector starts, but isn't ready."""
         try:
             return self._build(self._read("", BUILT_IN))
         except Invalid as error:
@@ -234,41 +233,42 @@ class CollectorService(Service):
             return Pipeline()
 
     def _on_config(self, config: Configuration | None) -> None:
-        """A configuration from the bus, or none there."""
+        """The bus has a configuration, or none."""
         if not self._settings.config_file:
             self.config.offer(*((config.text, config.origin) if config else ("", "")))
 
     def _take(self, config: LoadedConfig) -> None:
-        """A configuration that could be read is used."""
+        """Use a configuration that was read."""
         self._use(self._build(config))
         self._unconfigured = ""
 
     def _use(self, pipeline: Pipeline) -> None:
-        """Collect by this pipeline from now on. Its endpoint extractors begin with all endpoints of the share."""
+        """Replace the pipeline. Its endpoint extractors start with all endpoints of the share."""
         self.scraper.use(pipeline)
         self._endpoint_events.close()
         self._endpoint_events = EndpointDispatcher(pipeline.endpoint_feeds, self._attributes, self._tally)
-        self._tell_of_endpoints()
+        self._notify_extractors()
 
-    def _tell_of_endpoints(self) -> None:
-        """Let the endpoint extractors hear what the share has become."""
-        for id in self._endpoint_events.reset({id: one.endpoint for id, one in self.scraper.watched.items()}):
+    def _notify_extractors(self) -> None:
+        """Send the endpoint extractors the endpoints of the share."""
+        endpoints = {id: scrape.endpoint for id, scrape in self.scraper.endpoints.items()}
+        for id in self._endpoint_events.reset(endpoints):
             self.sender.note(id, True)
 
     def _attributes(self, id: str) -> AttributeMap:
-        """What is known of an endpoint of the share; of one that has left it, nothing."""
-        watched = self.scraper.watched.get(id)
-        return AttributeMap() if watched is None else watched.attributes
+        """The attributes of an endpoint; empty if it has left the share."""
+        scrape = self.scraper.endpoints.get(id)
+        return AttributeMap() if scrape is None else scrape.attributes
 
     def _read(self, text: str, origin: str) -> LoadedConfig:
-        """What a configuration says, together with the flags. Raises `Invalid`."""
+        """Parses a configuration and applies the flags. Raises `Invalid`."""
         settings = self._settings
         experimental, bounds = settings.allow_experimental_plugins, settings.config_bounds
         config = load(text, self._plugins, origin, allow_experimental=experimental, bounds=bounds)
         return with_flags(config, self._settings)
 
     def _build(self, config: LoadedConfig) -> Pipeline:
-        """What a configuration comes to. Raises `Invalid`, or whatever its plugins raise."""
+        """Builds the pipeline. Raises `Invalid`, or whatever the plugins raise."""
         for warning in config.warnings:
             log.warning("config.warning", origin=config.origin, problem=str(warning))
         for name, spec in config.plugins.items():

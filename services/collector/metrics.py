@@ -1,5 +1,7 @@
-"""The collector's own Prometheus metrics, read from its state when somebody asks: a scrape of a model server costs no
-label look-ups, and an endpoint that is gone leaves no series behind."""
+"""The collector's own Prometheus metrics, computed from its state when they are scraped.
+
+So a scrape of a model server costs no label look-ups, and removed endpoints leave no series behind.
+"""
 
 import time
 from collections import Counter
@@ -16,7 +18,7 @@ from shared.bus.frame_sender import FrameSender
 
 
 class CollectorMetrics(Collector):
-    """What `/metrics` shows beside what every process has."""
+    """The metrics of `/metrics` that only collectors have."""
 
     def __init__(
         self,
@@ -34,13 +36,13 @@ class CollectorMetrics(Collector):
         yield from self._endpoints()
 
     def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
+        """Empty: the registry needs no names in advance."""
         return []
 
     def _totals(self) -> Iterator[Metric]:
         scraper, sender = self._scraper, self._sender
         yield GaugeMetricFamily(
-            "pointsman_collector_assigned_endpoints", "Endpoints assigned to this collector", len(scraper.watched)
+            "pointsman_collector_assigned_endpoints", "Endpoints assigned to this collector", len(scraper.endpoints)
         )
         yield CounterMetricFamily("pointsman_collector_pages", "Scrapes that returned a page", scraper.pages)
         failures = CounterMetricFamily(
@@ -97,14 +99,14 @@ class CollectorMetrics(Collector):
             labels=["endpoint"],
         )
         outcomes: Counter[tuple[str, str, Outcome]] = Counter()
-        for watched in self._scraper.watched.values():
-            id = watched.endpoint.id
-            samples = watched.attributes.items()
+        for scrape in self._scraper.endpoints.values():
+            id = scrape.endpoint.id
+            samples = scrape.attributes.items()
             if samples:
                 value_age.add_metric([id], max(sample.age(now) for _, sample in samples))
-            if (answers := watched.attributes.get(REACHABLE)) is not None:
+            if (answers := scrape.attributes.get(REACHABLE)) is not None:
                 reachable.add_metric([id], answers)
-            for target in watched.targets:
+            for target in scrape.targets:
                 values = [id, target.source.name]
                 up.add_metric(values, target.up)
                 if target.page_at is not None:
@@ -125,7 +127,7 @@ class CollectorMetrics(Collector):
 
 
 def _attributes(outcomes: Mapping[tuple[str, str, Outcome], int]) -> Metric:
-    """Summed over the endpoints: there are as many series as the configuration has attributes and outcomes."""
+    """Sums over the endpoints, so the number of series depends only on the configuration."""
     family = GaugeMetricFamily(
         "pointsman_collector_attributes",
         "Endpoints by the outcome of an attribute on their last page",

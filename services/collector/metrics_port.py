@@ -1,7 +1,7 @@
-"""The one port on which the model servers of a pool show their metrics, when a flag says it (deprecated).
+"""The metrics port of a pool's model servers, from a deprecated flag.
 
-As in the Go original that port is for pools whose pods serve on one port each: with several, each port's server has its
-own page, and the flag doesn't say which is which.
+As in the Go EPP, the flag only applies to pools with one port per pod. With several ports, each server has a metrics
+page of its own.
 """
 
 from collections import Counter
@@ -13,17 +13,17 @@ from shared.model import Endpoint, Pool, join_host_port
 
 
 def at_metrics_port(endpoints: Mapping[str, Endpoint], pool: Pool | None, port: int | None) -> Mapping[str, Endpoint]:
-    """The endpoints, those that name no metrics address of their own with this port.
+    """The endpoints with this metrics port, unless they have a metrics address of their own.
 
-    Whether pods have one port says the pool; where it says nothing, an address that two endpoints share does.
+    If the pool doesn't say how many ports its pods have, endpoints with the same address show it.
     """
     if port is None or (pool is not None and len(pool.target_ports) > 1):
         return endpoints
-    alone = Counter(one.address for one in endpoints.values())
-    known = pool is not None and len(pool.target_ports) == 1
+    addresses = Counter(endpoint.address for endpoint in endpoints.values())
+    one_port = pool is not None and len(pool.target_ports) == 1
     return {
-        id: replace(one, metrics_host=join_host_port(one.address, port))
-        if not one.metrics_host and (known or alone[one.address] == 1)
-        else one
-        for id, one in endpoints.items()
+        id: replace(endpoint, metrics_host=join_host_port(endpoint.address, port))
+        if not endpoint.metrics_host and (one_port or addresses[endpoint.address] == 1)
+        else endpoint
+        for id, endpoint in endpoints.items()
     }

@@ -1,65 +1,49 @@
-"""What a configuration asks of the collector: its polling sources, each with the extractors that it feeds.
+"""The collector's part of a configuration: polling sources and their extractors.
 
-A source that feeds no extractor isn't asked at all.
+A source without extractors isn't polled.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from services.collector.interfaces import Extractor, PollingSource
 from shared.attributes import AttributeKey
-from shared.config.loaded import LoadedConfig, PluginSpec
+from shared.config.loaded import LoadedConfig
 from shared.config.problems import Problems
 from shared.datalayer.endpoints import EndpointExtractor, EndpointFeed, EndpointNotificationSource
+from shared.datalayer.wiring import Feed, plan
 from shared.datalayer.wiring import feeds as endpoint_feeds
 from shared.plugin import Tier
 
-
-class Feed(Struct, frozen=True):
-    """A source and its extractors."""
-
-    source: PollingSource
-    extractors: tuple[Extractor, ...]
+PolledSource: TypeAlias = Feed[PollingSource, Extractor]
 
 
 class Pipeline(Struct, frozen=True):
-    """All that is polled and extracted."""
+    """Everything that a collector does by a configuration."""
 
-    feeds: tuple[Feed, ...] = ()
+    sources: tuple[PolledSource, ...] = ()
     plan: tuple[Any, ...] = ()
-    """What it was built from: pipelines with equal plans do the same."""
+    """The configuration that it was built from, comparable."""
     endpoint_feeds: tuple[EndpointFeed, ...] = ()
-    """Who hears of endpoints that come, change and go."""
+    """The plugins that receive endpoint events."""
 
     @property
     def keys(self) -> frozenset[AttributeKey[Any]]:
-        """The attributes that are found on pages, as far as the configuration says."""
-        extractors = (one for feed in self.feeds for one in feed.extractors)
-        return frozenset(key for one in extractors for key in one.produces(one.name, one.parameters))
+        """The attributes that the extractors produce."""
+        extractors = [extractor for polled in self.sources for extractor in polled.extractors]
+        return frozenset(key for each in extractors for key in each.produces(each.name, each.parameters))
 
     def describe(self) -> list[dict[str, Any]]:
-        """For the debug pages: what is polled."""
-        return [
-            {"source": feed.source.name, "extractors": [extractor.name for extractor in feed.extractors]}
-            for feed in self.feeds
-        ]
-
-
-def plan(config: LoadedConfig) -> tuple[Any, ...]:
-    """What of a configuration concerns the collector, comparable."""
-    return tuple(
-        (_identity(config.plugins[one.source]), tuple(_identity(config.plugins[name]) for name in one.extractors))
-        for one in config.sources
-        if config.plugins[one.source].kind.polled() and one.extractors
-    )
+        """The sources and extractors, for the debug pages."""
+        return [polled.describe() for polled in self.sources]
 
 
 def build(config: LoadedConfig) -> Pipeline:
-    """The pipeline of a configuration. Raises `Invalid` when plugins refuse their parameters or don't fit together."""
+    """Builds the pipeline. Raises `Invalid` when plugins refuse their parameters or don't match."""
     instances = config.instances(Tier.COLLECTOR)
     problems = Problems()
-    feeds: list[Feed] = []
+    sources: list[PolledSource] = []
     for index, spec in enumerate(config.sources):
         path = f"dataLayer.sources[{index}]"
         kind = config.plugins[spec.source].kind
@@ -72,7 +56,7 @@ def build(config: LoadedConfig) -> Pipeline:
         extractors: list[Extractor] = []
         for position, name in enumerate(spec.extractors):
             extractor = instances.get(name)
-            # The loader has compared what they declare; here it is what they are.
+            # The loader has checked what the types declare, but not what they are.
             if isinstance(extractor, Extractor) and extractor.INPUT == source.OUTPUT:
                 extractors.append(extractor)
             else:
@@ -80,11 +64,7 @@ def build(config: LoadedConfig) -> Pipeline:
                     f"{path}.extractors[{position}].pluginRef",
                     f"{name!r} is a {config.plugins[name].kind.TYPE}, which can't read what {spec.source!r} polls",
                 )
-        feeds.append(Feed(source, tuple(extractors)))
+        sources.append(PolledSource(source, tuple(extractors)))
     problems.raise_if_any(config.origin)
-    hearing = endpoint_feeds(config, instances, EndpointNotificationSource, EndpointExtractor)
-    return Pipeline(tuple(feeds), plan(config), hearing)
-
-
-def _identity(spec: PluginSpec) -> tuple[Any, ...]:
-    return spec.name, spec.kind, spec.parameters
+    notified = endpoint_feeds(config, instances, EndpointNotificationSource, EndpointExtractor)
+    return Pipeline(tuple(sources), plan(config, PollingSource), notified)

@@ -1,9 +1,8 @@
-"""When each target is scraped next. Pure: time is passed in.
+"""When each target is scraped next. Pure: the caller passes the time.
 
-Every target has its own slot within the interval, taken from its name, so that a thousand scrapes are spread over the
-interval instead of coming in one burst, and so that a collector that takes an endpoint over goes on in the same rhythm.
-A target that is being scraped isn't due again until that has ended; slots that pass meanwhile are left out. A target
-that fails is asked less and less often, up to the back-off limit.
+Every target has a phase within the interval, from a hash of its name. So scrapes are spread over the interval, and a
+collector that takes over an endpoint continues in the same rhythm. A target isn't due while it is being scraped; the
+slots that pass meanwhile are skipped. Pauses grow with consecutive failures, up to the back-off limit.
 """
 
 import math
@@ -16,11 +15,11 @@ from xxhash import xxh3_64_intdigest
 K = TypeVar("K", bound=Hashable)
 
 FIRST_WITHIN = 0.1
-"""Seconds within which a new target is scraped for the first time, however long its interval is."""
+"""Seconds until the first scrape of a new target, at most."""
 
 
 def phase(name: str) -> float:
-    """A target's place in its interval, 0 to 1, the same at every collector."""
+    """A target's phase in its interval, 0 to 1, the same at every collector."""
     return xxh3_64_intdigest(name.encode()) / 2**64
 
 
@@ -37,7 +36,7 @@ class _Entry(Generic[K]):
         self.failures = 0
 
     def slot_after(self, moment: float) -> int:
-        """The first slot that begins a whole interval or more after the moment."""
+        """The first slot at least one interval after the moment."""
         return math.ceil(moment / self.interval - self.phase) + 1
 
     def at(self, slot: int) -> float:
@@ -45,10 +44,7 @@ class _Entry(Generic[K]):
 
 
 class Schedule(Generic[K]):
-    """Keys that come due again and again.
-
-    `backoff` is the longest time between two attempts at a key that keeps failing, where its interval isn't longer.
-    """
+    """Keys that become due periodically. `backoff` is the longest pause after failures, unless the interval is."""
 
     def __init__(self, backoff: float) -> None:
         self._backoff = backoff
@@ -57,7 +53,7 @@ class Schedule(Generic[K]):
         self._count = 0
 
     def add(self, key: K, interval: float, phase: float, now: float) -> None:
-        """Begin with a key: due at once or, so that many new ones make no burst, within `FIRST_WITHIN`.
+        """Add a key. It is due within `FIRST_WITHIN`, so that many new ones don't make a burst.
 
         Raises ValueError for an interval that isn't positive.
         """
@@ -71,9 +67,9 @@ class Schedule(Generic[K]):
         self._entries.pop(key, None)
 
     def due(self, now: float) -> list[K]:
-        """Keys whose time has come. Each isn't due again until `finished`.
+        """The keys that are due. They aren't due again until `finished`.
 
-        What is late by an interval or more (the process was stopped) waits for its next slot: no burst follows.
+        A key that is late by an interval or more, because the process was stopped, waits for its next slot.
         """
         keys: list[K] = []
         while self._queue and self._queue[0][0] <= now:
@@ -88,7 +84,7 @@ class Schedule(Generic[K]):
         return keys
 
     def finished(self, key: K, ok: bool, now: float) -> None:
-        """A scrape has ended; an unknown key is one that was removed meanwhile."""
+        """The scrape of a key has ended; an unknown key was removed meanwhile."""
         entry = self._entries.get(key)
         if entry is None or entry.due is not None:
             return
@@ -96,13 +92,8 @@ class Schedule(Generic[K]):
         pause = max(1, min(2.0 ** min(entry.failures, 30), self._backoff / entry.interval))
         self._slot(entry, int(pause), now)
 
-    def failures(self, key: K) -> int:
-        """Attempts that have failed since the last success."""
-        entry = self._entries.get(key)
-        return entry.failures if entry else 0
-
     def next_at(self) -> float | None:
-        """When something comes due; None when nothing will before a scrape ends."""
+        """When the next key is due; None if none is before a scrape ends."""
         while self._queue:
             at, _, entry = self._queue[0]
             if self._entries.get(entry.key) is entry:
@@ -111,7 +102,7 @@ class Schedule(Generic[K]):
         return None
 
     def _slot(self, entry: _Entry[K], pause: int, now: float) -> None:
-        """The slot `pause` after the last one, or the next one if that is over."""
+        """Schedule the slot `pause` after the last one, or the next one if that has passed."""
         entry.slot = max(entry.slot + pause, math.floor(now / entry.interval - entry.phase) + 1)
         entry.due = entry.at(entry.slot)
         self._push(entry)
@@ -125,5 +116,5 @@ class Schedule(Generic[K]):
         return len(self._entries)
 
     def __repr__(self) -> str:
-        flying = sum(entry.due is None for entry in self._entries.values())
-        return f"<Schedule {len(self._entries)} keys, {flying} in flight>"
+        in_flight = sum(entry.due is None for entry in self._entries.values())
+        return f"<Schedule {len(self._entries)} keys, {in_flight} in flight>"

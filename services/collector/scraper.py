@@ -1,8 +1,8 @@
-"""Drives the scrapes: which endpoint is asked when, over one HTTP client, and what became of it.
+"""Scrapes endpoints on schedule and keeps their attributes and results.
 
-One request at most is in flight per endpoint and source, and each is a task of its own, so an endpoint that hangs
-delays nobody. What the collector knows of an endpoint belongs to the server at its address: when the address, the port,
-where it is asked or what its extractors go by changes, all of it is dropped and the endpoint is scraped anew at once.
+Each target (endpoint and source) has at most one scrape in flight, in a task of its own, so that a slow endpoint
+doesn't delay others. Attributes belong to the server at the endpoint's address. When the address, the port, the URL or
+anything that its extractors read changes, the scraper forgets them and scrapes the endpoint at once.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ from shared.plugin_failures import PluginFailures, reason_of
 log = structlog.get_logger(__name__)
 
 _server = attrgetter("address", "port", "uid", "name", "namespace")
-"""What of an endpoint says which server it is."""
+"""The identity of an endpoint's server."""
 
-GRAIN = (0.001, 0.005)
-"""Seconds by which a scrape may be early, at least and at most: timers have no finer grain, and what is begun in one go
-costs the event loop a third less than one by one. A tenth of the shortest interval, within these bounds."""
+EARLY_LIMITS = (0.001, 0.005)
+"""Limits of the seconds by which a scrape may start early, a tenth of the shortest interval. Scrapes that start
+together cost the event loop a third less, and timers have no finer resolution."""
 
 
-class Watched:
-    """What the collector knows of one of its endpoints."""
+class EndpointScrape:
+    """One endpoint, its targets and its attributes."""
 
     def __init__(
         self,
@@ -49,25 +49,25 @@ class Watched:
         self.endpoint = endpoint
         self.attributes = AttributeMap()
         self.reachability = Reachability(failure_threshold)
-        self.targets = [Target(endpoint, feed, http, failures) for feed in pipeline.feeds]
+        self.targets = [Target(endpoint, polled, http, failures) for polled in pipeline.sources]
 
     def __repr__(self) -> str:
-        return f"<Watched {self.endpoint.id} {self.attributes!r} {self.targets}>"
+        return f"<EndpointScrape {self.endpoint.id} {self.attributes!r} {self.targets}>"
 
 
 class Scraper:
-    """Scrapes a set of endpoints through a pipeline; both can be replaced at any time.
+    """Scrapes a set of endpoints with a pipeline; both can be replaced at any time.
 
-    `on_scraped(watched, changed)` is called after each page, `changed` when any value is another than before, and
-    after each failed scrape of a server that can't be reached. `interval` is that of sources that have none of their
-    own; `backoff` the longest pause after failures, both seconds. After `failure_threshold` scrapes in a row that were
-    refused or timed out, a server can't be reached.
+    It calls `on_scraped(scrape, changed)` after each page, with `changed` when any value differs, and after each failed
+    scrape of an unreachable server. `interval` applies to sources without one, and `backoff` is the longest pause after
+    failures, both in seconds. A server is unreachable after `failure_threshold` consecutive scrapes that were refused
+    or timed out.
     """
 
     def __init__(
         self,
         client: Client,
-        on_scraped: Callable[[Watched, bool], None],
+        on_scraped: Callable[[EndpointScrape, bool], None],
         *,
         interval: float,
         backoff: float,
@@ -85,81 +85,81 @@ class Scraper:
         self._clock = clock
         self._pipeline = Pipeline()
         self._schedule: Schedule[Target] = Schedule(backoff)
-        self._owner: dict[Target, Watched] = {}
+        self._scrapes: dict[Target, EndpointScrape] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._grain = GRAIN[0]
+        self._early = EARLY_LIMITS[0]
         self._closed = False
-        self.watched: dict[str, Watched] = {}
-        """By endpoint id, in the order of the ids."""
+        self.endpoints: dict[str, EndpointScrape] = {}
+        """By endpoint id, sorted."""
         self.pages = 0
         self.failures: Counter[Failure] = Counter()
-        """Scrapes without a page, by kind, over all endpoints that there were."""
+        """Failed scrapes by kind, of all endpoints since the start."""
 
     @property
     def pipeline(self) -> Pipeline:
         return self._pipeline
 
     def use(self, pipeline: Pipeline) -> None:
-        """Scrape through this pipeline from now on; one that does the same as the present one changes nothing.
+        """Replace the pipeline, unless the new one is equal.
 
-        What was known and no longer is looked for is denied, so that pickers forget it.
+        Attributes that the new one doesn't produce are denied, so that pickers forget them.
         """
         if pipeline.plan == self._pipeline.plan:
             return
         self._pipeline = pipeline
-        shortest = min((self._interval_of(feed.source) for feed in pipeline.feeds), default=self._interval)
-        self._grain = min(max(shortest / 10, GRAIN[0]), GRAIN[1])
-        former, kept, now = self.watched, pipeline.keys, self._clock()
+        shortest = min((self._interval_of(polled.source) for polled in pipeline.sources), default=self._interval)
+        self._early = min(max(shortest / 10, EARLY_LIMITS[0]), EARLY_LIMITS[1])
+        former, produced, now = self.endpoints, pipeline.keys, self._clock()
         self.assign({})
-        self.assign({id: one.endpoint for id, one in former.items()})
-        if any(feed.source.OF_SERVER for feed in pipeline.feeds):
-            kept |= {REACHABLE}
-        for id, one in self.watched.items():
+        self.assign({id: scrape.endpoint for id, scrape in former.items()})
+        if any(polled.source.OF_SERVER for polled in pipeline.sources):
+            produced |= {REACHABLE}
+        for id, scrape in self.endpoints.items():
             for key, sample in former[id].attributes.items():
-                if sample.value is not None and key not in kept:
-                    one.attributes.deny(key, now)
+                if sample.value is not None and key not in produced:
+                    scrape.attributes.deny(key, now)
 
     def assign(self, endpoints: Mapping[str, Endpoint]) -> None:
-        """Scrape these endpoints from now on, and no others."""
+        """Scrape exactly these endpoints."""
         if self._closed:
             return
-        before = self.watched
-        self.watched = {}
+        before = self.endpoints
+        self.endpoints = {}
         for id in sorted(endpoints):
             endpoint, known = endpoints[id], before.pop(id, None)
             if known is not None and self._same_server(known.endpoint, endpoint):
                 known.endpoint = endpoint
-                self.watched[id] = known
+                self.endpoints[id] = known
                 continue
             if known is not None:
                 self._forget(known)
-            self.watched[id] = self._begin(endpoint)
+            self.endpoints[id] = self._begin(endpoint)
         for gone in before.values():
             self._forget(gone)
         self._arm()
 
-    def _same_server(self, one: Endpoint, other: Endpoint) -> bool:
-        """Whether what is known of the one holds for the other."""
-        if one is other or one == other:
+    def _same_server(self, before: Endpoint, after: Endpoint) -> bool:
+        """Whether the attributes of an endpoint are valid after its change."""
+        if before is after or before == after:
             return True
-        if _server(one) != _server(other):
+        if _server(before) != _server(after):
             return False
         plugins: list[PollingSource | Extractor] = []
-        for feed in self._pipeline.feeds:
-            plugins += [feed.source, *feed.extractors]
-        return all(self._reads(plugin, one) == self._reads(plugin, other) for plugin in plugins)
+        for polled in self._pipeline.sources:
+            plugins += [polled.source, *polled.extractors]
+        return all(self._reads(plugin, before) == self._reads(plugin, after) for plugin in plugins)
 
     def _reads(self, plugin: PollingSource | Extractor, endpoint: Endpoint) -> object:
-        """What a plugin goes by."""
+        """The part of an endpoint that a plugin reads."""
         try:
             return plugin.reads(endpoint)
-        except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and costs nobody else's endpoints
+        except Exception as error:  # noqa: BLE001 - plugin failures are counted and don't affect others
             self._plugin_failures.record(plugin.name, error, endpoint=endpoint.id)
             return endpoint
 
     def _interval_of(self, source: PollingSource) -> float:
-        """Seconds between two polls."""
+        """Seconds between two scrapes."""
         try:
             interval = source.interval or self._interval
             if interval > 0:
@@ -169,28 +169,28 @@ class Scraper:
             self._plugin_failures.record(source.name, error)
             return self._interval
 
-    def _begin(self, endpoint: Endpoint) -> Watched:
-        watched = Watched(endpoint, self._pipeline, self._client, self._plugin_failures, self._failure_threshold)
+    def _begin(self, endpoint: Endpoint) -> EndpointScrape:
+        scrape = EndpointScrape(endpoint, self._pipeline, self._client, self._plugin_failures, self._failure_threshold)
         now = self._clock()
-        for target in watched.targets:
-            self._owner[target] = watched
-            if target.fault:
-                log.warning("endpoint.unscrapable", endpoint=endpoint.id, reason=target.fault)
+        for target in scrape.targets:
+            self._scrapes[target] = scrape
+            if target.address_error:
+                log.warning("endpoint.unscrapable", endpoint=endpoint.id, reason=target.address_error)
                 target.error_at = now
                 target.failures[Failure.ADDRESS] += 1
                 continue
             self._schedule.add(target, self._interval_of(target.source), phase(target.name), now)
-        return watched
+        return scrape
 
-    def _forget(self, watched: Watched) -> None:
-        for target in watched.targets:
+    def _forget(self, scrape: EndpointScrape) -> None:
+        for target in scrape.targets:
             self._schedule.remove(target)
-            del self._owner[target]
+            del self._scrapes[target]
             if target.task is not None:
                 target.task.cancel()
 
     def _arm(self) -> None:
-        """Have the timer go off when the next target comes due."""
+        """Set the timer to the next due target."""
         at = None if self._closed else self._schedule.next_at()
         if self._timer is not None:
             if at is not None and self._timer_at <= at:
@@ -203,63 +203,63 @@ class Scraper:
 
     def _tick(self) -> None:
         self._timer = None
-        for target in self._schedule.due(self._clock() + self._grain):
-            target.task = asyncio.create_task(self._scrape(target, self._owner[target]), name=f"scrape {target.name}")
+        for target in self._schedule.due(self._clock() + self._early):
+            target.task = asyncio.create_task(self._scrape(target, self._scrapes[target]), name=f"scrape {target.name}")
         self._arm()
 
-    async def _scrape(self, target: Target, watched: Watched) -> None:
+    async def _scrape(self, target: Target, scrape: EndpointScrape) -> None:
         started = self._clock()
         target.scrapes += 1
         ok = False
-        assert target.poll is not None, "only targets that can be asked are scheduled"
+        assert target.poll is not None, "only targets with a URL are scheduled"
         try:
             page = await target.poll()
             target.duration = self._clock() - started
             target.page_bytes = len(page) if isinstance(page, bytes) else 0
-            reached = False
+            reachable_again = False
             if target.source.OF_SERVER:
-                watched.reachability.answered(target.source.name, started)
-                reached = watched.attributes.put(REACHABLE, 1.0, started)
-            changed = await target.read(page, started, watched.attributes) or reached
-            for key, (value, bounds) in watched.attributes.take_refused().items():
-                where, source = watched.endpoint.id, target.source.name
-                self._out_of_range.record(key.wire, value, bounds, endpoint=where, source=source)
+                scrape.reachability.answered(target.source.name, started)
+                reachable_again = scrape.attributes.put(REACHABLE, 1.0, started)
+            changed = await target.read(page, started, scrape.attributes) or reachable_again
+            for key, (value, bounds) in scrape.attributes.take_refused().items():
+                id, source = scrape.endpoint.id, target.source.name
+                self._out_of_range.record(key.wire, value, bounds, endpoint=id, source=source)
             ok = True
         except ScrapeError as error:
-            self._failed(target, watched, error.kind, str(error), started)
+            self._failed(target, scrape, error.kind, str(error), started)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                raise  # nobody wants the scrape any more
-            leaked = RuntimeError("a task that it awaits was cancelled")
-            leaked.__cause__ = error
-            self._defect(target, watched, leaked, started)
-        except Exception as error:  # noqa: BLE001 - a source's defect
-            self._defect(target, watched, error, started)
+                raise  # the endpoint was removed
+            defect = RuntimeError("a task that it awaits was cancelled")
+            defect.__cause__ = error
+            self._defect(target, scrape, defect, started)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._defect(target, scrape, error, started)
         target.task = None
         if ok:
             if target.error:
-                log.info("scrape.recovered", endpoint=watched.endpoint.id, source=target.source.name)
+                log.info("scrape.recovered", endpoint=scrape.endpoint.id, source=target.source.name)
             target.error, target.page_at = "", started
             target.pages += 1
             self.pages += 1
-            self._on_scraped(watched, changed)
+            self._on_scraped(scrape, changed)
         self._schedule.finished(target, ok, self._clock())
         self._arm()
 
-    def _defect(self, target: Target, watched: Watched, error: Exception, started: float) -> None:
-        """A source did what no source may."""
-        self._plugin_failures.record(target.source.name, error, endpoint=watched.endpoint.id)
-        self._failed(target, watched, Failure.INTERNAL, reason_of(error), started)
+    def _defect(self, target: Target, scrape: EndpointScrape, error: Exception, started: float) -> None:
+        """Count an exception that sources must not raise."""
+        self._plugin_failures.record(target.source.name, error, endpoint=scrape.endpoint.id)
+        self._failed(target, scrape, Failure.INTERNAL, reason_of(error), started)
 
-    def _failed(self, target: Target, watched: Watched, kind: Failure, message: str, started: float) -> None:
+    def _failed(self, target: Target, scrape: EndpointScrape, kind: Failure, message: str, started: float) -> None:
         if message != target.error:
-            # Once a reason, not once a scrape: a dead endpoint fails again and again.
+            # A dead endpoint fails with every scrape: log each reason once.
             log.warning(
                 "scrape.failed",
-                endpoint=watched.endpoint.id,
+                endpoint=scrape.endpoint.id,
                 source=target.source.name,
-                url=target.place,
+                url=target.url,
                 kind=kind.value,
                 reason=message,
             )
@@ -267,44 +267,44 @@ class Scraper:
         target.error_at = self._clock()
         target.failures[kind] += 1
         self.failures[kind] += 1
-        if target.source.OF_SERVER and watched.reachability.failed(target.source.name, kind, started):
-            self._on_scraped(watched, watched.attributes.put(REACHABLE, 0.0, target.error_at))
+        if target.source.OF_SERVER and scrape.reachability.failed(target.source.name, kind, started):
+            self._on_scraped(scrape, scrape.attributes.put(REACHABLE, 0.0, target.error_at))
 
     async def close(self) -> None:
-        """Stop scraping; what is under way is given up."""
-        tasks = [target.task for target in self._owner if target.task is not None]
+        """Stop scraping and cancel the scrapes in flight."""
+        tasks = [target.task for target in self._scrapes if target.task is not None]
         self.assign({})
         self._closed = True
         self._arm()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Every endpoint for the debug pages."""
+        """All endpoints for the debug pages."""
         now = self._clock()
-        return [_describe(one, now) for one in self.watched.values()]
+        return [_describe(scrape, now) for scrape in self.endpoints.values()]
 
     def __repr__(self) -> str:
-        up = sum(target.up for target in self._owner)
-        return f"<Scraper {len(self.watched)} endpoints, {up} of {len(self._owner)} targets up, {self._schedule!r}>"
+        up = sum(target.up for target in self._scrapes)
+        return f"<Scraper {len(self.endpoints)} endpoints, {up} of {len(self._scrapes)} targets up, {self._schedule!r}>"
 
 
-def _describe(watched: Watched, now: float) -> dict[str, Any]:
+def _describe(scrape: EndpointScrape, now: float) -> dict[str, Any]:
     return {
-        "id": watched.endpoint.id,
-        "address": watched.endpoint.authority,
-        "up": all(target.up for target in watched.targets) if watched.targets else None,
+        "id": scrape.endpoint.id,
+        "address": scrape.endpoint.authority,
+        "up": all(target.up for target in scrape.targets) if scrape.targets else None,
         "attributes": {
             key.name: {"value": sample.value, "age": round(sample.age(now), 4)}
-            for key, sample in watched.attributes.items()
+            for key, sample in scrape.attributes.items()
         },
-        "sources": [_describe_target(target, now) for target in watched.targets],
+        "sources": [_describe_target(target, now) for target in scrape.targets],
     }
 
 
 def _describe_target(target: Target, now: float) -> dict[str, Any]:
     described: dict[str, Any] = {
         "source": target.source.name,
-        "url": target.place,
+        "url": target.url,
         "up": target.up,
         "age": None if target.page_at is None else round(now - target.page_at, 4),
         "scrapes": target.scrapes,
@@ -316,10 +316,10 @@ def _describe_target(target: Target, now: float) -> dict[str, Any]:
         "last_error_age": None if target.error_at is None else round(now - target.error_at, 4),
         "failures": {kind.value: count for kind, count in target.failures.items()},
     }
-    for one in target.described():
-        described |= one
+    for decisions in target.described():
+        described |= decisions
     described["specifications"] = [
-        {"specification": one.what, "attribute": one.attribute, "outcome": one.outcome.value}
-        for one in target.findings()
+        {"specification": finding.what, "attribute": finding.attribute, "outcome": finding.outcome.value}
+        for finding in target.findings()
     ]
     return described

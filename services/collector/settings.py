@@ -1,7 +1,7 @@
-"""What a collector can be told.
+"""The collector's settings.
 
-The metric flags are those of the Go original, of all its generations: in kebab case and in camel case, and those of the
-quantities that others can be derived from.
+The metric flags are those of all releases of the Go EPP, in kebab case and in camel case, with further ones for metrics
+from which attributes can be derived.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ METRIC_FLAGS: Mapping[str, str] = {
     "lora_info_metric": "lora_spec",
     "cache_info_metric": "cache_info_spec",
 }
-"""Settings that define an engine, and the fields of `services.collector.engines.configs` that they stand for."""
+"""By setting: the field of `EngineConfig` that it sets."""
 
 
 def _metric(description: str, *aliases: str) -> Meta:
@@ -36,7 +36,7 @@ def _metric(description: str, *aliases: str) -> Meta:
 
 
 class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
-    """Scrapes the model servers that are its share, and publishes what it finds as attributes of the endpoints."""
+    """Scrapes its share of the model servers and publishes their attributes."""
 
     config_file: Annotated[
         str,

@@ -1,29 +1,32 @@
-"""One endpoint as one source sees it: what asks it, who reads the answers, and how it went.
+"""One target: an endpoint and a source that polls it, with the extractors that read the answers.
 
-Sources and extractors are plugins. One that fails costs its own part: an extractor its attributes of this endpoint,
-which become absent, a source its answer. So that it can be told who failed, and the others get what they read, the
-answers of an endpoint with a failing extractor are read for each of its extractors apart.
+Sources and extractors are plugins. When an extractor fails, its attributes of this endpoint become absent. When a
+source fails, the scrape fails. To find out which extractor fails, and not to affect the others, the target then gives
+each extractor a reader of its own for a while.
 """
 
 import asyncio
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from services.collector.http.client import Client, Failure
 from services.collector.interfaces import Binding, Extractor, Finding, Poll, Reader
-from services.collector.page.reading import MetricsReader
-from services.collector.pipeline import Feed
+from services.collector.page.reader import MetricsReader
+from services.collector.pipeline import PolledSource
 from shared.attributes import AttributeMap
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures, reason_of
 from shared.quantities import format_duration
 
-APART = 100
-"""Answers without a failure after which all extractors share a reader again."""
+T = TypeVar("T")
+
+SEPARATE_READS = 100
+"""Answers without a failure after which the extractors share a reader again."""
 
 
-class _Bound:
-    """An extractor, and what it has for the endpoint."""
+class _BoundExtractor:
+    """An extractor and its state for the endpoint."""
 
     __slots__ = ("binding", "error", "extractor", "keys", "reader")
 
@@ -31,71 +34,69 @@ class _Bound:
         self.extractor = extractor
         self.keys = extractor.produces(extractor.name, extractor.parameters)
         self.binding: Binding | None = None
-        """None while the extractor fails to bind."""
+        """None when the extractor fails to bind."""
         self.reader: Reader | None = None
-        """Where the extractors read apart."""
+        """Its own reader when the extractors don't share one."""
         self.error: Exception | None = None
-        """What it failed with on the present answer."""
+        """Its failure on the present answer."""
 
 
 class Target:
-    """One endpoint as one source sees it."""
+    """An endpoint and a source that polls it."""
 
-    def __init__(self, endpoint: Endpoint, feed: Feed, http: Client, failures: PluginFailures) -> None:
+    def __init__(self, endpoint: Endpoint, polled: PolledSource, http: Client, failures: PluginFailures) -> None:
         self.endpoint = endpoint
-        self.source = feed.source
-        self.name = f"{endpoint.id}|{feed.source.name}"
+        self.source = polled.source
+        self.name = f"{endpoint.id}|{polled.source.name}"
         self._http = http
         self._failures = failures
-        self._extractors = [_Bound(one) for one in feed.extractors]
+        self._extractors = [_BoundExtractor(extractor) for extractor in polled.extractors]
         self._reader: Reader | None = None
-        """Reads for all; None where they read apart."""
-        self._apart = 0
-        """Answers that are to be read apart still."""
-        self.place, self.fault = "", ""
-        """Where it is asked; why it can't be, if it can't."""
+        """The shared reader; None when each extractor has its own."""
+        self._separate_reads = 0
+        """Answers that are left to be read separately."""
+        self.url, self.address_error = "", ""
+        """The URL, or why there is none."""
         self.poll: Poll | None = None
-        """Asks it."""
         try:
-            self.place = feed.source.place(endpoint)
-            self.poll = feed.source.poller(endpoint, http)
+            self.url = polled.source.place(endpoint)
+            self.poll = polled.source.poller(endpoint, http)
         except ValueError as error:
-            self.fault = str(error)
-        except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and costs nobody else's endpoints
-            self.fault = reason_of(error)
-            failures.record(feed.source.name, error, endpoint=endpoint.id)
+            self.address_error = str(error)
+        except Exception as error:  # noqa: BLE001 - plugin failures are counted and don't affect others
+            self.address_error = reason_of(error)
+            failures.record(polled.source.name, error, endpoint=endpoint.id)
         try:
             if self._bind():
-                self._share()
+                self._share_reader()
         except Exception as error:  # noqa: BLE001 - as above
-            failures.record(feed.source.name, error, endpoint=endpoint.id)
+            failures.record(polled.source.name, error, endpoint=endpoint.id)
         self.task: asyncio.Task[None] | None = None
         self.scrapes = 0
         self.pages = 0
         self.failures: Counter[Failure] = Counter()
-        self.error = self.fault
-        """What the last scrape failed with; empty after a success."""
-        self.last_error = self.fault
-        """What the last scrape that failed did so with, however long ago."""
+        self.error = self.address_error
+        """The error of the last scrape; empty after a success."""
+        self.last_error = self.address_error
+        """The error of the last failed scrape."""
         self.error_at: float | None = None
-        """When it failed, in monotonic seconds."""
+        """Monotonic seconds of the last failure."""
         self.page_at: float | None = None
-        """When the last page was asked for, in monotonic seconds."""
+        """Monotonic seconds of the last successful request."""
         self.page_bytes = 0
-        """Size of the last answer; 0 where it wasn't bytes."""
+        """Size of the last answer; 0 if it wasn't bytes."""
         self.duration = 0.0
-        """Seconds from the request to the end of the last page."""
+        """Seconds of the last successful scrape."""
 
     @property
     def up(self) -> bool:
-        """Whether the last scrape brought a page."""
+        """Whether the last scrape succeeded."""
         return self.pages > 0 and not self.error
 
     async def read(self, page: Any, at: float, attributes: AttributeMap) -> bool:
-        """Let the extractors read an answer that was asked for at `at`, and put what they found into the attributes.
-        Whether any value is new. Raises what the source raises, and TimeoutError where it takes longer than a scrape
-        may."""
-        if type(self._reader) is MetricsReader:  # waits for nothing, and a time-out costs as much as a small page
+        """Have the extractors read an answer that was requested at `at` and put their values into the attributes.
+        Returns whether any value changes. Raises what the source raises, and TimeoutError after the scrape time-out."""
+        if type(self._reader) is MetricsReader:  # awaits no I/O, and a time-out costs as much as a small page
             return await self._read(page, at, attributes)
         limit = asyncio.timeout(self._http.timeout)
         try:
@@ -103,96 +104,94 @@ class Target:
                 return await self._read(page, at, attributes)
         except TimeoutError as error:
             if limit.expired():
-                took = format_duration(self._http.timeout)
-                raise TimeoutError(f"an answer wasn't read within {took}") from error
+                timeout = format_duration(self._http.timeout)
+                raise TimeoutError(f"the extractors didn't read the answer within {timeout}") from error
             raise
 
     async def _read(self, page: Any, at: float, attributes: AttributeMap) -> bool:
         if self._reader is not None:
             try:
                 await self._reader.read(page, at)
-            except Exception:  # noqa: BLE001 - whose it is shows when each reads by itself
-                self._reader, self._apart = None, APART
+            except Exception:  # noqa: BLE001 - separate readers show whose it is
+                self._reader, self._separate_reads = None, SEPARATE_READS
         if self._reader is None:
-            await self._read_apart(page, at)
+            await self._read_separately(page, at)
         changed = False
-        for one in self._extractors:
-            if one.error is None and one.binding is not None:
+        for bound in self._extractors:
+            if bound.error is None and bound.binding is not None:
                 try:
-                    changed |= one.binding.store(attributes, at)
+                    changed |= bound.binding.store(attributes, at)
                     continue
-                except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and no other plugin's
-                    one.error = error
-            if one.error is not None:
-                self._failed(one, one.error)
-                one.error = None
-            for key in one.keys:
+                except Exception as error:  # noqa: BLE001 - as above
+                    bound.error = error
+            if bound.error is not None:
+                self._failed(bound, bound.error)
+                bound.error = None
+            for key in bound.keys:
                 changed |= attributes.deny(key, at)
         return changed
 
-    async def _read_apart(self, page: Any, at: float) -> None:
-        """Read for each extractor by itself, and note which fail. Raises what the source raises with none."""
+    async def _read_separately(self, page: Any, at: float) -> None:
+        """Read once for each extractor and note failures. Raises what the source raises without extractors."""
         if not self._bind():
-            self._apart = APART
-        bound = [one for one in self._extractors if one.binding is not None]
-        for one in bound:
-            assert one.binding is not None
-            one.error = None  # of an answer whose reading was given up
+            self._separate_reads = SEPARATE_READS
+        reading = [bound for bound in self._extractors if bound.binding is not None]
+        for bound in reading:
+            assert bound.binding is not None
+            bound.error = None  # of an answer that timed out
             try:
-                one.reader = one.reader or self.source.reader([one.binding])
-                await one.reader.read(page, at)
+                bound.reader = bound.reader or self.source.reader([bound.binding])
+                await bound.reader.read(page, at)
             except Exception as error:  # noqa: BLE001 - as above
-                one.reader, one.error, self._apart = None, error, APART
-        if bound and all(one.error is not None for one in bound):
+                bound.reader, bound.error, self._separate_reads = None, error, SEPARATE_READS
+        if reading and all(bound.error is not None for bound in reading):
             try:
                 await self.source.reader([]).read(page, at)
             except Exception:
-                for one in bound:
-                    one.error = None
+                for bound in reading:
+                    bound.error = None
                 raise
-        self._apart -= 1
-        if self._apart <= 0:
-            self._share()
+        self._separate_reads -= 1
+        if self._separate_reads <= 0:
+            self._share_reader()
 
-    def _share(self) -> None:
-        """One reader for all from the next answer on."""
-        for one in self._extractors:
-            one.reader = None
-        self._reader = self.source.reader([one.binding for one in self._extractors if one.binding is not None])
+    def _share_reader(self) -> None:
+        """Share a reader from the next answer on."""
+        for bound in self._extractors:
+            bound.reader = None
+        self._reader = self.source.reader([bound.binding for bound in self._extractors if bound.binding is not None])
 
     def _bind(self) -> bool:
-        """Bind the extractors that aren't; whether all are."""
-        for one in self._extractors:
-            if one.binding is None:
+        """Bind the extractors that aren't bound. Returns whether all are."""
+        for bound in self._extractors:
+            if bound.binding is None:
                 try:
-                    one.binding = one.extractor.bind(self.endpoint)
+                    bound.binding = bound.extractor.bind(self.endpoint)
                 except Exception as error:  # noqa: BLE001 - as above
-                    self._failed(one, error)
-        return all(one.binding is not None for one in self._extractors)
+                    self._failed(bound, error)
+        return all(bound.binding is not None for bound in self._extractors)
 
     def findings(self) -> list[Finding]:
-        """What the last page said, of everything that is looked for."""
-        found: list[Finding] = []
-        for one in self._extractors:
-            try:
-                found += one.binding.findings() if one.binding is not None else ()
-            except Exception as error:  # noqa: BLE001 - as above
-                self._failed(one, error)
-        return found
+        """The findings of all extractors."""
+        return [finding for findings in self._of_bindings(lambda binding: binding.findings()) for finding in findings]
 
     def described(self) -> list[dict[str, str]]:
-        """What each extractor decided when it was bound."""
-        described: list[dict[str, str]] = []
-        for one in self._extractors:
-            try:
-                described.append(one.binding.describe() if one.binding is not None else {})
-            except Exception as error:  # noqa: BLE001 - as above
-                self._failed(one, error)
-        return described
+        """The descriptions of all bindings."""
+        return self._of_bindings(lambda binding: binding.describe())
 
-    def _failed(self, one: _Bound, error: Exception) -> None:
-        self._failures.record(one.extractor.name, error, endpoint=self.endpoint.id, source=self.source.name)
+    def _of_bindings(self, ask: Callable[[Binding], T]) -> list[T]:
+        answers: list[T] = []
+        for bound in self._extractors:
+            if bound.binding is not None:
+                try:
+                    answers.append(ask(bound.binding))
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._failed(bound, error)
+        return answers
+
+    def _failed(self, bound: _BoundExtractor, error: Exception) -> None:
+        self._failures.record(bound.extractor.name, error, endpoint=self.endpoint.id, source=self.source.name)
 
     def __repr__(self) -> str:
         state = "up" if self.up else (self.error or "not scraped yet")
-        return f"<Target {self.name} {self.place} {state} scrapes={self.scrapes} pages={self.pages}>"
+        return f"<Target {self.name} {self.url} {state} scrapes={self.scrapes} pages={self.pages}>"

@@ -147,6 +147,7 @@ class PickerService(Service):
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
         self.readiness.mention("endpoints", self.view.health.note)
+        self.readiness.mention("models", lambda: self.view.rewrites.note())
         self.readiness.mention("configuration", lambda: self.config.problem or None)
         self._vanished = VanishedAttributes()
         self.readiness.mention("metrics", self._vanished.problem)

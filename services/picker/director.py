@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from services.picker.decision import SHOWN, Decision, Progress, RequestSummary
 from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
-from services.picker.parsers.parser import ParserFailed
+from services.picker.parsers.grpc_frame import is_grpc
+from services.picker.parsers.parser import ParserFailed, bare_path
 from services.picker.request import Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, OnPluginFailure, ignore_failure
 from services.picker.scheduling.interfaces import Placement, SaturationDetector
@@ -27,6 +28,8 @@ from shared.plugin import Role
 
 _LONGEST_PREFER = 1024
 """Characters of all `Prefer` headers that are read."""
+_UNNAMED_PATHS = ("/v1/models", "/health")
+"""Ends of the paths that clients of a closed pool may GET without a model."""
 RETRY_AFTER = 1
 """Seconds. Scrapes and scaling soon change an empty or full pool."""
 
@@ -169,7 +172,8 @@ class Director:
         """Refuses a request for a model that the pool doesn't name, if the pool serves only named models.
 
         Clients send the rewrite header, so its model has to be named, too. A body that nobody has read could name any
-        model and is refused. A body that no model reads, or no body, needs no model.
+        model and is refused. A body that no model reads needs no model. A request without a body could do anything
+        else, such as loading an adapter: only the paths that show models and health pass.
         """
         request, rewrites = cycle.request, cycle.view.rewrites
         if not (rewrites.closed or self.named_models_only):
@@ -181,8 +185,11 @@ class Director:
             return _not_named(content.model)
         if content.takes_model:
             return _NO_MODEL
-        unseen = request.body_size > 0 or request.body_withheld
-        return _UNSEEN if unseen and content.prompt_tokens != 0 else None
+        if content.prompt_tokens == 0 and not is_grpc(request.headers):  # a model reads a call without tokens, too
+            return None
+        if request.body_size > 0 or request.body_withheld:
+            return _UNSEEN
+        return None if _needs_no_model(request) else _NO_MODEL_API
 
     def _candidates(self, request: Request, layout: Layout) -> Rows:
         if request.subset is None or not self.honour_subset:
@@ -210,6 +217,11 @@ def _holders(cycle: Cycle, picked: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(row for row in picked if match.matched[row])
 
 
+def _needs_no_model(request: Request) -> bool:
+    """Whether a request without a body only asks for the models, or for a server's health."""
+    return request.headers.get(":method") in ("GET", "HEAD") and bare_path(request.path).endswith(_UNNAMED_PATHS)
+
+
 def _not_named(model: str) -> Refusal:
     return unknown_model(model, "not served by this pool: no InferenceModel names it")
 
@@ -219,6 +231,11 @@ _UNSEEN = Refusal(
     status=400,
     message="model: this pool serves only named models, and the picker can't read the model from this request; "
     "use an API that the picker reads, and name the model",
+)
+_NO_MODEL_API = Refusal(
+    status=404,
+    message="this pool serves only named models, and this request names none; without a body, only "
+    f"GET {' and '.join(_UNNAMED_PATHS)} are answered",
 )
 _NOT_CACHED = Refusal(status=412, message="no decode worker has the requested KV cache", kind="precondition_failed")
 _EMPTY = Refusal(

@@ -11,7 +11,7 @@ import structlog
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.admin.request_metrics import OpenRequest
-from services.picker.body_buffer import MemoryBudget
+from services.picker.body_buffer import BodyBuffer, MemoryBudget
 from services.picker.decision import Decision, Progress
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
@@ -64,7 +64,7 @@ class RequestHandler:
     """Streams under way."""
 
     def __post_init__(self) -> None:
-        self.budget = MemoryBudget(self.limits.held_bodies)
+        self.budget = MemoryBudget(self.limits.held_bodies, self.clock)
 
     def observes(self) -> bool:
         """Whether to request the next response only to observe it. Each of its chunks costs as much as a message of a
@@ -155,6 +155,8 @@ class RequestStream:
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self._conversation = Conversation(handler.limits, handler.make_id, budget=handler.budget)
+        self._waiting = BodyBuffer(handler.budget)
+        """A large message that waits for its turn."""
         self._charge: Charge | None = None
         self._decision: Decision | None = None
         self._reader: ResponseReader | None = None
@@ -172,6 +174,20 @@ class RequestStream:
 
         An empty answer isn't sent. It lets other streams have a turn before the next answer is made.
         """
+        if len(data) <= HEAVY:
+            return self._take(data)
+        if not self._waiting.has_room(len(data)) and (events := self._conversation.no_room()):
+            self._handle(events, self._handler.clock())
+            return self._conversation.responses()
+        self._waiting.add(data)
+        return self._in_turn()
+
+    def _in_turn(self) -> Iterator[bytes]:
+        """The answers to a large message: even reading it takes a turn."""
+        yield b""
+        yield from self._take(self._waiting.take())
+
+    def _take(self, data: bytes) -> Iterable[bytes]:
         conversation = self._conversation
         relayed = conversation.response.relay(data)
         if relayed is not None:
@@ -201,6 +217,7 @@ class RequestStream:
 
     def end(self) -> None:
         """The stream has ended, for whatever reason."""
+        self._waiting.clear()
         now = self._handler.clock()
         self._handle(self._conversation.end(now), now)
 

@@ -164,10 +164,11 @@ class FrameReader:
         until = self._clock() + self._ttl
         while self._clock() < until:
             try:
-                found = await jetstream.snapshot(
+                await jetstream.snapshot(
                     self._bus,
                     self._subjects.attributes_bucket,
                     self._subjects.frames(self.pool),
+                    read=self._fill_in,
                     timeout=self._timeout,
                 )
             except NoResponders:
@@ -176,8 +177,6 @@ class FrameReader:
                 self._log.info("frames.snapshot.failed", pool=self.pool, reason=str(error))
                 await asyncio.sleep(self._retry)
                 continue
-            for stored in found:
-                self._fill_in(stored)
             return
 
     def _fill_in(self, stored: jetstream.Stored) -> None:

@@ -6,18 +6,22 @@ Protocol: https://docs.nats.io/reference/reference-protocols/nats_api_reference 
 gets), ADR-43 (time to live per message) of github.com/nats-io/nats-architecture-and-design.
 """
 
+import asyncio
+import time
 from base64 import b64decode
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.bus.connection import Bus
+from shared.bus.connection import TURN, Bus
 from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
 from shared.bus.replies import SEQUENCE, status
+
+T = TypeVar("T")
 
 WRONG_LAST_SEQUENCE: Final = 10071
 STREAM_NOT_FOUND: Final = 10059
@@ -33,6 +37,8 @@ OPERATION: Final = "KV-Operation"
 
 PAGE: Final = 500
 """Keys of one page of a snapshot; measured, pages of 100 to 5 000 take the same time per key."""
+PAGE_BYTES: Final = 4 * 2**20
+"""Bytes of a page, beyond which the server ends it after the present message."""
 API_TIMEOUT: Final = 1.0
 
 
@@ -212,21 +218,38 @@ async def last(bus: Bus, bucket: str, subject: str, *, timeout: float = API_TIME
         raise BusError(f"JetStream's answer can't be read: {type(error).__name__}: {error}") from error
 
 
+def _as_stored(stored: Stored) -> Any:
+    return stored
+
+
 async def snapshot(
-    bus: Bus, bucket: str, subjects: str, *, page: int = PAGE, timeout: float = API_TIMEOUT
-) -> list[Stored]:
-    """The last message of every subject that matches `subjects`, in the stream's order, by batched direct gets.
+    bus: Bus,
+    bucket: str,
+    subjects: str,
+    *,
+    read: Callable[[Stored], T] = _as_stored,
+    page: int = PAGE,
+    timeout: float = API_TIMEOUT,
+) -> list[T]:
+    """What `read` makes of the last message of every subject that matches `subjects`, in the stream's order, by batched
+    direct gets. It is called with each page when it comes, so that no more than a page is held beside its results.
 
     Any replica may answer, also one that is behind. `timeout` is for a page. A bucket with nothing to show gives an
     empty list, a missing one raises NoResponders; else raises JetStreamError and as `Bus.request`.
     """
-    found: list[Stored] = []
+    found: list[T] = []
     sequence = 1
     while True:
-        body = msgspec.json.encode({"seq": sequence, "batch": page, "next_by_subj": subjects})
+        body = msgspec.json.encode({"seq": sequence, "batch": page, "max_bytes": PAGE_BYTES, "next_by_subj": subjects})
         answers = await bus.request_many(f"$JS.API.DIRECT.GET.KV_{bucket}", body, last=_ends_batch, timeout=timeout)
         end = answers.pop()
-        found += [stored for message in answers if (stored := _stored(message)) is not None]
+        whole = [stored for message in answers if (stored := _stored(message)) is not None]
+        began = time.monotonic()
+        for stored in whole:
+            found.append(read(stored))
+            if time.monotonic() - began >= TURN:
+                await asyncio.sleep(0)
+                began = time.monotonic()
         told, headers = status(end), end.headers or {}
         if told == "404":
             return found
@@ -235,7 +258,7 @@ async def snapshot(
             raise JetStreamError(_number(told), 0, f"direct get of {subjects}: {description}")
         if not answers or not _number(headers.get("Nats-Num-Pending")):
             return found
-        after = _number(headers.get("Nats-Last-Sequence")) or (found[-1].sequence if found else 0)
+        after = _number(headers.get("Nats-Last-Sequence")) or (whole[-1].sequence if whole else 0)
         if after < sequence:
             raise BusError(f"direct get of {subjects}: the pages have no order")
         sequence = after + 1

@@ -64,6 +64,11 @@ class Ledger:
         return self._pools
 
     @property
+    def kept(self) -> frozenset[str]:
+        """Pools and single keys that are left as they are in the bucket."""
+        return self._kept
+
+    @property
     def complete(self) -> tuple[str, ...]:
         """The pools of which readers may be told that they are complete."""
         return tuple(pool for pool in self._pools if pool not in self._kept or pool in self._found_ages)
@@ -187,6 +192,12 @@ class Ledger:
         self._doubtful |= self._stored.keys()
         self._stored.clear()
         self._totals.clear()
+
+    def concerns(self, key: str) -> bool:
+        """Whether it matters what is under a key of the bucket; of others only that they are there."""
+        if key.endswith(f".{SYNCED}"):
+            return _pool(key) in self._pools
+        return key in self._wanted or key in self._stored or self._is_kept(key)
 
     def adopt(self, found: Iterable[tuple[str, bytes | None]], *, trust: bool) -> int:
         """Compare with what the bucket really holds: (key, encoded fact or `synced`; None where that can't be told).

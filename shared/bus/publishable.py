@@ -4,9 +4,9 @@ Whoever reads facts refuses what can't be published at its place, with the usual
 again, with that of the server that it is connected to.
 """
 
-from shared.bus.codec import encode_fact
+from shared.bus.codec import MAX_FACT_ENTRIES, encode_fact
 from shared.bus.subjects import fact_key
-from shared.model import Fact
+from shared.model import Fact, entries_of
 
 MAX_PAYLOAD = 2**20
 """Bytes of a message, as nats-server takes them unless it is told otherwise."""
@@ -29,6 +29,8 @@ def fault(fact: Fact, most: int = MAX_FACT) -> str | None:
         return f"no message can hold it: {error}"
     if size > most:
         return f"it makes a message of {size} bytes; NATS takes {most} at most"
+    if (count := entries_of(fact)) > MAX_FACT_ENTRIES:
+        return f"it has {count} entries; {MAX_FACT_ENTRIES} are allowed"
     name = len(fact_key("", fact).rpartition(".")[2])
     if name > MAX_NAME:
         return f"its name takes {name} bytes of a key on the bus; {MAX_NAME} are allowed"

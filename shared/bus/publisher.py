@@ -309,29 +309,37 @@ class FactPublisher:
     async def _read(self, *, fenced: bool = True) -> list[tuple[str, bytes | None]]:
         """What the bucket holds; unless it is not `fenced`, at least up to the present fence."""
         everything = self._subjects.fact(">")
-        stored = await jetstream.snapshot(self._bus, self._bucket.name, everything, timeout=self._timeout)
         found: list[tuple[str, bytes | None]] = []
         complete = not fenced
         start = len(self._subjects.fact(""))
-        for message in stored:
+        kept = self._ledger.kept
+
+        def read(message: jetstream.Stored) -> None:
+            nonlocal complete
             key = message.subject[start:]
             complete = complete or (key == EPOCH and message.sequence == self._fence)
             if message.headers.get(jetstream.OPERATION) and EPOCH_HEADER in message.headers:
-                continue
+                return
             if _NO_TEXT in key:
-                continue  # it can't be named, so not be deleted; no reader takes it
-            if key.endswith(f".{SYNCED}"):
-                found.append((key, message.data))
-                continue
-            try:
-                envelope = decode(FactEnvelope, message.data)
-                sound = self._believed(envelope.epoch) >= 0
-                found.append((key, bytes(envelope.fact) if sound else None))
-            except Malformed:
-                found.append((key, None))
+                return  # it can't be named, so not be deleted; no reader takes it
+            found.append((key, self._content(key, message.data) if self._ledger.concerns(key) else None))
+
+        await jetstream.snapshot(self._bus, self._bucket.name, everything, read=read, timeout=self._timeout)
+        if self._ledger.kept != kept:
+            raise BusError("what is left as it is has changed while the bucket was read")  # its content is missing
         if not complete:
             raise BusError(f"bucket {self._bucket.name!r} was read from a replica that is behind")
         return found
+
+    def _content(self, key: str, data: bytes) -> bytes | None:
+        """The encoded fact or the `synced` under a key; None where it is neither."""
+        if key.endswith(f".{SYNCED}"):
+            return data
+        try:
+            envelope = decode(FactEnvelope, data)
+        except Malformed:
+            return None
+        return bytes(envelope.fact) if self._believed(envelope.epoch) >= 0 else None
 
     def _believed(self, epoch: int) -> int:
         return believed(epoch, self._wall())

@@ -18,7 +18,7 @@ from shared.bus.connection import Bus, Subscription
 from shared.bus.epochs import believed
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.messages import Synced
-from shared.bus.replica_state import Counters, Entry, Event, ReplicaState, Written, parse_entry
+from shared.bus.replica_state import MOST_WEIGHT, Counters, Entry, Event, ReplicaState, Written, parse_entry
 from shared.bus.subjects import Subjects
 from shared.model import Fact
 
@@ -174,8 +174,23 @@ class Replica:
         state.snapshot_started(self._clock())
         bucket = self._subjects.endpoints_bucket
         subjects = self._subjects.stored(bucket, f"{self.pool}.>")
+        entries: list[Entry] = []
+        start, weight = len(self._subjects.stored(bucket, "")), 0
+
+        def read(stored: jetstream.Stored) -> None:
+            nonlocal weight
+            try:
+                entry = self._checked(parse_entry(stored.subject[start:], stored.data, stored.headers), stored.subject)
+            except Malformed as error:
+                self._report(error, stored.subject)
+                return
+            entries.append(entry)
+            weight += 0 if isinstance(entry, Synced) else entry.weight
+            if weight > MOST_WEIGHT:
+                raise BusError(f"the facts of {self.pool} take more than {MOST_WEIGHT >> 20} MiB")
+
         try:
-            found = await jetstream.snapshot(self._bus, bucket, subjects, page=self._page, timeout=self._timeout)
+            await jetstream.snapshot(self._bus, bucket, subjects, read=read, page=self._page, timeout=self._timeout)
         except BusError as error:
             missing = isinstance(error, NoResponders)
             reason = f"bucket {bucket!r} is missing" if missing else str(error)
@@ -190,14 +205,6 @@ class Replica:
         self._failure = ""
         if generation != state.generation:
             return
-        entries: list[Entry] = []
-        start = len(self._subjects.stored(bucket, ""))
-        for stored in found:
-            try:
-                entry = parse_entry(stored.subject[start:], stored.data, stored.headers)
-                entries.append(self._checked(entry, stored.subject))
-            except Malformed as error:
-                self._report(error, stored.subject)
         state.snapshot(entries, self._clock())
         if state.synced and not was_synced:
             self._log.info("replica.synced", pool=self.pool, epoch=state.epoch, facts=len(state.facts()))

@@ -21,7 +21,7 @@ from shared.bus.epochs import EPOCHS
 from shared.bus.errors import Malformed
 from shared.bus.messages import FactEnvelope, Synced
 from shared.bus.subjects import SYNCED, fact_key, parse_key
-from shared.model import Fact
+from shared.model import Fact, entries_of
 
 EPOCH_HEADER = "Pointsman-Epoch"
 SEQUENCE_HEADER = "Pointsman-Sequence"
@@ -29,6 +29,11 @@ SEQUENCE_HEADER = "Pointsman-Sequence"
 
 MOST_CHALLENGERS = 64
 """Lower epochs that are kept in mind: watchers that take turns are few."""
+
+MOST_WEIGHT = 256 * 2**20
+"""Bytes of memory that a copy of the facts takes, about; further facts aren't taken into it."""
+_FACT, _ENTRY = 1000, 200
+"""Bytes that a fact takes beside its encoded form, and each entry of its lists and maps."""
 
 Version: TypeAlias = tuple[int, int]
 """(epoch, sequence)"""
@@ -67,6 +72,8 @@ class Written(Struct, frozen=True):
     """None when this program can't decode it: it counts for completeness, and its last known value stays."""
     fault: str = ""
     """Why it couldn't be decoded."""
+    weight: int = _FACT
+    """Bytes of memory that it takes, about."""
 
     @property
     def epoch(self) -> int:
@@ -78,6 +85,11 @@ class Removed(Struct, frozen=True):
 
     key: str
     version: Version
+
+    @property
+    def weight(self) -> int:
+        """As of what was written."""
+        return _FACT + len(self.key)
 
     @property
     def epoch(self) -> int:
@@ -111,7 +123,7 @@ def parse_entry(key: str, data: bytes, headers: Mapping[str, str]) -> Entry:
         return Written(key, version, digest, None, str(error))
     if fact_key(pool, fact) != key:
         return Written(key, version, digest, None, f"a fact of another key: {type(fact).__name__}")
-    return Written(key, version, digest, fact)
+    return Written(key, version, digest, fact, weight=len(envelope.fact) + _FACT + _ENTRY * entries_of(fact))
 
 
 class _Copy:
@@ -121,6 +133,8 @@ class _Copy:
         self.entries: dict[str, Written] = {}
         self.removed: dict[str, Version] = {}
         self.digest = 0
+        self._weight = self._weight_removed = 0
+        """Of `entries` and of `removed`."""
         self.complete_at: Version = NEVER
         """Everything up to this version is in it: older messages are repetitions."""
 
@@ -129,32 +143,49 @@ class _Copy:
         return max(self.complete_at, NEVER if entry is None else entry.version, self.removed.get(key, NEVER))
 
     def apply(self, entry: Written | Removed) -> tuple[bool, Written | None]:
-        """Take it in when it is news; returns whether it was, and what was there before."""
+        """Take it in when it is news and there is room; returns whether that was so, and what was there before."""
         if entry.version <= self.version(entry.key):
             return False, None
-        before = self.entries.pop(entry.key, None)
+        before = self.entries.get(entry.key)
+        more = entry.weight - (0 if before is None else before.weight)
+        if more > 0 and self._weight + self._weight_removed + more > MOST_WEIGHT:
+            return False, None
         if before is not None:
+            del self.entries[entry.key]
             self.digest = (self.digest - before.digest) & MASK
+            self._weight -= before.weight
+        if self.removed.pop(entry.key, None) is not None:
+            self._weight_removed -= _FACT + len(entry.key)
         if isinstance(entry, Removed):
             self.removed[entry.key] = entry.version
+            self._weight_removed += entry.weight
         else:
-            self.removed.pop(entry.key, None)
             self.entries[entry.key] = entry
             self.digest = (self.digest + entry.digest) & MASK
+            self._weight += entry.weight
         return True, before
+
+    def keep(self, entry: Written, before: Written) -> None:
+        """The entry can't be read: the last known value stays in its place."""
+        self.entries[entry.key] = structs.replace(entry, fact=before.fact, weight=before.weight)
+        self._weight += before.weight - entry.weight
 
     def agrees(self, synced: Synced) -> bool:
         return len(self.entries) == synced.count and self.digest == synced.digest
 
     def mark_complete(self, synced: Synced) -> None:
         self.complete_at = max(self.complete_at, (synced.epoch, synced.sequence))
-        self.removed.clear()
+        self._forget_removed()
 
     def forget_versions(self) -> None:
         """Keep the facts, and let any message about them be news."""
         self.entries = {key: structs.replace(entry, version=NEVER) for key, entry in self.entries.items()}
-        self.removed.clear()
+        self._forget_removed()
         self.complete_at = NEVER
+
+    def _forget_removed(self) -> None:
+        self.removed.clear()
+        self._weight_removed = 0
 
     def facts(self) -> dict[str, Fact]:
         return {key: entry.fact for key, entry in self.entries.items() if entry.fact is not None}
@@ -393,9 +424,9 @@ class ReplicaState:
         assert self._candidate is not None
         view, self._view = self._view, self._candidate
         self._view.mark_complete(self._latest)
-        for key, entry in self._view.entries.items():
+        for key, entry in list(self._view.entries.items()):
             if entry.fact is None and key in view.entries:
-                self._view.entries[key] = structs.replace(entry, fact=view.entries[key].fact)
+                self._view.keep(entry, view.entries[key])
         self._settle()
         if self._latest_heard is not None:
             self.confirmed_at = self._latest_heard
@@ -423,7 +454,7 @@ class ReplicaState:
                 self._emit(Delete(entry.key))
         elif entry.fact is None:
             if before is not None:
-                self._view.entries[entry.key] = structs.replace(entry, fact=before.fact)
+                self._view.keep(entry, before)
         elif before is None or before.fact is None or before.digest != entry.digest:
             self.counters.upserts += 1
             self._emit(Upsert(entry.key, entry.fact))

@@ -100,7 +100,6 @@ async def measure(pages: Sequence[bytes], port: int) -> None:
     reader = source.reader([binding])
     url = URL(source.url(endpoint), encoded=True)
     changing, moments = itertools.cycle(pages), itertools.count()
-    await client.open()
 
     async def get() -> None:
         await client.get(url, source.tls)
@@ -124,7 +123,7 @@ async def measure(pages: Sequence[bytes], port: int) -> None:
         await read(await client.get(url, source.tls))
 
     await read(pages[0])
-    names = [str(choice).split(" or ")[0].encode() for choice in binding.choices]
+    names = [str(choice).split(" or ")[0].encode() for choice in binding.fallbacks]
 
     async def only_scan() -> None:
         for name in names:

@@ -18,14 +18,14 @@ from tests.mutation.executed import RECORD, Executed
 from tests.mutation.mutations import Mutation
 
 PROTOCOL = {
-    "shared": ("bus", "service"),
-    "services/watcher": ("watcher",),
-    "services/collector": ("collector", "steering"),
-    "services/picker": ("picker", "system", "modes", "envoy", "gateways"),
-    "services/simulator": ("simulator",),
-    "pointsman": ("probe", "local", "demo"),
+    "shared": ("protocol/bus", "protocol/service"),
+    "services/watcher": ("protocol/watcher", "faults/watcher_kubernetes"),
+    "services/collector": ("protocol/collector", "protocol/steering"),
+    "services/picker": tuple(f"protocol/{name}" for name in ("picker", "system", "modes", "envoy", "gateways")),
+    "services/simulator": ("protocol/simulator",),
+    "pointsman": ("protocol/probe", "protocol/local", "protocol/demo"),
 }
-"""The tiers, and the folders of tests/protocol that test each."""
+"""The tiers, and the folders of tests/ that test each with its real peers."""
 
 FLAGS = ("-q", "-p", "no:cacheprovider", "-p", "tests.mutation.runs", "--tb=no", "--timeout=100")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py(?:::.+?)?)(?: - .*)?$", re.MULTILINE)
@@ -106,7 +106,7 @@ class Tree:
         try:
             tests = executed.tests(mutation, source)
             found = [[ENDS, *step] for step in steps(mutation.path, self._path, tests)]
-            protocol = [f"tests/protocol/{name}" for name in PROTOCOL[tier_of(mutation.path)]]
+            protocol = [f"tests/{name}" for name in PROTOCOL[tier_of(mutation.path)]]
             for step in found if unit else [*found, protocol]:
                 for failed in self.failures(["-x", *step]):
                     # What needs servers has to fail twice: it could have failed by itself.

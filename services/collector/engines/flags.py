@@ -1,74 +1,75 @@
-"""The default engine that the collector's metric flags make, and the metrics page that they name.
+"""The collector's metric flags: they define a default engine and the address of the metrics page.
 
-The Go original has these flags. They apply where the document leaves things open: a core extractor's own engines, and
-the parameters that a metrics source is given, go before them.
+The Go EPP has these flags. Engines of a core extractor and parameters of a metrics source in the configuration take
+precedence.
 """
-
-from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from services.collector.engines.builtin import BUILT_IN, VLLM
 from services.collector.engines.configs import EngineConfig
-from services.collector.engines.known import BUILT_IN, VLLM
-from services.collector.engines.sufficiency import Words, shortfalls
+from services.collector.engines.sufficiency import FieldNames, missing_attributes
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.core.parameters import FLAT_NAMES
 from services.collector.page.spec import parse_spec
 from services.collector.settings import METRIC_FLAGS, CollectorSettings
 from services.collector.sources.metrics import MetricsSource
 from shared.config.demand import demands
-from shared.config.loaded import LoadedConfig, PluginSpec
+from shared.config.loaded import LoadedConfig
 from shared.config.problems import Problems, join
 from shared.quantities import format_duration
 from shared.service.flags import flag_of
 
 NAME = "flags"
-"""The name of the engine that the flags make."""
-OVERRULED = frozenset({"defaultEngine", "engineConfigs", *FLAT_NAMES})
-"""Parameters of a core extractor that go before the flags."""
+"""The name of the flags' engine."""
+PRECEDENT = frozenset({"defaultEngine", "engineConfigs", *FLAT_NAMES})
+"""Parameters of a core extractor that take precedence over the flags."""
 
-WORDS = Words(names={field: flag_of(setting) for setting, field in METRIC_FLAGS.items()}, off=lambda name: f'{name}=""')
+FIELD_NAMES = FieldNames(
+    names={field: flag_of(setting) for setting, field in METRIC_FLAGS.items()}, off=lambda name: f'{name}=""'
+)
 
 
 def flags_engine(settings: CollectorSettings) -> EngineConfig | None:
-    """The engine that the flags make, if any is given.
+    """The engine that the flags define; None without flags.
 
-    What isn't given is that of the built-in engine to which the names of all metrics that are given belong; of none
-    where they belong to none, or to several. Where flags only switch something off it is vllm's.
+    It extends the built-in engine that has all of the given metric names, if there is one; vllm if flags only switch
+    metrics off.
     """
     given = {field: text for setting, field in METRIC_FLAGS.items() if (text := getattr(settings, setting)) is not None}
     if not given:
         return None
     names = [spec.name for text in given.values() if (spec := parse_spec(text)) is not None]
-    bases = [one for one in BUILT_IN if names and all(name.startswith(one.prefixes) for name in names)]
+    bases = [engine for engine in BUILT_IN if names and all(name.startswith(engine.prefixes) for name in names)]
     base = bases[0].name if bases else "" if names else VLLM.name
     return EngineConfig(name=NAME, extends=base, **given)
 
 
 def with_flags(config: LoadedConfig, settings: CollectorSettings) -> LoadedConfig:
-    """The configuration with what the flags say where it leaves that open.
+    """The configuration with the flags applied.
 
-    Raises `Invalid` that names the flags to give when the engine that they make can't give what plugins require.
+    Raises `Invalid`, with the flags to add, when the flags' engine doesn't provide what plugins require.
     """
     problems = Problems()
     engine = flags_engine(settings)
-    page = _page(settings)
+    page = {"scheme": settings.model_server_metrics_scheme, "path": settings.model_server_metrics_path}
     plugins = dict(config.plugins)
-    wanted = demands(config.plugins, config.sources, config.inputs, config.stale_metrics)
+    demanded = demands(config.plugins, config.sources, config.inputs, config.stale_metrics)
     for name, spec in config.plugins.items():
         if issubclass(spec.kind, CoreMetricsExtractor) and engine is not None:
-            if overruling := sorted(spec.given & OVERRULED):
-                problems.warn(
-                    join(spec.path, "parameters"),
-                    f"no effect of {_given(settings)}: {' and '.join(overruling)} here goes before flags",
-                )
+            if precedent := sorted(spec.given & PRECEDENT):
+                flags = " and ".join(flag_of(name) for name in METRIC_FLAGS if getattr(settings, name) is not None)
+                why = f"no effect of {flags}: overridden by {' and '.join(precedent)} here"
+                problems.warn(join(spec.path, "parameters"), why)
                 continue
-            plugins[name] = _with_engine(spec, engine)
-            if name in wanted:
-                for one in shortfalls(engine, wanted[name], WORDS):
-                    (problems.error if one.fatal else problems.warn)(WORDS.names.get(one.field, name), one.message)
-        elif spec.kind is MetricsSource:  # not sources of other pages that are made of it
-            fields = {field: value for field, value in page.items() if field not in spec.given}
+            parameters = replace(spec.parameters, default_engine=engine.name, engine_configs=(engine,))
+            plugins[name] = replace(spec, parameters=parameters)
+            if name in demanded:
+                for missing in missing_attributes(engine, demanded[name], FIELD_NAMES):
+                    report = problems.error if missing.fatal else problems.warn
+                    report(FIELD_NAMES.names.get(missing.field, name), missing.message)
+        elif spec.kind is MetricsSource:  # not its subclasses, which read other pages
+            fields = {field: value for field, value in page.items() if value is not None and field not in spec.given}
             plugins[name] = replace(spec, parameters=replace(spec.parameters, **fields))
     _check_interval(config, settings, problems)
     problems.raise_if_any(config.origin)
@@ -76,29 +77,15 @@ def with_flags(config: LoadedConfig, settings: CollectorSettings) -> LoadedConfi
 
 
 def _check_interval(config: LoadedConfig, settings: CollectorSettings, problems: Problems) -> None:
-    """Note where the collector's own interval, for sources that have none, is too long for what they bring."""
+    """Warn when the collector's interval, for sources without one, makes values stale."""
     stale = config.stale_metrics
     if settings.interval < stale.limit:
         return
-    specs = (config.plugins[one.source] for one in config.sources if one.extractors)
-    if any(issubclass(one.kind, MetricsSource) and not one.parameters.interval for one in specs):
+    specs = (config.plugins[source.source] for source in config.sources if source.extractors)
+    if any(issubclass(spec.kind, MetricsSource) and not spec.parameters.interval for spec in specs):
         every = format_duration(settings.interval)
         problems.warn(
             "dataLayer.staleMetrics.after",
             f"{format_duration(stale.after)} isn't above {flag_of('interval')}, {every}: "
-            "what is read is old before it is read again",
+            "values become stale before the next scrape",
         )
-
-
-def _with_engine(spec: PluginSpec, engine: EngineConfig) -> PluginSpec:
-    return replace(spec, parameters=replace(spec.parameters, default_engine=engine.name, engine_configs=(engine,)))
-
-
-def _page(settings: CollectorSettings) -> Mapping[str, str]:
-    """Parameters of metrics sources."""
-    given = {"scheme": settings.model_server_metrics_scheme, "path": settings.model_server_metrics_path}
-    return {field: value for field, value in given.items() if value is not None}
-
-
-def _given(settings: CollectorSettings) -> str:
-    return " and ".join(flag_of(setting) for setting in METRIC_FLAGS if getattr(settings, setting) is not None)

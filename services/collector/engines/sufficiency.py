@@ -1,7 +1,7 @@
-"""Whether an engine that a user defines can give what the configured plugins read, and if not, what would do.
+"""Whether a user-defined engine provides the attributes that the configured plugins read, and how to fix it if not.
 
-Said in the words in which the engine was written, fields of `engineConfigs` or flags. What is switched off by an
-explicitly empty specification is meant to be missing; what is only left out may have been forgotten.
+Messages use the names under which the user configured the engine: fields of `engineConfigs`, or flags. An empty
+specification switches a metric off on purpose. A missing one may be a mistake.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,70 +9,76 @@ from typing import Any
 
 from msgspec import Struct
 
+from services.collector.engines.builtin import DERIVATIONS
 from services.collector.engines.configs import FIELDS, EngineConfig
-from services.collector.engines.known import WAYS
 from shared.attributes import AttributeKey
 from shared.plugin import Demand
 
 
-class Words(Struct, frozen=True):
-    """How an engine's fields are written where the user defines it."""
+class FieldNames(Struct, frozen=True):
+    """The names of an engine's fields where the user configures it."""
 
     names: Mapping[str, str]
-    """By the fields of `EngineConfig`: those that can be given there."""
+    """By field of `EngineConfig`; those without a name can't be configured there."""
     off: Callable[[str], str]
-    """How one of these names is written to switch its quantity off."""
+    """Given one of these names: the text that switches its metric off."""
 
 
-class Shortfall(Struct, frozen=True):
-    """What an engine can't give."""
+class MissingAttribute(Struct, frozen=True):
+    """Attributes that an engine doesn't provide."""
 
     field: str
-    """The field of the engine's configuration that would give it directly; empty for attributes of the user's own."""
+    """The field of `EngineConfig` that gives them directly; empty for custom attributes."""
     message: str
     fatal: bool
 
 
-def shortfalls(config: EngineConfig, demand: Demand, words: Words) -> list[Shortfall]:
-    """What the engine can't give of what is demanded; one for all attributes that one field would give."""
+def missing_attributes(config: EngineConfig, demand: Demand, field_names: FieldNames) -> list[MissingAttribute]:
+    """The demanded attributes that the engine doesn't provide; one entry for those of the same field."""
     engine = config.engine()
     lacking: dict[tuple[str, bool], dict[AttributeKey[Any], tuple[str, ...]]] = {}
     for required, readers in ((True, demand.required), (False, demand.used)):
         for key, names in readers.items():
-            if not engine.gives(key) and (required or key not in demand.required):
+            if not engine.provides(key) and (required or key not in demand.required):
                 lacking.setdefault((_direct(key), required), {})[key] = names
-    found = [_shortfall(config, field, required, keys, words) for (field, required), keys in lacking.items()]
-    return [one for one in found if one is not None]
+    found = [
+        _missing_attribute(config, field, required, keys, field_names) for (field, required), keys in lacking.items()
+    ]
+    return [missing for missing in found if missing is not None]
 
 
-def _shortfall(
-    config: EngineConfig, field: str, required: bool, keys: Mapping[AttributeKey[Any], tuple[str, ...]], words: Words
-) -> Shortfall | None:
+def _missing_attribute(
+    config: EngineConfig,
+    field: str,
+    required: bool,
+    keys: Mapping[AttributeKey[Any], tuple[str, ...]],
+    field_names: FieldNames,
+) -> MissingAttribute | None:
     attributes = " and ".join(key.name for key in keys)
     readers = dict.fromkeys(name for names in keys.values() for name in names)
     verb = "require" if required else "use"
     lack = f"nothing gives {attributes}, which {' and '.join(map(repr, readers))} {verb}{'s' * (len(readers) == 1)}"
     if not field:
-        return Shortfall(field, f"{lack}: endpoints of this engine don't have it", fatal=False)
-    off = words.off(words.names[field])
+        return MissingAttribute(field, f"{lack}: endpoints of this engine don't have it", fatal=False)
+    off = field_names.off(field_names.names[field])
     if getattr(config, field) == "":
-        return Shortfall(field, f"{lack}: it is switched off by {off}", fatal=False) if required else None
-    give = ", or ".join(_choices(config, next(iter(keys)), words))
-    return Shortfall(field, f"{lack}; give {give}; or write {off} where there is none", fatal=required)
+        return MissingAttribute(field, f"{lack}: it is switched off by {off}", fatal=False) if required else None
+    give = ", or ".join(_suggestions(config, next(iter(keys)), field_names))
+    return MissingAttribute(field, f"{lack}; give {give}; or write {off} if there is none", fatal=required)
 
 
-def _choices(config: EngineConfig, key: AttributeKey[Any], words: Words) -> list[str]:
-    """What would do. Where a part of something is given, that is gone on with."""
-    ways = [tuple(FIELDS[one] for one in way) for way in WAYS[key]]
-    ways = [way for way in ways if all(field in words.names for field in way)]
-    begun = [way for way in ways if any(getattr(config, field) for field in way)]
-    choices: list[str] = []
-    for way in [ways[0], *begun] if begun else ways:
-        there = [words.names[one] for one in way if getattr(config, one)]
-        missing = [words.names[one] for one in way if not getattr(config, one)]
-        choices.append(" and ".join(missing) + (f" beside {' and '.join(there)}" if there else ""))
-    return choices
+def _suggestions(config: EngineConfig, key: AttributeKey[Any], field_names: FieldNames) -> list[str]:
+    """The fields to add. If a combination is configured partly, only the rest of it is suggested."""
+    derivations = [tuple(FIELDS[field] for field in fields) for fields in DERIVATIONS[key]]
+    derivations = [fields for fields in derivations if all(field in field_names.names for field in fields)]
+    partial = [fields for fields in derivations if any(getattr(config, field) for field in fields)]
+    suggestions: list[str] = []
+    for fields in [derivations[0], *partial] if partial else derivations:
+        given = [field_names.names[field] for field in fields if getattr(config, field)]
+        missing = [field_names.names[field] for field in fields if not getattr(config, field)]
+        suggestions.append(" and ".join(missing) + (f" beside {' and '.join(given)}" if given else ""))
+    return suggestions
 
 
 def _direct(key: AttributeKey[Any]) -> str:
-    return FIELDS[WAYS[key][0][0]] if key in WAYS else ""
+    return FIELDS[DERIVATIONS[key][0][0]] if key in DERIVATIONS else ""

@@ -1,27 +1,27 @@
-"""`dcgm-extractor`: how busy an endpoint's GPUs are, from a page of NVIDIA's DCGM exporter.
+"""`dcgm-extractor`: the GPU utilization of an endpoint, from the metrics page of NVIDIA's DCGM exporter.
 
-The busiest GPU counts: a server waits for its slowest one. On a node's page the pod's own GPUs are told by the labels
-`pod` and `namespace`, which the exporter writes when it knows Kubernetes.
+The busiest GPU counts, because a server waits for its slowest one. On a node's page the labels `pod` and `namespace`
+identify the pod's GPUs; the exporter sets them in Kubernetes.
 """
 
 from collections.abc import Sequence
 
 from services.collector.interfaces import PROMETHEUS_TEXT, Extractor, Finding, MetricsBinding
 from services.collector.page.scan import parse_labels
-from services.collector.page.selection import Choice, Outcome, Selector
+from services.collector.page.selection import MetricFallback, Outcome, Selector
 from services.collector.page.spec import MetricSpec
 from shared.attributes import GPU_UTILIZATION, AttributeMap
 from shared.model import Endpoint
 from shared.plugin import Stability
 
 METRIC = "DCGM_FI_DEV_GPU_UTIL"
-"""Percent of time in which the GPU computed something."""
+"""Percent of time in which the GPU was busy."""
 
 
 class BusiestGpu(Selector):
-    """Selects the greatest value, 0 to 100, of the series that are the pod's or nobody's.
+    """Selects the greatest value, 0 to 100, of the series of the pod or without a pod.
 
-    DCGM has numbers far above 100 for values that it doesn't know.
+    DCGM writes numbers far above 100 for unknown values.
     """
 
     def __init__(self, pod: str, namespace: str) -> None:
@@ -29,7 +29,7 @@ class BusiestGpu(Selector):
         self._pod = pod
         self._namespace = namespace
         self.blank = False
-        """Whether a series of the pod had no percentage."""
+        """Whether a series of the pod had no valid value."""
 
     def clear(self) -> None:
         super().clear()
@@ -48,7 +48,7 @@ class BusiestGpu(Selector):
     def _mine(self, text: bytes) -> bool:
         labels = parse_labels(text)
         pod, namespace = labels.get("pod"), labels.get("namespace")
-        # An empty label is none, as everywhere in Prometheus.
+        # In Prometheus an empty label equals a missing one.
         return not pod or (pod == self._pod and (not namespace or namespace == self._namespace))
 
     @property
@@ -73,23 +73,23 @@ class DcgmExtractor(Extractor):
 
 
 class DcgmBinding(MetricsBinding):
-    """Reads the pages where one endpoint's GPUs are."""
+    """Reads the pages with one endpoint's GPUs."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._selector = BusiestGpu(endpoint.name, endpoint.namespace)
-        self._choice = Choice([self._selector])
+        self._fallback = MetricFallback([self._selector])
         self._outcome = Outcome.UNKNOWN
 
     @property
-    def choices(self) -> Sequence[Choice]:
-        return (self._choice,)
+    def fallbacks(self) -> Sequence[MetricFallback]:
+        return (self._fallback,)
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
-        taken = self._choice.take()
+        selected = self._fallback.select()
         self._outcome = self._selector.outcome
-        if taken is None:
+        if selected is None:
             return False
-        return attributes.put(GPU_UTILIZATION, taken.value / 100, at)
+        return attributes.put(GPU_UTILIZATION, selected.value / 100, at)
 
     def findings(self) -> list[Finding]:
         return [Finding(METRIC, GPU_UTILIZATION.name, self._outcome)]

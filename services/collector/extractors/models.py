@@ -1,7 +1,7 @@
-"""`models-data-extractor`: which models a server answers for, base models and LoRA adapters alike.
+"""`models-data-extractor`: the models that a server serves, base models and LoRA adapters.
 
-A list that can't be read whole says nothing: half of it would make requests for the other half homeless. Only an entry
-that names nothing is passed over. One that is far longer than it may be isn't read at all, which would take a while.
+A list that can't be read completely is refused, because requests for the missing models would fail. Only entries
+without a name are skipped. A list far beyond the limits is refused unread, because parsing takes long.
 """
 
 from typing import Annotated
@@ -17,15 +17,15 @@ from shared.attributes import SERVED_MODELS, AttributeMap
 from shared.model import Endpoint
 
 ENTRY = 1024
-"""Bytes of an entry beside its name: a generous average, vLLM's have 500."""
+"""Bytes of an entry beside its name, on average; vLLM's have 500."""
 SPARE = 64 * 1024
-"""Bytes of any answer, however few models it may have."""
+"""Bytes that every answer may have, however few models are allowed."""
 WHAT = "data[].id"
-"""Where in the answer the names are."""
+"""The path of the names in the answer."""
 
 
 class ModelsExtractorParameters(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Parameters: what a list may measure. It travels to every picker several times a second."""
+    """Parameters: the limits of a list, which goes to every picker several times a second."""
 
     max_models: Annotated[int, Meta(ge=1)] = 1000
     max_name_length: Annotated[int, Meta(ge=1)] = 512
@@ -33,43 +33,43 @@ class ModelsExtractorParameters(Struct, frozen=True, kw_only=True, rename="camel
 
     @property
     def most_bytes(self) -> int:
-        """Of an answer."""
+        """The longest answer that is parsed."""
         return SPARE + self.max_models * (self.max_name_length + ENTRY)
 
 
 class Model(Struct):
-    """An entry of the list; servers say more."""
+    """An entry of the list, without its other fields."""
 
     id: str
     parent: str | None = None
-    """Of an adapter: its base model."""
+    """The base model of an adapter."""
 
 
 class ModelList(Struct):
-    """The answer; its entries are read one by one, so that a bad one costs only itself."""
+    """The answer; entries are decoded one by one, so that a bad one doesn't affect the others."""
 
     data: list[Raw]
 
 
 class Listing(Struct, frozen=True):
-    """What an answer comes to."""
+    """The result of an answer."""
 
     outcome: Outcome
     ids: tuple[str, ...] = ()
     adapters: int = 0
     problem: str = ""
-    """What is wrong with it, in words; also when an entry was passed over."""
+    """What is wrong with it, skipped entries included."""
 
 
 def read_models(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
-    """The ids in the order of the list, each once. Whatever the answer is, it is no error to ask."""
+    """The ids in the order of the list, without duplicates. No answer raises an exception."""
     if len(page) > parameters.most_bytes:
         most = f"maxModels and maxNameLength allow, {parameters.most_bytes}"
         return Listing(Outcome.INVALID, problem=f"{len(page)} bytes are more than {most}")
     try:
         entries = _LIST.decode(page).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Listing(Outcome.INVALID, problem=f"no list of models: {error}")
+        return Listing(Outcome.INVALID, problem=f"not a list of models: {error}")
     if len(entries) > parameters.max_models:
         return Listing(
             Outcome.INVALID, problem=f"{len(entries)} models are more than maxModels, {parameters.max_models}"
@@ -80,15 +80,15 @@ def read_models(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
         try:
             model = _MODEL.decode(entry)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            problem = problem or f"entry {position} was passed over: {error}"
+            problem = problem or f"entry {position} was skipped: {error}"
             continue
         if len(model.id) > parameters.max_name_length:
             length, limit = len(model.id), parameters.max_name_length
             return Listing(
-                Outcome.INVALID, problem=f"entry {position}: {length} characters of id; maxNameLength is {limit}"
+                Outcome.INVALID, problem=f"entry {position}: {length} characters in the id; maxNameLength is {limit}"
             )
         if not model.id:
-            problem = problem or f"entry {position} was passed over: its id is empty"
+            problem = problem or f"entry {position} was skipped: its id is empty"
             continue
         ids.setdefault(model.id, bool(model.parent))
     if entries and not ids:
@@ -116,18 +116,18 @@ class ModelsExtractor(Extractor):
 
 
 class ModelListBinding(ModelsBinding):
-    """Reads one server's lists. The same answer again isn't decoded again."""
+    """Reads one server's lists. A repeated answer isn't decoded again."""
 
     def __init__(self, parameters: ModelsExtractorParameters) -> None:
         self._parameters = parameters
-        self._seen = b""
-        """Of the last answer, whose text isn't kept: it can be long."""
+        self._digest = b""
+        """The last answer's digest."""
         self._listing = Listing(Outcome.UNKNOWN)
 
     def take(self, page: bytes) -> None:
-        seen = xxh3_128_digest(page)
-        if seen != self._seen:
-            self._seen, self._listing = seen, read_models(page, self._parameters)
+        digest = xxh3_128_digest(page)
+        if digest != self._digest:
+            self._digest, self._listing = digest, read_models(page, self._parameters)
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
         if self._listing.outcome is not Outcome.FOUND:

@@ -1,7 +1,7 @@
-"""`prometheus-metric`: one metric of the user's choice, as one attribute.
+"""`prometheus-metric`: one query of the user's as one attribute.
 
-The attribute has the metric's name and this instance as its producer, so two instances that read one metric by
-different labels are told apart. What the number is made of is said by `services.collector.page.measure`.
+The attribute has the metric's name, and the plugin instance as its producer. So two instances can read one metric with
+different labels. `services.collector.page.query` defines the queries.
 """
 
 import re
@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import field
 
 from services.collector.interfaces import PROMETHEUS_TEXT, Extractor, Finding, MetricsBinding
-from services.collector.page.measure import Measure, MeasureParameters
-from services.collector.page.meter import Meter
-from services.collector.page.selection import Choice
+from services.collector.page.evaluator import QueryEvaluator
+from services.collector.page.query import MetricQuery, QueryParameters
+from services.collector.page.selection import MetricFallback, Outcome
 from services.collector.page.spec import MetricSpec
 from shared.attributes import AttributeKey, AttributeMap
 from shared.model import Endpoint
@@ -23,8 +23,8 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
-class PrometheusMetricParameters(MeasureParameters, frozen=True, kw_only=True):
-    """Parameters. Raises ValueError on creation when they don't fit together."""
+class PrometheusMetricParameters(QueryParameters, frozen=True, kw_only=True):
+    """Parameters. Raises ValueError on creation when they contradict each other."""
 
     metric_name: str
     labels: dict[str, str] = field(default_factory=dict)
@@ -32,21 +32,21 @@ class PrometheusMetricParameters(MeasureParameters, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         wrong: list[str] = []
         if "{" in self.metric_name:
-            wrong.append(f"metricName: {self.metric_name!r} has braces; give labels in the parameter labels")
+            wrong.append(f"metricName: {self.metric_name!r} has braces; use the parameter labels")
         elif not _NAME.fullmatch(self.metric_name):
-            wrong.append(f"metricName: {self.metric_name!r} is no name of a metric, such as vllm:num_requests_running")
-        wrong += [f"labels: {label!r} is no name of a label" for label in self.labels if not _LABEL.fullmatch(label)]
+            wrong.append(f"metricName: {self.metric_name!r} is not a metric name such as vllm:num_requests_running")
+        wrong += [f"labels: {label!r} is not a label name" for label in self.labels if not _LABEL.fullmatch(label)]
         try:
             super().__post_init__()
-            self.of_page()
+            self.metric_query()
         except ValueError as error:
             wrong.append(str(error))
         if wrong:
             raise ValueError("; ".join(wrong))
 
-    def of_page(self) -> Measure:
-        """What is read off a page."""
-        return self.measure(MetricSpec(self.metric_name, tuple(self.labels.items())), "metricName")
+    def metric_query(self) -> MetricQuery:
+        """The query of the metric."""
+        return self.query(MetricSpec(self.metric_name, tuple(self.labels.items())), "metricName")
 
 
 class PrometheusMetricExtractor(Extractor):
@@ -61,7 +61,7 @@ class PrometheusMetricExtractor(Extractor):
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         super().__init__(name, parameters)
-        self._measure = self.parameters.of_page()
+        self._query = self.parameters.metric_query()
         (self._key,) = self.produces(name, self.parameters)
 
     @classmethod
@@ -70,33 +70,46 @@ class PrometheusMetricExtractor(Extractor):
 
     @classmethod
     def check(cls, parameters: PrometheusMetricParameters, demand: Demand) -> list[Concern]:
-        concern = parameters.of_page().concern
+        concern = parameters.metric_query().concern
         return [Concern("", concern, fatal=False)] if concern and demand.required else []
 
     def reads(self, endpoint: Endpoint) -> None:
         return None
 
-    def bind(self, endpoint: Endpoint) -> "PrometheusMetricBinding":
-        return PrometheusMetricBinding(self._key, self._measure)
+    def bind(self, endpoint: Endpoint) -> "QueryBinding":
+        return QueryBinding(self._key, self._query)
 
 
-class PrometheusMetricBinding(MetricsBinding):
-    """Reads the metric off one endpoint's pages."""
+class QueryBinding(MetricsBinding):
+    """Evaluates a query over one endpoint's pages and stores the value as an attribute."""
 
-    def __init__(self, key: AttributeKey[float], measure: Measure) -> None:
-        self._key = key
-        self._meter = Meter(measure)
+    def __init__(self, key: AttributeKey[float], query: MetricQuery) -> None:
+        self.key = key
+        self._evaluator = QueryEvaluator(query)
 
     @property
-    def choices(self) -> Sequence[Choice]:
-        return self._meter.choices
+    def fallbacks(self) -> Sequence[MetricFallback]:
+        return self._evaluator.fallbacks
+
+    @property
+    def outcome(self) -> Outcome:
+        """The result of the last page."""
+        return self._evaluator.outcome
+
+    def evaluate(self, at: float) -> None:
+        """The first half of `store`."""
+        self._evaluator.evaluate(at)
+
+    def put(self, attributes: AttributeMap, at: float) -> bool:
+        """The second half of `store`."""
+        return self._evaluator.store(self.key, attributes, at)
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
-        self._meter.read(at)
-        return self._meter.store(self._key, attributes, at)
+        self.evaluate(at)
+        return self.put(attributes, at)
 
     def findings(self) -> list[Finding]:
-        return [Finding(str(self._meter), self._key.name, self._meter.outcome)]
+        return [Finding(str(self._evaluator.query), self.key.name, self.outcome)]
 
     def __repr__(self) -> str:
-        return f"<PrometheusMetricBinding {self._key} {self._meter!r}>"
+        return f"<QueryBinding {self.key} {self._evaluator!r}>"

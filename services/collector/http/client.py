@@ -1,12 +1,11 @@
-"""One HTTP GET of a page, with everything that can go wrong told apart.
+"""The collector's HTTP client: GET requests over kept connections, with limits on time and size.
 
-A model server that hangs, trickles, sends without end, redirects or answers with an error page costs its own freshness
-and nothing else: time and size are bounded here, and every failure is a `ScrapeError` of some kind.
+A model server that hangs, trickles, sends without end, redirects or answers with an error page only affects its own
+endpoint. Every failure is a `ScrapeError` with a kind.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
 from enum import StrEnum
 from ssl import SSLCertVerificationError, SSLContext, SSLError
 from typing import TypeAlias, cast
@@ -15,45 +14,45 @@ from yarl import URL
 
 from services.collector.http.response import (
     HEADER_LIMIT,
-    Answer,
-    AnswerReader,
-    BadAnswerError,
+    BadResponseError,
+    Response,
+    ResponseReader,
     TooLargeError,
-    expanded,
+    decompress,
 )
 from services.collector.http.tls import tls_context
 from shared.quantities import format_duration
 from shared.version import VERSION
 
-KEPT = 60.0
-"""Seconds for which a connection is kept that nobody uses."""
-LOOKS = 20
-"""How often within the time-out the connections in use are looked after: an answer may take a twentieth longer."""
-MOST_AT_ONCE = 64 * 1024
-"""Bytes of an answer after which others have their turn: an event loop reads on while a server sends."""
+KEEPALIVE = 60.0
+"""Seconds after which an idle connection is closed."""
+CHECKS = 20
+"""Checks for time-outs within the time-out: a response may take a twentieth longer."""
+MAX_READ = 64 * 1024
+"""Bytes that are read before other tasks run. An event loop reads on while a server sends."""
 
 
 class Failure(StrEnum):
-    """Why a scrape gave no page."""
+    """Why a scrape failed."""
 
     ADDRESS = "address"
-    """The endpoint has no address that a request can go to."""
+    """The endpoint has no usable address."""
     CONNECT = "connect"
     TLS = "tls"
     TIMEOUT = "timeout"
     STATUS = "status"
     REDIRECT = "redirect"
     CONTENT = "content"
-    """It is HTML: somebody's error page or user interface."""
+    """The response is HTML: an error page or a user interface."""
     TOO_LARGE = "too_large"
     PROTOCOL = "protocol"
-    """The answer broke off, or isn't HTTP."""
+    """The response is incomplete or not HTTP."""
     INTERNAL = "internal"
-    """A defect in a plugin; the log has its traceback."""
+    """A plugin failed; the log has its traceback."""
 
 
 class ScrapeError(Exception):
-    """No page. Says what happened, for people; `kind` says it for counters."""
+    """A scrape failed: a message for people, and `kind` for counters."""
 
     def __init__(self, kind: Failure, message: str) -> None:
         super().__init__(message)
@@ -61,16 +60,16 @@ class ScrapeError(Exception):
 
 
 class _Connection(asyncio.Protocol):
-    """A connection to one server, for one request at a time, always the same."""
+    """A connection that repeats one request, one at a time."""
 
     def __init__(self, request: bytes, limit: int, header_limit: int) -> None:
         self._request = request
         self._limits = limit, header_limit
         self._transport: asyncio.Transport | None = None
-        self._reader: AnswerReader | None = None
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._reader: ResponseReader | None = None
+        self._response: asyncio.Future[Response] | None = None
         self.expires_at = 0.0
-        """When an answer that isn't complete by then is given up."""
+        """When the present request times out."""
         self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -81,59 +80,56 @@ class _Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
-    def begun(self) -> bool:
-        """Whether anything of an answer has come to the last request."""
-        return self._reader is not None and self._reader.begun
+    def response_started(self) -> bool:
+        return self._reader is not None and self._reader.started
 
-    async def ask(self) -> Answer:
-        """Send the request, wait for the answer. Raises what the reader does, and OSError."""
+    async def request(self) -> Response:
+        """Send the request and wait for the response. Raises what the reader raises, and OSError."""
         assert self._transport is not None, "it is connected"
-        self._reader = AnswerReader(*self._limits)
-        self._waiting = asyncio.get_running_loop().create_future()
+        self._reader = ResponseReader(*self._limits)
+        self._response = asyncio.get_running_loop().create_future()
         self._transport.write(self._request)
         try:
-            return await self._waiting
+            return await self._response
         finally:
-            self._waiting = None
+            self._response = None
 
     def data_received(self, data: bytes) -> None:
-        if self._waiting is None or self._waiting.done() or self._reader is None:
-            self.abort()  # nobody has asked
+        if self._response is None or self._response.done() or self._reader is None:
+            self.abort()  # there is no request
             return
         try:
-            answer = self._reader.feed(data)
-        except (BadAnswerError, TooLargeError) as error:
+            response = self._reader.feed(data)
+        except (BadResponseError, TooLargeError) as error:
             self._fail(error)
             return
-        if answer is not None:
-            self._waiting.set_result(answer)
-        elif len(data) >= MOST_AT_ONCE and self._transport is not None:
+        if response is not None:
+            self._response.set_result(response)
+        elif len(data) >= MAX_READ and self._transport is not None:
             self._transport.pause_reading()
-            self._waiting.get_loop().call_soon(self._read_on)
+            self._response.get_loop().call_soon(self._resume_reading)
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if self._transport is not None and self.open:
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._waiting is None or self._waiting.done() or self._reader is None:
-            return
-        if exc is not None:
-            self._waiting.set_exception(exc)
+        if self._response is None or self._response.done() or self._reader is None:
             return
         try:
-            self._waiting.set_result(self._reader.end())
-        except BadAnswerError as error:
-            self._waiting.set_exception(error)
+            if exc is not None:
+                raise exc
+            self._response.set_result(self._reader.end())
+        except Exception as error:  # noqa: BLE001 - `request` raises it
+            self._response.set_exception(error)
 
     def _fail(self, error: Exception) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(error)
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(error)
         self.abort()
 
     def expire(self) -> None:
-        """The time for an answer is over."""
         self._fail(TimeoutError())
 
     def abort(self) -> None:
@@ -144,132 +140,110 @@ class _Connection(asyncio.Protocol):
         return f"<_Connection {'open' if self.open else 'closed'} {self._reader!r}>"
 
 
-Place: TypeAlias = tuple[URL, SSLContext | bool]
+_Key: TypeAlias = tuple[URL, SSLContext | bool]
 
 
 class Client:
-    """The collector's HTTP client: connections are kept open, one per endpoint and source."""
+    """Sends GET requests. It keeps connections open, one for each URL and concurrent request."""
 
-    def __init__(
-        self,
-        timeout: float,
-        page_limit: int,
-        header_limit: int = HEADER_LIMIT,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, timeout: float, page_limit: int, header_limit: int = HEADER_LIMIT) -> None:
         self.timeout = timeout
         self.page_limit = page_limit
         self.header_limit = header_limit
-        self._clock = clock
-        self._idle: dict[Place, list[_Connection]] = {}
+        self._idle: dict[_Key, list[_Connection]] = {}
         self._used: set[_Connection] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        """Looks after the connections in use: one timer for all of them, because each scrape's own would cost more than
-        the scrape's request."""
+        self._expiry: asyncio.TimerHandle | None = None
+        """One timer for all requests: a timer each would cost more than the request."""
+        self._sweep: asyncio.TimerHandle | None = None
         self._tls: dict[bool, SSLContext] = {}
-        self._sweep_at = 0.0
-        self._sweeper: asyncio.TimerHandle | None = None
-        """Looks after idle connections when nobody asks anything any more."""
-        self._opened = False
-
-    async def open(self) -> None:
-        """Begin; needs a running event loop."""
-        self._opened = True
+        self._closed = False
 
     async def close(self) -> None:
-        self._opened = False
-        for timer in (self._timer, self._sweeper):
+        self._closed = True
+        for timer in (self._expiry, self._sweep):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._sweeper = None
-        for connection in [*self._used, *(one for many in self._idle.values() for one in many)]:
+        for connection in [*self._used, *(each for connections in self._idle.values() for each in connections)]:
             connection.abort()
         self._idle.clear()
-        await asyncio.sleep(0)  # for the transports to notice
+        await asyncio.sleep(0)  # lets the transports close
 
     async def get(self, url: URL, tls: SSLContext | bool) -> bytes:
-        """The body of a 200 answer. Raises `ScrapeError`."""
-        assert self._opened, "the client is open"
+        """The body of a response with status 200. Raises `ScrapeError`."""
         try:
-            answer = await self._ask((url, tls), self._clock() + self.timeout)
-            body = await self._expand(answer) if answer.encoding else answer.body
+            response = await self._request((url, tls), time.monotonic() + self.timeout)
+            body = await self._decompress(response) if response.encoding else response.body
         except TimeoutError as error:
-            raise ScrapeError(Failure.TIMEOUT, f"no complete answer within {format_duration(self.timeout)}") from error
+            message = f"no complete response within {format_duration(self.timeout)}"
+            raise ScrapeError(Failure.TIMEOUT, message) from error
         except SSLError as error:
             raise ScrapeError(Failure.TLS, f"TLS failed: {_cause(error)}") from error
         except TooLargeError as error:
             raise ScrapeError(Failure.TOO_LARGE, f"the page is larger than {self.page_limit} bytes") from error
-        except (BadAnswerError, OSError) as error:
-            raise ScrapeError(Failure.PROTOCOL, f"the answer failed: {_cause(error)}") from error
-        _check(answer)
+        except (BadResponseError, OSError) as error:
+            raise ScrapeError(Failure.PROTOCOL, f"no valid response: {_cause(error)}") from error
+        _check(response)
         return body
 
-    async def _expand(self, answer: Answer) -> bytes:
-        """The body of a compressed answer; others have their turn meanwhile."""
+    async def _decompress(self, response: Response) -> bytes:
         pieces: list[bytes] = []
-        for piece in expanded(answer, self.page_limit):
+        for piece in decompress(response, self.page_limit):
             pieces.append(piece)
             await asyncio.sleep(0)
         return b"".join(pieces)
 
-    async def _ask(self, place: Place, until: float) -> Answer:
-        idle = self._idle.get(place)
+    async def _request(self, key: _Key, until: float) -> Response:
+        idle = self._idle.get(key)
         while idle:
             connection = idle.pop()
             if not connection.open:
                 continue
             try:
-                return await self._ask_by(connection, place, until)
+                return await self._request_over(connection, key, until)
             except TimeoutError:
                 raise
-            except (BadAnswerError, OSError):
-                # The server had closed it while nobody asked: that says nothing about this request.
-                if connection.begun:
+            except (BadResponseError, OSError):
+                # A server may close an idle connection at any time: try another one.
+                if connection.response_started:
                     raise
-        async with asyncio.timeout(until - self._clock()):
-            connection = await self._connect(place)
-        return await self._ask_by(connection, place, until)
+        async with asyncio.timeout(until - time.monotonic()):
+            connection = await self._connect(key)
+        return await self._request_over(connection, key, until)
 
-    async def _ask_by(self, connection: _Connection, place: Place, until: float) -> Answer:
+    async def _request_over(self, connection: _Connection, key: _Key, until: float) -> Response:
         connection.expires_at = until
         self._used.add(connection)
-        if self._timer is None:
-            self._look_again()
-        answer = None
+        if self._expiry is None:
+            self._expiry = asyncio.get_running_loop().call_later(self.timeout / CHECKS, self._expire)
+        response = None
         try:
-            answer = await connection.ask()
+            response = await connection.request()
         finally:
             self._used.discard(connection)
-            if answer is None or not answer.reusable:
+            if response is None or not response.reusable:
                 connection.abort()
-        if answer.reusable and self._opened:
-            connection.idle_since = now = self._clock()
-            self._idle.setdefault(place, []).append(connection)
-            if now >= self._sweep_at:
-                self._sweep(now)
-            if self._sweeper is None:
-                self._sweep_again()
-        return answer
-
-    def _look_again(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self.timeout / LOOKS, self._expire)
+        if response.reusable and not self._closed:
+            connection.idle_since = time.monotonic()
+            self._idle.setdefault(key, []).append(connection)
+            if self._sweep is None:
+                self._sweep = asyncio.get_running_loop().call_later(KEEPALIVE / 4, self._close_idle)
+        return response
 
     def _expire(self) -> None:
-        """Give up answers whose time is over."""
-        self._timer = None
-        now = self._clock()
-        for connection in [one for one in self._used if one.expires_at <= now]:
+        """Fail the requests that have timed out."""
+        self._expiry = None
+        now = time.monotonic()
+        for connection in [connection for connection in self._used if connection.expires_at <= now]:
             connection.expire()
-        if self._used and self._opened:
-            self._look_again()
+        if self._used and not self._closed:
+            self._expiry = asyncio.get_running_loop().call_later(self.timeout / CHECKS, self._expire)
 
-    async def _connect(self, place: Place) -> _Connection:
-        url, tls = place
+    async def _connect(self, key: _Key) -> _Connection:
+        url, tls = key
         context: SSLContext | None = None
         if url.scheme == "https":
-            context = tls if isinstance(tls, SSLContext) else self._default(verify=tls)
-        request, host = _request(url), url.host or ""
+            context = tls if isinstance(tls, SSLContext) else self._default_context(verify=tls)
+        request, host = _request_bytes(url), url.host or ""
         try:
             _, connection = await asyncio.get_running_loop().create_connection(
                 lambda: _Connection(request, self.page_limit, self.header_limit),
@@ -284,41 +258,36 @@ class Client:
             raise ScrapeError(Failure.CONNECT, f"can't connect: {_cause(error)}") from error
         return connection
 
-    def _default(self, *, verify: bool) -> SSLContext:
-        context = self._tls.get(verify)
-        if context is None:
-            context = self._tls[verify] = tls_context(verify=verify)
-        return context
+    def _default_context(self, *, verify: bool) -> SSLContext:
+        if verify not in self._tls:
+            self._tls[verify] = tls_context(verify=verify)
+        return self._tls[verify]
 
-    def _sweep_again(self) -> None:
-        self._sweeper = asyncio.get_running_loop().call_later(1.25 * KEPT, self._sweep_late)
-
-    def _sweep_late(self) -> None:
-        self._sweeper = None
-        self._sweep(self._clock())
-        if self._idle and self._opened:
-            self._sweep_again()
-
-    def _sweep(self, now: float) -> None:
-        """Close what nobody has used for long: its endpoint is gone, or has another address."""
-        self._sweep_at = now + KEPT / 4
-        for place, connections in list(self._idle.items()):
-            kept = [one for one in connections if one.open and one.idle_since >= now - KEPT]
-            for one in connections:
-                if one not in kept:
-                    one.abort()
+    def _close_idle(self) -> None:
+        """Close the connections that were idle for long: their endpoint is gone, or has another address."""
+        self._sweep = None
+        oldest = time.monotonic() - KEEPALIVE
+        for key, connections in list(self._idle.items()):
+            kept: list[_Connection] = []
+            for connection in connections:
+                if connection.open and connection.idle_since >= oldest:
+                    kept.append(connection)
+                else:
+                    connection.abort()
             if kept:
-                self._idle[place] = kept
+                self._idle[key] = kept
             else:
-                del self._idle[place]
+                del self._idle[key]
+        if self._idle and not self._closed:
+            self._sweep = asyncio.get_running_loop().call_later(KEEPALIVE / 4, self._close_idle)
 
     def __repr__(self) -> str:
-        state = "open" if self._opened else "closed"
+        state = "closed" if self._closed else "open"
         return f"<Client {state}, {len(self._used)} connections in use, {sum(map(len, self._idle.values()))} idle>"
 
 
-def _request(url: URL) -> bytes:
-    # A compressed page would cost the model server's own event loop milliseconds.
+def _request_bytes(url: URL) -> bytes:
+    # Compression would cost milliseconds of the model server's event loop.
     return (
         f"GET {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
         "Accept: text/plain;version=0.0.4;q=1,*/*;q=0.1\r\nAccept-Encoding: identity\r\n"
@@ -326,23 +295,23 @@ def _request(url: URL) -> bytes:
     ).encode("ascii")
 
 
-def _check(answer: Answer) -> None:
-    """Raises `ScrapeError` where the answer is no page."""
-    status = answer.status
+def _check(response: Response) -> None:
+    """Raises `ScrapeError` when the response isn't a page."""
+    status = response.status
+    if 300 <= status < 400:
+        location = response.headers.get("location", "nowhere")
+        raise ScrapeError(Failure.REDIRECT, f"redirected ({status}) to {location[:200]!r}, not followed")
     if status != 200:
-        if 300 <= status < 400:
-            where = answer.headers.get("location", "nowhere")
-            raise ScrapeError(Failure.REDIRECT, f"redirected ({status}) to {where[:200]!r}, not followed")
-        reason = answer.reason[:200]
+        reason = response.reason[:200]
         raise ScrapeError(
             Failure.STATUS, f"status {status} {reason if reason.isprintable() else repr(reason)}".rstrip()
         )
-    if answer.headers.get("content-type", "").lower().startswith("text/html"):
-        raise ScrapeError(Failure.CONTENT, "the answer is HTML, not a metrics page")
+    if response.headers.get("content-type", "").lower().startswith("text/html"):
+        raise ScrapeError(Failure.CONTENT, "the response is HTML, not a metrics page")
 
 
 def _cause(error: BaseException) -> str:
-    """The reason, in one line."""
+    """The reason in one line."""
     if isinstance(error, SSLCertVerificationError):
         return error.verify_message
     text = str(error) or type(error).__name__

@@ -1,9 +1,8 @@
-"""One HTTP/1.1 answer, read as its bytes come. Pure: bytes in, an answer out.
+"""Reads one HTTP/1.1 response incrementally. Pure: bytes in, a response out.
 
-llhttp reads heads and chunks, strictly. What it leaves open is decided here: how much may come, which of the framings
-(RFC 9112, section 6) are taken, and whether the connection can be used again. An answer that isn't 200 is complete with
-its head: nobody reads its body. Work grows with the bytes alone, however they are cut into headers, chunks or packets,
-and a body that comes compressed is expanded piece by piece.
+llhttp parses heads and chunks strictly. This module adds limits, the choice of the framing (RFC 9112, section 6), and
+whether the connection can be reused. A response with another status than 200 ends with its head. The work is linear in
+the bytes, however they are split into headers, chunks and packets. Compressed bodies are decompressed in pieces.
 """
 
 import zlib
@@ -14,110 +13,96 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
 
 HEADER_LIMIT = 16 * 1024
-"""Bytes of the headers, if nothing else is said. Node.js takes as many; a model server sends 200. The smallest headers,
-as many as fit, take 2 ms."""
+"""Default limit of the headers in bytes. It is that of Node.js; model servers send 200. The most headers that fit take
+2 ms."""
 CACHED_HEAD = 1024
-"""Longer heads aren't remembered, so that a hostile server can't fill the memory."""
+"""Bytes of heads that are cached; a hostile server could fill the memory with longer ones."""
 SMALL = 512
-"""Bytes of a piece that is put together with others, to be an object no longer."""
-EXPANDED = 64 * 1024
-"""Bytes that are expanded in one go."""
+"""Bytes of a piece that is joined with its neighbours, so that it isn't an object of its own."""
+DECOMPRESSED = 64 * 1024
+"""Bytes of a decompressed piece."""
 _HEAD_END = b"\r\n\r\n"
 _CHUNKED = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-"""What readies llhttp for chunks, and for nothing after them."""
-_SHOWN = 80
-"""Characters of a line that an error shows."""
+"""Prepares llhttp for one chunked body."""
+_QUOTED = 80
+"""Characters of a line that an error quotes."""
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
-class BadAnswerError(Exception):
-    """What came isn't an HTTP answer, or isn't a whole one."""
+class BadResponseError(Exception):
+    """An invalid or incomplete HTTP response."""
 
 
 class TooLargeError(Exception):
-    """The body is larger than was allowed."""
+    """The body exceeds the limit."""
 
 
-class Answer(Struct, frozen=True):
-    """A complete answer."""
+class Response(Struct, frozen=True):
+    """A complete response."""
 
     status: int
     reason: str
     headers: Mapping[str, str]
-    """By name in small letters; values of one name are joined by commas."""
+    """By lower-case name; repeated values are joined with commas."""
     body: bytes
     """Empty unless the status is 200."""
     reusable: bool
     """Whether the connection can take another request."""
     encoding: str = ""
-    """How the body is compressed, which nobody has asked for; empty where it isn't. `expanded` expands it."""
+    """The compression of the body, though none was requested; see `decompress`."""
 
 
-class AnswerReader:
-    """Reads one answer whose body has at most `limit` bytes.
+class ResponseReader:
+    """Reads one response with a body of at most `limit` bytes.
 
-    Its head and the interim answers before it have at most `header_limit` bytes. What stands between chunks and after
-    them has at most as many bytes as both limits together.
+    `header_limit` bounds the head together with interim responses (1xx). The sum of both limits bounds chunk sizes,
+    extensions and trailers.
     """
-
-    __slots__ = (
-        "_answer",
-        "_chunks",
-        "_framing",
-        "_header_limit",
-        "_held",
-        "_left",
-        "_limit",
-        "_pieces",
-        "_room",
-        "_size",
-        "begun",
-    )
 
     def __init__(self, limit: int, header_limit: int = HEADER_LIMIT) -> None:
         self._limit = limit
         self._header_limit = header_limit
         self._room = header_limit
-        """Bytes that heads may still have."""
+        """Bytes left for heads."""
         self._held = bytearray()
-        """What came of a head that isn't complete."""
-        self._answer: Answer | None = None
-        """The answer without its body, when the head has been read."""
+        """The beginning of an incomplete head."""
+        self._head: Response | None = None
+        """The response without its body, after the head."""
         self._chunks: _Chunks | None = None
-        """Where the body comes in chunks."""
+        """The parser of a chunked body."""
         self._framing = limit + header_limit
-        """Bytes that may still come in chunks without being of the body."""
+        """Bytes left for chunk sizes, extensions and trailers."""
         self._left: int | None = None
-        """Bytes of the body that are still to come; None when chunks or the end of the connection end it."""
+        """Missing bytes of the body; None when chunks or the end of the connection end it."""
         self._pieces: list[bytes | bytearray] = []
         self._size = 0
-        self.begun = False
-        """Whether any byte has come."""
+        self.started = False
+        """Whether any byte was received."""
 
-    def feed(self, data: bytes) -> Answer | None:
-        """More bytes; the answer when they complete it. Raises `BadAnswerError` and `TooLargeError`."""
-        self.begun = True
-        if self._answer is None:
+    def feed(self, data: bytes) -> Response | None:
+        """Read more bytes. Returns the response when it is complete. Raises `BadResponseError` and `TooLargeError`."""
+        self.started = True
+        if self._head is None:
             head, data = self._read_heads(data)
             if head is None:
                 return None
-            self._answer, self._left = head.answer, head.length
-            if head.answer.status != 200:
-                return head.answer
+            self._head, self._left = head.response, head.length
+            if head.response.status != 200:
+                return head.response
             if self._left is not None and self._left > self._limit:
                 raise TooLargeError
             if head.chunked:
                 self._chunks = _Chunks()
         return self._read_plain(data) if self._chunks is None else self._read_chunks(self._chunks, data)
 
-    def end(self) -> Answer:
-        """The connection has ended. Raises `BadAnswerError` unless that completes the answer."""
-        if self._answer is None or self._left is not None or self._chunks is not None:
-            raise BadAnswerError("the connection ended before the answer did")
+    def end(self) -> Response:
+        """The connection has ended. Raises `BadResponseError` unless that completes the response."""
+        if self._head is None or self._left is not None or self._chunks is not None:
+            raise BadResponseError("the connection ended before the response did")
         return self._complete(reusable=False)
 
     def _read_heads(self, data: bytes) -> tuple["_Head | None", bytes]:
-        """(the answer's head, if it is there; what follows). Interim answers are passed over."""
+        """(the head if it is complete, the bytes after it). Skips interim responses."""
         held = self._held
         while True:
             before = len(held)
@@ -132,16 +117,16 @@ class AnswerReader:
                     held += data[: self._room]
                 if len(held) >= self._room:
                     line = bytes(held[held.rfind(b"\r\n") + 1 :]).strip(b"\r\n")
-                    raise BadAnswerError(f"its headers have more than {self._header_limit} bytes, at {_shown(line)}")
+                    raise BadResponseError(f"its headers have more than {self._header_limit} bytes, at {_quoted(line)}")
                 return None, b""
-            head = (_remembered if end <= CACHED_HEAD else _read_head)(bytes(text[:end]))
+            head = (_cached_head if end <= CACHED_HEAD else _parse_head)(bytes(text[:end]))
             data = data[end - before :]
             held.clear()
             self._room -= end
             if head is not None:
                 return head, data
 
-    def _read_plain(self, data: bytes) -> Answer | None:
+    def _read_plain(self, data: bytes) -> Response | None:
         if self._left is None:
             self._take(data)
             return None
@@ -153,18 +138,18 @@ class AnswerReader:
         self._take(data[: self._left] if beyond else data)
         return self._complete(reusable=not beyond)
 
-    def _read_chunks(self, chunks: "_Chunks", data: bytes) -> Answer | None:
+    def _read_chunks(self, chunks: "_Chunks", data: bytes) -> Response | None:
         error = chunks.feed(data)
         piece = chunks.take()
         self._framing -= len(data) - len(piece)
         self._take(piece)
         if self._framing < 0:
             most = self._limit + self._header_limit
-            raise BadAnswerError(f"sizes, extensions and trailers of its chunks have more than {most} bytes")
+            raise BadResponseError(f"sizes, extensions and trailers of its chunks have more than {most} bytes")
         if chunks.complete:
             return self._complete(reusable=chunks.clean)
         if error:
-            raise BadAnswerError(f"its chunks are broken after {self._size} bytes of the page: {error}")
+            raise BadResponseError(f"its chunks are broken after {self._size} bytes of the page: {error}")
         return None
 
     def _take(self, piece: bytes) -> None:
@@ -178,29 +163,27 @@ class AnswerReader:
                 self._pieces.append(last := bytearray())
             last += piece
 
-    def _complete(self, *, reusable: bool) -> Answer:
-        answer = self._answer
-        assert answer is not None, "the head has been read"
+    def _complete(self, *, reusable: bool) -> Response:
+        head = self._head
+        assert head is not None, "the head has been read"
         first = self._pieces[0] if len(self._pieces) == 1 else None
         body = first if isinstance(first, bytes) else b"".join(self._pieces)
-        return Answer(answer.status, answer.reason, answer.headers, body, answer.reusable and reusable, answer.encoding)
+        return Response(head.status, head.reason, head.headers, body, head.reusable and reusable, head.encoding)
 
     def __repr__(self) -> str:
-        where = "head" if self._answer is None else f"{self._size} bytes of the body"
-        return f"<AnswerReader {where}>"
+        where = "head" if self._head is None else f"{self._size} bytes of the body"
+        return f"<ResponseReader {where}>"
 
 
 class _Chunks:
-    """The chunks of one body."""
-
-    __slots__ = ("_events", "_parser", "_tail")
+    """Parses a chunked body."""
 
     def __init__(self) -> None:
         self._events = _ChunkEvents()
         self._parser = HttpResponseParser(self._events)
         self._parser.feed_data(_CHUNKED)
         self._tail = b""
-        """The last bytes that came."""
+        """The last bytes."""
 
     @property
     def complete(self) -> bool:
@@ -208,11 +191,11 @@ class _Chunks:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing has come after the last chunk and its trailers. Line ends would be no error to llhttp."""
+        """Whether nothing follows the last chunk and its trailers. llhttp accepts line ends there."""
         return self._tail[1:] == _HEAD_END and self._tail[:1] not in b"\r\n"
 
     def feed(self, data: bytes) -> str:
-        """More bytes. Returns what is wrong with them, if something is."""
+        """Parse more bytes. Returns an error message, or an empty string."""
         self._tail = (self._tail + data[-5:])[-5:]
         try:
             self._parser.feed_data(data)
@@ -222,7 +205,7 @@ class _Chunks:
         return ""
 
     def take(self) -> bytes:
-        """What has come of the body since the last call."""
+        """The body since the last call."""
         pieces = self._events.pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
@@ -230,10 +213,7 @@ class _Chunks:
 
 
 class _ChunkEvents:
-    """What llhttp tells of chunks. The method that is called for each of them is the list's own, which takes a tenth of
-    the time of one in Python."""
-
-    __slots__ = ("complete", "on_body", "pieces")
+    """llhttp's callbacks for chunks. `on_body` is a method of the list, ten times faster than one in Python."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -245,18 +225,16 @@ class _ChunkEvents:
 
 
 class _Head(Struct, frozen=True):
-    """What a head says."""
+    """A parsed head."""
 
-    answer: Answer
+    response: Response
     chunked: bool = False
     length: int | None = None
-    """Of the body; None where chunks, or the end of the connection, end it."""
+    """Length of the body; None when chunks or the end of the connection end it."""
 
 
 class _HeadEvents:
-    """What llhttp tells of a head."""
-
-    __slots__ = ("complete", "reason", "values")
+    """llhttp's callbacks for a head."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[str]] = {}
@@ -273,54 +251,54 @@ class _HeadEvents:
         self.complete = True
 
 
-def _read_head(head: bytes) -> _Head | None:
-    """What a head says; None for that of an interim answer. Raises `BadAnswerError`."""
+def _parse_head(head: bytes) -> _Head | None:
+    """Parses a head. None for that of an interim response. Raises `BadResponseError`."""
     events = _HeadEvents()
     parser = HttpResponseParser(events)
     try:
         parser.feed_data(head)
     except (HttpParserError, HttpParserUpgrade) as error:
-        # 101 ends with its head what can be read
+        # llhttp stops after the head of a 101
         if not events.complete:
-            raise BadAnswerError(f"{error}, at {_shown(_wrong_line(head))}") from error
+            raise BadResponseError(f"{error}, at {_quoted(_wrong_line(head))}") from error
     status, version = parser.get_status_code(), parser.get_http_version()
     headers = {name: ", ".join(values) for name, values in events.values.items()}
     if not 100 <= status < 600:
         raise _not_http(head)
     if status == 101:
-        raise BadAnswerError("the server switches to another protocol")
+        raise BadResponseError("the server switches to another protocol")
     if status < 200:
         return None
-    asked = headers.get("connection", "").lower()
-    reusable = "close" not in asked and (version == "1.1" or "keep-alive" in asked)
+    connection = headers.get("connection", "").lower()
+    reusable = "close" not in connection and (version == "1.1" or "keep-alive" in connection)
     if status != 200:
-        return _Head(Answer(status, events.reason, headers, b"", reusable=False))
+        return _Head(Response(status, events.reason, headers, b"", reusable=False))
     chunked, length, encoding = _framing(headers)
-    # RFC 9112, section 6.1: HTTP/1.0 has no chunks, and a connection on which they come anyway isn't used again
+    # RFC 9112, section 6.1: a connection with chunks in HTTP/1.0 isn't reused
     reusable = reusable and (length is not None or (chunked and version == "1.1"))
-    return _Head(Answer(status, events.reason, headers, b"", reusable, encoding), chunked, length)
+    return _Head(Response(status, events.reason, headers, b"", reusable, encoding), chunked, length)
 
 
-_remembered = lru_cache(maxsize=256)(_read_head)
-"""Most heads are those of the answers before, of this server or of another like it."""
+_cached_head = lru_cache(maxsize=256)(_parse_head)
+"""Most heads repeat."""
 
 
 def _framing(headers: Mapping[str, str]) -> tuple[bool, int | None, str]:
-    """(whether the body comes in chunks, else its length if that is said, how it is compressed). llhttp has refused
-    lengths that aren't numbers, several of them, and one beside a transfer encoding."""
+    """(whether the body is chunked, its length, its compression). llhttp refuses lengths that aren't numbers, several
+    lengths, and a length beside a transfer encoding."""
     encoding = headers.get("content-encoding", "").lower()
     if encoding == "identity":
         encoding = ""
     if encoding and encoding not in _WINDOW_BITS:
-        raise BadAnswerError(f"Content-Encoding is {encoding[:_SHOWN]!r}, which wasn't asked for")
+        raise BadResponseError(f"Content-Encoding is {encoding[:_QUOTED]!r}, which wasn't requested")
     transfer, length = headers.get("transfer-encoding"), headers.get("content-length")
     if transfer is not None and transfer.lower() != "chunked":
-        raise BadAnswerError(f"Transfer-Encoding is {transfer[:_SHOWN]!r}, which wasn't asked for")
+        raise BadResponseError(f"Transfer-Encoding is {transfer[:_QUOTED]!r}, which wasn't requested")
     return transfer is not None, None if length is None else int(length), encoding
 
 
 def _wrong_line(head: bytes) -> bytes:
-    """The line of a head at which llhttp stops."""
+    """The line of a head that llhttp refuses."""
     parser = HttpResponseParser(object())
     for line in head.split(b"\r\n"):
         try:
@@ -330,35 +308,32 @@ def _wrong_line(head: bytes) -> bytes:
     return b""
 
 
-def _not_http(head: bytes) -> BadAnswerError:
+def _not_http(head: bytes) -> BadResponseError:
     first, _, _ = head.partition(b"\r\n")
-    return BadAnswerError(f"the answer begins with {_shown(first)}, which isn't HTTP/1.1")
+    return BadResponseError(f"the response begins with {_quoted(first)}, which isn't HTTP/1.1")
 
 
-def _shown(line: bytes) -> str:
-    """A line as an error shows it."""
-    text = line[: _SHOWN + 1].decode("latin-1")
-    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
+def _quoted(line: bytes) -> str:
+    """A line for an error message."""
+    text = line[: _QUOTED + 1].decode("latin-1")
+    return repr(text if len(text) <= _QUOTED else text[:_QUOTED] + "…")
 
 
-def expanded(answer: Answer, limit: int) -> Iterator[bytes]:
-    """The body of a compressed answer in pieces, together at most `limit` bytes.
-
-    Raises `BadAnswerError` and `TooLargeError`.
-    """
-    expander = zlib.decompressobj(_WINDOW_BITS[answer.encoding])
+def decompress(response: Response, limit: int) -> Iterator[bytes]:
+    """Decompresses a body of at most `limit` bytes in pieces. Raises `BadResponseError` and `TooLargeError`."""
+    decompressor = zlib.decompressobj(_WINDOW_BITS[response.encoding])
     size = 0
-    for start in range(0, len(answer.body), EXPANDED):
-        rest, full = answer.body[start : start + EXPANDED], True
-        while (rest or full) and not expander.eof:
+    for start in range(0, len(response.body), DECOMPRESSED):
+        rest, full = response.body[start : start + DECOMPRESSED], True
+        while (rest or full) and not decompressor.eof:
             try:
-                piece = expander.decompress(rest, EXPANDED)
+                piece = decompressor.decompress(rest, DECOMPRESSED)
             except zlib.error as error:
-                raise BadAnswerError(f"the content isn't what {answer.encoding} gives: {error}") from error
-            rest, full = expander.unconsumed_tail, len(piece) == EXPANDED
+                raise BadResponseError(f"the content isn't valid {response.encoding}: {error}") from error
+            rest, full = decompressor.unconsumed_tail, len(piece) == DECOMPRESSED
             size += len(piece)
             if size > limit:
                 raise TooLargeError
             yield piece
-    if not expander.eof:
-        raise BadAnswerError("the compressed content breaks off")
+    if not decompressor.eof:
+        raise BadResponseError("the compressed content is incomplete")

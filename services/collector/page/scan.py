@@ -1,12 +1,12 @@
-"""Finds the samples of wanted metrics in a page of the Prometheus text format, and looks at nothing else of it.
+"""Finds the samples of given metrics on a page of the Prometheus text format, and parses nothing else.
 
-A real page has hundreds of lines of which a handful is wanted, so names are found with `bytes.find` and only the lines
-that they lead are parsed; a whole-page parser takes a hundred times as long. A sample goes by its exact name (a
-counter's includes `_total`). Nothing that a page contains raises: a line that isn't a sample costs only itself. Nor
-does anything take long in one go: a scan ends after as many lines as it is told, and goes on where it ended.
+A page has hundreds of lines, of which a collector needs about five. So `bytes.find` finds the names, and only their
+lines are parsed; a parser of whole pages takes a hundred times as long. Sample names match exactly (a counter's
+includes `_total`). No page raises an error: a line that isn't a sample is skipped. A scan stops after a given number of
+lines, so that it never takes long, and continues where it stopped.
 
-What a line may look like: text format 0.0.4, with what OpenMetrics adds (an exemplar after ` # `), `\\r\\n`, blanks
-before the name, and no newline after the last line. https://prometheus.io/docs/instrumenting/exposition_formats/
+Accepted lines: text format 0.0.4, exemplars of OpenMetrics (after ` # `), `\\r\\n`, blanks before the name, and no
+newline after the last line. https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 import re
@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-STEP = 64 * 1024
-"""Bytes that are scanned at a time; more than most pages have."""
-MOST_LINE = 128 * 1024
-"""Bytes of a line; `steps` passes over longer ones, which would take more than some 10 ms to parse."""
+PIECE = 64 * 1024
+"""Bytes of a piece; most pages have fewer."""
+MAX_LINE = 128 * 1024
+"""Bytes of a line. `pieces` skips longer ones, which take more than some 10 ms to parse."""
 
-# No two repetitions of the same characters touch, so the time that a line takes grows with its length alone. Possessive
-# quantifiers would say the same, and Python before 3.11.5 matches them wrongly.
+# No two adjacent repetitions match the same characters, so the time is linear in the line's length. Possessive
+# quantifiers would ensure that, but Python before 3.11.5 matches them wrongly.
 _SAMPLE = re.compile(
     rb"""
     (?: [ \t]* \{ (?P<labels> (?: [ \t]* , )?
@@ -38,25 +38,25 @@ _LABEL = re.compile(rb'[ \t,]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\
 _ESCAPE = re.compile(r'\\([\\n"])')
 _NEWLINE, _TAB, _SPACE, _BRACE = b"\n\t {"
 _CACHED_LABELS = 512
-"""Bytes; longer label texts aren't remembered, so that a hostile page can't fill the memory."""
+"""Bytes of labels that are cached; a hostile page could fill the memory with longer ones."""
 
 
 class Sink(Protocol):
-    """What is offered every sample of one metric, in the page's order."""
+    """Receives every sample of one metric, in the page's order."""
 
     def offer(self, labels: bytes, value: float, timestamp: float) -> None:
-        """`labels` as they stand on the page, without braces; `timestamp` in its own unit, 0 where there is none."""
+        """`labels` is the text between the braces; `timestamp` is 0 if the sample has none."""
 
 
 class Scanned(NamedTuple):
-    """How far a scan has come, and where the samples stood."""
+    """Where a scan stopped and found samples."""
 
     first: int
-    """Where the first sample's name begins; -1 where there is no sample."""
+    """Start of the first sample's name; -1 without a sample."""
     last: int
-    """Where the last sample's line ends; -1 where there is no sample."""
+    """End of the last sample's line; -1 without a sample."""
     end: int
-    """Where to go on; at least the end that was asked for when all of it has been scanned."""
+    """Where to continue; at least the requested end when all was scanned."""
 
 
 def scan(
@@ -64,7 +64,7 @@ def scan(
 ) -> Scanned:
     """Offer every sample of a metric between `start` and `end` (line boundaries) to the sinks.
 
-    `most` is the number of lines that are parsed, those that turn out to be no samples included.
+    It stops after `most` parsed lines, samples or not.
     """
     if end is None:
         end = len(page)
@@ -91,7 +91,7 @@ def scan(
                     value = float(number)
                     timestamp = 0.0 if moment is None else float(moment)
                 except ValueError:
-                    pass  # no number: the line isn't a sample
+                    pass  # not a sample
                 else:
                     for sink in sinks:
                         sink.offer(labels or b"", value, timestamp)
@@ -105,8 +105,8 @@ def scan(
     return Scanned(first, last, end)
 
 
-def steps(page: bytes, size: int = STEP, line: int = MOST_LINE) -> Iterator[tuple[int, int]]:
-    """Line-aligned pieces of about `size` bytes that together are the page, but for lines of more than `line` bytes."""
+def pieces(page: bytes, size: int = PIECE, line: int = MAX_LINE) -> Iterator[tuple[int, int]]:
+    """Splits the page into line-aligned pieces of about `size` bytes, without lines of more than `line` bytes."""
     start, total = 0, len(page)
     while total - start > size:
         cut = page.rfind(b"\n", start, start + size) + 1
@@ -122,8 +122,8 @@ def steps(page: bytes, size: int = STEP, line: int = MOST_LINE) -> Iterator[tupl
 
 
 def parse_labels(raw: bytes) -> Mapping[str, str]:
-    """The labels of a sample, from the text between its braces. Not to be changed: equal texts share the result."""
-    return _remembered(raw) if len(raw) <= _CACHED_LABELS else _parse(raw)
+    """The labels from the text between a sample's braces. Equal texts share the result, so don't change it."""
+    return _cached(raw) if len(raw) <= _CACHED_LABELS else _parse(raw)
 
 
 def _parse(raw: bytes) -> Mapping[str, str]:
@@ -135,8 +135,8 @@ def _parse(raw: bytes) -> Mapping[str, str]:
     return labels
 
 
-_remembered = lru_cache(maxsize=4096)(_parse)
-"""At most some 40 MB: labels take twenty times their text."""
+_cached = lru_cache(maxsize=4096)(_parse)
+"""At most 40 MB: labels take twenty times their text."""
 
 _FOLLOWS = frozenset((_SPACE, _TAB, _BRACE))
 
@@ -152,7 +152,7 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def _leads_line(page: bytes, at: int, start: int) -> bool:
-    """Whether nothing but blanks stands between the line's beginning and the position."""
+    """Whether only blanks precede the position in its line."""
     while at > start:
         at -= 1
         byte = page[at]

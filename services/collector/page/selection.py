@@ -1,8 +1,7 @@
-"""What is kept of a metric's series while the page is scanned.
+"""Selects or aggregates the series that match a metric specification while a page is scanned.
 
-Where nothing else is asked for, series that a specification matches are neither added up nor averaged: the newest one
-speaks for all, as in the Go original. A selector keeps the best series so far, or what they come to, and no more of
-them than its limit, so a page with a million series takes no more memory than one with two.
+By default the series with the newest timestamp gives the value, as in the Go EPP. A selector keeps one series, one
+aggregate, or a limited number of series. So a page with a million series takes no more memory than one with two.
 """
 
 import math
@@ -13,46 +12,46 @@ from enum import StrEnum
 from services.collector.page.scan import parse_labels
 from services.collector.page.spec import MetricSpec
 
-MOST_LABELS_TEXT = 4096
-"""Bytes of the labels of a series that is remembered from page to page."""
+MAX_LABELS_BYTES = 4096
+"""The longest labels of a series that `AllSeries` keeps."""
 
 
 class Outcome(StrEnum):
-    """What the last page said about a specification."""
+    """The result of looking for a specification on the last page."""
 
     FOUND = "found"
     ABSENT = "absent"
     """The page has no sample of that name."""
     NO_SERIES = "no series"
-    """There are samples of that name, but none with the wanted labels."""
+    """The page has samples of that name, but none with the required labels."""
     INVALID = "invalid"
-    """The series is there, but its value is none that the attribute can have."""
+    """The page has the series, but the attribute can't have its value."""
     UNOBSERVED = "unobserved"
-    """The series is there, but nothing has been observed on it that would make a value."""
+    """The page has the series, but the window contains no observations."""
     UNKNOWN = "unknown"
     """No page has been read yet."""
 
 
 class Selector(ABC):
-    """Takes part in scans: cleared before it is offered every sample of its metric, then asked what it has."""
+    """Receives every sample of one metric. `clear` comes before each scan."""
 
     def __init__(self, spec: MetricSpec) -> None:
         self.spec = spec
         self.name = spec.name.encode()
-        """The metric's name as it stands on a page."""
+        """The sample name on the page."""
         self.value = 0.0
-        """The selected series' value, or what the series come to, when `found`."""
+        """The selected series' value or the aggregate, valid when `found`."""
         self.labels_text = b""
         self.found = False
         self.seen = False
-        """Whether the page has any sample of that name."""
+        """Whether the page has any sample of that name, whatever its labels."""
 
     def clear(self) -> None:
         self.found = self.seen = False
 
     @abstractmethod
     def offer(self, labels: bytes, value: float, timestamp: float) -> None:
-        """One sample, as `services.collector.page.scan` gives it."""
+        """Take one sample from `services.collector.page.scan`."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -69,9 +68,8 @@ class Selector(ABC):
         return f"<{type(self).__name__} {self.spec} {self.outcome}{f' {self.value}' if self.found else ''}>"
 
 
-class _Best(Selector):
-    """Selects one series: of those with the specification's labels that with the greatest rank. Ties keep the first,
-    and ranks below 0 (or no number) never win."""
+class _Ranked(Selector):
+    """Selects the matching series with the highest rank. Ties keep the first. A negative or NaN rank never wins."""
 
     def __init__(self, spec: MetricSpec) -> None:
         super().__init__(spec)
@@ -90,96 +88,95 @@ class _Best(Selector):
     def rank(self, value: float, timestamp: float) -> float: ...
 
 
-class Newest(_Best):
-    """Selects the series with the greatest explicit timestamp; none counts as 0."""
+class Newest(_Ranked):
+    """Selects the series with the newest timestamp. A missing timestamp counts as 0."""
 
     def rank(self, value: float, timestamp: float) -> float:
         return timestamp
 
 
-class Greatest(_Best):
-    """Selects the series with the greatest value, for metrics whose value is the time at which they were said."""
+class Greatest(_Ranked):
+    """Selects the series with the greatest value, for metrics whose value is a timestamp."""
 
     def rank(self, value: float, timestamp: float) -> float:
         return value
 
 
-class _Fold(Selector):
-    """What all series with the specification's labels come to. Samples in a row with the same labels are one series,
-    which counts with the value of its greatest timestamp, ties with the first. A value that is no number makes the
-    result none."""
+class _Aggregate(Selector):
+    """Aggregates all matching series. Consecutive samples with equal labels are one series; its newest timestamp gives
+    the value, ties keep the first. NaN makes the result NaN."""
 
     def __init__(self, spec: MetricSpec) -> None:
         super().__init__(spec)
         self._before = 0.0
-        """What the series before the last one come to."""
-        self._folded = 0.0
-        self._series = 0
+        """The aggregate without the last series."""
+        self._aggregate = 0.0
+        self._count = 0
         self._timestamp = 0.0
 
     def clear(self) -> None:
         super().clear()
-        self._series = 0
+        self._count = 0
 
     def offer(self, labels: bytes, value: float, timestamp: float) -> None:
         self.seen = True
         if not self.found or labels != self.labels_text:
             if self.spec.labels and not self.spec.matches(parse_labels(labels)):
                 return
-            self._before = self._folded
-            self._series += 1
+            self._before = self._aggregate
+            self._count += 1
             self.found, self.labels_text = True, labels
         elif not timestamp > self._timestamp:
             return
         self._timestamp = timestamp
-        self._folded = value if self._series == 1 else self.fold(self._before, value)
-        self.value = self.result(self._folded, self._series)
+        self._aggregate = value if self._count == 1 else self.combine(self._before, value)
+        self.value = self.result(self._aggregate, self._count)
 
     @abstractmethod
-    def fold(self, before: float, value: float) -> float: ...
+    def combine(self, before: float, value: float) -> float: ...
 
-    def result(self, folded: float, series: int) -> float:
-        return folded
+    def result(self, aggregate: float, count: int) -> float:
+        return aggregate
 
 
-class Sum(_Fold):
-    """Adds the series up."""
+class Sum(_Aggregate):
+    """The sum of the values."""
 
-    def fold(self, before: float, value: float) -> float:
+    def combine(self, before: float, value: float) -> float:
         return before + value
 
 
 class Mean(Sum):
-    """The mean of the series' values."""
+    """The mean of the values."""
 
-    def result(self, folded: float, series: int) -> float:
-        return folded / series
+    def result(self, aggregate: float, count: int) -> float:
+        return aggregate / count
 
 
-class Max(_Fold):
+class Max(_Aggregate):
     """The greatest value."""
 
-    def fold(self, before: float, value: float) -> float:
+    def combine(self, before: float, value: float) -> float:
         return value if value > before or value != value else before
 
 
-class Min(_Fold):
+class Min(_Aggregate):
     """The smallest value."""
 
-    def fold(self, before: float, value: float) -> float:
+    def combine(self, before: float, value: float) -> float:
         return value if value < before or value != value else before
 
 
-class Series(Selector):
-    """Keeps every series with the specification's labels, up to a limit: counters, each to be compared with what it
-    was on the page before. A value that is no finite number, or negative, is passed over, unless `signed`."""
+class AllSeries(Selector):
+    """Keeps every matching series up to a limit: counters that are compared with the page before. Infinite, NaN and,
+    unless `signed`, negative values are ignored."""
 
     def __init__(self, spec: MetricSpec, limit: int, *, signed: bool = False) -> None:
         super().__init__(spec)
         self.values: dict[bytes, float] = {}
-        """By the text of the series' labels; a new mapping for each page."""
-        self.crowded = False
-        """Whether there are more than the limit, or one with labels that are too long to be remembered."""
+        """By the labels' text. Each page gets a new mapping."""
+        self.over_limit = False
+        """Whether the page has more series than the limit, or labels longer than `MAX_LABELS_BYTES`."""
         self._limit = limit
         self._signed = signed
         self._timestamps: dict[bytes, float] = {}
@@ -188,7 +185,7 @@ class Series(Selector):
         super().clear()
         self.values = {}
         self._timestamps = {}
-        self.crowded = False
+        self.over_limit = False
 
     def offer(self, labels: bytes, value: float, timestamp: float) -> None:
         self.seen = True
@@ -198,25 +195,25 @@ class Series(Selector):
             if timestamp > self._timestamps.get(labels, 0.0):
                 self.values[labels], self._timestamps[labels] = value, timestamp
             return
-        if self.crowded or (self.spec.labels and not self.spec.matches(parse_labels(labels))):
+        if self.over_limit or (self.spec.labels and not self.spec.matches(parse_labels(labels))):
             return
         self.found = True
-        if len(self.values) >= self._limit or len(labels) > MOST_LABELS_TEXT:
-            self.crowded = True
+        if len(self.values) >= self._limit or len(labels) > MAX_LABELS_BYTES:
+            self.over_limit = True
             return
         self.values[labels] = value
         if timestamp:
             self._timestamps[labels] = timestamp
 
     def __repr__(self) -> str:
-        return f"<Series {self.spec} {self.outcome} {len(self.values)}{' and more' if self.crowded else ''}>"
+        return f"<AllSeries {self.spec} {self.outcome} {len(self.values)}{' and more' if self.over_limit else ''}>"
 
 
-class Choice:
-    """One quantity under the names that it has had: the specifications are tried in order until one is found.
+class MetricFallback:
+    """One metric under its alternative names, in order of preference: the first that a page has is selected.
 
-    The one that was found last is tried first, so that an old server costs no second look at every page. What was
-    found stays until it is looked for again, so a page that is known to say the same needs no look at all.
+    The alternative found last moves to the front, so an old server's page is searched once. A selection stays until
+    the next `begin`, so a page that repeats the last one needs no search.
     """
 
     def __init__(self, alternatives: Sequence[Selector]) -> None:
@@ -225,26 +222,21 @@ class Choice:
 
     @property
     def specs(self) -> tuple[MetricSpec, ...]:
-        """The specifications, those that are tried first being first."""
-        return tuple(one.spec for one in self._alternatives)
+        """The specifications in the order in which they are tried."""
+        return tuple(selector.spec for selector in self._alternatives)
 
     @property
-    def only(self) -> bool:
-        """Whether there is nothing else to try when what is tried first isn't found."""
-        return len(self._alternatives) == 1
-
-    @property
-    def found(self) -> bool:
-        """Whether what is tried first was found."""
-        return self._alternatives[0].found
+    def settled(self) -> bool:
+        """Whether the first alternative was found, or is the only one."""
+        return self._alternatives[0].found or len(self._alternatives) == 1
 
     def begin(self) -> None:
-        """A new page: the first is looked for first."""
+        """Start a new page with the first alternative."""
         self._tried = 0
 
     def next(self) -> Selector | None:
-        """What to look for next on this page; None when there is nothing more to try, or it has been found. It has to
-        be cleared before it is offered samples."""
+        """The next alternative to search for on this page; None when one was found or all were tried. The caller
+        clears it before it offers samples."""
         if self._tried and self._alternatives[self._tried - 1].found:
             return None
         if self._tried == len(self._alternatives):
@@ -253,9 +245,9 @@ class Choice:
         self._tried += 1
         return selector
 
-    def take(self) -> Selector | None:
-        """End of the page: the selector that has found something, if one has."""
-        # One at most: what is tried after another one is tried because that has found nothing.
+    def select(self) -> Selector | None:
+        """The alternative that was found on this page, if any."""
+        # At most one: an alternative is tried only when those before it weren't found.
         for index, selector in enumerate(self._alternatives):
             if selector.found:
                 if index:
@@ -264,20 +256,15 @@ class Choice:
         return None
 
     def outcome(self) -> Outcome:
-        """What the last page said."""
-        outcomes = [one.outcome for one in self._alternatives]
+        """The result on the last page."""
+        outcomes = [selector.outcome for selector in self._alternatives]
         for outcome in (Outcome.FOUND, Outcome.NO_SERIES):
             if outcome in outcomes:
                 return outcome
         return Outcome.ABSENT
 
     def __str__(self) -> str:
-        return " or ".join(str(one.spec) for one in self._alternatives)
+        return " or ".join(str(selector.spec) for selector in self._alternatives)
 
     def __repr__(self) -> str:
-        return f"<Choice {self} {self.outcome()}>"
-
-
-def is_amount(value: float) -> bool:
-    """Whether a value can be an amount of something: finite and not negative."""
-    return math.isfinite(value) and value >= 0
+        return f"<MetricFallback {self} {self.outcome()}>"

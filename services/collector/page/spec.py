@@ -1,9 +1,8 @@
-"""Metric specifications: which series of a page an attribute is read from.
+"""Metric specifications: the series from which an attribute is read.
 
-`name` or `name{label=value,other="va,lue"}`: a metric name and labels that a series must have, by equality alone.
-Values may be quoted as in PromQL, and must be where they contain a quote, comma, brace, blank or operator. Ranges,
-functions and other operators are PromQL and need a Prometheus; a specification that uses them is refused when it is
-loaded.
+`name` or `name{label=value,other="va,lue"}`: a metric name, and labels that a series must have. Values with a quote,
+comma, brace, blank or operator have to be quoted as in PromQL. Other matchers, ranges and functions of PromQL are
+refused when the configuration is loaded.
 """
 
 import re
@@ -22,10 +21,10 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 class SpecError(ValueError):
-    """A text that is no metric specification; says what stands in the way and where."""
+    """An invalid metric specification, with the reason and the position."""
 
     def __init__(self, text: str, why: str) -> None:
-        super().__init__(f"{text!r} is no metric specification such as name or name{{label=value}}: {why}")
+        super().__init__(f"{text!r} is not a metric specification such as name or name{{label=value}}: {why}")
 
 
 class MetricSpec(Struct, frozen=True):
@@ -44,16 +43,13 @@ class MetricSpec(Struct, frozen=True):
 
 
 def parse_spec(text: str) -> MetricSpec | None:
-    """The specification that a text is; None for an empty one, which switches the metric off.
-
-    Raises `SpecError`.
-    """
+    """Parses a specification. An empty text gives None and switches the metric off. Raises `SpecError`."""
     if not text.strip():
         return None
-    return _Reader(text).spec()
+    return _Parser(text).spec()
 
 
-class _Reader:
+class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -69,8 +65,8 @@ class _Reader:
             self._labels(labels)
             self._take(_BLANK)
         if self._at < len(self._text):
-            raise self._wrong(f"{self._text[self._at :]!r} is left over")
-        # `__name__` and its like are no labels of a series on a page.
+            raise self._wrong(f"{self._text[self._at :]!r} is unexpected")
+        # Labels such as `__name__` aren't on the page.
         return MetricSpec(name, tuple((label, value) for label, value in labels.items() if not label.startswith("__")))
 
     def _labels(self, labels: dict[str, str]) -> None:
@@ -86,7 +82,7 @@ class _Reader:
             if not operator:
                 raise self._wrong(f"= is expected after the label {label!r}")
             if operator != "=":
-                raise self._wrong(f"{operator} isn't supported, labels are compared with = alone")
+                raise self._wrong(f"{operator} isn't supported; use =")
             self._take(_BLANK)
             if label in labels:
                 raise self._wrong(f"the label {label!r} is given twice")

@@ -1,7 +1,7 @@
-"""`dcgm-data-source`: the pages of NVIDIA's DCGM exporter, which tells of GPUs what their servers don't.
+"""`dcgm-data-source`: the metrics pages of NVIDIA's DCGM exporter.
 
-The exporter runs beside the model server, in its pod, or once on every node; then its page is at the node's address and
-has the GPUs of all the node's pods.
+The exporter runs in the model server's pod, or once per node. Then its page is at the node's address and has the GPUs
+of all pods on the node.
 """
 
 from services.collector.sources.http import Port
@@ -11,14 +11,13 @@ from shared.plugin import Stability
 from shared.quantities import Duration
 
 PORT = 9400
-"""The exporter's own default."""
+"""The exporter's default."""
 INTERVAL = 1.0
-"""Seconds. The exporter looks at the GPUs every 30 s unless told otherwise; the page is asked for more often than
-that, so that what was read doesn't count as stale (by default after 2 s)."""
+"""Seconds. By default the exporter reads the GPUs every 30 s, but values become stale after 2 s."""
 
 
 class DcgmParameters(MetricsParameters, frozen=True, kw_only=True):
-    """Parameters, as of every source of metrics pages; and at which address."""
+    """Parameters: those of a metrics source, and the address."""
 
     port: Port | None = PORT
     interval: Duration | None = INTERVAL
@@ -26,7 +25,7 @@ class DcgmParameters(MetricsParameters, frozen=True, kw_only=True):
 
 
 class DcgmSource(MetricsSource):
-    """The polling source of DCGM exporters: metrics pages at another address."""
+    """Scrapes DCGM exporters."""
 
     TYPE = "dcgm-data-source"
     STABILITY = Stability.ALPHA
@@ -39,5 +38,5 @@ class DcgmSource(MetricsSource):
         if not self.parameters.use_node_address:
             return endpoint.address, port
         if not endpoint.node_address:
-            raise ValueError("the address of its node isn't known, and useNodeAddress asks for that one")
+            raise ValueError("useNodeAddress is set, but the endpoint's node address is unknown")
         return endpoint.node_address, port

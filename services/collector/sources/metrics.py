@@ -1,9 +1,9 @@
-"""`metrics-data-source`: the model servers' Prometheus pages."""
+"""`metrics-data-source`: the model servers' metrics pages in the Prometheus text format."""
 
 from collections.abc import Sequence
 
 from services.collector.interfaces import PROMETHEUS_TEXT, Binding
-from services.collector.page.reading import MetricsReader
+from services.collector.page.reader import MetricsReader
 from services.collector.sources.http import HttpParameters, HttpSource
 from shared.model import Endpoint, split_host_port
 from shared.plugin import Concern, Demand
@@ -11,13 +11,13 @@ from shared.quantities import format_duration
 
 
 class MetricsParameters(HttpParameters, frozen=True, kw_only=True):
-    """Parameters, as of every HTTP source."""
+    """Parameters: those of every HTTP source."""
 
     path: str = "/metrics"
 
 
 class MetricsSource(HttpSource):
-    """The polling source of metrics pages."""
+    """Scrapes metrics pages."""
 
     TYPE = "metrics-data-source"
     OUTPUT = PROMETHEUS_TEXT
@@ -29,7 +29,7 @@ class MetricsSource(HttpSource):
         if parameters.interval and parameters.interval >= demand.stale_after:
             every, after = format_duration(parameters.interval), format_duration(demand.stale_after)
             limit = f"{every} isn't below {after}, dataLayer.staleMetrics.after"
-            concerns.append(Concern("interval", f"{limit}: what is read is old before it is read again", fatal=False))
+            concerns.append(Concern("interval", f"{limit}: values become stale before the next scrape", fatal=False))
         return concerns
 
     def address(self, endpoint: Endpoint) -> tuple[str, int]:
@@ -40,6 +40,3 @@ class MetricsSource(HttpSource):
 
     def reader(self, bindings: Sequence[Binding]) -> MetricsReader:
         return MetricsReader(bindings)
-
-    async def read(self, page: bytes, bindings: Sequence[Binding]) -> None:
-        await MetricsReader(bindings).read(page, 0.0)

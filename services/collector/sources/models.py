@@ -1,4 +1,4 @@
-"""`models-data-source`: the model servers' lists of the models that they serve."""
+"""`models-data-source`: the lists of the models that servers serve."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -8,22 +8,21 @@ from services.collector.sources.http import HttpParameters, HttpSource
 from shared.quantities import Duration
 
 MODELS_JSON = "OpenAI list of models"
-"""The format of what this source gives: its extractors' bindings are `ModelsBinding`s."""
+"""The output of this source; the bindings of its extractors are `ModelsBinding`s."""
 INTERVAL = 1.0
-"""Seconds. A list changes when an adapter is loaded, which users notice; writing one costs a server about as much as a
-metrics page, so it isn't asked for at the metrics' rhythm."""
+"""Seconds. A list changes when an adapter is loaded, and costs a server about as much as a metrics page."""
 
 
 class ModelsBinding(Binding):
-    """A binding that reads lists of models."""
+    """A binding for lists of models."""
 
     @abstractmethod
     def take(self, page: bytes) -> None:
-        """Read an answer. Never raises on account of it."""
+        """Read an answer. A bad one raises nothing."""
 
 
 class ModelsParameters(HttpParameters, frozen=True, kw_only=True):
-    """Parameters, as of every HTTP source."""
+    """Parameters: those of every HTTP source."""
 
     path: str = "/v1/models"
     interval: Duration | None = INTERVAL
@@ -37,6 +36,6 @@ class ModelsSource(HttpSource):
     Parameters = ModelsParameters
 
     async def read(self, page: bytes, bindings: Sequence[Binding]) -> None:
-        for one in bindings:
-            if isinstance(one, ModelsBinding):
-                one.take(page)
+        for binding in bindings:
+            if isinstance(binding, ModelsBinding):
+                binding.take(page)

@@ -21,7 +21,7 @@ from services.picker.extproc.events import Completed, Event, Limits, Refused, Re
 from services.picker.extproc.incoming import Context, Message
 from services.picker.extproc.messages import GATEWAY_MODES, BodyMode
 from services.picker.extproc.outgoing import Mutation
-from services.picker.extproc.response import PIECE, Response
+from services.picker.extproc.response import Response
 from services.picker.parsers.json_edit import replace_model
 from services.picker.request import Headers, Refusal, Route
 from services.picker.responses.reader import ResponseReader
@@ -76,7 +76,7 @@ class Conversation:
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
         self._budget = MemoryBudget(limits.held_bodies) if budget is None else budget
-        self._body = BodyBuffer(self._budget)
+        self._body = BodyBuffer(self._budget, droppable=True)
         """The request's body, until its answers have been sent."""
         self._headers_owed = False
         self._unanswered_chunks = 0
@@ -158,6 +158,13 @@ class Conversation:
         if self._undecided():
             self._refuse(refusal)
 
+    def no_room(self) -> list[Event]:
+        """Refuse the request because a message has come for which there is no room. Once the request is decided, its
+        messages are received all the same, and nothing happens here."""
+        if self._state is _IDLE or self._state is _COLLECTING:
+            return self._refuse(refusals.no_room(self._budget.limit))
+        return []
+
     @property
     def body_size(self) -> int:
         """Bytes of the request's body that are kept."""
@@ -236,8 +243,8 @@ class Conversation:
         chunk = shown.body
         if self._body.size + len(chunk) > self._limits.request_body:
             return self._refuse(refusals.large_body(self._limits))
-        if not self._budget.has_room(len(chunk)):
-            return self._refuse(refusals.no_room(self._budget.limit))
+        if not self._body.has_room(len(chunk)):
+            return self.no_room()
         # a BUFFERED body is one message, also when trailers follow and it isn't the end of the stream
         if mode in _BUFFERED or shown.end_of_stream:
             self._unanswered_chunks = 1
@@ -250,6 +257,8 @@ class Conversation:
     def _on_request_trailers(self, message: Message) -> list[Event]:
         if self._state is _ROUTED:
             self._answers.append(outgoing.REQUEST_TRAILERS_UNCHANGED)
+        elif self._body.dropped:
+            return self.no_room()
         elif self._state is not _OVERTAKEN:
             self._trailers_owed = True
             if self._state is not _DECIDING:
@@ -298,7 +307,7 @@ class Conversation:
             pending = None
         if self._modes.request is BodyMode.FULL_DUPLEX_STREAMED:
             if size or self._unanswered_chunks:
-                pieces = _echo(body, not self._trailers_owed, pending)
+                pieces = outgoing.echoing(body, not self._trailers_owed, pending)
                 if size > _LONG_ECHO:
                     self._echo = pieces
                 else:
@@ -309,7 +318,7 @@ class Conversation:
             if pending is not None and unchanged:
                 unchanged.pop()
                 if changed and size > _LONG_ECHO:
-                    self._echo = _replacing(pending, body)
+                    self._echo = outgoing.replacing(pending, body)
                 else:
                     answers.append(outgoing.answer_body(pending, body if changed else ()))
                 pending = None
@@ -371,20 +380,6 @@ class Conversation:
         response = "complete" if self._completed else "started" if self.response.started else "awaited"
         modes = f"{self._modes.request.name}/{self._modes.response.name}"
         return f"<Conversation {self._state.value}, response {response}, bodies {modes}, {self._body!r}>"
-
-
-def _replacing(mutation: Mutation, body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
-    """The answer with a long body in the place of the one that came."""
-    yield outgoing.answer_body(mutation, body)
-
-
-def _echo(parts: Sequence[bytes | memoryview], ends: bool, mutation: Mutation | None) -> Iterator[bytes]:
-    """A body on its way back in pieces: the first carries the decision, the last says whether the body `ends` there."""
-    body = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
-    last = max(0, len(body) - 1) // PIECE * PIECE
-    for start in range(0, last + 1, PIECE):
-        yield outgoing.echo_request(bytes(body[start : start + PIECE]), ends and start == last, mutation)
-        mutation = None
 
 
 _HANDLERS: dict[str | None, Callable[[Conversation, Message], list[Event]]] = {

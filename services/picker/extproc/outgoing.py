@@ -4,7 +4,7 @@ Answers that never change are serialized once. Answers that only name a destinat
 are assembled from pieces.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,6 +21,8 @@ _status_pb: Any = http_status_pb2
 _OVERWRITE_IF_EXISTS_OR_ADD = 2
 _SEND = 1
 """`ProcessingMode.HeaderSendMode.SEND`."""
+PIECE = 62_000
+"""Bytes of a body piece on its way back: Envoy and its relatives take at most 64 KiB (the Go original's figure)."""
 _LONGEST = 256
 """Bytes of a destination whose answers are put together from pieces: a few endpoints are shorter."""
 
@@ -92,6 +94,20 @@ def echo_request(piece: bytes, end: bool, mutation: Mutation | None = None) -> b
     streamed.body = piece
     streamed.end_of_stream = end
     return _serialized(answer)
+
+
+def replacing(mutation: Mutation, body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
+    """The answer with a long body in the place of the one that came."""
+    yield answer_body(mutation, body)
+
+
+def echoing(parts: Sequence[bytes | memoryview], ends: bool, mutation: Mutation | None) -> Iterator[bytes]:
+    """A body on its way back in pieces: the first carries the decision, the last says whether the body `ends` there."""
+    body = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
+    last = max(0, len(body) - 1) // PIECE * PIECE
+    for start in range(0, last + 1, PIECE):
+        yield echo_request(bytes(body[start : start + PIECE]), ends and start == last, mutation)
+        mutation = None
 
 
 @cache

@@ -10,11 +10,9 @@ from services.picker.extproc import incoming, outgoing, wire
 from services.picker.extproc.events import Event, ResponseBodyStarted, ResponseStarted
 from services.picker.extproc.incoming import Message
 from services.picker.extproc.messages import BodyMode, HttpHeaders
+from services.picker.extproc.outgoing import PIECE
 from services.picker.request import Headers
 from services.picker.responses.reader import Interest, ResponseReader
-
-PIECE = 62_000
-"""Bytes of a body piece on its way back: Envoy and its relatives take at most 64 KiB (the Go original's figure)."""
 
 WHOLE = 256 * 2**10
 """Bytes of a response that a proxy is asked for as a whole: less than any holds by default (Envoy's 1 MiB)."""

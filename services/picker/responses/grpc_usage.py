@@ -65,7 +65,7 @@ class GrpcUsage:
         if buffer.size:
             buffer.add(chunk)
             if buffer.size < self._needed:
-                return not buffer.full
+                return buffer.has_room()
             chunk = buffer.take()
         at, size = 0, len(chunk)
         while size - at >= HEADER.size:
@@ -86,7 +86,7 @@ class GrpcUsage:
     def _hold(self, begun: bytes, needed: int) -> bool:
         self._needed = needed
         self._buffer.add(begun)
-        return not self._buffer.full
+        return self._buffer.has_room()
 
     def _message(self, frame: bytes, *, compressed: bool) -> bool:
         """Read a message, unless too much has come at once: then False."""

@@ -265,7 +265,7 @@ class ResponseReader:
         return self._replacement + rest
 
     def _is_too_much(self) -> bool:
-        return self._buffer.size > self.limit or self._buffer.full
+        return self._buffer.size > self.limit or not self._buffer.has_room()
 
     def _give_up(self, chunk: bytes) -> bytes:
         """Read no further: from here on everything passes, and first what was held back. `chunk` is what would have

@@ -13,6 +13,9 @@ import xxhash
 
 from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
 
+MOST_MODELS = 20_000
+"""Model names of all rules together, and InferenceModels, that take effect, the oldest resources' first: every change
+goes through all of them. InferenceModels beyond close the pool all the same."""
 PRIORITIES = {Criticality.CRITICAL: 1, Criticality.STANDARD: 0, Criticality.SHEDDABLE: -1}
 
 
@@ -23,15 +26,24 @@ class Rewrites:
         self._exact: dict[str, tuple[str, RewriteRule]] = {}
         self._generic: tuple[str, RewriteRule] | None = None
         self._priorities: dict[str, int] = {}
+        self.omitted = 0
+        """Rules and models without effect, because there are too many."""
+        left = MOST_MODELS
         for rewrite in sorted(rewrites, key=lambda rewrite: (rewrite.created, rewrite.name)):
             for rule in rewrite.rules:
+                left -= 1 + len(rule.models)
+                if left < 0:
+                    self.omitted += 1
+                    continue
                 if not rule.targets:
                     continue
                 for model in rule.models:
                     self._exact.setdefault(model, (rewrite.name, rule))
                 if not rule.models and self._generic is None:
                     self._generic = (rewrite.name, rule)
-        for resource in sorted(models, key=lambda model: (model.created, model.name)):
+        oldest = sorted(models, key=lambda model: (model.created, model.name))
+        self.omitted += len(oldest[MOST_MODELS:])
+        for resource in oldest[:MOST_MODELS]:
             if resource.model_name not in self._priorities:
                 self._priorities[resource.model_name] = PRIORITIES[resource.criticality]
                 if resource.targets:
@@ -61,6 +73,10 @@ class Rewrites:
     def priority(self, model: str) -> int:
         """The priority of the client's model: its InferenceModel's criticality, 0 when there is none."""
         return self._priorities.get(model, 0)
+
+    def note(self) -> str | None:
+        """What `/readyz` mentions: rules and models without effect; None when there are none."""
+        return f"{self.omitted} rules and models have no effect: there are too many" if self.omitted else None
 
     def __repr__(self) -> str:
         return f"<Rewrites {len(self._exact)} models{', any' if self._generic else ''}>"

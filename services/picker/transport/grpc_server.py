@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _HEAVY = 2**20
-"""Bytes of a message that takes so long to read that it waits for its turn."""
+"""Bytes of a message that takes so long to read that its handler has it wait for its turn."""
 _MIDDLING = 16 * 2**10
 """Bytes of a message that may take some milliseconds. Many of them come at once, from as many streams: only one is
 answered between two turns of the event loop."""
@@ -74,8 +74,8 @@ class StreamHandler(Protocol):
 
     def receive(self, data: bytes) -> Iterable[bytes]:
         """A message of the proxy, a serialized `ProcessingRequest`; what to answer now, in order: serialized
-        `ProcessingResponse`s. Those to a large request are made while they are asked for, by an iterator. An empty one
-        isn't to be sent: others are to have their turn then. Raises DecodeError for bytes that are no message."""
+        `ProcessingResponse`s. For a large message an iterator reads it and makes the answers on demand. An empty
+        answer isn't sent: it lets other streams have a turn. Raises DecodeError for invalid bytes."""
         ...
 
     def end(self) -> None:
@@ -187,17 +187,15 @@ class ExtProcServer:
         read, write = context.read, context.write
         while (data := await read()) is not _EOF:
             answers: Iterable[bytes]
-            if len(data) <= _MIDDLING:
-                answers = stream.receive(data)
-            elif len(data) <= _HEAVY:
+            if _MIDDLING < len(data) <= _HEAVY:
                 async with self._middling:
                     answers = stream.receive(data)
                     await asyncio.sleep(0)
             else:
-                answers = self._steps(stream, data)
+                answers = stream.receive(data)
+            del data  # nothing of a large body is kept while its turn or its response is awaited
             if isinstance(answers, Iterator):
                 answers = await self._in_turn(answers)
-            del data  # nothing of a large body is kept while its response is awaited
             for answer in answers:
                 if len(answer) > _HEAVY:
                     await asyncio.sleep(0)  # others have their turn before grpcio copies it
@@ -207,11 +205,6 @@ class ExtProcServer:
             if stream.closed:
                 return "refused"
         return "finished"
-
-    def _steps(self, stream: StreamHandler, data: bytes) -> Iterator[bytes]:
-        """The answers to a large message, of which even reading it takes a turn."""
-        yield b""
-        yield from stream.receive(data)
 
     async def _in_turn(self, answers: Iterator[bytes]) -> Iterator[bytes]:
         """The answers to a large request, from the first on that can be sent. One such request is read and decided at a

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.collector.assignment import owner as owner_of
+from services.collector import assignment
 from tests.faults.collector.conftest import COUNT
 from tests.faults.collector.picker import PickerView, Servers
 from tests.nats import NatsServer
@@ -148,20 +148,20 @@ async def test_a_collector_that_joins_and_dies_moves_only_its_share(
         await eventually(
             lambda: (
                 one.members.ids == two.members.ids == ("one", "two")
-                and len(one.scraper.watched) + len(two.scraper.watched) == COUNT
+                and len(one.scraper.endpoints) + len(two.scraper.endpoints) == COUNT
             ),
             "a division",
         )
-        first, second = set(one.scraper.watched), set(two.scraper.watched)
-        share = {id for id in first | second if owner_of(id, ["one", "two", "three"]) == "three"}
+        first, second = set(one.scraper.endpoints), set(two.scraper.endpoints)
+        share = set(assignment.assigned(dict.fromkeys(first | second), "three", ["one", "two", "three"]))
         assert 0 < len(share) < COUNT
 
         moved: set[str] = set()
         """Of one of the two, to the other."""
 
         def scraped(by_one: set[str], by_two: set[str]) -> bool:
-            moved.update(set(one.scraper.watched) - first, set(two.scraper.watched) - second)
-            return set(one.scraper.watched) == by_one and set(two.scraper.watched) == by_two
+            moved.update(set(one.scraper.endpoints) - first, set(two.scraper.endpoints) - second)
+            return set(one.scraper.endpoints) == by_one and set(two.scraper.endpoints) == by_two
 
         joining = start("three")
         await joining.ready()

@@ -5,7 +5,7 @@ An input is what a server sends until it closes the connection.
 
 from itertools import pairwise
 
-from services.collector.http.response import Answer, AnswerReader, BadAnswerError, TooLargeError, expanded
+from services.collector.http.response import BadResponseError, Response, ResponseReader, TooLargeError, decompress
 
 LONGEST_REFUSAL = 600
 """Characters: the beginning of a line, whose control characters take four each, and what is said of it."""
@@ -25,8 +25,8 @@ def check(data: bytes) -> None:
 
 def _read(data: bytes, cuts: list[int] | range) -> tuple[object, ...] | type[Exception]:
     """What is read, or the kind of its refusal; the connection's further use aside, as what follows isn't looked at."""
-    reader = AnswerReader(MOST_BYTES, HEADER_LIMIT)
-    answer: Answer | None = None
+    reader = ResponseReader(MOST_BYTES, HEADER_LIMIT)
+    answer: Response | None = None
     try:
         for start, end in pairwise([0, *cuts]):
             if start < end and answer is None:
@@ -34,19 +34,19 @@ def _read(data: bytes, cuts: list[int] | range) -> tuple[object, ...] | type[Exc
         answer = answer or reader.end()
     except TooLargeError:
         return TooLargeError
-    except BadAnswerError as error:
+    except BadResponseError as error:
         refusal = str(error)
     else:
         assert len(answer.body) <= MOST_BYTES
         assert not answer.encoding or sum(map(len, _expanded(answer))) <= MOST_BYTES
         return answer.status, answer.reason, answer.headers, answer.body, answer.encoding
     assert 0 < len(refusal) < LONGEST_REFUSAL
-    return BadAnswerError
+    return BadResponseError
 
 
-def _expanded(answer: Answer) -> list[bytes]:
+def _expanded(answer: Response) -> list[bytes]:
     """The pieces of a compressed body; nothing of one that breaks off, or is too large."""
     try:
-        return list(expanded(answer, MOST_BYTES))
-    except (BadAnswerError, TooLargeError):
+        return list(decompress(answer, MOST_BYTES))
+    except (BadResponseError, TooLargeError):
         return []

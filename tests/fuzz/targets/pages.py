@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
 from services.collector.interfaces import Binding
-from services.collector.page.measure import Aggregation, Function
-from services.collector.page.reading import WHOLE_EVERY, WHOLE_PAGES, MetricsReader
-from services.collector.page.scan import parse_labels, scan, steps
+from services.collector.page.query import Aggregation, Function
+from services.collector.page.reader import RESCAN_PAGES, RESCAN_SECONDS, MetricsReader
+from services.collector.page.scan import parse_labels, pieces, scan
 from shared.attributes import AttributeMap
 from shared.bus.codec import decode, encode
 from shared.bus.frame_columns import pack
@@ -100,9 +100,9 @@ def check(data: bytes) -> None:
     for page, found in zip(pages, families, strict=True):
         if at and (found is None or known is None or not found <= known):
             # until the whole page is looked at, a sample may be hidden
-            remembering.read(before, at, WHOLE_PAGES)
+            remembering.read(before, at, RESCAN_PAGES)
             scanning.read(before, at)
-            at += 2 * WHOLE_EVERY
+            at += 2 * RESCAN_SECONDS
         at, before, known = at + 0.1, page, found
         assert _equal(remembering.read(page, at), scanning.read(page, at))
 
@@ -114,7 +114,7 @@ def _check_scans(page: bytes) -> None:
         key = name.encode()
         whole = _scanned(page, key, [(0, len(page))])
         assert _equal(whole, _scanned(page, key, [(0, len(page))], most=1))
-        assert _equal(whole, _scanned(page, key, steps(page, 40, len(page) + 1)))
+        assert _equal(whole, _scanned(page, key, pieces(page, 40, len(page) + 1)))
         if theirs is not None:
             ours = [(dict(parse_labels(labels)), value, moment) for labels, value, moment in whole]
             assert _equal(ours, theirs.get(name, [])), (name, ours, theirs.get(name))

@@ -1,6 +1,7 @@
 """Facts from their owner to their readers over a real server, undisturbed. Disturbed: test_faults.py."""
 
 import asyncio
+from typing import Any
 
 import nats
 import pytest
@@ -81,7 +82,7 @@ async def test_a_pool_that_is_removed_leaves_nothing_behind(connect: Connect) ->
         await publisher.wait_published(TIMEOUT)
         publisher.update(endpoints("a"), [POOL])
         await publisher.wait_published(TIMEOUT)
-        found = await js.snapshot(bus, "endpoints", "$KV.endpoints.>")
+        found: list[js.Stored] = await js.snapshot(bus, "endpoints", "$KV.endpoints.>")
         live = {stored.subject for stored in found if js.OPERATION not in stored.headers}
         assert live == {
             "$KV.endpoints.epoch",
@@ -142,7 +143,9 @@ async def test_a_leader_that_was_replaced_is_refused_and_told(connect: Connect) 
                 former.result()
             await eventually(lambda: view.facts == endpoints("b"))
             assert not first.published
-            found = await js.snapshot(await connect(), "endpoints", SUBJECTS.stored("endpoints", f"{POOL}.>"))
+            found: list[js.Stored] = await js.snapshot(
+                await connect(), "endpoints", SUBJECTS.stored("endpoints", f"{POOL}.>")
+            )
             live = {stored.subject for stored in found if js.OPERATION not in stored.headers}
             assert live == {SUBJECTS.fact(key) for key in [*endpoints("b"), f"{POOL}.synced"]}
 
@@ -259,9 +262,9 @@ async def test_the_bucket_is_read_again_only_where_somebody_else_has_written_to_
     stranger, reads = await connect(), list[str]()
     snapshot = js.snapshot
 
-    async def counted(bus: Bus, bucket: str, subjects: str, *, timeout: float) -> list[js.Stored]:
+    async def counted(bus: Bus, bucket: str, subjects: str, **options: Any) -> list[Any]:
         reads.append(subjects)
-        return await snapshot(bus, bucket, subjects, timeout=timeout)
+        return await snapshot(bus, bucket, subjects, **options)
 
     async with leading(publisher):
         publisher.update(endpoints("a", "b"), [POOL])
@@ -274,6 +277,29 @@ async def test_the_bucket_is_read_again_only_where_somebody_else_has_written_to_
         await eventually(lambda: publisher.repaired == 1, what=lambda: publisher)
         await js.api(stranger, "STREAM.PURGE.KV_endpoints", {"filter": SUBJECTS.fact(next(iter(endpoints("b"))))})
         await eventually(lambda: publisher.repaired == 2, what=lambda: publisher)
+
+
+async def test_a_fact_that_is_kept_only_since_the_bucket_is_being_read_stays(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, (key,) = await connect(), endpoints("b")
+    async with leading(first := FactPublisher(await connect(), SUBJECTS, "w1", ack_timeout=TIMEOUT)):
+        first.update(endpoints("a", "b"), [POOL])
+        await first.wait_published(TIMEOUT)
+    second = FactPublisher(await connect(), SUBJECTS, "w2", ack_timeout=TIMEOUT)
+    snapshot = js.snapshot
+
+    async def meanwhile(*args: Any, **options: Any) -> list[Any]:
+        found = await snapshot(*args, **options)
+        second.update(endpoints("a"), [POOL], kept=[key])
+        return found
+
+    monkeypatch.setattr(js, "snapshot", meanwhile)
+    second.update(endpoints("a"), [POOL])
+    async with leading(second):
+        await second.wait_published(TIMEOUT)
+    assert await js.last(bus, "endpoints", SUBJECTS.fact(key)) is not None
+    assert second.deleted == 0
 
 
 BUCKET = js.Bucket(name="facts", storage="file", republish="stored.>", message_ttl=True)

@@ -3,6 +3,7 @@ themselves, and say where it came from."""
 
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ from shared.model import Endpoint
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, reading
 from tests.protocol.watcher.harness import endpoints_text, reader, replace, watcher
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 FORGED = 2**64 - 1
 
@@ -125,3 +126,29 @@ async def test_a_frame_from_the_future_makes_nothing_that_its_sender_says_look_o
     finally:
         await publisher.close()
         await reader.close()
+
+
+async def test_a_bucket_full_of_junk_is_read_in_small_pages_and_cleared(connect: Connect) -> None:
+    """Somebody has stored what no process is to hold in memory at once."""
+    stranger, count = await connect("stranger"), 40
+    async with leading(owner := FactPublisher(await connect(), SUBJECTS, "w1")):
+        owner.update(endpoints("a"), [POOL])
+        await owner.wait_published(TIMEOUT)
+    for number in range(count):
+        await js.put(stranger, SUBJECTS.fact(f"{POOL}.endpoint.{number}"), bytes(1_000_000), timeout=10.0)
+    sizes: list[int] = []
+    request_many = stranger.request_many
+
+    async def measured(*args: Any, **options: Any) -> list[Any]:
+        answers = await request_many(*args, **options)
+        sizes.append(sum(len(message.data) for message in answers))
+        return answers
+
+    stranger.request_many = measured  # type: ignore[method-assign]
+    found = await js.snapshot(stranger, "endpoints", SUBJECTS.fact(">"), read=lambda stored: len(stored.data))
+    assert sum(found) > count * 1_000_000
+    assert max(sizes) < js.PAGE_BYTES + 2**20
+    async with leading(owner := FactPublisher(await connect(), SUBJECTS, "w2", ack_timeout=TIMEOUT)):
+        owner.update(endpoints("a"), [POOL])
+        await owner.wait_published(TIMEOUT)
+        assert owner.deleted == count

@@ -86,7 +86,7 @@ async def is_stored(bus: Bus) -> None:
     """Wait until part 0 is in the bucket under its key: frames are stored a little after they were sent."""
 
     async def so() -> bool:
-        found = await js.snapshot(bus, "attributes", "$KV.attributes.>")
+        found: list[js.Stored] = await js.snapshot(bus, "attributes", "$KV.attributes.>")
         return [message.subject for message in found] == [f"$KV.attributes.{POOL}.c1.0"]
 
     await eventually(so, "the frame is stored")

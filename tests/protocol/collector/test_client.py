@@ -8,7 +8,7 @@ import pytest
 from yarl import URL
 
 from services.collector.http import client as http_client
-from services.collector.http.client import KEPT, MOST_AT_ONCE, Client, Failure, ScrapeError
+from services.collector.http.client import MAX_READ, Client, Failure, ScrapeError
 from tests.protocol.collector.harness import Behaviour, OddServer
 from tests.waiting import eventually
 
@@ -33,7 +33,6 @@ async def server() -> AsyncIterator[OddServer]:
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
     made = Client(5.0, 1000)
-    await made.open()
     yield made
     await made.close()
 
@@ -61,36 +60,22 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_no_failure(serve
     assert [await client.get(url(server), True) for _ in range(5)] == [b"01", b"02", b"03", b"04", b"05"]
 
 
-async def test_connections_that_nobody_uses_are_closed(server: OddServer) -> None:
-    now = 0.0
-    client = Client(5.0, 1000, clock=lambda: now)
-    await client.open()
-    await client.get(url(server, "/former"), True)
-    now = KEPT + 1
-    await client.get(url(server, "/present"), True)
-    assert repr(client) == "<Client open, 0 connections in use, 1 idle>"
-    await client.close()
-    assert repr(client) == "<Client closed, 0 connections in use, 0 idle>"
-
-
-async def test_connections_that_nobody_uses_are_closed_also_when_nobody_asks_anything(
+async def test_connections_that_nobody_uses_are_closed(
     server: OddServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last endpoints of a pool are gone."""
-    monkeypatch.setattr(http_client, "KEPT", 0.02)
+    monkeypatch.setattr(http_client, "KEEPALIVE", 0.02)
     await client.get(url(server), True)
     await eventually(lambda: repr(client) == "<Client open, 0 connections in use, 0 idle>")
 
 
 async def test_an_answer_too_late_fails_and_its_connection_is_not_used_again() -> None:
     client = Client(0.1, 1000)
-    await client.open()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()  # until the client leaves
 
     async with OddServer(hang) as silent:
-        with pytest.raises(ScrapeError, match="no complete answer within 100ms") as raised:
+        with pytest.raises(ScrapeError, match="no complete response within 100ms") as raised:
             await client.get(url(silent), True)
         await eventually(lambda: silent.connections == 1)
         assert raised.value.kind is Failure.TIMEOUT
@@ -100,7 +85,6 @@ async def test_an_answer_too_late_fails_and_its_connection_is_not_used_again() -
 
 async def test_a_name_that_nobody_has_is_a_failure_to_connect() -> None:
     client = Client(60.0, 1000)  # a resolver whose packet was lost asks again after 5 s
-    await client.open()
     with pytest.raises(ScrapeError, match="can't connect") as raised:
         await client.get(URL("http://nobody.invalid:1/metrics"), True)
     assert raised.value.kind is Failure.CONNECT
@@ -128,7 +112,6 @@ ENDLESS: dict[str, tuple[bytes, bytes, str]] = {
 async def scraped_beside_others(server: OddServer, send: Behaviour) -> ScrapeError:
     """How the scrape of a server fails that sends so, while another is scraped."""
     client = Client(600.0, 1_000_000)
-    await client.open()
     async with OddServer(send) as hostile:
         scrape = asyncio.create_task(client.get(URL(f"http://127.0.0.1:{hostile.port}/"), True))
         others = 0
@@ -195,8 +178,7 @@ async def test_others_have_their_turn_after_each_large_piece(monkeypatch: pytest
         protocols[0].connection_made(transport)
         return transport, protocols[0]
 
-    transport, client = Transport(), Client(600.0, 10 * MOST_AT_ONCE)
-    await client.open()
+    transport, client = Transport(), Client(600.0, 10 * MAX_READ)
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect, raising=False)
     scrape = asyncio.create_task(client.get(URL("http://127.0.0.1:1/metrics"), True))
     await eventually(lambda: protocols, "a connection")
@@ -204,10 +186,10 @@ async def test_others_have_their_turn_after_each_large_piece(monkeypatch: pytest
         protocols[0].data_received(piece)
         assert transport.reading
     for _ in range(3):
-        protocols[0].data_received(b"%x\r\n%s\r\n" % (MOST_AT_ONCE, b"x" * MOST_AT_ONCE))
+        protocols[0].data_received(b"%x\r\n%s\r\n" % (MAX_READ, b"x" * MAX_READ))
         assert not transport.reading
         await asyncio.sleep(0)
         assert transport.reading
     protocols[0].data_received(b"0\r\n\r\n")
-    assert len(await scrape) == 3 * MOST_AT_ONCE + 1
+    assert len(await scrape) == 3 * MAX_READ + 1
     await client.close()

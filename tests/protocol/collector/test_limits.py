@@ -19,7 +19,7 @@ async def _late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     [
         ("page_limit", 99, answer(b"a 1\n" * 25), "larger than 99 bytes"),
         ("header_limit", 99, answer(b"a 1\n", headers="x: " + "y" * 80), "more than 99 bytes"),
-        ("scrape_timeout", 0.1, _late, "no complete answer within 100ms"),
+        ("scrape_timeout", 0.1, _late, "no complete response within 100ms"),
     ],
 )
 async def test_a_scrape_beyond_a_setting_fails(

@@ -139,7 +139,7 @@ async def test_a_hundred_healthy_servers_stay_fresh_beside_one_of_each_misbehavi
             await asyncio.sleep(0.02)
 
         measured(FRESH_BESIDE_ODD, float(np.percentile(ages, 99)))
-        watched = {one.endpoint.name: one.targets[0] for one in service.scraper.watched.values()}
+        watched = {one.endpoint.name: one.targets[0] for one in service.scraper.endpoints.values()}
         kinds = {name: kind for name, (_, kind) in MISBEHAVIOURS.items()}
         kinds |= {"broken certificate": Failure.TLS, "nobody listens": Failure.CONNECT}
         for name, kind in kinds.items():

@@ -79,7 +79,7 @@ async def test_a_model_server_is_asked_once_an_interval_however_many_pickers_the
             return list(view.view.columns.numbers(WAITING_QUEUE_SIZE.wire).values)
 
         await eventually(lambda: all(len(one.view.layout) == 3 and seen(one) == [0, 1, 2] for one in serve), "views")
-        await eventually(lambda: sum(len(one.scraper.watched) for one in collectors) == 3, "one collector for each")
+        await eventually(lambda: sum(len(one.scraper.endpoints) for one in collectors) == 3, "one collector for each")
         before, began = [server.server.counts.scrapes for server in servers], time.monotonic()
         await asyncio.sleep(COUNTED)
         lasted = time.monotonic() - began

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from services.collector.http import tls
 from services.collector.http.client import Failure
-from services.collector.sources import trust
 from shared.attributes import WAITING_QUEUE_SIZE
 from tests.nats import NatsServer
 from tests.protocol.collector.certificates import Authority
@@ -59,7 +59,7 @@ async def test_bad_certificates_are_refused_by_a_source_that_verifies(
         await owner.publish(here, verifying(trusted))
         await eventually(lambda: frames.value("good", WAITING_QUEUE_SIZE) == 1.0, "the good server's value")
         for name, reason in BROKEN.items():
-            (described,) = service.scraper.watched[f"default/{name}"].targets
+            (described,) = service.scraper.endpoints[f"default/{name}"].targets
             await eventually(lambda: described.failures[Failure.TLS] >= 2, f"failures of TLS: {name}")  # noqa: B023
             assert reason in str(described.error)
             assert broken[name].requests == []
@@ -77,7 +77,7 @@ async def test_certificates_that_are_renewed_are_read_again(
 ) -> None:
     """The authority changes, and with it what the server shows and what it wants to be shown."""
     trusted, stranger = authorities
-    monkeypatch.setattr(trust, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(tls, "CHECK_INTERVAL", 0.05)
 
     def server(authority: Authority) -> ssl.SSLContext:
         context = authority.server()
@@ -98,4 +98,4 @@ async def test_certificates_that_are_renewed_are_read_again(
         for path, source in zip((trusted.ca, certificate, key), (stranger.ca, *stranger.issue()), strict=True):
             path.write_bytes(source.read_bytes())
         await eventually(lambda: frames.value("new", WAITING_QUEUE_SIZE) == 4.0, "the value by the new certificates")
-        assert service.scraper.watched["default/new"].targets[0].up
+        assert service.scraper.endpoints["default/new"].targets[0].up

@@ -1,4 +1,4 @@
-"""Both files of deploy/envoy are accepted by Envoy; and what gateway.yaml does without a pick."""
+"""All files of deploy/envoy are accepted by Envoy; and what gateway.yaml does without a pick."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pointsman.local.binaries import find
-from pointsman.local.envoy import GATEWAY, STANDALONE, EnvoyPlaces, PickerAddress, fit, load
+from pointsman.local.envoy import GATEWAY, STANDALONE, STANDALONE_CLOSED, EnvoyPlaces, PickerAddress, fit, load
 from tests.protocol.envoy.conftest import Bench, write_eds
 from tests.protocol.envoy.standin import DESTINATION, Mode, Script
 from tests.protocol.envoy.test_standalone import CHAT
@@ -40,7 +40,7 @@ async def test_without_any_picker_requests_fail(bench: Bench) -> None:
     assert model.received == []
 
 
-@pytest.mark.parametrize("configuration", [STANDALONE, GATEWAY], ids=lambda path: path.stem)
+@pytest.mark.parametrize("configuration", [STANDALONE, STANDALONE_CLOSED, GATEWAY], ids=lambda path: path.stem)
 async def test_envoy_accepts_the_configuration_without_a_warning(configuration: Path, tmp_path: Path) -> None:
     eds = tmp_path / "eds.json"
     write_eds(eds, [])

@@ -110,7 +110,7 @@ async def test_the_node_of_an_endpoint_is_asked_for_its_own_gpus(
         (found,) = await probed(capsys, *common, "--name", "llm/vllm-0", "--node-address", "127.0.0.1")
         assert values(found) == {"GPUUtilization": 0.4}
         assert await probe(*common) == 1
-        assert "the address of its node isn't known" in capsys.readouterr().err
+        assert "the endpoint's node address is unknown" in capsys.readouterr().err
 
 
 async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,7 +120,7 @@ async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 BAD: dict[str, tuple[Any, str, str]] = {
     "HTML": (
         answer(b"<html>login</html>", headers="Content-Type: text/html"),
-        "the answer is HTML",
+        "the response is HTML",
         "set the metrics page",
     ),
     "404": (answer(b"", status="404 Not Found"), "status 404 Not Found", "another path"),
@@ -129,9 +129,9 @@ BAD: dict[str, tuple[Any, str, str]] = {
         "redirected (302) to 'https://elsewhere/metrics', not followed",
         "use the URL of the target",
     ),
-    "hang": (hang, "no complete answer within 300ms", "--timeout"),
+    "hang": (hang, "no complete response within 300ms", "--timeout"),
     "too large": (answer(b"x" * 20_000), "the page is larger than 10000 bytes", "--page-limit"),
-    "no HTTP": (b"hello\r\n\r\n", "the answer failed", "is it an HTTP server"),
+    "no HTTP": (b"hello\r\n\r\n", "no valid response", "is it an HTTP server"),
 }
 
 

@@ -64,7 +64,7 @@ def test_a_server_goes_by_its_url_and_without_a_path_by_its_metrics_page_and_a_s
         ("file:", "names no file"),
         ("http://[fd00::1", "isn't a URL"),
         ("http://modèles:80", "isn't the URL of a server"),
-        ("http://10.0.0.1/a b", "escape it as %20"),
+        ("http://10.0.0.1/a b", "percent-encode it"),
     ],
 )
 def test_what_is_no_url_is_refused_with_what_would_be_right(text: str, problem: str) -> None:
@@ -255,7 +255,7 @@ def test_a_file_that_is_not_there_is_a_reason(capsys: pytest.CaptureFixture[str]
         (["x:1", "--config", "c.yaml", "--verify"], "--verify: the sources of a configuration have TLS settings"),
         (["x:1", "--client-key", "k", "--", "--interval=1s"], "--client-key: the sources of a configuration have TLS"),
         (["https://x", "--ca-cert", "/nowhere/ca"], "caCertPath: '/nowhere/ca' can't be used"),
-        (["https://x", "--client-cert", "/nowhere/a"], "clientCertPath and clientKeyPath belong together"),
+        (["https://x", "--client-cert", "/nowhere/a"], "clientCertPath and clientKeyPath: give both or none"),
     ],
 )
 def test_mistakes_in_the_arguments_are_told(

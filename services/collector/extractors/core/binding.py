@@ -1,25 +1,25 @@
-"""The core extractor at work for one endpoint: it reads the pages of one engine, and finds out which one that is.
+"""The core extractor's binding: it reads the metrics of one endpoint's engine, and recognizes the engine.
 
-While the engine's metrics are on the pages, nothing else is looked for. A page without any of them is followed by looks
-at the metrics of all engines that it may be, until one is found. An engine that was found in this way is looked at
-again after 1, 2, 4, … up to `LATEST_LOOK` pages, because a server that starts shows its metrics one after another:
-Triton has its own long before those of the TensorRT-LLM model that it loads.
+While pages have metrics of the engine, it reads no others. After a page without any, it reads the metrics of all
+candidates until it recognizes one. It repeats the recognition after 1, 2, 4, … up to `MAX_RECOGNITION_PAUSE` pages,
+because metrics appear one after another while a server starts: Triton has its own long before those of the TensorRT-LLM
+model that it loads.
 """
 
 from collections.abc import Sequence
 from enum import StrEnum
 
-from services.collector.engines.known import Engine
-from services.collector.extractors.core.reader import EngineReader
+from services.collector.engines.builtin import Engine
+from services.collector.extractors.core.engine_reader import EngineReader
 from services.collector.interfaces import Finding, MetricsBinding
-from services.collector.page.selection import Choice
+from services.collector.page.selection import MetricFallback
 from shared.attributes import AttributeMap
 
-LATEST_LOOK = 1024
-"""Pages between two looks at an engine that was recognized long ago."""
+MAX_RECOGNITION_PAUSE = 1024
+"""Pages between two recognitions."""
 
 
-class Chosen(StrEnum):
+class ChosenBy(StrEnum):
     """How the engine of an endpoint was chosen."""
 
     LABEL = "label"
@@ -30,43 +30,43 @@ class Chosen(StrEnum):
 class CoreBinding(MetricsBinding):
     """Reads one endpoint's pages.
 
-    `engine` is what its label says, or the default; `others` are the engines that it may be instead, in the order in
-    which they are looked for. `unknown` is what its label says where no engine has that name.
+    `engine` comes from the endpoint's label or is the default. `others` are the alternatives in order of preference.
+    `unknown` is the label's value when no engine has that name.
     """
 
-    def __init__(self, engine: Engine, chosen: Chosen, others: Sequence[Engine] = (), unknown: str = "") -> None:
+    def __init__(self, engine: Engine, chosen: ChosenBy, others: Sequence[Engine] = (), unknown: str = "") -> None:
         self.chosen = chosen
         self._unknown = unknown
         self._candidates = (engine, *others)
         self._reader = EngineReader(engine)
-        self._looked_at: list[EngineReader] = []
-        """All candidates, while there is a look; the present reader is one of them."""
-        self._next_look = 0
-        """Pages until the next look."""
+        self._candidate_readers: list[EngineReader] = []
+        """Those of all candidates during a recognition, the present reader included."""
+        self._pages_left = 0
+        """Pages until the next recognition."""
         self._pause = 1
         if others:
-            self._look()
+            self._start_recognition()
 
     @property
     def engine(self) -> Engine:
         return self._reader.engine
 
     @property
-    def choices(self) -> Sequence[Choice]:
-        if not self._looked_at:
-            return self._reader.choices
-        return [choice for reader in self._looked_at for choice in reader.choices]
+    def fallbacks(self) -> Sequence[MetricFallback]:
+        if not self._candidate_readers:
+            return self._reader.fallbacks
+        return [fallback for reader in self._candidate_readers for fallback in reader.fallbacks]
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
         former = self._reader
-        if self._looked_at:
-            for reader in self._looked_at:
+        if self._candidate_readers:
+            for reader in self._candidate_readers:
                 reader.read(at)
             self._recognize()
         else:
             former.read(at)
             if len(self._candidates) > 1:
-                self._plan()
+                self._plan_recognition()
         changed = self._reader.store(attributes, at)
         if former is not self._reader:
             for key in former.keys - self._reader.keys:
@@ -75,33 +75,33 @@ class CoreBinding(MetricsBinding):
                     changed |= attributes.deny(key, at)
         return changed
 
-    def _plan(self) -> None:
-        """Whether the next page is looked at for all candidates."""
-        if not self._reader.named:
+    def _plan_recognition(self) -> None:
+        """Start a recognition with the next page if it is due."""
+        if not self._reader.present:
             self._pause = 1
-            self._look()
-        elif self.chosen is Chosen.RECOGNIZED:
-            self._next_look -= 1
-            if not self._next_look:
-                self._look()
+            self._start_recognition()
+        elif self.chosen is ChosenBy.RECOGNIZED:
+            self._pages_left -= 1
+            if not self._pages_left:
+                self._start_recognition()
 
-    def _look(self) -> None:
-        self._looked_at = [
+    def _start_recognition(self) -> None:
+        self._candidate_readers = [
             self._reader if engine is self.engine else EngineReader(engine) for engine in self._candidates
         ]
 
     def _recognize(self) -> None:
-        """Of what a look has found, the engine; the look goes on when that is none."""
-        default, *others = self._looked_at
-        # All of an engine's metrics go before some: engines can share a name.
-        found = default if default.named else max(others, key=lambda one: one.requests)
-        if found is not default and not found.requests:
+        """Select the engine of the last page. The recognition continues if the page has none."""
+        default, *others = self._candidate_readers
+        # Engines can share a name, so the one with the most of its metrics wins.
+        found = default if default.present else max(others, key=lambda reader: reader.request_coverage)
+        if found is not default and not found.request_coverage:
             return
         if found is not self._reader:
             self._reader, self._pause = found, 1
-        self.chosen = Chosen.DEFAULT if found is default else Chosen.RECOGNIZED
-        self._looked_at = []
-        self._next_look, self._pause = self._pause, min(2 * self._pause, LATEST_LOOK)
+        self.chosen = ChosenBy.DEFAULT if found is default else ChosenBy.RECOGNIZED
+        self._candidate_readers = []
+        self._pages_left, self._pause = self._pause, min(2 * self._pause, MAX_RECOGNITION_PAUSE)
 
     def findings(self) -> list[Finding]:
         return self._reader.findings()
@@ -111,5 +111,5 @@ class CoreBinding(MetricsBinding):
         return described | {"unknown_engine_label": self._unknown} if self._unknown else described
 
     def __repr__(self) -> str:
-        looking = f", looking at {len(self._looked_at)}" if self._looked_at else ""
-        return f"<CoreBinding {self.engine.name} by {self.chosen}{looking}>"
+        recognizing = f", recognizing {len(self._candidate_readers)}" if self._candidate_readers else ""
+        return f"<CoreBinding {self.engine.name} by {self.chosen}{recognizing}>"

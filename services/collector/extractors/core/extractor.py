@@ -1,8 +1,7 @@
-"""`core-metrics-extractor`: queue, batch, KV cache and LoRA adapters of a model server, whatever engine it runs.
+"""`core-metrics-extractor`: requests, KV cache and LoRA adapters of model servers of any engine.
 
-The engine of an endpoint is named by one of its labels, or recognized from its pages, so one instance serves a pool of
-several engines. Each value is as fresh as the last page that had it: a metric that disappears ages on its own and
-leaves the others alone.
+A label names the engine of an endpoint, or the extractor recognizes it from the page. So one instance serves a pool of
+several engines. Each value is as fresh as the last page that had it: a metric that disappears only ages itself.
 """
 
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import structlog
 
 from services.collector.engines.configs import EngineConfig
-from services.collector.engines.sufficiency import Words, shortfalls
-from services.collector.extractors.core.binding import Chosen, CoreBinding
+from services.collector.engines.sufficiency import FieldNames, missing_attributes
+from services.collector.extractors.core.binding import ChosenBy, CoreBinding
 from services.collector.extractors.core.parameters import CoreParameters
 from services.collector.interfaces import PROMETHEUS_TEXT, Extractor
 from shared.attributes import CORE, STANDARD_KEYS, AttributeKey
@@ -20,12 +19,12 @@ from shared.plugin import Concern, Demand
 
 log = structlog.get_logger(__name__)
 
-MOST_UNKNOWN = 20
-"""Names of engines that nobody knows, of which the log tells."""
+MAX_LOGGED_NAMES = 20
+"""Unknown engine names that are logged."""
 FORMER_ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
-"""Consulted where an endpoint doesn't have the configured label."""
+"""The label to read when an endpoint doesn't have the configured one."""
 
-_WORDS = Words(
+_FIELD_NAMES = FieldNames(
     names=dict(zip(EngineConfig.__struct_fields__, EngineConfig.__struct_encode_fields__, strict=True)),
     off=lambda name: f'{name}: ""',
 )
@@ -46,7 +45,7 @@ class CoreMetricsExtractor(Extractor):
         super().__init__(name, parameters)
         self._engines = self.parameters.engines()
         self._default = self._engines[self.parameters.default_engine]
-        self._others = tuple(one for one in self._engines.values() if one is not self._default)
+        self._others = tuple(engine for engine in self._engines.values() if engine is not self._default)
         self._unknown: set[str] = set()
 
     @classmethod
@@ -55,19 +54,19 @@ class CoreMetricsExtractor(Extractor):
 
     @classmethod
     def check(cls, parameters: CoreParameters, demand: Demand) -> list[Concern]:
-        """Whether the engines that are defined here can give what is wanted. What the default engine lacks that is a
-        built-in one can't be had, so that is a warning; of the other built-in ones nobody knows whether they are there.
+        """Whether the configured engines, and the default one, provide the demanded attributes. A built-in default
+        can't be changed, so its gaps are warnings. The pool may not have the other built-in ones at all.
         """
         lacking = [
-            Concern(f"engineConfigs[{index}]", one.message, one.fatal)
+            Concern(f"engineConfigs[{index}]", missing.message, missing.fatal)
             for index, config in enumerate(parameters.engine_configs)
-            for one in shortfalls(config, demand, _WORDS)
+            for missing in missing_attributes(config, demand, _FIELD_NAMES)
         ]
         risky = [
-            Concern(f"engineConfigs[{index}].customMetrics[{position}]", one.measure.concern, fatal=False)
-            for index, engine in enumerate(parameters.own_engines())
-            for position, one in enumerate(engine.custom)
-            if one.measure.concern and one.key in demand.required
+            Concern(f"engineConfigs[{index}].customMetrics[{position}]", metric.query.concern, fatal=False)
+            for index, engine in enumerate(parameters.configured_engines())
+            for position, metric in enumerate(engine.custom)
+            if metric.query.concern and metric.key in demand.required
         ]
         return lacking + risky + _lacking_by_default(parameters, demand)
 
@@ -76,7 +75,7 @@ class CoreMetricsExtractor(Extractor):
         return [f"{field} is deprecated; write an entry of engineConfigs" for field in parameters.flat]
 
     def label(self, endpoint: Endpoint) -> str:
-        """What the endpoint's labels say that its engine is; empty where they say nothing."""
+        """The engine in the endpoint's labels; empty without one."""
         keys = (self.parameters.engine_label_key, FORMER_ENGINE_LABEL)
         return next((value for key in keys if key and (value := endpoint.labels.get(key))), "")
 
@@ -87,24 +86,24 @@ class CoreMetricsExtractor(Extractor):
         label = self.label(endpoint)
         named = self._engines.get(label)
         if named is not None:
-            return CoreBinding(named, Chosen.LABEL)
+            return CoreBinding(named, ChosenBy.LABEL)
         if label:
-            self._note(label, endpoint)
+            self._log_unknown(label, endpoint)
         others = self._others if self.parameters.recognize_engine else ()
-        return CoreBinding(self._default, Chosen.DEFAULT, others, unknown=label)
+        return CoreBinding(self._default, ChosenBy.DEFAULT, others, unknown=label)
 
-    def _note(self, label: str, endpoint: Endpoint) -> None:
-        """Say once of each name that it is no engine's."""
-        if label not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
+    def _log_unknown(self, label: str, endpoint: Endpoint) -> None:
+        """Log each unknown name once."""
+        if label not in self._unknown and len(self._unknown) < MAX_LOGGED_NAMES:
             self._unknown.add(label)
             known = ", ".join(sorted(self._engines))
             log.warning("engine.unknown", extractor=self.name, endpoint=endpoint.id, engine=label[:100], known=known)
 
 
 def _lacking_by_default(parameters: CoreParameters, demand: Demand) -> list[Concern]:
-    """What plugins require and a built-in default engine doesn't publish."""
+    """The required attributes that a built-in default engine doesn't provide."""
     name = parameters.default_engine
-    if parameters.flat or any(one.name == name for one in parameters.engine_configs):
+    if parameters.flat or any(config.name == name for config in parameters.engine_configs):
         return []
     engine = parameters.engines()[name]
     return [
@@ -115,5 +114,5 @@ def _lacking_by_default(parameters: CoreParameters, demand: Demand) -> list[Conc
             fatal=False,
         )
         for key, readers in demand.required.items()
-        if key in STANDARD_KEYS and not engine.gives(key)
+        if key in STANDARD_KEYS and not engine.provides(key)
     ]

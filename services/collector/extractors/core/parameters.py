@@ -1,11 +1,12 @@
-"""What a `core-metrics-extractor` is told, and what it comes to: every engine, and whose words define it."""
+"""The parameters of `core-metrics-extractor`, and the engines that they define."""
 
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from services.collector.engines.configs import EngineConfig, given
-from services.collector.engines.known import VLLM, Engine, table
+from services.collector.engines.builtin import VLLM, Engine, engines_by_name
+from services.collector.engines.configs import EngineConfig, specs_or
 from services.collector.page.spec import SpecError
 from shared.attributes import STANDARD_KEYS, AttributeKey
 
@@ -15,13 +16,13 @@ FLAT = ("queue_requests_spec", "running_requests_spec", "kv_usage_spec", "lora_s
 
 
 class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Parameters. Raises ValueError on creation when they don't fit together."""
+    """Parameters. Raises ValueError on creation when they contradict each other."""
 
     engine_label_key: str = ENGINE_LABEL
     default_engine: str = VLLM.name
     recognize_engine: bool = True
     engine_configs: tuple[EngineConfig, ...] = ()
-    # The first generation knew one engine: these stand for fields of the default engine.
+    # Deprecated: fields of the default engine, from before there was more than one.
     queue_requests_spec: str | None = None
     running_requests_spec: str | None = None
     kv_usage_spec: str | None = None
@@ -29,13 +30,15 @@ class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
     cache_info_spec: str | None = None
 
     def __post_init__(self) -> None:
-        names = [one.name for one in self.engine_configs]
+        names = [config.name for config in self.engine_configs]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"engineConfigs: {name!r} is configured twice; an engine's name is unique")
-        known = table(self.own_engines())
+                raise ValueError(f"engineConfigs: {name!r} is configured twice")
+        known = engines_by_name(self.configured_engines())
         if self.default_engine not in known:
-            raise ValueError(f"defaultEngine: {self.default_engine!r} is no engine; known: {', '.join(sorted(known))}")
+            raise ValueError(
+                f"defaultEngine: {self.default_engine!r} is not an engine; known: {', '.join(sorted(known))}"
+            )
         if self.flat and self.engine_configs:
             raise ValueError(f"{self.flat[0]}: give specifications here or in engineConfigs, not in both")
         try:
@@ -45,42 +48,37 @@ class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def flat(self) -> tuple[str, ...]:
-        """The first generation's parameters that are given, as they are written."""
+        """The deprecated parameters that are given, as documents write them."""
         return tuple(_written(field) for field in FLAT if getattr(self, field) is not None)
 
-    def own_engines(self) -> list[Engine]:
-        """The engines that are defined here, in order."""
-        return [one.engine() for one in self.engine_configs]
+    def configured_engines(self) -> list[Engine]:
+        return [config.engine() for config in self.engine_configs]
 
     def engines(self) -> dict[str, Engine]:
-        """Every engine by name: those that are defined here in order, then the built-ins."""
-        known = table(self.own_engines())
+        """All engines by name: the configured ones in their order, then the built-in ones."""
+        engines = engines_by_name(self.configured_engines())
         if self.flat:
-            base = known[self.default_engine]
-            known[base.name] = Engine(
-                name=base.name,
-                queued=given(self.queue_requests_spec, base.queued),
-                running=given(self.running_requests_spec, base.running),
-                kv_usage=given(self.kv_usage_spec, base.kv_usage),
-                lora=given(self.lora_spec, base.lora),
-                cache_info=given(self.cache_info_spec, base.cache_info),
-                cache_block_size_label=base.cache_block_size_label,
-                cache_num_blocks_label=base.cache_num_blocks_label,
-                cache_block_size=base.cache_block_size,
-                cache_num_blocks=base.cache_num_blocks,
+            base = engines[self.default_engine]
+            engines[base.name] = replace(
+                base,
+                queued=specs_or(self.queue_requests_spec, base.queued),
+                running=specs_or(self.running_requests_spec, base.running),
+                kv_usage=specs_or(self.kv_usage_spec, base.kv_usage),
+                lora=specs_or(self.lora_spec, base.lora),
+                cache_info=specs_or(self.cache_info_spec, base.cache_info),
             )
-        return known
+        return engines
 
     def attributes(self) -> tuple[AttributeKey[Any], ...]:
-        """The standard attributes, and those of every engine's own metrics."""
-        custom = [one.key for engine in self.own_engines() for one in engine.custom]
+        """The standard attributes and the custom ones of all engines."""
+        custom = [metric.key for engine in self.configured_engines() for metric in engine.custom]
         return (*STANDARD_KEYS, *dict.fromkeys(custom))
 
 
 def _written(field: str) -> str:
-    """A parameter as documents write it."""
+    """The name of a parameter in documents."""
     return CoreParameters.__struct_encode_fields__[CoreParameters.__struct_fields__.index(field)]
 
 
 FLAT_NAMES = tuple(map(_written, FLAT))
-"""The first generation's parameters, as documents write them."""
+"""The deprecated parameters, as documents write them."""

@@ -10,7 +10,7 @@ from services.collector.extractors.core import CoreMetricsExtractor, CoreParamet
 from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
 from services.collector.interfaces import Binding
 from services.collector.page.selection import Outcome
-from services.collector.pipeline import Feed, Pipeline
+from services.collector.pipeline import Pipeline, PolledSource
 from services.collector.scraper import Scraper
 from services.collector.sources.metrics import MetricsSource
 from shared.attributes import (
@@ -138,7 +138,7 @@ def test_a_metric_of_ones_own_may_say_which_values_are_taken(value: str, taken: 
     ("given", "problem"),
     [
         ({"minValue": 2, "maxValue": 1}, "minValue, maxValue: no value is within 2 to 1"),
-        ({"maxValue": 1, "emptyValue": 2}, "emptyValue: 2.0 isn't among the values that are taken, -1.84467e+19 to 1"),
+        ({"maxValue": 1, "emptyValue": 2}, "emptyValue: 2.0 is outside of the accepted values, -1.84467e+19 to 1"),
     ],
 )
 def test_bounds_that_no_value_fits_are_refused(given: dict[str, Any], problem: str) -> None:
@@ -166,13 +166,13 @@ async def test_a_scrape_tells_of_it() -> None:
     servers.answers["a"] = answer
     scraper = Scraper(
         servers,
-        lambda watched, changed: None,
+        lambda scrape, changed: None,
         interval=0.002,
         backoff=0.01,
         failures=PluginFailures(time.monotonic),
         out_of_range=found,
     )
-    scraper.use(Pipeline((Feed(MetricsSource("pages"), (CoreMetricsExtractor("core"),)),), ("pages",)))
+    scraper.use(Pipeline((PolledSource(MetricsSource("pages"), (CoreMetricsExtractor("core"),)),), ("pages",)))
     scraper.assign({"a": Endpoint(id="a", name="a", address="a", port=8000)})
     try:
         note = await eventually(lambda: found.note() or "", "a note")

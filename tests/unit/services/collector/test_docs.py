@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from services.collector.engines.builtin import BUILT_IN
 from services.collector.engines.configs import CustomMetricConfig, EngineConfig
-from services.collector.engines.known import BUILT_IN
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
 from services.collector.settings import CollectorSettings
 from shared.plugin import Plugin

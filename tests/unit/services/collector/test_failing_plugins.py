@@ -15,9 +15,9 @@ import pytest
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.http.client import Client, Failure
 from services.collector.interfaces import PROMETHEUS_TEXT, Binding, Extractor, Finding, MetricsBinding, PollingSource
-from services.collector.page.selection import Choice
-from services.collector.pipeline import Feed, Pipeline
-from services.collector.scraper import Scraper, Watched
+from services.collector.page.selection import MetricFallback
+from services.collector.pipeline import Pipeline, PolledSource
+from services.collector.scraper import EndpointScrape, Scraper
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
 from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
 from shared.bus.frame_columns import pack
@@ -34,8 +34,8 @@ class OddBinding(MetricsBinding):
         self._odd = extractor
 
     @property
-    def choices(self) -> Sequence[Choice]:
-        self._odd.maybe("choices")
+    def fallbacks(self) -> Sequence[MetricFallback]:
+        self._odd.maybe("fallbacks")
         return ()
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
@@ -79,15 +79,15 @@ class Odd(Extractor):
 class World:
     """A scraper of one endpoint, a, through these feeds."""
 
-    def __init__(self, *feeds: Feed) -> None:
+    def __init__(self, *sources: PolledSource) -> None:
         self.servers = Servers(a=page(3))
         self.failures = PluginFailures(time.monotonic)
         self.scrapes = 0
         self.scraper = Scraper(self.servers, self._on_scraped, interval=0.002, backoff=0.01, failures=self.failures)
-        self.scraper.use(Pipeline(feeds, ("plan",)))
+        self.scraper.use(Pipeline(sources, ("plan",)))
         self.scraper.assign({"a": endpoint("a")})
 
-    def _on_scraped(self, watched: Watched, changed: bool) -> None:
+    def _on_scraped(self, scrape: EndpointScrape, changed: bool) -> None:
         self.scrapes += 1
 
     async def scraped(self, times: int = 3) -> None:
@@ -97,27 +97,27 @@ class World:
 
     @property
     def attributes(self) -> AttributeMap:
-        return self.scraper.watched["a"].attributes
+        return self.scraper.endpoints["a"].attributes
 
     def failed(self, plugin: str) -> int:
         return self.failures.counts().get(plugin, 0)
 
 
 @asynccontextmanager
-async def world(*feeds: Feed) -> AsyncIterator[World]:
-    made = World(*feeds)
+async def world(*sources: PolledSource) -> AsyncIterator[World]:
+    made = World(*sources)
     try:
         yield made
     finally:
         await made.scraper.close()
 
 
-def both(odd: Odd, source: PollingSource | None = None) -> Feed:
+def both(odd: Odd, source: PollingSource | None = None) -> PolledSource:
     given = source or MetricsSource("metrics", MetricsParameters(interval=0.002))
-    return Feed(given, (odd, CoreMetricsExtractor("core")))
+    return PolledSource(given, (odd, CoreMetricsExtractor("core")))
 
 
-@pytest.mark.parametrize("fails_at", ["bind", "choices", "store"])
+@pytest.mark.parametrize("fails_at", ["bind", "fallbacks", "store"])
 async def test_an_extractor_that_fails_costs_its_own_attributes_until_it_is_well_again(fails_at: str) -> None:
     odd = Odd()
     async with world(both(odd)) as it:
@@ -135,7 +135,7 @@ async def test_an_extractor_that_fails_costs_its_own_attributes_until_it_is_well
         assert it.failed("metrics") == it.failed("core") == 0
         odd.fails_at = ""
         await eventually(lambda: it.attributes.get(SIZE) == 2.0)
-        assert it.scraper.watched["a"].targets[0].up
+        assert it.scraper.endpoints["a"].targets[0].up
 
 
 @pytest.mark.parametrize("value", ["large", float("nan"), True, None, (1.0,)])
@@ -190,12 +190,12 @@ class BadSource(MetricsSource):
 async def test_a_source_that_fails_costs_what_it_brings_and_nobody_elses(fails_at: str) -> None:
     source = BadSource("bad")
     source.fails_at = fails_at
-    good = Feed(MetricsSource("good", MetricsParameters(interval=0.002)), (CoreMetricsExtractor("core"),))
+    good = PolledSource(MetricsSource("good", MetricsParameters(interval=0.002)), (CoreMetricsExtractor("core"),))
     async with world(both(Odd(), source), good) as it:
         await it.scraped()
         await eventually(lambda: it.failed("bad") > 0)
         assert it.attributes.get(WAITING_QUEUE_SIZE) == 3.0
-        bad, sound = it.scraper.watched["a"].targets
+        bad, sound = it.scraper.endpoints["a"].targets
         assert sound.up
         if fails_at != "interval":
             assert not bad.up
@@ -247,7 +247,7 @@ async def test_a_source_may_ask_by_any_protocol_and_give_anything() -> None:
         await asyncio.sleep(0)
         return {"size": float(endpoint.port)}
 
-    async with world(Feed(Called(answer), (Numbers("numbers"),))) as it:
+    async with world(PolledSource(Called(answer), (Numbers("numbers"),))) as it:
         await it.scraped()
         assert it.attributes.get(SIZE) == 8000.0
         (described,) = it.scraper.describe()
@@ -296,8 +296,8 @@ async def test_a_cancelled_task_that_a_source_awaits_is_a_failure_of_the_source_
     kind: type[Called],
 ) -> None:
     source = kind(leaks)
-    async with world(Feed(source, (Numbers("numbers"),))) as it:
-        (target,) = it.scraper.watched["a"].targets
+    async with world(PolledSource(source, (Numbers("numbers"),))) as it:
+        (target,) = it.scraper.endpoints["a"].targets
         await eventually(lambda: it.failed("called") > 3)
         assert target.error == "RuntimeError: a task that it awaits was cancelled"
         assert target.failures.keys() == {Failure.INTERNAL}
@@ -311,11 +311,11 @@ async def answers(endpoint: Endpoint) -> Any:
 
 async def test_a_source_that_never_ends_reading_fails_after_the_time_of_a_scrape_and_is_asked_again() -> None:
     source = Reads(hangs)
-    async with world(Feed(source, (Numbers("numbers"),))) as it:
+    async with world(PolledSource(source, (Numbers("numbers"),))) as it:
         it.servers.timeout = 0.01
-        (target,) = it.scraper.watched["a"].targets
+        (target,) = it.scraper.endpoints["a"].targets
         await eventually(lambda: it.failed("called") > 1)
-        assert target.error == "TimeoutError: an answer wasn't read within 10ms"
+        assert target.error == "TimeoutError: the extractors didn't read the answer within 10ms"
         source.does = answers
         await eventually(lambda: target.up)
 
@@ -327,9 +327,9 @@ async def test_a_scrape_that_nobody_wants_any_more_is_no_failure_of_its_source()
         began.set()
         await hangs(endpoint)
 
-    async with world(Feed(Called(waits), (Numbers("numbers"),))) as it:
+    async with world(PolledSource(Called(waits), (Numbers("numbers"),))) as it:
         await began.wait()
-        (target,) = it.scraper.watched["a"].targets
+        (target,) = it.scraper.endpoints["a"].targets
         assert target.task is not None
         it.scraper.assign({})
         with pytest.raises(asyncio.CancelledError):
@@ -337,13 +337,13 @@ async def test_a_scrape_that_nobody_wants_any_more_is_no_failure_of_its_source()
         assert it.failures.counts() == {}
 
 
-CANT = "the endpoint can't be asked:"
+CANT = "can't connect:"
 
 
 @pytest.mark.parametrize(
     ("does", "kind", "error"),
     [
-        (hangs, Failure.TIMEOUT, "no complete answer within 10ms"),
+        (hangs, Failure.TIMEOUT, "no complete response within 10ms"),
         (fails(ConnectionRefusedError("no")), Failure.CONNECT, f"{CANT} ConnectionRefusedError: no"),
         (fails(socket.gaierror(-2, "no name")), Failure.CONNECT, f"{CANT} gaierror: [Errno -2] no name"),
         (
@@ -358,9 +358,9 @@ CANT = "the endpoint can't be asked:"
 async def test_an_endpoint_that_gives_no_answer_is_no_failure_of_its_source(
     does: Any, kind: Failure, error: str
 ) -> None:
-    async with world(Feed(Called(does), (Numbers("numbers"),))) as it:
+    async with world(PolledSource(Called(does), (Numbers("numbers"),))) as it:
         it.servers.timeout = 0.01
-        (target,) = it.scraper.watched["a"].targets
+        (target,) = it.scraper.endpoints["a"].targets
         await eventually(lambda: target.failures[kind] > 1)
         assert target.error.startswith(error)
         assert it.failures.counts() == {}
@@ -371,8 +371,8 @@ async def test_an_endpoint_that_gives_no_answer_is_no_failure_of_its_source(
     [FileNotFoundError(errno.ENOENT, "no token"), PermissionError(errno.EACCES, "secret"), OSError("odd")],
 )
 async def test_an_error_of_the_operating_system_that_isnt_the_networks_is_the_sources_own(error: OSError) -> None:
-    async with world(Feed(Called(fails(error)), (Numbers("numbers"),))) as it:
+    async with world(PolledSource(Called(fails(error)), (Numbers("numbers"),))) as it:
         await eventually(lambda: it.failed("called") > 3)
-        (target,) = it.scraper.watched["a"].targets
+        (target,) = it.scraper.endpoints["a"].targets
         assert target.failures.keys() == {Failure.INTERNAL}
         assert it.attributes.get(REACHABLE) is None, "nothing is known of the server"

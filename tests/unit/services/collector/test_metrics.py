@@ -32,7 +32,7 @@ class Watching:
         )
         self.scraper.use(pipeline())
         self.registry = CollectorRegistry()
-        sending = FrameSender(Recorder(), lambda: self.scraper.watched, gather=0, refresh=1, heartbeat=1)
+        sending = FrameSender(Recorder(), lambda: self.scraper.endpoints, gather=0, refresh=1, heartbeat=1)
         self.registry.register(CollectorMetrics(self.scraper, sending, clock=lambda: self.time))
         config: Reloader[str] = Reloader(lambda text, _: text, lambda _: None)
         config.taken, config.refused = 2, 1
@@ -79,7 +79,7 @@ async def test_endpoints_show_how_their_scrapes_go_and_leave_nothing_behind(watc
 
 async def test_pages_and_failures_show_how_long_ago_they_were(watching: Watching) -> None:
     await watching.scraped()
-    (a,), (b,) = (watching.scraper.watched[id].targets for id in "ab")
+    (a,), (b,) = (watching.scraper.endpoints[id].targets for id in "ab")
     assert a.page_at is not None
     assert b.error_at is not None
     watching.time = a.page_at + 3

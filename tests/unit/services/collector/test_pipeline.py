@@ -3,7 +3,7 @@
 import pytest
 
 from services.collector.interfaces import Extractor
-from services.collector.pipeline import build, plan
+from services.collector.pipeline import build
 from services.collector.plugins import PLUGINS
 from shared.config import Invalid, load
 from shared.plugin import Plugin, Registry, Role
@@ -57,7 +57,7 @@ def test_a_pipeline_has_the_sources_of_the_configuration_and_no_second_one() -> 
 
 def test_a_source_that_feeds_nobody_is_not_asked() -> None:
     sources = "dataLayer: {injectDefaults: false, sources: [{pluginRef: metrics-data-source}]}\n"
-    assert build(load(f"{HEAD}plugins: [{{type: metrics-data-source}}]\n{sources}", REGISTRY)).feeds == ()
+    assert build(load(f"{HEAD}plugins: [{{type: metrics-data-source}}]\n{sources}", REGISTRY)).sources == ()
 
 
 @pytest.mark.parametrize(
@@ -95,5 +95,5 @@ def test_configurations_that_differ_only_elsewhere_have_the_same_plan() -> None:
     one = load(HEAD, REGISTRY)
     other = load(HEAD + "plugins: [{type: max-score-picker}]\n", REGISTRY)
     third = load(HEAD + "plugins: [{type: metrics-data-source, parameters: {interval: 1s}}]\n", REGISTRY)
-    assert plan(one) == plan(other)
-    assert plan(one) != plan(third)
+    assert build(one).plan == build(other).plan
+    assert build(one).plan != build(third).plan

@@ -15,8 +15,8 @@ from services.collector.extractors.dcgm import DcgmExtractor
 from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
 from services.collector.http.client import Client, Failure, ScrapeError
 from services.collector.interfaces import Extractor
-from services.collector.pipeline import Feed, Pipeline
-from services.collector.scraper import Scraper, Watched
+from services.collector.pipeline import Pipeline, PolledSource
+from services.collector.scraper import EndpointScrape, Scraper
 from services.collector.sources.dcgm import DcgmParameters, DcgmSource
 from services.collector.sources.http import Override
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
@@ -85,7 +85,7 @@ def endpoint(id: str, *, address: str = "", port: int = 8000, metrics_host: str 
 
 def pipeline(*names: str, interval: float = 0.002) -> Pipeline:
     feeds = tuple(
-        Feed(MetricsSource(name, MetricsParameters(interval=interval)), (CoreMetricsExtractor("core"),))
+        PolledSource(MetricsSource(name, MetricsParameters(interval=interval)), (CoreMetricsExtractor("core"),))
         for name in names or ("metrics",)
     )
     return Pipeline(feeds, (names, interval))
@@ -97,8 +97,8 @@ class Watcher:
     def __init__(self) -> None:
         self.told: list[tuple[str, bool]] = []
 
-    def __call__(self, watched: Watched, changed: bool) -> None:
-        self.told.append((watched.endpoint.id, changed))
+    def __call__(self, scrape: EndpointScrape, changed: bool) -> None:
+        self.told.append((scrape.endpoint.id, changed))
 
     def count(self, id: str) -> int:
         return sum(one == id for one, _ in self.told)
@@ -120,8 +120,8 @@ async def test_endpoints_are_scraped_again_and_again() -> None:
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
         await eventually(lambda: watcher.count("a") >= 3 and watcher.count("b") >= 3)
-        assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 3.0
-        assert scraper.watched["b"].attributes.get(WAITING_QUEUE_SIZE) == 4.0
+        assert scraper.endpoints["a"].attributes.get(WAITING_QUEUE_SIZE) == 3.0
+        assert scraper.endpoints["b"].attributes.get(WAITING_QUEUE_SIZE) == 4.0
         assert [changed for id, changed in watcher.told if id == "a"][:3] == [True, False, False]
         assert servers.most_flying == 1
 
@@ -143,10 +143,10 @@ async def test_a_failure_costs_only_its_own_freshness() -> None:
         servers.answers["a"] = refuse
         seen = watcher.count("b")
         await eventually(lambda: scraper.failures[Failure.CONNECT] >= 2 and watcher.count("b") > seen)
-        (failed,) = scraper.watched["a"].targets
+        (failed,) = scraper.endpoints["a"].targets
         assert not failed.up
         assert failed.error == "can't connect: refused"
-        assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 2.0
+        assert scraper.endpoints["a"].attributes.get(WAITING_QUEUE_SIZE) == 2.0
         described = {one["id"]: one for one in scraper.describe()}
         assert described["b"]["up"]
         assert described["a"]["sources"][0]["failures"] == {"connect": failed.failures[Failure.CONNECT]}
@@ -154,7 +154,7 @@ async def test_a_failure_costs_only_its_own_freshness() -> None:
         assert described["a"]["sources"][0]["error"] == "can't connect: refused"
         servers.answers["a"] = page(5)
         await eventually(lambda: failed.up)
-        assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 5.0
+        assert scraper.endpoints["a"].attributes.get(WAITING_QUEUE_SIZE) == 5.0
         (recovered,) = scraper.describe()[0]["sources"]
         assert recovered["error"] is None
         assert recovered["last_error"] == "can't connect: refused"
@@ -169,42 +169,48 @@ async def test_a_changed_address_takes_effect_at_once_and_ends_the_request_to_th
         scraper.assign({"a": endpoint("a", address="new")})
         await eventually(lambda: watcher.count("a") >= 1)
         assert servers.cancelled == ["old"]
-        assert scraper.watched["a"].attributes.get(WAITING_QUEUE_SIZE) == 7.0
+        assert scraper.endpoints["a"].attributes.get(WAITING_QUEUE_SIZE) == 7.0
         scraper.assign({"a": endpoint("a", address="new", port=9000)})
-        assert len(scraper.watched["a"].attributes) == 0, "another port is another server"
+        assert len(scraper.endpoints["a"].attributes) == 0, "another port is another server"
 
 
 async def test_a_node_that_becomes_known_is_where_an_exporter_is_asked_from_then_on() -> None:
     servers = Servers(node=gpu)
     exporter = DcgmSource("dcgm", DcgmParameters(use_node_address=True, interval=0.002))
     here = endpoint("a")
-    async with scraping(servers, Pipeline((Feed(exporter, (DcgmExtractor("gpu"),)),), ("dcgm",))) as (scraper, watcher):
+    async with scraping(servers, Pipeline((PolledSource(exporter, (DcgmExtractor("gpu"),)),), ("dcgm",))) as (
+        scraper,
+        watcher,
+    ):
         scraper.assign({"a": here})
-        assert "the address of its node isn't known" in scraper.watched["a"].targets[0].error
+        assert "the endpoint's node address is unknown" in scraper.endpoints["a"].targets[0].error
         scraper.assign({"a": structs.replace(here, node_address="node")})
         await eventually(lambda: watcher.count("a") >= 1)
-        assert scraper.watched["a"].attributes.get(GPU_UTILIZATION) == 0.4
+        assert scraper.endpoints["a"].attributes.get(GPU_UTILIZATION) == 0.4
 
 
 async def test_a_label_that_nobody_goes_by_changes_nothing_that_is_known() -> None:
     servers = Servers(a=page(7))
     override = Override(match_labels={"side": "door"}, path="/side")
     source = MetricsSource("m", MetricsParameters(interval=0.002, overrides=(override,)))
-    async with scraping(servers, Pipeline((Feed(source, (CoreMetricsExtractor("core"),)),), ("m",))) as (scraper, _):
+    async with scraping(servers, Pipeline((PolledSource(source, (CoreMetricsExtractor("core"),)),), ("m",))) as (
+        scraper,
+        _,
+    ):
         here = endpoint("a")
         scraper.assign({"a": here})
-        before = scraper.watched["a"]
+        before = scraper.endpoints["a"]
         here = structs.replace(here, labels={"version": "2"}, node_address="10.0.0.9")
         scraper.assign({"a": here})
-        assert scraper.watched["a"] is before
+        assert scraper.endpoints["a"] is before
         assert before.endpoint is here, "what hears of endpoints has the new labels"
         for labels in ({"side": "door"}, {"llm-d.ai/engine-type": "sglang"}):
             scraper.assign({"a": structs.replace(here, labels=labels)})
-            assert scraper.watched["a"] is not before, labels
+            assert scraper.endpoints["a"] is not before, labels
             scraper.assign({"a": here})
-            before = scraper.watched["a"]
+            before = scraper.endpoints["a"]
         scraper.assign({"a": structs.replace(here, uid="another")})
-        assert scraper.watched["a"] is not before
+        assert scraper.endpoints["a"] is not before
 
 
 async def test_an_extractor_that_says_nothing_of_what_it_reads_is_bound_anew_by_any_label() -> None:
@@ -213,12 +219,12 @@ async def test_an_extractor_that_says_nothing_of_what_it_reads_is_bound_anew_by_
             return Extractor.reads(self, endpoint)
 
     servers = Servers(a=page(7))
-    feed = Feed(MetricsSource("m", MetricsParameters(interval=0.002)), (Foreign("core"),))
+    feed = PolledSource(MetricsSource("m", MetricsParameters(interval=0.002)), (Foreign("core"),))
     async with scraping(servers, Pipeline((feed,), ("m",))) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        before = scraper.watched["a"]
+        before = scraper.endpoints["a"]
         scraper.assign({"a": structs.replace(endpoint("a"), labels={"version": "2"})})
-        assert scraper.watched["a"] is not before
+        assert scraper.endpoints["a"] is not before
 
 
 async def test_an_endpoint_that_nobody_asks_is_neither_up_nor_down() -> None:
@@ -246,10 +252,10 @@ async def test_two_sources_ask_an_endpoint_independently_each_at_its_own_interva
         MetricsSource(name, MetricsParameters(path=f"/{name}", interval=interval))
         for name, interval in (("often", 0.002), ("seldom", 0.2), ("once", 3600.0))
     )
-    both = Pipeline(tuple(Feed(source, (CoreMetricsExtractor("core"),)) for source in sources), ("both",))
+    both = Pipeline(tuple(PolledSource(source, (CoreMetricsExtractor("core"),)) for source in sources), ("both",))
     async with scraping(servers, both) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        often, seldom, once = scraper.watched["a"].targets
+        often, seldom, once = scraper.endpoints["a"].targets
         await eventually(lambda: seldom.pages >= 3 and often.pages > 2 * seldom.pages)
         assert once.pages == 1
         assert servers.asked.count("http://a:8000/once") == 1
@@ -260,7 +266,7 @@ async def test_an_endpoint_without_a_usable_address_says_so_and_leaves_the_other
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a", metrics_host="[broken"), "b": endpoint("b")})
         await eventually(lambda: watcher.count("b") >= 1)
-        (target,) = scraper.watched["a"].targets
+        (target,) = scraper.endpoints["a"].targets
         assert "is not an address" in target.error
         assert not target.up
 
@@ -269,9 +275,9 @@ async def test_a_pipeline_that_does_the_same_changes_nothing() -> None:
     servers = Servers(a=page(7))
     async with scraping(servers) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        before = scraper.watched["a"]
+        before = scraper.endpoints["a"]
         scraper.use(pipeline())
-        assert scraper.watched["a"] is before
+        assert scraper.endpoints["a"] is before
 
 
 async def test_what_a_new_pipeline_doesnt_look_for_is_denied() -> None:
@@ -281,14 +287,14 @@ async def test_what_a_new_pipeline_doesnt_look_for_is_denied() -> None:
     def reading(*names: str) -> Pipeline:
         more = tuple(PrometheusMetricExtractor(name, PrometheusMetricParameters(metric_name=WAITS)) for name in names)
         source = MetricsSource("metrics", MetricsParameters(interval=0.002))
-        return Pipeline((Feed(source, (CoreMetricsExtractor("core"), *more)),), names)
+        return Pipeline((PolledSource(source, (CoreMetricsExtractor("core"), *more)),), names)
 
     one, two = (AttributeKey(WAITS, name, float) for name in ("one", "two"))
     async with scraping(servers, reading("one", "two")) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        await eventually(lambda: scraper.watched["a"].attributes.get(two) == 7.0)
+        await eventually(lambda: scraper.endpoints["a"].attributes.get(two) == 7.0)
         scraper.use(reading("one"))
-        attributes = scraper.watched["a"].attributes
+        attributes = scraper.endpoints["a"].attributes
         sample = attributes.sample(two)
         assert sample is not None
         assert sample.value is None
@@ -304,14 +310,14 @@ async def test_after_its_end_nothing_is_scraped() -> None:
         await scraper.close()
         assert servers.flying["a"] == 0
         scraper.assign({"a": endpoint("a")})
-        assert scraper.watched == {}
+        assert scraper.endpoints == {}
 
 
 async def test_a_server_that_refuses_is_reported_as_unreachable_until_it_brings_a_page() -> None:
     servers = Servers(a=page(1), b=broken)
     async with scraping(servers) as (scraper, watcher):
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
-        attributes = scraper.watched["a"].attributes
+        attributes = scraper.endpoints["a"].attributes
         await eventually(lambda: attributes.get(REACHABLE) == 1.0)
         servers.answers["a"], heard = refuse, len(watcher.told)
         await eventually(lambda: attributes.get(REACHABLE) == 0.0)
@@ -320,37 +326,40 @@ async def test_a_server_that_refuses_is_reported_as_unreachable_until_it_brings_
         assert sample is not None
         await eventually(lambda: attributes.sample(REACHABLE) != sample)  # every failed scrape confirms it
         servers.answers["a"] = broken
-        await eventually(lambda: scraper.watched["a"].targets[0].error == "status 503")
+        await eventually(lambda: scraper.endpoints["a"].targets[0].error == "status 503")
         sample = attributes.sample(REACHABLE)
         await eventually(lambda: attributes.sample(REACHABLE) != sample)  # errors too: only a page ends it
         assert attributes.get(REACHABLE) == 0.0
         servers.answers["a"] = page(1)
         await eventually(lambda: attributes.get(REACHABLE) == 1.0)
-        assert scraper.watched["b"].attributes.get(REACHABLE) is None, "a server that answers with errors runs"
-        assert len(scraper.watched["b"].attributes) == 0
+        assert scraper.endpoints["b"].attributes.get(REACHABLE) is None, "a server that answers with errors runs"
+        assert len(scraper.endpoints["b"].attributes) == 0
 
 
 async def test_an_exporter_beside_the_server_says_nothing_of_whether_that_is_reachable() -> None:
     servers = Servers(a=gpu)
     exporter = DcgmSource("dcgm", DcgmParameters(interval=0.002))
-    async with scraping(servers, Pipeline((Feed(exporter, (DcgmExtractor("gpu"),)),), ("dcgm",))) as (scraper, _):
+    async with scraping(servers, Pipeline((PolledSource(exporter, (DcgmExtractor("gpu"),)),), ("dcgm",))) as (
+        scraper,
+        _,
+    ):
         scraper.assign({"a": endpoint("a")})
-        watched = scraper.watched["a"]
-        await eventually(lambda: watched.targets[0].pages >= 1)
+        scrape = scraper.endpoints["a"]
+        await eventually(lambda: scrape.targets[0].pages >= 1)
         servers.answers["a"] = refuse
-        await eventually(lambda: watched.targets[0].failures[Failure.CONNECT] >= 5)
-        assert watched.attributes.get(REACHABLE) is None
+        await eventually(lambda: scrape.targets[0].failures[Failure.CONNECT] >= 5)
+        assert scrape.attributes.get(REACHABLE) is None
 
 
 async def test_another_pipeline_doesnt_make_an_unreachable_server_reachable_unless_nobody_asks_it_any_more() -> None:
     servers = Servers(a=refuse)
     async with scraping(servers) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
-        await eventually(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
+        await eventually(lambda: scraper.endpoints["a"].attributes.get(REACHABLE) == 0.0)
         scraper.use(pipeline("another"))
-        assert scraper.watched["a"].attributes.sample(REACHABLE) is None, "pickers keep what they were told"
-        await eventually(lambda: scraper.watched["a"].attributes.get(REACHABLE) == 0.0)
+        assert scraper.endpoints["a"].attributes.sample(REACHABLE) is None, "pickers keep what they were told"
+        await eventually(lambda: scraper.endpoints["a"].attributes.get(REACHABLE) == 0.0)
         scraper.use(Pipeline((), ("nothing",)))
-        denied = scraper.watched["a"].attributes.sample(REACHABLE)
+        denied = scraper.endpoints["a"].attributes.sample(REACHABLE)
         assert denied is not None
         assert denied.value is None

@@ -27,6 +27,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 MULTIPART = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nsecret\r\n--b--\r\n'
 
 Modes = tuple[BodyMode, BodyMode]
+MODES = (LEAN, FULL_DUPLEX, (BodyMode.NONE, BodyMode.NONE))
 
 
 def by_models() -> tuple[View, dict[str, Any]]:
@@ -115,6 +116,8 @@ def test_a_rule_for_every_model_names_them_all_and_supplies_a_missing_one(closed
         assert picker.ask(sent, more={REWRITE_HEADERS[0]: "secret"}) == (200, "cheap")
     assert picker.ask(b"{}", "/v1/rerank") == (200, "")
     assert picker.ask(b"", modes=(BodyMode.NONE, BodyMode.NONE)) == (200, "")
+    _, answers = picker.begin(headers({":method": "GET", ":path": "/metrics"}, modes=LEAN, end=True))
+    assert destinations(answers) == "10.0.0.1:8000"
 
 
 @CLOSED
@@ -147,13 +150,38 @@ def test_a_body_that_the_proxy_doesnt_show_whole_could_be_for_any_model(closed: 
 
 @CLOSED
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "GET", "DELETE"])
-@pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX, (BodyMode.NONE, BodyMode.NONE)])
-def test_a_body_of_another_method_is_read_by_nobody_and_without_one_a_request_is_for_no_model(
-    closed: Any, method: str, modes: Modes
-) -> None:
-    assert Closed(closed).ask({"model": "secret", "prompt": "p"}, COMPLETION, method=method, modes=modes)[0] == 400
-    _, answers = Closed(closed).begin(headers({":method": method, ":path": "/v1/models"}, modes=modes, end=True))
-    assert destinations(answers) == "10.0.0.1:8000"
+@pytest.mark.parametrize("modes", MODES)
+def test_a_body_of_another_method_is_read_by_nobody(closed: Any, method: str, modes: Modes) -> None:
+    for path in (COMPLETION, "/v1/models"):
+        assert Closed(closed).ask({"model": "secret", "prompt": "p"}, path, method=method, modes=modes)[0] == 400
+
+
+@CLOSED
+@pytest.mark.parametrize("modes", MODES)
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/models", 200),
+        ("HEAD", "/v1/models/", 200),
+        ("GET", "/team/v1/models?limit=1", 200),
+        ("GET", "/health", 200),
+        ("DELETE", "/v1/models", 404),
+        ("POST", "/v1/models", 404),
+        ("OPTIONS", CHAT, 404),
+        ("GET", "/metrics", 404),
+        ("GET", "/flush_cache?/v1/models", 404),
+        ("POST", "/flush_cache", 404),
+        ("POST", "/sleep?level=2", 404),
+        ("GET", "/v1/responses/resp_1", 404),
+    ],
+)
+def test_without_a_body_a_request_only_looks(closed: Any, method: str, path: str, status: int, modes: Modes) -> None:
+    exchange, answers = Closed(closed).begin(headers({":method": method, ":path": path}, modes=modes, end=True))
+    if status == 200:
+        assert destinations(answers) == "10.0.0.1:8000"
+    else:
+        assert (exchange.closed, refused(answers).status) == (True, 404)
+        assert json.loads(refused(answers).body)["error"]["type"] == "invalid_request_error"
 
 
 @CLOSED
@@ -166,8 +194,9 @@ def test_what_no_model_reads_passes_where_it_names_none(closed: Any) -> None:
 
 @CLOSED
 @pytest.mark.parametrize(("everything", "status"), [(False, 400), (True, 200)])
-def test_a_grpc_call_names_no_model(closed: Any, everything: bool, status: int) -> None:
-    payload: bytes = message("GenerateRequest", text="hello").SerializeToString()
+@pytest.mark.parametrize("prompt", [{"text": "hello"}, {"tokenized": {"input_ids": []}}], ids=["text", "no token"])
+def test_a_grpc_call_names_no_model(closed: Any, everything: bool, status: int, prompt: dict[str, Any]) -> None:
+    payload: bytes = message("GenerateRequest", **prompt).SerializeToString()
     picker = Closed(closed, VLLM_GRPC, everything=everything)
     sent, path = struct.pack(">BI", 0, len(payload)) + payload, "/vllm.grpc.engine.VllmEngine/Generate"
     assert picker.ask(sent, path, modes=FULL_DUPLEX, more={"content-type": "application/grpc"})[0] == status

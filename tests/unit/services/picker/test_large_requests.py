@@ -24,6 +24,7 @@ def sent(size: int = 10, model: str = "m") -> bytes:
 
 
 LARGE = sent(2 * HEAVY)
+MESSAGE = body(LARGE, end=True).SerializeToString()
 
 
 class World(PickerUnderTest):
@@ -72,10 +73,17 @@ def test_a_model_name_up_to_the_limit_is_taken(name: str) -> None:
 @BOTH
 @pytest.mark.parametrize("rewrite", ["", "tuned"])
 def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyMode], rewrite: str) -> None:
-    world = World(most=3 * len(LARGE))
+    world = World(most=3 * len(MESSAGE))
     streams = [world.shown(modes, rewrite) for _ in range(3)]
-    assert [next(answers) for _, answers in streams] == [b""] * 3, "others have their turn first"
+    assert world.handler.budget.used == 3 * len(MESSAGE), "also while they wait for their turn"
+    late, answers = world.shown(modes)
+    assert refused([read(one) for one in answers]).status == 503
+    late.end()
+    assert [(next(answers), next(answers)) for _, answers in streams] == [(b"", b"")] * 3, (
+        "others have their turn first"
+    )
     assert world.handler.budget.used == 3 * len(LARGE)
+    world.handler.budget.limit = 3 * len(LARGE)
     late, answers = world.shown(modes)
     assert refused([read(one) for one in answers]).status == 503
     late.end()
@@ -93,7 +101,7 @@ def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyM
 
 
 @BOTH
-@pytest.mark.parametrize("steps", range(4))
+@pytest.mark.parametrize("steps", range(5))
 def test_a_stream_that_is_lost_between_two_steps_holds_nothing(modes: tuple[BodyMode, BodyMode], steps: int) -> None:
     world = World()
     stream, answers = world.shown(modes)
@@ -108,7 +116,8 @@ def test_a_stream_that_is_lost_between_two_steps_holds_nothing(modes: tuple[Body
 @BOTH
 def test_a_large_request_is_answered_in_steps(modes: tuple[BodyMode, BodyMode]) -> None:
     world = World()
-    assert list(world.shown(modes)[1]).count(b"") == 3, "before and after the decision, and before the answers"
+    empty = list(world.shown(modes)[1]).count(b"")
+    assert empty == 4, "before it is read, before and after the decision, and before the answers"
     assert b"" not in list(world.shown(modes, data=sent(1000))[1])
 
 

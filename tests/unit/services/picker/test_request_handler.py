@@ -20,6 +20,7 @@ from shared.model import ModelRewrite, RewriteRule, Target
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
     LEAN,
+    Answer,
     body,
     headers,
     response_body,
@@ -187,23 +188,41 @@ def test_a_body_that_the_proxy_doesnt_show_whole_isnt_judged(mode: BodyMode, sho
     assert destinations(answers).startswith("10.0.0.1:8000,")
 
 
-def test_bodies_that_are_on_their_way_have_a_bound_together_and_other_streams_go_on() -> None:
-    world = World()
-    world.handler.budget.limit = len(MESSAGE)
-    slow, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
-    assert answers == []
-    late, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[59:]))
+def is_out_of_room(answers: list[Answer]) -> bool:
     answer = refused(answers)
-    assert (answer.status, late.closed) == (503, True)
     assert answer.set_headers["retry-after"] == "1"
     assert answer.set_headers["x-llm-d-request-dropped-reason"] == "rejected-memory"
     assert json.loads(answer.body)["error"]["type"] == "service_unavailable"
-    late.end()
-    assert world.metrics.statuses == {503: 1}
+    return answer.status == 503
+
+
+@pytest.mark.parametrize("rest", [body(MESSAGE[60:], end=True), trailers()], ids=["body", "trailers"])
+def test_bodies_that_never_end_make_room_for_others(rest: Any) -> None:
+    world = World()
+    world.handler.budget.limit = len(MESSAGE)
+    slow, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
+    world.now += 10
+    quick, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:-1]))
+    assert (answers, slow.closed, world.handler.budget.used) == ([], False, len(MESSAGE) - 1)
+    assert is_out_of_room(world.say(slow, rest))
+    assert slow.closed
+    assert destinations(world.say(quick, body(MESSAGE[-1:], end=True)))
+    slow.end()
+    assert (world.metrics.statuses[503], world.handler.budget.used) == (1, 0)
+
+
+def test_bodies_that_are_on_their_way_have_a_bound_together_and_other_streams_go_on() -> None:
+    world = World()
+    world.handler.budget.limit = len(MESSAGE)
+    slow, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
+    late, answers = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:10]))
+    assert answers == []
+    world.now += 10
+    assert is_out_of_room(world.say(slow, body(MESSAGE[60:]))), "it costs more than the other"
+    assert destinations(world.say(late, body(MESSAGE[10:], end=True)))
+    world.handler.budget.limit = len(MESSAGE) - 1
     _, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
-    assert refused(answers[1:]).status == 503, "a body that comes in one message counts, too"
-    assert world.handler.budget.used == 60
-    assert destinations(world.say(slow, body(MESSAGE[60:], end=True)))
+    assert is_out_of_room(answers[1:]), "a body that comes in one message counts, too"
     assert world.handler.budget.used == 0
 
 

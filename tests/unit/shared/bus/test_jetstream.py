@@ -1,12 +1,15 @@
 """What JetStream's API answers."""
 
+import asyncio
 import json
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from shared.bus import jetstream
+from shared.bus.connection import TURN
 from shared.bus.errors import BusError
 
 
@@ -42,3 +45,28 @@ async def test_a_snapshot_whose_pages_say_nothing_of_use_is_an_error_of_the_bus(
     bus: Any = Bus()
     with pytest.raises(BusError):
         await jetstream.snapshot(bus, "b", "s")
+
+
+async def test_other_tasks_have_their_turn_while_a_page_is_read() -> None:
+    class Bus:
+        async def request_many(self, *_: Any, **__: Any) -> Any:
+            stored = {"Nats-Subject": "s", "Nats-Sequence": "1"}
+            page = [SimpleNamespace(data=b"x", headers=stored) for _ in range(10)]
+            return [*page, SimpleNamespace(data=b"", headers={"Status": "204"})]
+
+    turns: list[int] = []
+
+    async def others() -> None:
+        while True:
+            turns.append(0)
+            await asyncio.sleep(0)
+
+    def read(_: jetstream.Stored) -> int:
+        time.sleep(TURN)
+        return len(turns)
+
+    bus: Any = Bus()
+    task = asyncio.create_task(others())
+    found = await jetstream.snapshot(bus, "b", "s", read=read)
+    task.cancel()
+    assert found[-1] > 5

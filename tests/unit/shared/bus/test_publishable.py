@@ -4,9 +4,21 @@ import re
 
 import pytest
 
+from shared.bus.codec import MAX_FACT_ENTRIES, decode_fact, encode_fact
+from shared.bus.errors import Malformed
 from shared.bus.publishable import HEADROOM, MAX_FACT, MAX_NAME, MAX_POOL, fault, most
 from shared.bus.subjects import Subjects, fact_key
-from shared.model import Configuration, Endpoint, Fact, Model, Objective, Pool
+from shared.model import (
+    Configuration,
+    Endpoint,
+    Fact,
+    Model,
+    ModelRewrite,
+    Objective,
+    Pool,
+    RewriteRule,
+    Target,
+)
 
 
 def endpoint(id: str = "default/a", rank: int = 0, **labels: str) -> Endpoint:
@@ -59,3 +71,31 @@ def test_a_line_of_the_protocol_holds_the_longest_key() -> None:
     key = fact_key("p" * MAX_POOL, Objective(name="x" * MAX_NAME))
     line = f"HPUB {Subjects('x' * 100).fact(key)} _INBOX.{'x' * 22}.{'x' * 22} {MAX_FACT} {MAX_FACT}\r\n"
     assert len(line) < 4096
+
+
+RULE = RewriteRule(models=("m" * 50,), targets=(Target(model="t"),))
+
+
+def labelled(count: int) -> Fact:
+    return Endpoint(id="a", name="a", address="10.0.0.1", port=80, labels={f"{one}": "" for one in range(count)})
+
+
+@pytest.mark.parametrize(
+    ("sound", "excessive"),
+    [
+        (labelled(MAX_FACT_ENTRIES), labelled(MAX_FACT_ENTRIES + 1)),
+        (Pool(name="a", target_ports=(1,) * 10_000), Pool(name="a", target_ports=(1,) * 10_001)),
+        (
+            Model(name="a", model_name="m", targets=(Target(model="t"),) * 10_000),
+            Model(name="a", model_name="m", targets=(Target(model="t"),) * 10_001),
+        ),
+        (ModelRewrite(name="a", rules=(RULE,) * 3333), ModelRewrite(name="a", rules=(RULE,) * 3334)),
+    ],
+    ids=["labels", "ports", "targets", "rules"],
+)
+def test_a_fact_of_more_entries_than_anybody_needs_is_neither_published_nor_read(sound: Fact, excessive: Fact) -> None:
+    assert fault(sound) is None
+    assert decode_fact(encode_fact(sound)) == sound
+    assert "entries; 10000 are allowed" in (fault(excessive) or "")
+    with pytest.raises(Malformed, match="entries; 10000 are allowed"):
+        decode_fact(encode_fact(excessive))

@@ -8,12 +8,14 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from shared.bus.codec import MASK, encode, encode_fact, fact_digest
 from shared.bus.errors import Malformed
 from shared.bus.messages import FactEnvelope, Synced
 from shared.bus.replica_state import (
     EPOCH_HEADER,
+    MOST_WEIGHT,
     SEQUENCE_HEADER,
     Delete,
     Entry,
@@ -454,7 +456,10 @@ def test_a_known_fact_that_becomes_unreadable_keeps_its_last_value_also_over_a_r
 def test_entries_are_parsed_from_what_the_bucket_holds() -> None:
     raw = encode_fact(endpoint("a"))
     data = encode(FactEnvelope(epoch=3, sequence=4, fact=msgspec.Raw(raw)))
-    assert parse_entry(key("a"), data, {}) == Written(key("a"), (3, 4), fact_digest(key("a"), raw), endpoint("a"))
+    entry = parse_entry(key("a"), data, {})
+    assert isinstance(entry, Written)
+    assert entry.weight >= len(raw)
+    assert entry == Written(key("a"), (3, 4), fact_digest(key("a"), raw), endpoint("a"), weight=entry.weight)
     headers = {"KV-Operation": "PURGE", EPOCH_HEADER: "3", SEQUENCE_HEADER: "5"}
     assert parse_entry(key("a"), b"", headers) == Removed(key("a"), (3, 5))
     synced = Synced(epoch=3, sequence=5, count=0, digest=0)
@@ -573,3 +578,20 @@ def test_of_lower_epochs_that_somebody_invents_only_some_are_kept_in_mind_and_th
     for second in range(7):
         state.receive(Synced(epoch=7, sequence=1, count=0, digest=0), float(second))
     assert state.epoch == 7
+
+
+def test_facts_that_somebody_invents_take_bounded_memory_and_go_with_the_next_complete_copy() -> None:
+    owner = Owner()
+    owner.put("a")
+    reader = synced_reader(owner)
+    size = MOST_WEIGHT // 8
+    for number in range(20):
+        forged = structs.replace(endpoint(f"forged-{number}"), labels={"x": "y"})
+        reader.hear(Written(key(forged.id), (1, 100 + number), number, forged, weight=size), at=1.0)
+        reader.hear(Written(key(forged.id), (1, 200 + number), number, None), at=1.0)  # keeps the value
+        reader.hear(Removed(key(f"gone-{number}" + "x" * size), (1, 100 + number)), at=1.0)
+    assert len(reader.view) < 10
+    reader.hear(owner.put("b"), owner.synced(), at=2.0)
+    assert reader.due(3.1)
+    reader.take_snapshot(owner.snapshot(), 3.1)
+    assert reader.view == owner.facts()

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from services.collector.engines.builtin import BUILT_IN, SGLANG, VLLM, Engine, engines_by_name, specs
 from services.collector.engines.configs import EngineConfig
-from services.collector.engines.known import BUILT_IN, SGLANG, VLLM, Engine, specs, table
 from shared.attributes import CORE, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey
 from shared.config.decode import MISSING, decode
 from shared.config.problems import Problems
@@ -55,10 +55,10 @@ def test_what_a_quantity_is_derived_from_stands_in_for_the_extended_engines_own_
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"extends": "vlm"}, "engine: extends: 'vlm' is no built-in engine; known: vllm, sglang, trtllm-serve"),
-        ({"allRequestsSpec": "a{"}, "engine: allRequestsSpec: 'a{' is no metric specification"),
-        ({"customMetrics": [{"attributeKey": "", "metricSpec": "m"}]}, "customMetrics[0]: attributeKey: empty"),
-        ({"customMetrics": [{"attributeKey": "a", "metricSpec": " "}]}, "customMetrics[0]: metricSpec: empty"),
+        ({"extends": "vlm"}, "engine: extends: 'vlm' is not a built-in engine; known: vllm, sglang, trtllm-serve"),
+        ({"allRequestsSpec": "a{"}, "engine: allRequestsSpec: 'a{' is not a metric specification"),
+        ({"customMetrics": [{"attributeKey": "", "metricSpec": "m"}]}, "customMetrics[0]: attributeKey: required"),
+        ({"customMetrics": [{"attributeKey": "a", "metricSpec": " "}]}, "customMetrics[0]: metricSpec: required"),
         ({"customMetrics": [{"attributeKey": "a", "metricSpec": "m{"}]}, "customMetrics[0]: metricSpec: 'm{' is no"),
         ({"customMetrics": [{"attributeKey": "a"}]}, "customMetrics[0].metricSpec: required, and missing"),
         (
@@ -67,11 +67,11 @@ def test_what_a_quantity_is_derived_from_stands_in_for_the_extended_engines_own_
         ),
         (
             {"customMetrics": [{"attributeKey": "WaitingQueueSize", "metricSpec": "m"}]},
-            "attributeKey: 'WaitingQueueSize' has a field of its own",
+            "attributeKey: 'WaitingQueueSize' is a standard attribute",
         ),
         (
             {"customMetrics": [{"attributeKey": "a", "metricSpec": "m_sum", "function": "mean"}]},
-            "metricSpec: 'm_sum' is one of a histogram's series",
+            "metricSpec: 'm_sum' is a series of a histogram",
         ),
     ],
 )
@@ -82,7 +82,7 @@ def test_an_engine_that_can_not_be_is_refused_by_field(given: dict[str, Any], pr
 
 def test_an_engine_of_a_built_ins_name_stands_in_its_place() -> None:
     mine, sglang = Engine(name="mine"), Engine(name="sglang", queued=specs("q"))
-    known = table([mine, sglang])
+    known = engines_by_name([mine, sglang])
     assert list(known) == ["mine", "sglang", *(one.name for one in BUILT_IN if one.name != "sglang")]
     assert known["sglang"] is sglang
 
@@ -115,4 +115,4 @@ def test_an_engine_of_a_built_ins_name_stands_in_its_place() -> None:
 def test_an_engine_gives_what_it_names_or_what_can_be_derived_from_that(
     engine: Engine, key: AttributeKey[Any], gives: bool
 ) -> None:
-    assert engine.gives(key) is gives
+    assert engine.provides(key) is gives

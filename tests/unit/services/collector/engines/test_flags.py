@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
+from services.collector.engines.builtin import VLLM, Engine, specs
 from services.collector.engines.flags import flags_engine, with_flags
-from services.collector.engines.known import VLLM, Engine, specs
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
 from services.collector.metrics_port import at_metrics_port
 from services.collector.pipeline import build
@@ -124,8 +124,8 @@ def test_an_empty_flag_switches_its_quantity_off() -> None:
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (["--totalQueuedRequestsMetric=q{"], "--total-queued-requests-metric: 'q{' is no metric specification"),
-        (["--cache-info-metric=rate(x)"], "--cache-info-metric: 'rate(x)' is no metric specification"),
+        (["--totalQueuedRequestsMetric=q{"], "--total-queued-requests-metric: 'q{' is not a metric specification"),
+        (["--cache-info-metric=rate(x)"], "--cache-info-metric: 'rate(x)' is not a metric specification"),
         (["--model-server-metrics-scheme=ftp"], "--model-server-metrics-scheme: 'ftp'"),
         (["--modelServerMetricsPath=metrics"], "--model-server-metrics-path: 'metrics' doesn't begin with /"),
         (["--modelServerMetricsPort=0"], "--model-server-metrics-port: 0 is below 1"),
@@ -171,7 +171,7 @@ def test_engines_of_the_document_go_before_the_flags_and_a_warning_says_so(given
     assert core(config) == core(load(text, REGISTRY))
     assert [str(one) for one in config.warnings if "no effect" in one.message] == [
         "plugins[0].parameters: no effect of --total-queued-requests-metric and --lora-info-metric: "
-        f"{named} here goes before flags"
+        f"overridden by {named} here"
     ]
 
 
@@ -182,7 +182,7 @@ def test_flags_that_do_not_suffice_are_refused_in_words_of_flags() -> None:
         "--kv-cache-usage-percentage-metric: nothing gives KVCacheUsagePercent, which 'kv-cache-utilization-scorer' "
         "requires; give --kv-cache-usage-percentage-metric, or --max-kv-cache-blocks-metric beside "
         "--used-kv-cache-blocks-metric, or --cache-info-metric beside --used-kv-cache-blocks-metric; or write "
-        '--kv-cache-usage-percentage-metric="" where there is none'
+        '--kv-cache-usage-percentage-metric="" if there is none'
     ]
 
 
@@ -230,7 +230,7 @@ def test_the_flags_of_the_page_are_about_no_other_page() -> None:
 def test_an_interval_of_the_collector_by_which_metrics_go_stale_is_warned_of() -> None:
     (warning,) = loaded("", "--interval=2s").warnings
     assert str(warning) == (
-        "dataLayer.staleMetrics.after: 2s isn't above --interval, 2s: what is read is old before it is read again"
+        "dataLayer.staleMetrics.after: 2s isn't above --interval, 2s: values become stale before the next scrape"
     )
     assert not loaded("", "--interval=1s").warnings
     own = "plugins: [{type: metrics-data-source, parameters: {interval: 1s}}, {type: queue-scorer}]\n"

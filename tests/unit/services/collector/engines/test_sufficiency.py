@@ -33,14 +33,14 @@ def test_what_a_scorer_requires_and_an_engine_leaves_out_is_an_error_that_says_w
     assert problems("{name: mine, queuedRequestsSpec: q}", "kv-cache-utilization-scorer") == [
         AT + "nothing gives KVCacheUsagePercent, which 'kv-cache-utilization-scorer' requires; give kvUsageSpec, or "
         "usedKvBlocksSpec and maxKvBlocksSpec, or usedKvBlocksSpec and cacheNumBlocksSpec, or usedKvBlocksSpec and "
-        'cacheInfoSpec, or usedKvTokensSpec and maxKvTokensSpec; or write kvUsageSpec: "" where there is none'
+        'cacheInfoSpec, or usedKvTokensSpec and maxKvTokensSpec; or write kvUsageSpec: "" if there is none'
     ]
 
 
 def test_where_a_constituent_is_given_the_error_names_the_rest() -> None:
     assert problems("{name: mine, allRequestsSpec: a, kvUsageSpec: k}", "queue-scorer") == [
         AT + "nothing gives WaitingQueueSize, which 'queue-scorer' requires; give queuedRequestsSpec, or "
-        'runningRequestsSpec beside allRequestsSpec; or write queuedRequestsSpec: "" where there is none'
+        'runningRequestsSpec beside allRequestsSpec; or write queuedRequestsSpec: "" if there is none'
     ]
 
 

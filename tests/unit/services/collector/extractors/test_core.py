@@ -30,7 +30,7 @@ def labelled(engine: str) -> Endpoint:
 
 
 def read(binding: Binding, page: str | bytes, attributes: AttributeMap, at: float = 1.0) -> bool:
-    asyncio.run(MetricsSource("m").read(page if isinstance(page, bytes) else page.encode(), [binding]))
+    asyncio.run(MetricsSource("m").reader([binding]).read(page if isinstance(page, bytes) else page.encode(), 0.0))
     return binding.store(attributes, at)
 
 
@@ -183,8 +183,8 @@ def test_engines_of_the_configuration(given: dict[str, Any], engine: str, page: 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"defaultEngine": "vlm"}, "parameters: defaultEngine: 'vlm' is no engine; known: sglang, triton"),
-        ({"engineConfigs": [{"name": ""}]}, "parameters.engineConfigs[0]: name: an engine needs one"),
+        ({"defaultEngine": "vlm"}, "parameters: defaultEngine: 'vlm' is not an engine; known: sglang, triton"),
+        ({"engineConfigs": [{"name": ""}]}, "parameters.engineConfigs[0]: name: required"),
         ({"engineConfigs": [{"name": "default"}]}, "'default' is reserved"),
         ({"engineConfigs": [{"name": "a"}, {"name": "a"}]}, "'a' is configured twice"),
         ({"engineConfigs": [{"name": "a", "kvUsageSpec": "m{a}"}]}, "parameters.engineConfigs[0]: kvUsageSpec: 'm{a}'"),
@@ -193,7 +193,7 @@ def test_engines_of_the_configuration(given: dict[str, Any], engine: str, page: 
             {"engineConfigs": [{"name": "a"}], "queueRequestsSpec": "q"},
             "queueRequestsSpec: give specifications here or",
         ),
-        ({"queueRequestsSpec": "q{"}, "'q{' is no metric specification"),
+        ({"queueRequestsSpec": "q{"}, "'q{' is not a metric specification"),
     ],
 )
 def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, Any], problem: str) -> None:

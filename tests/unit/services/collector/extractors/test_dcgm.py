@@ -18,7 +18,7 @@ def bind() -> DcgmBinding:
 
 
 def read(binding: DcgmBinding, page: str, attributes: AttributeMap, at: float = 1.0) -> bool:
-    asyncio.run(DcgmSource("d").read(page.encode(), [binding]))
+    asyncio.run(DcgmSource("d").reader([binding]).read(page.encode(), 0.0))
     return binding.store(attributes, at)
 
 

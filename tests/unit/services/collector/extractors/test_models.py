@@ -40,18 +40,18 @@ def test_base_models_and_adapters_are_served_in_order_each_once() -> None:
 @pytest.mark.parametrize(
     ("page", "problem"),
     [
-        (b"", "no list of models"),
-        (b"# HELP vllm:num_requests_waiting\n", "no list of models"),
-        (b'{"data": [{"id": "a"}', "no list of models"),
+        (b"", "not a list of models"),
+        (b"# HELP vllm:num_requests_waiting\n", "not a list of models"),
+        (b'{"data": [{"id": "a"}', "not a list of models"),
         (b"[]", "Expected `object`, got `array`"),
         (b'{"object": "list"}', "missing required field `data`"),
         (b'{"data": {"id": "a"}}', "Expected `array`, got `object`"),
         (b'{"data": null}', "Expected `array`, got `null`"),
-        (b'{"data": ' + b"[" * 100_000, "no list of models"),
-        (b'{"data": [{"name": "a"}]}', "entry 0 was passed over: Object missing required field `id`"),
-        (b'{"data": [{"id": "\xff"}]}', "entry 0 was passed over"),
+        (b'{"data": ' + b"[" * 100_000, "not a list of models"),
+        (b'{"data": [{"name": "a"}]}', "entry 0 was skipped: Object missing required field `id`"),
+        (b'{"data": [{"id": "\xff"}]}', "entry 0 was skipped"),
         (answer(*(f"m{number}" for number in range(1001))), "1001 models are more than maxModels, 1000"),
-        (answer("a", "b" * 513), "entry 1: 513 characters of id; maxNameLength is 512"),
+        (answer("a", "b" * 513), "entry 1: 513 characters in the id; maxNameLength is 512"),
     ],
 )
 def test_an_answer_that_can_not_be_read_says_nothing_but_why(page: bytes, problem: str) -> None:
@@ -67,7 +67,7 @@ def test_an_entry_that_names_nothing_costs_only_itself(entry: object) -> None:
     listing = read_models(page, ModelsExtractorParameters())
     assert listing.outcome is Outcome.FOUND
     assert listing.ids == ("a", "b")
-    assert "entry 1 was passed over" in listing.problem
+    assert "entry 1 was skipped" in listing.problem
 
 
 def test_the_limits_are_parameters() -> None:
@@ -115,7 +115,7 @@ def test_a_list_that_can_not_be_read_leaves_the_last_one_to_age() -> None:
     assert sample is not None
     assert (sample.value, sample.at) == (("llama", "sql"), 1.0)
     assert [one.outcome for one in binding.findings()] == [Outcome.INVALID]
-    assert "no list of models" in binding.describe()["models_problem"]
+    assert "not a list of models" in binding.describe()["models_problem"]
 
 
 def test_only_another_list_is_news_and_every_list_makes_it_younger() -> None:

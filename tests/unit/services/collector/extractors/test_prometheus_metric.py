@@ -29,7 +29,7 @@ def extract(page: str, **given: Any) -> tuple[float | None, Outcome]:
     """What the attribute is after a page, and what the page said."""
     extractor = PrometheusMetricExtractor("mine", parameters(given))
     binding, attributes = extractor.bind(ENDPOINT), AttributeMap()
-    asyncio.run(MetricsSource("m").read(page.encode(), [binding]))
+    asyncio.run(MetricsSource("m").reader([binding]).read(page.encode(), 0.0))
     binding.store(attributes, 1.0)
     (finding,) = binding.findings()
     return attributes.get(AttributeKey(given["metricName"], "mine", float)), finding.outcome
@@ -63,11 +63,11 @@ def test_a_store_says_whether_the_value_is_another_one_and_a_missing_metric_leav
     ("given", "problem"),
     [
         ({}, "parameters.metricName: required, and missing"),
-        ({"metricName": "m{a=b}"}, "metricName: 'm{a=b}' has braces; give labels in the parameter labels"),
-        ({"metricName": "a b"}, "metricName: 'a b' is no name of a metric"),
-        ({"metricName": ""}, "metricName: '' is no name of a metric"),
-        ({"metricName": "m", "labels": {"a-b": "1"}}, "labels: 'a-b' is no name of a label"),
-        ({"metricName": "m_bucket", "function": "mean"}, "metricName: 'm_bucket' is one of a histogram's series"),
+        ({"metricName": "m{a=b}"}, "metricName: 'm{a=b}' has braces; use the parameter labels"),
+        ({"metricName": "a b"}, "metricName: 'a b' is not a metric name"),
+        ({"metricName": ""}, "metricName: '' is not a metric name"),
+        ({"metricName": "m", "labels": {"a-b": "1"}}, "labels: 'a-b' is not a label name"),
+        ({"metricName": "m_bucket", "function": "mean"}, "metricName: 'm_bucket' is a series of a histogram"),
     ],
 )
 def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, Any], problem: str) -> None:

@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
-from services.collector.extractors.core.binding import LATEST_LOOK, CoreBinding
-from services.collector.extractors.core.extractor import MOST_UNKNOWN
+from services.collector.extractors.core.binding import MAX_RECOGNITION_PAUSE, CoreBinding
+from services.collector.extractors.core.extractor import MAX_LOGGED_NAMES
 from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeMap
 from shared.model import Endpoint
 from tests.unit.services.collector.extractors.test_core import VLLM, labelled, parameters, read
@@ -112,7 +112,7 @@ def test_engines_of_the_configuration_are_recognized_too(
 
 
 def looked_for(binding: CoreBinding) -> int:
-    return len(binding.choices)
+    return len(binding.fallbacks)
 
 
 def test_a_server_that_starts_is_recognized_when_its_metrics_are_there() -> None:
@@ -179,18 +179,18 @@ def test_looks_at_a_recognized_engine_become_rare() -> None:
     binding, attributes = bound(), AttributeMap()
     alone = looked_for(bound(labelled("triton")))
     looks: list[int] = []
-    for page in range(3 * LATEST_LOOK):
+    for page in range(3 * MAX_RECOGNITION_PAUSE):
         if looked_for(binding) > alone:
             looks.append(page)
         read_nothing(binding, attributes)
     assert looks[:6] == [0, 2, 5, 10, 19, 36]
-    assert looks[-1] - looks[-2] == LATEST_LOOK + 1
+    assert looks[-1] - looks[-2] == MAX_RECOGNITION_PAUSE + 1
     assert len(looks) < 15
 
 
 def read_nothing(binding: CoreBinding, attributes: AttributeMap) -> None:
     """A page of Triton, offered without a scan: fast, for thousands of pages."""
-    for choice in binding.choices:
+    for choice in binding.fallbacks:
         while (selector := choice.next()) is not None:
             if selector.name.startswith(b"nv_inference"):
                 selector.offer(b"", 1.0, 0.0)
@@ -216,6 +216,6 @@ def test_a_label_that_names_no_engine_is_said() -> None:
 def test_names_without_end_are_not_all_logged() -> None:
     extractor = CoreMetricsExtractor("core")
     with capture_logs() as logs:
-        for number in range(MOST_UNKNOWN + 10):
+        for number in range(MAX_LOGGED_NAMES + 10):
             extractor.bind(labelled(f"engine-{number}"))
-    assert len(logs) == MOST_UNKNOWN
+    assert len(logs) == MAX_LOGGED_NAMES

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.collector.http.response import (
-    EXPANDED,
+    DECOMPRESSED,
     HEADER_LIMIT,
     SMALL,
-    Answer,
-    AnswerReader,
-    BadAnswerError,
+    BadResponseError,
+    Response,
+    ResponseReader,
     TooLargeError,
-    expanded,
+    decompress,
 )
 
 PAGE = b"vllm:num_requests_waiting 3\n" * 4
@@ -36,9 +36,9 @@ def read(
     header_limit: int = HEADER_LIMIT,
     cuts: Sequence[int] = (),
     end: bool = False,
-) -> Answer | None:
+) -> Response | None:
     """The answer in the data, which come in pieces; with `end` the connection ends after them."""
-    reader, at = AnswerReader(limit, header_limit), 0
+    reader, at = ResponseReader(limit, header_limit), 0
     for cut in [*sorted(cuts), len(data)]:
         answer = reader.feed(data[at:cut]) if cut > at else None
         at = max(at, cut)
@@ -47,9 +47,9 @@ def read(
     return whole(reader.end(), limit) if end else None
 
 
-def whole(answer: Answer, limit: int) -> Answer:
-    """With its body expanded."""
-    return replace(answer, body=b"".join(expanded(answer, limit)), encoding="") if answer.encoding else answer
+def whole(answer: Response, limit: int) -> Response:
+    """With its body decompress."""
+    return replace(answer, body=b"".join(decompress(answer, limit)), encoding="") if answer.encoding else answer
 
 
 LENGTH = head("Content-Type: text/plain; version=0.0.4", f"content-length:{len(PAGE)} ") + PAGE
@@ -81,7 +81,7 @@ def test_an_answer_is_read_however_it_is_cut(name: str, cuts: list[int]) -> None
 @pytest.mark.parametrize("name", SOUND)
 def test_an_answer_that_breaks_off_anywhere_is_none(name: str) -> None:
     for cut in range(len(SOUND[name])):
-        with pytest.raises(BadAnswerError):
+        with pytest.raises(BadResponseError):
             read(SOUND[name][:cut], end=True)
 
 
@@ -185,10 +185,10 @@ BAD = {
     "endless headers": (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * HEADER_LIMIT, f"more than {HEADER_LIMIT} bytes"),
     "endless interim answers": (INTERIM * 10_000, f"more than {HEADER_LIMIT} bytes"),
     "large interim answers": (head("a: " + "b" * 6000, status=EARLY) * 3, f"more than {HEADER_LIMIT} bytes"),
-    "gzip that is none": (head("Content-Encoding: gzip", "Content-Length: 5") + b"hello", "isn't what gzip gives"),
-    "gzip that breaks off": (
+    "gzip that is none": (head("Content-Encoding: gzip", "Content-Length: 5") + b"hello", "isn't valid gzip"),
+    "gzip that is incomplete": (
         head("Content-Encoding: gzip", "Content-Length: 20") + gzip.compress(PAGE * 4)[:20],
-        "breaks off",
+        "is incomplete",
     ),
 }
 
@@ -196,16 +196,16 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_is_refused(what: str) -> None:
     data, why = BAD[what]
-    with pytest.raises(BadAnswerError, match=why):
+    with pytest.raises(BadResponseError, match=why):
         read(data)
-    with pytest.raises(BadAnswerError, match=why):
+    with pytest.raises(BadResponseError, match=why):
         read(data, cuts=range(0, len(data), 97))
 
 
 def test_headers_of_exactly_the_limits_are_read() -> None:
     interim, page = INTERIM * 100, head(*["a: b"] * 1000, "Content-Length: 0")
     assert read(interim + page, header_limit=len(interim + page)) is not None
-    with pytest.raises(BadAnswerError):
+    with pytest.raises(BadResponseError):
         read(interim + page, header_limit=len(interim + page) - 1)
 
 
@@ -221,11 +221,11 @@ def test_a_page_that_was_compressed_unasked_is_read_all_the_same(encoding: str, 
 def test_what_was_compressed_is_expanded_in_small_pieces() -> None:
     page = PAGE * 10_000 + random.Random(1).randbytes(300_000)
     packed = gzip.compress(page)
-    answer = AnswerReader(len(packed)).feed(head("Content-Encoding: gzip", f"Content-Length: {len(packed)}") + packed)
+    answer = ResponseReader(len(packed)).feed(head("Content-Encoding: gzip", f"Content-Length: {len(packed)}") + packed)
     assert answer is not None
-    pieces = list(expanded(answer, len(page)))
+    pieces = list(decompress(answer, len(page)))
     assert b"".join(pieces) == page
-    assert max(map(len, pieces)) <= EXPANDED
+    assert max(map(len, pieces)) <= DECOMPRESSED
 
 
 def chunked(*sizes: int) -> bytes:
@@ -270,6 +270,6 @@ def test_a_page_of_exactly_the_limit_is_read() -> None:
 def test_whatever_comes_is_an_answer_or_refused(data: bytes, start: bytes) -> None:
     try:
         answer = read(start + data, end=True)
-    except (BadAnswerError, TooLargeError):
+    except (BadResponseError, TooLargeError):
         return
     assert answer is not None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.collector.page.scan import parse_labels, scan, steps
+from services.collector.page.scan import parse_labels, pieces, scan
 from tests.unit.services.collector.pages import Everything, Sample, recorded_vllm_page, samples
 
 EXAMPLES = int(os.environ.get("POINTSMAN_SCAN_EXAMPLES", "100"))
@@ -58,17 +58,17 @@ def test_sinks_of_one_metric_are_all_offered_its_samples() -> None:
     assert one.samples == other.samples == [(b"", 1.0, 0.0), (b"", 2.0, 0.0)]
 
 
-def test_the_steps_of_a_page_end_with_its_lines_and_are_all_of_it() -> None:
+def test_the_pieces_of_a_page_end_with_its_lines_and_are_all_of_it() -> None:
     page = b"".join(b"m %d\n" % number for number in range(1000)) + b"m " + b"9" * 300 + b"\nm 5"
-    pieces = list(steps(page, 100))
-    assert b"".join(page[start:end] for start, end in pieces) == page
-    assert all(page[end - 1 : end] == b"\n" for _, end in pieces[:-1])
-    assert all(end - start <= 310 for start, end in pieces)
+    parts = list(pieces(page, 100))
+    assert b"".join(page[start:end] for start, end in parts) == page
+    assert all(page[end - 1 : end] == b"\n" for _, end in parts[:-1])
+    assert all(end - start <= 310 for start, end in parts)
 
 
 def test_a_line_that_is_too_long_costs_only_itself() -> None:
     page = b'm 1\nm{a="' + b"x" * 500 + b'"} 2\nm 3\nm{a="' + b"x" * 500
-    assert [page[start:end] for start, end in steps(page, 20, 100)] == [b"m 1\n", b"m 3\n"]
+    assert [page[start:end] for start, end in pieces(page, 20, 100)] == [b"m 1\n", b"m 3\n"]
 
 
 def test_a_scan_ends_after_as_many_lines_as_it_is_told_and_goes_on_there() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from services.collector.page.scan import scan
-from services.collector.page.selection import Choice, Greatest, Max, Mean, Min, Newest, Outcome, Selector, Sum
+from services.collector.page.selection import Greatest, Max, Mean, MetricFallback, Min, Newest, Outcome, Selector, Sum
 from services.collector.page.spec import MetricSpec, parse_spec
 
 
@@ -74,7 +74,7 @@ def test_a_selector_tells_an_absent_metric_from_one_without_the_series() -> None
     assert outcomes == [Outcome.ABSENT, Outcome.NO_SERIES, Outcome.FOUND]
 
 
-def read(choice: Choice, page: str) -> tuple[float | None, list[str]]:
+def read(choice: MetricFallback, page: str) -> tuple[float | None, list[str]]:
     """The value, and the metrics that were looked for."""
     looked: list[str] = []
     choice.begin()
@@ -82,12 +82,12 @@ def read(choice: Choice, page: str) -> tuple[float | None, list[str]]:
         looked.append(str(selector.spec))
         selector.clear()
         scan(page.encode(), selector.name, [selector])
-    taken = choice.take()
+    taken = choice.select()
     return (None if taken is None else taken.value), looked
 
 
 def test_a_choice_takes_the_first_name_that_is_there_and_begins_with_the_one_before() -> None:
-    choice = Choice([Newest(spec("new")), Newest(spec("old"))])
+    choice = MetricFallback([Newest(spec("new")), Newest(spec("old"))])
     pages = ("old 1\nnew 2\n", "old 1\n", "old 2\n", "new 5\n", "new 6\n", "other 1\n")
     assert [read(choice, page) for page in pages] == [
         (2.0, ["new"]),

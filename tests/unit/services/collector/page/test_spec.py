@@ -32,15 +32,20 @@ def test_an_empty_specification_switches_the_metric_off(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        *(("ma=v}", "left over"), ("m{a=v", "a comma or }"), ("m{", "a label name")),
+        *(("ma=v}", "is unexpected"), ("m{a=v", "a comma or }"), ("m{", "a label name")),
         *(("m{a}", "= is expected after the label 'a'"), ("m{=v}", "a label name")),
         *(("m{a=}", "a value is expected for the label 'a'"), ("m{ = }", "a label name")),
-        *(("m{a=v}x", "'x' is left over"), ("{a=v}", "a metric name"), ("m{a=v b=w}", "a comma or }")),
+        *(("m{a=v}x", "'x' is unexpected"), ("{a=v}", "a metric name"), ("m{a=v b=w}", "a comma or }")),
         *(("m{a=v,,b=w}", "a label name"), ("m{a!=v}", "!= isn't supported"), ('m{a=~"v.*"}', "=~ isn't supported")),
         *(('m{a!~"v"}', "!~ isn't supported"), ("m{a=v=w}", "a comma or }"), ("m{a=v,a=w}", "given twice")),
-        *(('m{a="v}', "a value is expected"), ("m[5m]", "left over"), ("rate(m[5m])", "left over")),
-        *(("m + n", "left over"), ("m offset 5m", "left over"), ("9m", "a metric name"), ("m{9=v}", "a label name")),
-        ("m-n", "left over"),
+        *(('m{a="v}', "a value is expected"), ("m[5m]", "is unexpected"), ("rate(m[5m])", "is unexpected")),
+        *(
+            ("m + n", "is unexpected"),
+            ("m offset 5m", "is unexpected"),
+            ("9m", "a metric name"),
+            ("m{9=v}", "a label name"),
+        ),
+        ("m-n", "is unexpected"),
     ],
 )
 def test_what_is_no_specification_is_refused_with_the_place_and_the_reason(text: str, why: str) -> None:

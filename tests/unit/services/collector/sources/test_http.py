@@ -66,7 +66,7 @@ def test_an_overrides_port_goes_before_every_other() -> None:
     [
         ({"path": "/m"}, "parameters.overrides[0].matchLabels: required, and missing"),
         ({"matchLabels": {}, "path": "/m"}, "parameters.overrides[0]: matchLabels: empty"),
-        ({"matchLabels": {"a": "b"}}, "parameters.overrides[0]: scheme, path, port: none is given"),
+        ({"matchLabels": {"a": "b"}}, "parameters.overrides[0]: scheme, path, port: at least one is required"),
         ({"matchLabels": {"a": "b"}, "path": "m"}, "parameters.overrides[0]: path: 'm' doesn't begin with /"),
         ({"matchLabels": {"a": "b"}, "port": 70000}, "parameters.overrides[0].port: 70000 is above 65535"),
         ({"matchLabels": {"a": "b"}, "scheme": "ws"}, "parameters.overrides[0].scheme: 'ws' isn't one of"),
@@ -82,7 +82,7 @@ def test_an_override_that_can_not_be_used_is_refused_by_its_place(override: dict
 
 @pytest.mark.parametrize("path", ["/a b", "/a#b", "/modèles", "/a\tb", "/a\r\nHost: x"])
 def test_a_path_that_can_not_stand_in_a_request_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="escape it"):
+    with pytest.raises(ValueError, match="percent-encode it"):
         HttpParameters(path=path)
 
 
@@ -134,7 +134,7 @@ def test_whoever_names_a_ca_has_servers_verified_by_it(tmp_path: Path) -> None:
         ("scheme: https, caCertPath: /ca.pem, insecureSkipVerify: false", ""),
         ("scheme: https, insecureSkipVerify: true", ""),
         ("scheme: https, caCertPath: /ca.pem, insecureSkipVerify: true", "insecureSkipVerify is true"),
-        ("caCertPath: /ca.pem", "nothing is asked by https"),
+        ("caCertPath: /ca.pem", "no endpoint is polled by https"),
     ],
 )
 def test_a_ca_without_effect_is_warned_of(parameters: str, warning: str) -> None:
@@ -156,7 +156,7 @@ def test_a_ca_without_effect_is_warned_of(parameters: str, warning: str) -> None
 def test_an_interval_by_which_metrics_go_stale_is_warned_of(interval: str, stale: str, warned: bool) -> None:
     expected = (
         f"plugins[0].parameters.interval: {interval} isn't below 2s, dataLayer.staleMetrics.after: "
-        "what is read is old before it is read again"
+        "values become stale before the next scrape"
     )
     assert warnings(f"interval: {interval}", stale) == ([expected] if warned else [])
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.collector.extractors.core import CoreMetricsExtractor
-from services.collector.page.scan import STEP
+from services.collector.page.scan import PIECE
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
 from shared.attributes import WAITING_QUEUE_SIZE, AttributeMap
 from shared.config.decode import MISSING, decode
@@ -49,11 +49,11 @@ def test_a_metrics_host_that_is_no_address_is_an_error(host: str) -> None:
     [
         ({"scheme": "ftp"}, "parameters.scheme: 'ftp' isn't one of 'http', 'https'"),
         ({"path": "metrics"}, "parameters: path: 'metrics' doesn't begin with /"),
-        ({"path": "/a b"}, "escape it as %20"),
+        ({"path": "/a b"}, "percent-encode it"),
         ({"port": 0}, "parameters.port"),
         ({"port": 65536}, "parameters.port"),
         ({"interval": "-1s"}, "parameters.interval: '-1s' is negative"),
-        ({"clientCertPath": "/a"}, "belong together"),
+        ({"clientCertPath": "/a"}, "give both or none"),
         ({"insecure": True}, "unknown field"),
     ],
 )
@@ -92,8 +92,8 @@ async def test_a_long_page_is_read_in_steps_and_lets_others_work() -> None:
             await asyncio.sleep(0)
 
     working = asyncio.create_task(others())
-    await MetricsSource("m").read(page, [binding])
+    await MetricsSource("m").reader([binding]).read(page, 0.0)
     working.cancel()
     binding.store(attributes, 1.0)
     assert attributes.get(WAITING_QUEUE_SIZE) == 4.0
-    assert turns >= len(page) // STEP
+    assert turns >= len(page) // PIECE

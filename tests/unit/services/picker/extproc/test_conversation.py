@@ -11,7 +11,7 @@ from services.picker.extproc.events import (
     ResponseStarted,
 )
 from services.picker.extproc.messages import BodyMode
-from services.picker.extproc.response import PIECE
+from services.picker.extproc.outgoing import PIECE
 from services.picker.request import Refusal, Route
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,

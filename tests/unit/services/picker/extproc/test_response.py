@@ -4,7 +4,8 @@ import pytest
 
 from services.picker.extproc.events import Completed, ResponseBodyStarted
 from services.picker.extproc.messages import BodyMode
-from services.picker.extproc.response import PIECE, WHOLE
+from services.picker.extproc.outgoing import PIECE
+from services.picker.extproc.response import WHOLE
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.responses.usage import Usage
 from tests.unit.services.picker.extproc.proxy import (

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from services.picker.state.rewrites import Rewrites, split
+from services.picker.state.rewrites import MOST_MODELS, Rewrites, split
 from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
 
 
@@ -85,3 +85,21 @@ def test_criticality_is_a_priority(criticality: Criticality, priority: int) -> N
     rewrites = Rewrites(models=[Model(name="crd", model_name="m", criticality=criticality)])
     assert (rewrites.priority("m"), rewrites.priority("other")) == (priority, 0)
     assert Rewrites(models=[SPLITS, PLAIN]).priority("m") == -1, "the oldest holds"
+
+
+def test_of_more_models_than_are_looked_at_the_oldest_resources_count() -> None:
+    many = rewrite("many", rule("x", models=tuple(map(str, range(MOST_MODELS - 10)))), created=2)
+    rewrites = Rewrites([rewrite("more", rule("y", models=("m",) * 20), created=3), many, OLD], [PLAIN] * 20)
+    assert rewrites.target("m", "id") == ("old", "old")
+    assert rewrites.target("7", "id") == ("many", "x")
+    assert rewrites.note() == "1 rules and models have no effect: there are too many"
+    assert rewrites.closed
+    assert not rewrites.mentions("other")
+
+
+def test_of_more_models_than_are_looked_at_the_youngest_arent_served() -> None:
+    models = [Model(name=f"{one:05}", model_name=f"m{one}") for one in range(MOST_MODELS + 1)]
+    rewrites = Rewrites(models=models)
+    assert rewrites.names("m0")
+    assert rewrites.closed
+    assert not rewrites.names(f"m{MOST_MODELS}")

@@ -1,6 +1,6 @@
-"""Model server engines: under which names each publishes what schedulers need, or what that can be derived from.
+"""Model server engines: the metrics from which each gives the standard attributes.
 
-The names are those of the Gateway API Inference Extension's model server protocol and of the Go original's table.
+The names are those of the Gateway API Inference Extension's model server protocol and of the Go EPP.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.collector.page.measure import Measure
+from services.collector.page.query import MetricQuery
 from services.collector.page.spec import MetricSpec, parse_spec
 from shared.attributes import (
     ACTIVE_MODELS,
@@ -23,61 +23,61 @@ from shared.attributes import (
 )
 
 Specs = tuple[MetricSpec, ...]
-"""One quantity's specifications in order of preference; empty where the engine doesn't publish it."""
+"""The alternative names of a metric in order of preference; empty if the engine doesn't have it."""
 
 DEFAULT_BLOCK_SIZE_LABEL = "block_size"
 DEFAULT_NUM_BLOCKS_LABEL = "num_gpu_blocks"
 
 
 class CustomMetric(Struct, frozen=True):
-    """An attribute of the user's own, and what it is made of."""
+    """A user-defined attribute and its query."""
 
     key: AttributeKey[float]
-    measure: Measure
+    query: MetricQuery
 
 
 class Engine(Struct, frozen=True, kw_only=True):
-    """Where an engine's pages have which quantity."""
+    """The metrics of an engine."""
 
     name: str
     queued: Specs = ()
-    """Requests that wait."""
+    """Waiting requests."""
     running: Specs = ()
-    """Requests in the batch."""
+    """Running requests."""
     all: Specs = ()
-    """Requests that wait or run."""
+    """Waiting and running requests."""
     kv_usage: Specs = ()
     """Share of the KV cache in use, 0 to 1."""
     used_blocks: Specs = ()
     """KV cache blocks in use."""
     max_blocks: Specs = ()
-    """KV cache blocks that there are; without it, `cache_num_blocks` or the label in `cache_info`."""
+    """KV cache blocks in total; `cache_num_blocks` or the label in `cache_info` stand in for it."""
     used_tokens: Specs = ()
     """Tokens in the KV cache."""
     max_tokens: Specs = ()
-    """Tokens that the KV cache holds."""
+    """Tokens that fit into the KV cache."""
     lora: Specs = ()
-    """A series per set of adapters, its value the time at which it was said; adapters are in its labels."""
+    """A series per set of adapters, with the adapters in its labels and a timestamp as its value."""
     cache_info: Specs = ()
-    """A series that has the KV cache's dimensions as labels."""
+    """A series with the KV cache's dimensions in its labels."""
     cache_block_size_label: str = DEFAULT_BLOCK_SIZE_LABEL
     cache_num_blocks_label: str = DEFAULT_NUM_BLOCKS_LABEL
     cache_block_size: Specs = ()
-    """Tokens in a block, as a gauge."""
+    """Tokens per block, as a gauge."""
     cache_num_blocks: Specs = ()
     """Blocks, as a gauge."""
     custom: tuple[CustomMetric, ...] = ()
     prefixes: tuple[str, ...] = ()
-    """How the names of the engine's metrics begin."""
+    """Prefixes of the engine's metric names."""
 
-    def gives(self, key: AttributeKey[Any]) -> bool:
-        """Whether the attribute can be had from a page that shows all that this names, directly or derived."""
-        if key in WAYS:
-            return any(all(getattr(self, field) for field in way) for way in WAYS[key])
-        return any(one.key == key for one in self.custom)
+    def provides(self, key: AttributeKey[Any]) -> bool:
+        """Whether the engine's metrics give the attribute, directly or derived."""
+        if key in DERIVATIONS:
+            return any(all(getattr(self, field) for field in fields) for fields in DERIVATIONS[key])
+        return any(metric.key == key for metric in self.custom)
 
 
-WAYS: Mapping[AttributeKey[Any], tuple[tuple[str, ...], ...]] = {
+DERIVATIONS: Mapping[AttributeKey[Any], tuple[tuple[str, ...], ...]] = {
     WAITING_QUEUE_SIZE: (("queued",), ("all", "running")),
     RUNNING_REQUESTS_SIZE: (("running",),),
     KV_CACHE_USAGE: (
@@ -93,11 +93,11 @@ WAYS: Mapping[AttributeKey[Any], tuple[tuple[str, ...], ...]] = {
     WAITING_MODELS: (("lora",),),
     MAX_ACTIVE_MODELS: (("lora",),),
 }
-"""The fields of an engine that each attribute can be had from, all of a tuple together; the direct one first."""
+"""By attribute: the combinations of engine fields that give it, the direct one first."""
 
 
 def specs(*texts: str) -> Specs:
-    """Specifications in order of preference, without empty ones. Raises `SpecError`."""
+    """Parses specifications and drops empty ones. Raises `SpecError`."""
     return tuple(spec for text in texts if (spec := parse_spec(text)) is not None)
 
 
@@ -141,20 +141,20 @@ TRITON_TENSORRT_LLM = Engine(
 )
 TRITON = Engine(
     name="triton",
-    # No gauge says how many requests run: nv_inference_exec_count counts executions since the server's start.
+    # There is no gauge of running requests: nv_inference_exec_count counts executions since the start.
     queued=specs("nv_inference_pending_request_count"),
     prefixes=("nv_inference_",),
 )
 
 BUILT_IN: tuple[Engine, ...] = (VLLM, SGLANG, TRTLLM_SERVE, TRITON_TENSORRT_LLM, TRITON)
-"""In the order in which they are looked for on a page whose engine isn't known."""
+"""In the order in which the core extractor tries them on an unknown page."""
 
 
 def built_in(name: str) -> Engine | None:
-    return next((one for one in BUILT_IN if one.name == name), None)
+    return next((engine for engine in BUILT_IN if engine.name == name), None)
 
 
-def table(own: Sequence[Engine] = ()) -> dict[str, Engine]:
-    """Engines by name: those of a configuration in its order, then the built-ins whose names they leave."""
-    known = {engine.name: engine for engine in own}
-    return known | {engine.name: engine for engine in BUILT_IN if engine.name not in known}
+def engines_by_name(configured: Sequence[Engine] = ()) -> dict[str, Engine]:
+    """The configured engines in their order, then the built-in ones with other names."""
+    engines = {engine.name: engine for engine in configured}
+    return engines | {engine.name: engine for engine in BUILT_IN if engine.name not in engines}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.collector.page.measure import MeasureParameters
-from services.collector.page.meter import MOST_GROUPS, MOST_SERIES, SAMPLES, Meter, quantile
+from services.collector.page.evaluator import MAX_GROUPS, MAX_SERIES, SAMPLES, QueryEvaluator, histogram_quantile
+from services.collector.page.query import QueryParameters
 from services.collector.page.scan import scan
 from services.collector.page.selection import Outcome
 from services.collector.page.spec import parse_spec
@@ -15,27 +15,27 @@ from shared.config.decode import decode
 from shared.config.problems import Problems
 
 
-def meter(name: str, **given: Any) -> Meter:
+def evaluator(name: str, **given: Any) -> QueryEvaluator:
     problems = Problems()
-    parameters = decode(given, MeasureParameters, "", problems)
-    assert isinstance(parameters, MeasureParameters), problems.errors
+    parameters = decode(given, QueryParameters, "", problems)
+    assert isinstance(parameters, QueryParameters), problems.errors
     spec = parse_spec(name)
     assert spec is not None
-    return Meter(parameters.measure(spec, "metricName"))
+    return QueryEvaluator(parameters.query(spec, "metricName"))
 
 
-def page(one: Meter, text: str, at: float) -> float | None:
-    """What the meter says after a page."""
-    for choice in one.choices:
+def page(one: QueryEvaluator, text: str, at: float) -> float | None:
+    """The value after a page."""
+    for choice in one.fallbacks:
         choice.begin()
         while (selector := choice.next()) is not None:
             selector.clear()
             scan(text.encode(), selector.name, [selector])
-    return one.read(at)
+    return one.evaluate(at)
 
 
-def read(one: Meter, texts: Iterable[str], every: float = 1.0) -> list[float | None]:
-    """What the meter says after each of the pages, `every` seconds apart."""
+def read(one: QueryEvaluator, texts: Iterable[str], every: float = 1.0) -> list[float | None]:
+    """The value after each of the pages, `every` seconds apart."""
     return [page(one, text, index * every) for index, text in enumerate(texts)]
 
 
@@ -46,15 +46,15 @@ TWO = 'm{i="1"} 3 5\nm{i="2"} 4\n'
     ("aggregation", "value"), [("newest", 3.0), ("sum", 7.0), ("max", 4.0), ("min", 3.0), ("mean", 3.5)]
 )
 def test_values_are_aggregated_over_the_series(aggregation: str, value: float) -> None:
-    assert read(meter("m", aggregation=aggregation), [TWO]) == [value]
+    assert read(evaluator("m", aggregation=aggregation), [TWO]) == [value]
     if aggregation == "sum":
         newest = 'm{i="1"} 3 5\nm{i="1"} 9 6\nm{i="1"} 8 6\nm{i="2"} 4\n'
-        assert read(meter("m", aggregation="sum"), [newest]) == [13.0], "samples of one series in a row are one"
+        assert read(evaluator("m", aggregation="sum"), [newest]) == [13.0], "samples of one series in a row are one"
 
 
 @pytest.mark.parametrize("aggregation", ["sum", "max", "min", "mean"])
 def test_a_series_that_is_no_number_makes_the_result_none(aggregation: str) -> None:
-    one = meter("m", aggregation=aggregation)
+    one = evaluator("m", aggregation=aggregation)
     assert read(one, [TWO + 'm{i="3"} NaN\n']) == [None]
     assert one.outcome is Outcome.INVALID
 
@@ -90,11 +90,11 @@ PAIR = ['c{r="a"} 0\nc{r="b"} 0\n', 'c{r="a"} 3\nc{r="b"} 6\n']
     ],
 )
 def test_rates(given: dict[str, Any], pages: list[str], rates: list[float | None]) -> None:
-    assert read(meter("c", function="rate", **given), pages) == rates
+    assert read(evaluator("c", function="rate", **given), pages) == rates
 
 
 def test_only_series_with_the_labels_are_counted() -> None:
-    assert read(meter("c{r=b}", function="rate"), PAIR)[-1] == 6.0
+    assert read(evaluator("c{r=b}", function="rate"), PAIR)[-1] == 6.0
 
 
 def histogram(total: float, count: float) -> str:
@@ -127,17 +127,17 @@ IDLE = [(1, 1), (5, 2), (5, 2), (5, 2), (5, 2), (8, 3)]
     ],
 )
 def test_means(given: dict[str, Any], observed: list[tuple[float, ...]], means: list[float | None]) -> None:
-    one = meter("h", function="mean", **given)
+    one = evaluator("h", function="mean", **given)
     assert read(one, [histogram(*each) if each else "" for each in observed]) == means
     assert (one.outcome is Outcome.UNOBSERVED) is (means[-1] in (None, 0.1))
 
 
 def test_means_pool_the_observations_of_all_series() -> None:
-    assert read(meter("h", function="mean"), [SERIES % (0, 0, 0, 0), SERIES % (1, 1, 9, 3)])[-1] == 2.5
+    assert read(evaluator("h", function="mean"), [SERIES % (0, 0, 0, 0), SERIES % (1, 1, 9, 3)])[-1] == 2.5
 
 
 def test_series_that_disappear_leave_their_value_to_age_and_are_forgotten_after_a_window() -> None:
-    one = meter("m", emptyValue=0.0)
+    one = evaluator("m", emptyValue=0.0)
     texts = [("m 4\n", 0.0), ("", 1.0), ("", 9.9), ("", 10.0)]
     assert [page(one, text, at) for text, at in texts] == [4.0, None, None, 0.0]
 
@@ -177,11 +177,11 @@ def buckets(**counts: float) -> str:
     ids=["interpolated within its bucket", "all series together", "one window back and no further"],
 )
 def test_quantiles(given: dict[str, Any], pages: list[str], values: list[float | None]) -> None:
-    assert read(meter("h", function="quantile", **given), pages) == values
+    assert read(evaluator("h", function="quantile", **given), pages) == values
 
 
 @pytest.mark.parametrize(
-    ("share", "risen", "value"),
+    ("share", "increases", "value"),
     [
         (0.5, {1.0: 10, 2.0: 20, math.inf: 20}, 1.0),
         (0.75, {1.0: 10, 2.0: 20, math.inf: 20}, 1.5),
@@ -199,24 +199,24 @@ def test_quantiles(given: dict[str, Any], pages: list[str], values: list[float |
     ],
 )
 def test_quantiles_are_those_of_promqls_histogram_quantile(
-    share: float, risen: dict[float, float], value: float | None
+    share: float, increases: dict[float, float], value: float | None
 ) -> None:
-    assert quantile(share, risen) == value
+    assert histogram_quantile(share, increases) == value
 
 
 @pytest.mark.parametrize("function", ["rate", "mean"])
 def test_counters_that_are_no_numbers_are_passed_over(function: str) -> None:
-    one = meter("h" if function == "mean" else "h_count", function=function)
+    one = evaluator("h" if function == "mean" else "h_count", function=function)
     good, bad = histogram(1, 1), "h_sum NaN\nh_count NaN\n"
     assert read(one, [good, bad, histogram(5, 3)]) == [None, None, 2.0 if function == "mean" else 1.0]
 
 
 @pytest.mark.parametrize(
     ("given", "most"),
-    [({"function": "rate"}, MOST_SERIES), ({"function": "rate", "aggregation": "max"}, MOST_GROUPS)],
+    [({"function": "rate"}, MAX_SERIES), ({"function": "rate", "aggregation": "max"}, MAX_GROUPS)],
 )
 def test_more_series_than_are_kept_make_no_value(given: dict[str, Any], most: int) -> None:
-    one = meter("c", **given)
+    one = evaluator("c", **given)
     text = "".join(f'c{{i="{index}"}} 1\n' for index in range(most + 1))
     page(one, text, 0.0)
     assert page(one, text, 1.0) is None
@@ -227,16 +227,16 @@ def test_more_series_than_are_kept_make_no_value(given: dict[str, Any], most: in
     "given", [{"function": "rate", "aggregation": "max"}, {"function": "quantile", "quantile": 0.5}]
 )
 def test_series_that_change_with_every_page_fill_no_memory(given: dict[str, Any]) -> None:
-    one = meter("c", **given)
+    one = evaluator("c", **given)
     name = "c_bucket" if "quantile" in given else "c"
     for at in range(100):
         page(one, "".join(f'{name}{{le="{at * 100 + index}"}} {at}\n' for index in range(100)), float(at))
-    window = one._reading._window  # type: ignore[attr-defined]
-    assert window.groups <= MOST_GROUPS + 100
-    assert len(one._reading._standings.standings) <= 2 * MOST_SERIES  # type: ignore[attr-defined]
+    window = one._evaluation._window  # type: ignore[attr-defined]
+    assert window.groups <= MAX_GROUPS + 100
+    assert len(one._evaluation._baselines.values) <= 2 * MAX_SERIES  # type: ignore[attr-defined]
     assert len(window._samples) <= SAMPLES + 2
 
 
 def test_a_rate_holds_however_often_the_endpoint_is_asked() -> None:
-    one = meter("c", function="rate", window="10s")
+    one = evaluator("c", function="rate", window="10s")
     assert read(one, (f"c {index}\n" for index in range(5000)), every=0.01)[-1] == pytest.approx(100.0)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.collector.page.measure import AGGREGATIONS, Aggregation, Function, Measure, MeasureParameters
+from services.collector.page.query import AGGREGATIONS, Aggregation, Function, MetricQuery, QueryParameters
 from services.collector.page.spec import MetricSpec, parse_spec
 from shared.config.decode import MISSING, decode
 from shared.config.problems import Problems
@@ -16,15 +16,15 @@ def spec(text: str) -> MetricSpec:
     return parsed
 
 
-def parameters(**given: Any) -> MeasureParameters:
+def parameters(**given: Any) -> QueryParameters:
     problems = Problems()
-    decoded = decode(given, MeasureParameters, "parameters", problems, ignore_case=True)
-    assert isinstance(decoded, MeasureParameters), problems.errors
+    decoded = decode(given, QueryParameters, "parameters", problems, ignore_case=True)
+    assert isinstance(decoded, QueryParameters), problems.errors
     return decoded
 
 
-def measure(name: str = "m", **given: Any) -> Measure:
-    return parameters(**given).measure(spec(name), "metricName")
+def query(name: str = "m", **given: Any) -> MetricQuery:
+    return parameters(**given).query(spec(name), "metricName")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def measure(name: str = "m", **given: Any) -> Measure:
 )
 def test_what_moves_is_summed_unless_something_else_is_asked_for(given: dict[str, str], default: Aggregation) -> None:
     function = Function(given.get("function", "value"))
-    assert measure(**given) == Measure(MetricSpec("m"), function, default)
+    assert query(**given) == MetricQuery(MetricSpec("m"), function, default)
 
 
 @pytest.mark.parametrize("function", list(Function))
@@ -43,17 +43,17 @@ def test_an_aggregation_that_makes_no_sense_is_refused_with_those_that_do(
 ) -> None:
     quantile = 0.5 if function is Function.QUANTILE else None
     if aggregation in AGGREGATIONS[function]:
-        MeasureParameters(function=function, aggregation=aggregation, quantile=quantile)
+        QueryParameters(function=function, aggregation=aggregation, quantile=quantile)
     else:
-        with pytest.raises(ValueError, match=f"aggregation: '{aggregation}' doesn't go with function '{function}'"):
-            MeasureParameters(function=function, aggregation=aggregation, quantile=quantile)
+        with pytest.raises(ValueError, match=f"aggregation: '{aggregation}' isn't supported by function '{function}'"):
+            QueryParameters(function=function, aggregation=aggregation, quantile=quantile)
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         ({"function": "median"}, "parameters.function: 'median' isn't one of 'value', 'rate', 'mean', 'quantile'"),
-        ({"window": "10s"}, "window: a value as it stands has none"),
+        ({"window": "10s"}, "window: function 'value' has none"),
         ({"function": "rate", "window": "0s"}, "parameters.window: '0s' is not above 0"),
         ({"function": "mean", "quantile": 0.5}, "quantile: function 'mean' has none"),
         ({"function": "quantile"}, "quantile: required by function 'quantile'"),
@@ -63,17 +63,17 @@ def test_an_aggregation_that_makes_no_sense_is_refused_with_those_that_do(
 )
 def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, Any], problem: str) -> None:
     problems = Problems()
-    assert decode(given, MeasureParameters, "parameters", problems, ignore_case=True) is MISSING
+    assert decode(given, QueryParameters, "parameters", problems, ignore_case=True) is MISSING
     assert any(problem in str(one) for one in problems.errors), problems.errors
 
 
 @pytest.mark.parametrize("end", ["_sum", "_count", "_bucket"])
 def test_a_histogram_goes_by_its_own_name(end: str) -> None:
-    with pytest.raises(ValueError, match=f"metricName: 'm{end}' is one of a histogram's series; .* name, 'm'"):
-        measure(f"m{end}", function="mean")
-    assert measure(f"m{end}", function="rate").spec.name == f"m{end}"
+    with pytest.raises(ValueError, match=f"metricName: 'm{end}' is a series of a histogram; .* name, 'm'"):
+        query(f"m{end}", function="mean")
+    assert query(f"m{end}", function="rate").spec.name == f"m{end}"
     with pytest.raises(ValueError, match="metricName: function 'quantile' reads all buckets; leave the label 'le' out"):
-        measure('m{le="1"}', function="quantile", quantile=0.5)
+        query('m{le="1"}', function="quantile", quantile=0.5)
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_a_histogram_goes_by_its_own_name(end: str) -> None:
     ],
 )
 def test_a_measure_says_what_it_is(given: dict[str, Any], text: str) -> None:
-    assert str(measure("m{a=b}", **given)) == text
+    assert str(query("m{a=b}", **given)) == text

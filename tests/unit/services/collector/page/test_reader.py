@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
 from services.collector.interfaces import Binding
-from services.collector.page import reading
-from services.collector.page.measure import Aggregation, Function
-from services.collector.page.reading import MOST_GROUP, SLACK, WHOLE_EVERY, WHOLE_PAGES, MetricsReader
+from services.collector.page import reader as page_reader
+from services.collector.page.query import Aggregation, Function
+from services.collector.page.reader import MAX_BLOCK, RESCAN_PAGES, RESCAN_SECONDS, SEARCH_RANGE, MetricsReader
 from services.collector.page.scan import scan
 from shared.attributes import ACTIVE_MODELS, AttributeKey, AttributeMap
 from shared.model import Endpoint
@@ -66,7 +66,7 @@ class Watch:
 
     def read_again(self, page: bytes, at: float) -> None:
         """The same page so often at that moment that the number of pages is no reason to keep the memory."""
-        asyncio.run(self._read(page, at, 2 * WHOLE_PAGES))
+        asyncio.run(self._read(page, at, 2 * RESCAN_PAGES))
 
     async def _read(self, page: bytes, at: float, times: int = 1) -> None:
         for _ in range(times):
@@ -143,7 +143,7 @@ def sequences(draw: st.DrawFn) -> list[tuple[float, dict[str, str]]]:
                 case _:
                     there[index] = (there[index][0], draw(families(there[index][0])))
         page = dict(there)
-        pages.append((draw(st.sampled_from([0.05, 0.05, 0.4, 2 * WHOLE_EVERY])), page))
+        pages.append((draw(st.sampled_from([0.05, 0.05, 0.4, 2 * RESCAN_SECONDS])), page))
     return pages
 
 
@@ -157,7 +157,7 @@ def test_pages_that_keep_the_rules_give_what_whole_scans_give(
     for step, families in pages:
         if not families.keys() & SERIES.keys() <= known:  # found after so many pages, and so much time
             remembering.read_again(last, now)
-            step = max(step, 1.5 * WHOLE_EVERY)
+            step = max(step, 1.5 * RESCAN_SECONDS)
         now, known = now + step, set(families)
         last = ("".join(families.values()) + style[1]).replace("\n", style[0]).encode()
         assert remembering.read(last, now) == scanning.read(last, now)
@@ -180,7 +180,7 @@ class Counted:
             return scan(page, name, *rest)  # type: ignore[arg-type]
 
         monkeypatch.setattr(MetricsReader, "_search", searching)
-        monkeypatch.setattr(reading, "scan", scanning)
+        monkeypatch.setattr(page_reader, "scan", scanning)
 
     def take(self) -> tuple[list[bytes], list[bytes]]:
         taken = self.searches, self.scans
@@ -212,10 +212,12 @@ def test_a_group_that_says_the_same_is_not_parsed_again_and_counts_as_seen_anew(
 
 
 @pytest.mark.parametrize(
-    ("fillers", "searches"), [((3, 9, 1), 1), ((3, SLACK, SLACK), 2)], ids=["a little: no search", "far: once"]
+    ("fillers", "searches"),
+    [((3, 9, 1), 1), ((3, SEARCH_RANGE, SEARCH_RANGE), 2)],
+    ids=["a little: no search", "far: once"],
 )
 def test_a_group_that_has_moved_is_found(monkeypatch: pytest.MonkeyPatch, fillers: list[int], searches: int) -> None:
-    counted, tail = Counted(monkeypatch), filler(SLACK, 2).encode()
+    counted, tail = Counted(monkeypatch), filler(SEARCH_RANGE, 2).encode()
     reader, binding, attributes, key = watch()
     values = []
     for step, before in enumerate(fillers):
@@ -250,7 +252,7 @@ class Searched(bytes):
 
 
 @pytest.mark.parametrize("sample", [b"m_total 6\n", b""], ids=["with a sample", "without"])
-@pytest.mark.parametrize(("before", "after"), [(10 * MOST_GROUP, 0), (0, 10 * MOST_GROUP)], ids=["before", "after"])
+@pytest.mark.parametrize(("before", "after"), [(10 * MAX_BLOCK, 0), (0, 10 * MAX_BLOCK)], ids=["before", "after"])
 def test_of_a_header_no_more_lines_are_looked_at_than_a_group_may_have(before: int, after: int, sample: bytes) -> None:
     """However many it has: a server may send megabytes of them."""
     line = b"# HELP m\n"
@@ -259,7 +261,7 @@ def test_of_a_header_no_more_lines_are_looked_at_than_a_group_may_have(before: i
     asyncio.run(reader.read(page, 0.0))
     binding.store(attributes, 0.0)
     assert attributes.get(key) == (6.0 if sample else None)
-    assert page.times < 2 * MOST_GROUP // len(line)
+    assert page.times < 2 * MAX_BLOCK // len(line)
 
 
 @pytest.mark.parametrize(("interval", "pages"), [(0.05, 20), (0.1, 10), (1.0, 10), (5.0, 10)])
@@ -282,11 +284,11 @@ def test_a_page_that_breaks_the_rule_hides_a_sample_until_the_whole_page_is_look
     reader, binding, attributes, key = watch()
     scattered = waiting("5") + b"m 8 1700000000000\n"
     found = []
-    for step in range(WHOLE_PAGES + 1):
-        asyncio.run(reader.read(scattered if step else waiting("5"), step * WHOLE_EVERY))
+    for step in range(RESCAN_PAGES + 1):
+        asyncio.run(reader.read(scattered if step else waiting("5"), step * RESCAN_SECONDS))
         binding.store(attributes, 0.0)
         found.append(attributes.get(key))
-    assert found == [*[5.0] * WHOLE_PAGES, 8.0]
+    assert found == [*[5.0] * RESCAN_PAGES, 8.0]
 
 
 def test_a_page_that_breaks_the_rule_from_the_beginning_is_scanned_as_a_whole_each_time() -> None:
@@ -303,7 +305,7 @@ def test_a_page_that_breaks_the_rule_from_the_beginning_is_scanned_as_a_whole_ea
 def test_a_group_that_is_too_large_to_be_remembered_is_read_all_the_same() -> None:
     reader, binding, attributes, key = watch()
     for step in range(3):
-        lines = tuple(f'm{{i="{index}"}} {step}' for index in range(MOST_GROUP // 8))
+        lines = tuple(f'm{{i="{index}"}} {step}' for index in range(MAX_BLOCK // 8))
         asyncio.run(reader.read(group("m", *lines).encode(), step * 0.1))
         binding.store(attributes, 0.0)
         assert attributes.get(key) == step
@@ -332,7 +334,7 @@ async def test_a_hundred_thousand_series_are_read_in_small_steps(monkeypatch: py
         steps.append(most * len(selectors))
         return scan(page, name, selectors, start, end, most)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "scan", scanning)
+    monkeypatch.setattr(page_reader, "scan", scanning)
     count = 100_000
     page = b"# TYPE m gauge\n" + b"m 1\n" * (count - 1) + b"m 7 5\n"
     both = [metric("m"), metric("m", aggregation=Aggregation.SUM)]
@@ -340,6 +342,6 @@ async def test_a_hundred_thousand_series_are_read_in_small_steps(monkeypatch: py
     await reader.read(page, 0.0)
     for one in both:
         one.store(attributes, 0.0)
-    assert len(steps) >= 2 * count // reading.MOST_OFFERS
-    assert set(steps) == {reading.MOST_OFFERS}
+    assert len(steps) >= 2 * count // page_reader.MAX_OFFERS
+    assert set(steps) == {page_reader.MAX_OFFERS}
     assert [sample.value for _, sample in attributes.items()] == [7.0, 7.0]

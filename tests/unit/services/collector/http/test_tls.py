@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from services.collector.sources.trust import LOOK_EVERY, Trust, TrustFiles
+from services.collector.http.tls import CHECK_INTERVAL, TlsContext, TlsFiles
 from tests.protocol.collector.certificates import Authority
 
 
@@ -35,24 +35,24 @@ def trusted(context: ssl.SSLContext) -> list[str]:
 
 def test_a_ca_that_was_renewed_is_trusted_after_the_next_look(authority: Authority, other: Authority) -> None:
     clock = Clock()
-    trust = Trust("secure", TrustFiles(verify=True, ca=str(authority.ca)), clock)
-    before = trust.context
+    tls = TlsContext("secure", TlsFiles(verify=True, ca=str(authority.ca)), clock)
+    before = tls.context
     assert trusted(before) == ["ca"]
     authority.ca.write_bytes(other.ca.read_bytes())
-    clock.now += LOOK_EVERY - 1
-    assert trust.context is before
+    clock.now += CHECK_INTERVAL - 1
+    assert tls.context is before
     clock.now += 1
-    assert trust.context is not before, "connections of the former aren't used again"
-    assert trusted(trust.context) == ["other"]
+    assert tls.context is not before, "connections of the former aren't used again"
+    assert trusted(tls.context) == ["other"]
 
 
 def test_files_that_say_the_same_or_are_gone_change_nothing(authority: Authority) -> None:
     clock = Clock()
-    trust = Trust("secure", TrustFiles(verify=True, ca=str(authority.ca)), clock)
-    before = trust.context
+    tls = TlsContext("secure", TlsFiles(verify=True, ca=str(authority.ca)), clock)
+    before = tls.context
     for step in range(3):
-        clock.now += LOOK_EVERY
-        assert trust.context is before
+        clock.now += CHECK_INTERVAL
+        assert tls.context is before
         if step == 1:
             authority.ca.unlink()
 
@@ -62,25 +62,25 @@ def test_until_a_renewed_pair_fits_together_the_former_holds(authority: Authorit
     clock = Clock()
     certificate, key = authority.issue()
     renewed, its_key = authority.issue()
-    trust = Trust("secure", TrustFiles(verify=False, certificate=str(certificate), key=str(key)), clock)
-    before = trust.context
+    tls = TlsContext("secure", TlsFiles(verify=False, certificate=str(certificate), key=str(key)), clock)
+    before = tls.context
     certificate.write_bytes(renewed.read_bytes())
     with capture_logs() as logs:
         for _ in range(3):
-            clock.now += LOOK_EVERY
-            assert trust.context is before
+            clock.now += CHECK_INTERVAL
+            assert tls.context is before
     assert [(one["event"], one["source"]) for one in logs] == [("certificates.refused", "secure")]
     key.write_bytes(its_key.read_bytes())
     with capture_logs() as logs:
-        clock.now += LOOK_EVERY
-        assert trust.context is not before
+        clock.now += CHECK_INTERVAL
+        assert tls.context is not before
     assert [one["event"] for one in logs] == ["certificates.taken"]
 
 
 def test_without_files_nothing_is_looked_at() -> None:
     clock = Clock()
-    trust = Trust("secure", TrustFiles(verify=False), clock)
-    before = trust.context
-    clock.now += 10 * LOOK_EVERY
-    assert trust.context is before
+    tls = TlsContext("secure", TlsFiles(verify=False), clock)
+    before = tls.context
+    clock.now += 10 * CHECK_INTERVAL
+    assert tls.context is before
     assert before.verify_mode is ssl.CERT_NONE

@@ -1,14 +1,12 @@
-"""What a number is made of: a metric's value as it stands, or how a counter or histogram has moved of late.
+"""Metric queries: the value of a metric, or the rate, mean or quantile of a counter or histogram over a window.
 
-A counter's standing says little to a scheduler; how fast it rises does. So beside `value` there are `rate` (of a
-counter), and `mean` and `quantile` (of a histogram), each over the last `window`. With Δ for the increase over the
-window, resets left out:
+With Δ for the increase over the window, counter resets excluded:
 
     rate      Σ Δseries / seconds
     mean      Σ Δname_sum / Σ Δname_count
-    quantile  from Σ Δname_bucket per le, linear within a bucket, as PromQL's histogram_quantile does it
+    quantile  PromQL's histogram_quantile of Σ Δname_bucket per le
 
-`services.collector.page.meter` computes them.
+`services.collector.page.evaluator` evaluates them.
 """
 
 import math
@@ -24,27 +22,26 @@ from shared.quantities import PositiveDuration, format_duration
 
 DEFAULT_WINDOW = 10.0
 """Seconds."""
-PARTS = ("_sum", "_count", "_bucket")
-"""How the names of a histogram's series end."""
+HISTOGRAM_SUFFIXES = ("_sum", "_count", "_bucket")
 
 
 class Function(StrEnum):
-    """What is made of the series."""
+    """What a query computes from the series."""
 
     VALUE = "value"
     RATE = "rate"
     """A counter's increase per second."""
     MEAN = "mean"
-    """What a histogram or summary has observed, on average."""
+    """The mean observation of a histogram or summary."""
     QUANTILE = "quantile"
-    """What a share of a histogram's observations was at or below."""
+    """A quantile of the observations of a histogram."""
 
 
 class Aggregation(StrEnum):
-    """What several series that match come to."""
+    """How a query combines the series that match."""
 
     NEWEST = "newest"
-    """That with the greatest timestamp; none counts as 0, ties keep the first on the page."""
+    """The series with the newest timestamp. A missing timestamp counts as 0. Ties keep the first."""
     SUM = "sum"
     MAX = "max"
     MIN = "min"
@@ -53,40 +50,40 @@ class Aggregation(StrEnum):
 
 AGGREGATIONS: Mapping[Function, tuple[Aggregation, ...]] = {
     Function.VALUE: (Aggregation.NEWEST, Aggregation.SUM, Aggregation.MAX, Aggregation.MIN, Aggregation.MEAN),
-    # A rate needs the same series on every page; which one is the newest may change from page to page.
+    # Not newest: a rate needs the same series on every page.
     Function.RATE: (Aggregation.SUM, Aggregation.MAX, Aggregation.MIN, Aggregation.MEAN),
-    # The series' observations are pooled: a mean of means would weigh a series of few as one of many.
+    # The sum pools the observations. A mean of means would ignore how many observations a series has.
     Function.MEAN: (Aggregation.SUM,),
     Function.QUANTILE: (Aggregation.SUM,),
 }
-"""What each function can be aggregated by; the first is the default."""
+"""The aggregations of each function; the first is the default."""
 
 
-class Measure(Struct, frozen=True):
-    """A measure, all defaults filled in."""
+class MetricQuery(Struct, frozen=True):
+    """A query with all defaults filled in."""
 
     spec: MetricSpec
-    """The series; for `mean` and `quantile` under the histogram's own name."""
+    """The series; for `mean` and `quantile` the name of the histogram."""
     function: Function = Function.VALUE
     aggregation: Aggregation = Aggregation.NEWEST
     window: float = DEFAULT_WINDOW
-    """Seconds that `rate`, `mean` and `quantile` look back; also how long series may be missing from the pages before
-    what was observed on them no longer counts."""
+    """Seconds that `rate`, `mean` and `quantile` look back. A value also ages this long after its series disappear,
+    before `empty_value` applies."""
     quantile: float = 0.0
     empty_value: float | None = None
-    """What holds where nothing has been observed within the window."""
+    """The value when the window has no observations."""
     bounds: Bounds = ANY
-    """What is beyond them isn't taken."""
+    """Values outside are refused."""
 
     @property
     def concern(self) -> str:
-        """What is amiss with it as a signal to choose servers by; empty where nothing is."""
+        """Why it is a bad signal to choose endpoints by; empty if it isn't."""
         if self.function not in (Function.MEAN, Function.QUANTILE) or self.empty_value is not None:
             return ""
         return (
             f"an endpoint that observes nothing for {format_duration(self.window)} has no fresh {self.function.value}, "
             "is scored as dataLayer.staleMetrics.policy says (by default as the worst), and may so never observe "
-            "anything again; give emptyValue, the value to take for it then"
+            "anything again; give emptyValue, the value without observations"
         )
 
     def __str__(self) -> str:
@@ -98,42 +95,40 @@ class Measure(Struct, frozen=True):
         return text if self.aggregation is Aggregation.SUM else f"{self.aggregation}({text})"
 
 
-class MeasureParameters(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The parameters of a measure, to be inherited by those of what has one.
+class QueryParameters(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of plugin parameters that define a query.
 
-    Raises ValueError on creation, naming the field, when they don't fit together. A subclass that has a
-    `__post_init__` calls this one's.
+    Raises ValueError on creation, with the field's name, when they contradict each other. A subclass with a
+    `__post_init__` has to call this one.
     """
 
     function: Function = Function.VALUE
     aggregation: Aggregation | None = None
-    """The function's default where it isn't given: `newest` of values, the `sum` of all that moves."""
+    """By default the first of `AGGREGATIONS`."""
     window: PositiveDuration | None = None
     quantile: Annotated[float, Meta(ge=0, le=1)] | None = None
     empty_value: float | None = None
     min_value: float | None = None
-    """What is below isn't taken."""
     max_value: float | None = None
-    """What is above isn't taken."""
 
     def __post_init__(self) -> None:
         wrong: list[str] = []
-        fitting = AGGREGATIONS[self.function]
-        if self.aggregation is not None and self.aggregation not in fitting:
+        allowed = AGGREGATIONS[self.function]
+        if self.aggregation is not None and self.aggregation not in allowed:
             wrong.append(
-                f"aggregation: {self.aggregation.value!r} doesn't go with function {self.function.value!r}; "
-                f"{' or '.join(repr(one.value) for one in fitting)} does"
+                f"aggregation: {self.aggregation.value!r} isn't supported by function {self.function.value!r}; "
+                f"{' or '.join(repr(one.value) for one in allowed)} does"
             )
         if self.window is not None and self.function is Function.VALUE:
-            wrong.append("window: a value as it stands has none; function 'rate', 'mean' or 'quantile' has")
+            wrong.append("window: function 'value' has none; use function 'rate', 'mean' or 'quantile'")
         if self.quantile is not None and self.function is not Function.QUANTILE:
-            wrong.append(f"quantile: function {self.function.value!r} has none; write function 'quantile'")
+            wrong.append(f"quantile: function {self.function.value!r} has none; use function 'quantile'")
         if self.quantile is None and self.function is Function.QUANTILE:
             wrong.append("quantile: required by function 'quantile', a number from 0 to 1 such as 0.95")
         if self.empty_value is not None and not math.isfinite(self.empty_value):
-            wrong.append(f"emptyValue: {self.empty_value!r} is no finite number")
+            wrong.append(f"emptyValue: {self.empty_value!r} is not a finite number")
         elif self.empty_value is not None and self.empty_value not in self.bounds:
-            wrong.append(f"emptyValue: {self.empty_value!r} isn't among the values that are taken, {self.bounds}")
+            wrong.append(f"emptyValue: {self.empty_value!r} is outside of the accepted values, {self.bounds}")
         if not self.bounds.least <= self.bounds.most:
             wrong.append(f"minValue, maxValue: no value is within {self.bounds}")
         if wrong:
@@ -141,26 +136,26 @@ class MeasureParameters(Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def bounds(self) -> Bounds:
-        """From the least to the greatest value that is taken."""
+        """The accepted values."""
         least = ANY.least if self.min_value is None else self.min_value
         most = ANY.most if self.max_value is None else self.max_value
         return Bounds(max(least, ANY.least), min(most, ANY.most))
 
-    def measure(self, spec: MetricSpec, field: str) -> Measure:
-        """The measure of these series. `field` is the parameter that names them, for errors.
+    def query(self, spec: MetricSpec, field: str) -> MetricQuery:
+        """The query of these series. `field` is the parameter with their name, for errors.
 
-        Raises ValueError when they can't be what the function reads.
+        Raises ValueError when the function can't read them.
         """
         if self.function in (Function.MEAN, Function.QUANTILE):
-            for part in PARTS:
-                if spec.name.endswith(part):
+            for suffix in HISTOGRAM_SUFFIXES:
+                if spec.name.endswith(suffix):
                     raise ValueError(
-                        f"{field}: {spec.name!r} is one of a histogram's series; function {self.function.value!r} "
-                        f"takes the histogram's own name, {spec.name.removesuffix(part)!r}"
+                        f"{field}: {spec.name!r} is a series of a histogram; function {self.function.value!r} "
+                        f"needs the histogram's name, {spec.name.removesuffix(suffix)!r}"
                     )
         if self.function is Function.QUANTILE and any(label == "le" for label, _ in spec.labels):
             raise ValueError(f"{field}: function 'quantile' reads all buckets; leave the label 'le' out")
-        return Measure(
+        return MetricQuery(
             spec=spec,
             function=self.function,
             aggregation=self.aggregation or AGGREGATIONS[self.function][0],

@@ -75,9 +75,9 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     drain_timeout: Annotated[Duration, Meta(description="how long a stopping server waits for running requests")] = 30.0
     seed: Annotated[int, Meta(ge=0, description="what answers, their lengths and embeddings are derived from")] = 0
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="the least severe line that is logged")
+        Literal["debug", "info", "warning", "error"], Meta(description="minimum severity of logged lines")
     ] = "info"
-    log_format: Annotated[Literal["json", "console"], Meta(description="one JSON object a line, or text")] = "json"
+    log_format: Annotated[Literal["json", "console"], Meta(description="one JSON object per line, or text")] = "json"
 
     def __post_init__(self) -> None:
         """Raises ValueError for values that don't fit together."""

@@ -45,7 +45,9 @@ class WatcherMetrics:
         self.eds_writes = counter("eds_writes", "Writes of the EDS file")
         self.eds_failures = counter("eds_write_failures", "Failed writes of the EDS file")
         self.conditions = counter("conditions_written", "Conditions of Kubernetes resources written")
-        self.condition_conflicts = counter("condition_conflicts", "Conditions that another controller owns")
+        self.condition_conflicts = counter(
+            "condition_conflicts", "Conditions not written because another controller owns them"
+        )
         self.events = counter("events_created", "Kubernetes Events created")
         self.report_failures = counter("report_failures", "Failed writes of conditions and Events")
 

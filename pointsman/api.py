@@ -16,12 +16,11 @@ it can change with a minor version; CHANGELOG.md says what to write instead.
 from services.collector.http.client import Client
 from services.collector.interfaces import Binding, Extractor, Finding, MetricsBinding, PollingSource
 from services.collector.sources.http import HttpSource
-from services.picker.admission.detector import SaturationDetector
-from services.picker.requests.parsers import Parser
-from services.picker.requests.request import Content, Headers, Request, Unparsable
+from services.picker.parsers.parser import Parser
+from services.picker.request import Content, Headers, Request, Unparsable
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.formulas import least_is_best, linear, most_is_best
-from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
+from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, SaturationDetector, Scorer
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from shared.attributes import (
     ACTIVE_MODELS,

@@ -1,4 +1,4 @@
-"""The picker process: the view kept up to date from the bus, the gRPC servers, the drain."""
+"""The picker process: updates the view from the bus, runs the gRPC servers, drains."""
 
 import asyncio
 import random
@@ -17,12 +17,12 @@ from prometheus_client import Gauge
 
 from services.picker.admin.decisions import DecisionRing, decision_routes
 from services.picker.admin.metrics import PickerMetrics
-from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import Pipeline, build
+from services.picker.request_handler import RequestHandler
 from services.picker.settings import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
-from services.picker.state.vanished import Vanished
+from services.picker.state.vanished import VanishedAttributes
 from services.picker.state.view import View
 from services.picker.transport import certificate
 from services.picker.transport.grpc_server import ExtProcServer, ServerOptions, message_limit
@@ -61,14 +61,14 @@ from shared.service.reload import Reloader, ReloadMetrics
 log = structlog.get_logger(__name__)
 
 OUTDATED = 30.0
-"""Seconds without a word of Kubernetes, or of the watcher, after which `/readyz` mentions it."""
+"""Seconds without news of Kubernetes or the watcher after which `/readyz` mentions it."""
 
 NAMED = 20
 """Peers that a line of the log names."""
 MAINTENANCE = 0.25
 """Seconds between two looks at what has expired."""
 ENDING = 0.5
-"""Seconds at the end of a drain in which streams that were cut off get to release what they hold."""
+"""Seconds at the end of a drain in which cut-off streams release what they hold."""
 
 
 class PickerService(Service):
@@ -84,7 +84,7 @@ class PickerService(Service):
         self._random = np.random.default_rng(settings.seed)
         self.out_of_range = OutOfRange(time.monotonic)
         self.registry.register(self.out_of_range)
-        self.view = View(settings.unhealthy_expiry, self._on_beyond)
+        self.view = View(settings.unhealthy_expiry, self._on_out_of_range)
         self.ring = DecisionRing(settings.decisions_kept, settings.decision_layouts_kept)
         self.metrics = PickerMetrics(
             self.registry,
@@ -98,14 +98,14 @@ class PickerService(Service):
         first = read_text(path, "--config-file", settings.max_file_size) if path else ""
         self.config = Reloader(self._read, self._use, running=first, origin=path, most=settings.max_file_size)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
-        self.desk = Desk(
+        self.handler = RequestHandler(
             self.view,
             self._build(self._read(first, path)),
             self.ring,
             self.metrics,
             limits=Limits(
                 request_body=settings.max_request_body,
-                held=settings.max_held_bodies,
+                held_bodies=settings.max_held_bodies,
                 header_bytes=settings.max_request_headers,
                 header_count=settings.max_request_header_count,
                 response_object=settings.max_response_object,
@@ -123,7 +123,7 @@ class PickerService(Service):
             "Bytes of request bodies until they are answered, and of response bodies held for their next piece",
             registry=self.registry,
         )
-        held.set_function(lambda: self.desk.held.size)
+        held.set_function(lambda: self.handler.budget.used)
         self._event_counts = EventCounts(self.plugin_failures)
         self._endpoint_events = self._dispatcher()
         self.registry.register(DataLayerMetrics(self._event_counts))
@@ -149,7 +149,7 @@ class PickerService(Service):
         self.readiness.mention("endpoints", self.view.health.note)
         self.readiness.mention("models", lambda: self.view.rewrites.note())
         self.readiness.mention("configuration", lambda: self.config.problem or None)
-        self._vanished = Vanished()
+        self._vanished = VanishedAttributes()
         self.readiness.mention("metrics", self._vanished.problem)
         self._proxy = ProxyFailureMode(self.view, time.monotonic, named_models_only=settings.require_named_models)
         self.readiness.mention("proxy", self._proxy.problem)
@@ -158,7 +158,7 @@ class PickerService(Service):
         self.readiness.mention("bus", malformed.note)
         self.readiness.mention("id", lambda: self.duplicate_id.problem(time.monotonic()))
         self.grpc = ExtProcServer(
-            self.desk.exchange,
+            self.handler.open_stream,
             host=settings.grpc_host,
             port=settings.grpc_port,
             certificate=_certificate(settings) if settings.secure_serving else None,
@@ -166,8 +166,8 @@ class PickerService(Service):
                 max_message_size=message_limit(settings.max_request_body), max_streams=settings.max_streams
             ),
             registry=self.registry,
-            unable=self.replica.readiness,
-            told=self._proxy.told,
+            not_ready=self.replica.readiness,
+            on_metadata=self._proxy.observe,
         )
         self.health = HealthServer(
             lambda: self.readiness.ready, host=settings.grpc_host, port=settings.grpc_health_port
@@ -205,11 +205,11 @@ class PickerService(Service):
         await self.bus.close()
 
     def _outdated(self) -> str | None:
-        """What to know of endpoints that their source hasn't confirmed for long."""
+        """A note if the source of the endpoints hasn't confirmed them for long."""
         age = self.replica.unconfirmed()
         if not self.replica.synced or age < OUTDATED:
             return None
-        return f"for {age:.0f} s nobody has confirmed the endpoints"
+        return f"the endpoints were last confirmed {age:.0f} s ago"
 
     def state(self) -> Mapping[str, Any]:
         now = time.monotonic()
@@ -227,14 +227,14 @@ class PickerService(Service):
                 "frames": self.view.columns.frames,
             },
             "bus": {"connected": self.bus.connected, "problem": self.bus.readiness()},
-            "open_exchanges": self.desk.open,
+            "open_exchanges": self.handler.open,
             "own_inflight": {
                 name: {"requests": requests, "tokens": tokens}
                 for name, (requests, tokens) in self.view.in_flight.own().items()
             },
             "peers": sorted(self.view.in_flight.peers()),
-            "endpoints": [{**one, "picks": picks.get(one["id"], 0)} for one in self.view.state(now)],
-            "config": {**self.desk.pipeline.state(), "problem": self.config.problem or None},
+            "endpoints": [{**endpoint, "picks": picks.get(endpoint["id"], 0)} for endpoint in self.view.state(now)],
+            "config": {**self.handler.pipeline.state(), "problem": self.config.problem or None},
         }
 
     def configurations(self) -> Sequence[Configured]:
@@ -274,14 +274,14 @@ class PickerService(Service):
             self.config.offer(text, origin)
 
     def _use(self, config: LoadedConfig) -> None:
-        """Decide by this configuration from now on. Its endpoint extractors begin with all endpoints."""
-        self.desk.pipeline = self._build(config)
+        """Replace the configuration. Its endpoint extractors begin with all endpoints."""
+        self.handler.pipeline = self._build(config)
         self._endpoint_events.close()
         self._endpoint_events = self._dispatcher()
         self._endpoint_events.reset(self.view.endpoints)
 
     def _dispatcher(self) -> EndpointDispatcher:
-        return EndpointDispatcher(self.desk.pipeline.endpoint_feeds, self.view.made, self._event_counts)
+        return EndpointDispatcher(self.handler.pipeline.endpoint_feeds, self.view.made, self._event_counts)
 
     # What the bus brings
 
@@ -290,7 +290,7 @@ class PickerService(Service):
             case Reset(facts=facts):
                 self.view.reset(facts)
                 self._endpoint_events.reset(self.view.endpoints)
-                published = next((one for one in facts.values() if isinstance(one, Configuration)), None)
+                published = next((fact for fact in facts.values() if isinstance(fact, Configuration)), None)
                 self._on_config(published.text if published else "", published.origin if published else "")
             case Upsert(key=key, fact=Configuration() as fact):
                 self._on_config(fact.text, fact.origin)
@@ -307,7 +307,7 @@ class PickerService(Service):
                 if parsed.kind == "endpoint":
                     self._endpoint_events.delete(parsed.name)
 
-    def _on_beyond(self, sender: str, attribute: str, endpoint: str, value: float, count: int) -> None:
+    def _on_out_of_range(self, sender: str, attribute: str, endpoint: str, value: float, count: int) -> None:
         self.out_of_range.record(attribute, value, bounds_of(attribute), count, endpoint=endpoint, sender=sender)
 
     def _on_load(self, message: Msg) -> None:
@@ -321,7 +321,7 @@ class PickerService(Service):
         elif not self.view.apply_load(row, time.monotonic()):
             self._malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
 
-    # What the bus is told
+    # What the bus gets
 
     async def _publish_load(self) -> None:
         """The load row: soon after a change, and as a heartbeat."""
@@ -350,7 +350,7 @@ class PickerService(Service):
         try:
             await self.bus.publish(self._subjects.load(self._pool, self.id), encode(row))
         except BusError as error:  # the row is larger than NATS takes
-            problem = f"other pickers don't hear of this one's load: {error}"
+            problem = f"other pickers don't receive this picker's load: {error}"
         if problem and not self._load_problem:
             log.error("load.unpublished", reason=problem)
         self._load_problem = problem
@@ -367,7 +367,7 @@ class PickerService(Service):
 
     def _look_for_vanished(self) -> None:
         layout = self.view.layout  # changed endpoints first
-        pipeline = self.desk.pipeline
+        pipeline = self.handler.pipeline
         stale_after = pipeline.config.stale_metrics.after
         self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
 

@@ -1,7 +1,7 @@
 """A decision: where a request goes, or why it doesn't, and everything that led there.
 
-It keeps the arrays that the plugins worked with and turns them into words only when somebody asks. Of the request it
-keeps little: decisions outlive their requests, and neither prompts nor whatever else a client may make large may stay.
+It keeps the arrays that the plugins worked with and explains them only on demand. It keeps little of the request:
+decisions outlive their requests, so they hold no prompt and nothing that a client can make large.
 """
 
 from datetime import UTC, datetime
@@ -12,8 +12,8 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from services.picker.requests.request import Refusal, Request, Route
-from services.picker.scheduling.cycle import Reading
+from services.picker.request import Refusal, Request, Route
+from services.picker.scheduling.cycle import Samples
 from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.state.layout import Layout, Rows
@@ -24,7 +24,7 @@ SHOWN_SUBSET = 16
 """Entries that are kept of a subset hint."""
 
 
-class Asked(Struct, frozen=True):
+class RequestSummary(Struct, frozen=True):
     """What is kept of a request."""
 
     id: str
@@ -39,7 +39,7 @@ class Asked(Struct, frozen=True):
     subset_entries: int
 
     @classmethod
-    def of(cls, request: Request) -> "Asked":
+    def of(cls, request: Request) -> "RequestSummary":
         """The request without headers, prompt and query (it can hold a key), and with no text longer than `SHOWN`."""
         content, subset = request.content, request.subset
         return cls(
@@ -56,7 +56,7 @@ class Asked(Struct, frozen=True):
 
 
 class Progress(Struct):
-    """What has become of a request since it was decided: the only part of a decision that changes."""
+    """What happened to a request after its decision: the only part of a decision that changes."""
 
     served_by: str = ""
     """`first choice`, `fallback`, `other` or `unknown`; empty before the response begins."""
@@ -69,8 +69,8 @@ class Progress(Struct):
     aborted: bool = False
     """Whether it ended before its response was complete."""
     placements: tuple[Placement, ...] = ()
-    """What producers want to be told when another endpoint serves than the first choice, or none. Empty once it is
-    known who serves."""
+    """Callbacks of producers, for when another endpoint serves than the first choice, or none. Empty once it is known
+    who serves."""
 
     @property
     def state(self) -> str:
@@ -83,12 +83,12 @@ class Progress(Struct):
 class Decision(Struct, frozen=True, kw_only=True):
     """One request's decision. Rows are positions in `layout`."""
 
-    asked: Asked
+    request: RequestSummary
     outcome: Route | Refusal
     layout: Layout
     configuration: str = ""
     """The revision of the configuration that decided."""
-    model: str = ""
+    target_model: str = ""
     """The model after rewriting, cut to `SHOWN`, as the objective is."""
     rewrite: str = ""
     """The InferenceModelRewrite, or InferenceModel, that applied."""
@@ -99,7 +99,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     candidates: Rows | None = None
     runs: dict[str, ProfileRun] = {}
     primary: str = ""
-    readings: dict[str, Reading] = {}
+    samples: dict[str, Samples] = {}
     tokens: int = 0
     """What the request is charged with while it is under way."""
     tokens_until_end: bool = True
@@ -109,7 +109,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     at: float = 0.0
     """Unix seconds."""
     monotonic: float = 0.0
-    """When the readings were taken."""
+    """When the samples were taken."""
     seconds: float = 0.0
     """What the decision took."""
     progress: Progress = field(default_factory=Progress)
@@ -131,11 +131,11 @@ class Decision(Struct, frozen=True, kw_only=True):
         """One line's worth: what, where to, why not, and what became of it."""
         progress = self.progress
         fields: dict[str, Any] = {
-            "request_id": self.asked.id,
+            "request_id": self.request.id,
             "at": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "state": progress.state if isinstance(self.outcome, Route) else "refused",
-            "model": self.asked.model,
-            "target_model": self.model,
+            "model": self.request.model,
+            "target_model": self.target_model,
             "priority": self.priority,
             "microseconds": round(self.seconds * 1e6, 1),
         }
@@ -153,32 +153,34 @@ class Decision(Struct, frozen=True, kw_only=True):
             }
         fields["duration_seconds"] = None if progress.seconds is None else round(progress.seconds, 6)
         if self.failures:
-            fields["plugin_failures"] = [asdict(one) for one in self.failures]
+            fields["plugin_failures"] = [asdict(failure) for failure in self.failures]
         return fields
 
     def explain(self) -> dict[str, Any]:
-        """The whole decision: per profile what each filter kept, and per endpoint every score with its weight.
+        """The whole decision: what each filter kept, and every score with its weight, per profile and endpoint.
 
-        JSON-serialisable: what isn't a finite number is None.
+        The result is JSON-serialisable; numbers that aren't finite are None.
         """
-        asked = self.asked
+        request = self.request
         return {
             **self.summary(),
             "configuration": self.configuration,
-            "path": asked.path,
-            "api": asked.api,
-            "stream": asked.stream,
-            "body_bytes": asked.body_bytes,
-            "prompt_bytes": asked.prompt_bytes,
+            "path": request.path,
+            "api": request.api,
+            "stream": request.stream,
+            "body_bytes": request.body_bytes,
+            "prompt_bytes": request.prompt_bytes,
             "objective": self.objective,
             "rewrite": self.rewrite,
-            "subset": None if asked.subset is None else {"entries": asked.subset_entries, "first": list(asked.subset)},
+            "subset": None
+            if request.subset is None
+            else {"entries": request.subset_entries, "first": list(request.subset)},
             "candidates": self._ids(self.candidates),
             "saturation": None if self.saturation is None else _number(self.saturation),
             "charged_tokens": self.tokens,
             "primary_profile": self.primary,
             "profiles": {name: self._explain_run(run) for name, run in self.runs.items()},
-            "inputs": {name: self._explain_reading(one) for name, one in self.readings.items()},
+            "inputs": {name: self._explain_samples(samples) for name, samples in self.samples.items()},
         }
 
     def _explain_run(self, run: ProfileRun) -> dict[str, Any]:
@@ -210,17 +212,17 @@ class Decision(Struct, frozen=True, kw_only=True):
             },
         }
 
-    def _explain_reading(self, reading: Reading) -> dict[str, Any]:
-        rows = reading.rows.tolist()
-        times = [self.monotonic] * len(rows) if reading.at is None else reading.at.tolist()
-        fresh = [True] * len(rows) if reading.fresh is None else reading.fresh.tolist()
+    def _explain_samples(self, samples: Samples) -> dict[str, Any]:
+        rows = samples.rows.tolist()
+        times = [self.monotonic] * len(rows) if samples.at is None else samples.at.tolist()
+        fresh = [True] * len(rows) if samples.fresh is None else samples.fresh.tolist()
         return {
             self.layout.endpoints[row].id: {
                 "value": _number(value),
                 "age": round(max(0.0, self.monotonic - at), 4) if at > -inf else None,
                 "fresh": known,
             }
-            for row, value, at, known in zip(rows, reading.values.tolist(), times, fresh, strict=True)
+            for row, value, at, known in zip(rows, samples.values.tolist(), times, fresh, strict=True)
         }
 
     def _ids(self, rows: Rows | None) -> list[str]:

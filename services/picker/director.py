@@ -1,24 +1,24 @@
 """`Director.decide`: from a request and the view to a decision, without I/O.
 
-The order is the reference's: model, priority, admission, candidates, scheduling, conditional decode. Two of its gaps
-are closed: the candidates are looked at before admission, so an empty pool is a 503 for everybody, and a subset hint is
-honoured with its ports, also for requests without a body.
+The order is the Go EPP's: model, priority, admission, candidates, scheduling, conditional decode. It differs in two
+points: candidates are selected before admission, so an empty pool answers every request with 503; and the ports of a
+subset hint count, also for requests without a body.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 from msgspec import Struct
 
-from services.picker.admission.detector import SaturationDetector
-from services.picker.decision import SHOWN, Asked, Decision, Progress
-from services.picker.names import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
-from services.picker.requests.grpc_frame import is_grpc
-from services.picker.requests.parsers import ParserFailed, bare_path
-from services.picker.requests.request import Headers, Refusal, Request, Route, unknown_model
-from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, Failed, unheard
-from services.picker.scheduling.interfaces import Placement
+from services.picker.decision import SHOWN, Decision, Progress, RequestSummary
+from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
+from services.picker.parsers.grpc_frame import is_grpc
+from services.picker.parsers.parser import ParserFailed, bare_path
+from services.picker.request import Headers, Refusal, Request, Route, unknown_model
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, OnPluginFailure, ignore_failure
+from services.picker.scheduling.interfaces import Placement, SaturationDetector
 from services.picker.scheduling.record import ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows
@@ -28,14 +28,14 @@ from shared.plugin import Role
 
 _LONGEST_PREFER = 1024
 """Characters of all `Prefer` headers that are read."""
-_LOOKS = ("/v1/models", "/health")
-"""Ends of paths by which a client of a closed pool may look at a server."""
+_UNNAMED_PATHS = ("/v1/models", "/health")
+"""Ends of the paths that clients of a closed pool may GET without a model."""
 RETRY_AFTER = 1
-"""Seconds: an empty or full pool is a matter of scrapes and scaling, worth asking again soon."""
+"""Seconds. Scrapes and scaling soon change an empty or full pool."""
 
 
-class _Course(Struct, frozen=True):
-    """What became of a request, as far as it got."""
+class AdmissionResult(Struct, frozen=True):
+    """The outcome of admission and scheduling, and how far the request got."""
 
     outcome: Route | Refusal
     saturation: float | None = None
@@ -45,35 +45,23 @@ class _Course(Struct, frozen=True):
     placements: tuple[Placement, ...] = ()
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class Director:
     """Decides with one configuration's scheduler and detector. Randomness and the wall clock are passed in."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        detector: SaturationDetector,
-        stale: StaleMetrics,
-        random: np.random.Generator,
-        wall_clock: Callable[[], float],
-        *,
-        honour_subset: bool = True,
-        named_models_only: bool = False,
-        revision: str = "",
-        failed: Failed = unheard,
-    ) -> None:
-        """`revision` is that of the configuration, for explanations."""
-        self.scheduler = scheduler
-        self.detector = detector
-        self._stale = stale
-        self._random = random
-        self._wall_clock = wall_clock
-        self._honour_subset = honour_subset
-        self._revision = revision
-        self._named_models_only = named_models_only
-        self._failed = failed
+    scheduler: Scheduler
+    detector: SaturationDetector
+    stale: StaleMetrics
+    random: np.random.Generator
+    wall_clock: Callable[[], float]
+    honour_subset: bool = True
+    named_models_only: bool = False
+    revision: str = ""
+    """Of the configuration, for explanations."""
+    on_failure: OnPluginFailure = ignore_failure
 
     def decide(self, request: Request, view: View, now: float, unparsed: Sequence[ParserFailed] = ()) -> Decision:
-        """Where the request goes at the monotonic time `now`. Producers have learned of it; nothing is charged yet.
+        """Decides where the request goes at the monotonic time `now`. Producers learn of it; nothing is charged yet.
         `unparsed` has the parsers that failed on it."""
         started = perf_counter()
         model, rewrite = self._model(request, view)
@@ -85,70 +73,70 @@ class Director:
             request,
             view,
             now,
-            self._random,
-            self._stale,
+            self.random,
+            self.stale,
             model=model,
             priority=priority,
             candidates=candidates,
-            failed=self._failed,
+            failed=self.on_failure,
         )
-        for one in unparsed:
-            cycle.plugin_failed(one.parser, Role.PARSER, one.error)
-        course = self._course(cycle, rewrite)
+        for failure in unparsed:
+            cycle.plugin_failed(failure.parser, Role.PARSER, failure.error)
+        result = self._admit(cycle, rewrite)
         return Decision(
-            asked=Asked.of(request),
-            configuration=self._revision,
-            outcome=course.outcome,
+            request=RequestSummary.of(request),
+            configuration=self.revision,
+            outcome=result.outcome,
             layout=cycle.layout,
-            model=model[:SHOWN],
+            target_model=model[:SHOWN],
             rewrite=rewrite,
             objective=objective[:SHOWN],
             priority=priority,
-            saturation=course.saturation,
+            saturation=result.saturation,
             candidates=candidates,
-            runs=course.runs,
-            primary=course.primary,
-            readings=cycle.readings,
-            tokens=course.tokens,
+            runs=result.runs,
+            primary=result.primary,
+            samples=cycle.samples,
+            tokens=result.tokens,
             tokens_until_end=self.scheduler.tokens_until_end,
             failures=tuple(cycle.failures),
-            at=self._wall_clock(),
+            at=self.wall_clock(),
             monotonic=now,
             seconds=perf_counter() - started,
-            progress=Progress(placements=course.placements),
+            progress=Progress(placements=result.placements),
         )
 
-    def _course(self, cycle: Cycle, rewrite: str) -> "_Course":
-        """What the request comes to, and how far it got; `rewrite` is the resource whose rule gave it its model."""
+    def _admit(self, cycle: Cycle, rewrite: str) -> AdmissionResult:
+        """Admits and schedules the request. `rewrite` is the resource whose rule gave it its model."""
         content, candidates = cycle.request.content, cycle.candidates
         if content.takes_model and not cycle.model:
-            return _Course(_NO_MODEL)
+            return AdmissionResult(_NO_MODEL)
         if (foreign := self._foreign(cycle, rewrite)) is not None:
-            return _Course(foreign)
+            return AdmissionResult(foreign)
         if not len(candidates):
-            return _Course(_NONE_IN_SUBSET if len(cycle.layout) else _EMPTY)
+            return AdmissionResult(_NONE_IN_SUBSET if len(cycle.layout) else _EMPTY)
         saturation = self._saturation(cycle) if cycle.priority < 0 else None
         if saturation is not None and saturation >= 1.0:
-            return _Course(_SHED, saturation)
+            return AdmissionResult(_SHED, saturation)
         runs, primary = self.scheduler.schedule(cycle)
         picked = runs[primary].picked
         if not picked:
-            return _Course(cycle.refusal or _FILTERED, saturation, runs, primary)
+            return AdmissionResult(cycle.refusal or _FILTERED, saturation, runs, primary)
         if _only_if_cached(cycle.request.headers):
             picked = _holders(cycle, picked)
             if not picked:
-                return _Course(_NOT_CACHED, saturation, runs, primary)
+                return AdmissionResult(_NOT_CACHED, saturation, runs, primary)
         authorities = cycle.layout.authorities
         route = Route(
             destinations=tuple([authorities[row] for row in picked]),
-            model=cycle.model if cycle.model != content.model else None,
+            target_model=cycle.model if cycle.model != content.model else None,
             client_model=content.model,
         )
         tokens, placements = self.scheduler.picked(cycle, picked[0])
-        return _Course(route, saturation, runs, primary, tokens, placements)
+        return AdmissionResult(route, saturation, runs, primary, tokens, placements)
 
     def _saturation(self, cycle: Cycle) -> float | None:
-        """How full the candidates are; None, which sheds nothing, where the detector fails."""
+        """The saturation of the candidates. None if the detector fails: then nothing is shed."""
         try:
             saturation = float(self.detector.saturation(cycle, cycle.candidates))
             if saturation != saturation:
@@ -159,13 +147,13 @@ class Director:
         return saturation
 
     def refuse(self, request: Request, refusal: Refusal, view: View, now: float) -> Decision:
-        """The decision that a request which can't be read is refused."""
+        """Refuses a request that can't be read."""
         return Decision(
-            asked=Asked.of(request),
-            configuration=self._revision,
+            request=RequestSummary.of(request),
+            configuration=self.revision,
             outcome=refusal,
             layout=view.layout,
-            at=self._wall_clock(),
+            at=self.wall_clock(),
             monotonic=now,
         )
 
@@ -181,14 +169,14 @@ class Director:
         return request.headers.first_of(*REWRITE_HEADERS) or model, ""
 
     def _foreign(self, cycle: Cycle, rewrite: str) -> Refusal | None:
-        """The refusal of a request that isn't for a model that the pool names, where it serves only those.
+        """Refuses a request for a model that the pool doesn't name, if the pool serves only named models.
 
-        A header that rewrites is the client's word: what it asks for has to be named as well. A body of which nobody
-        knows what model it names could name any; one that no model reads asks none for anything. Without a body a
-        request may be for whatever a server does besides, such as loading an adapter: only what tells of it passes.
+        Clients send the rewrite header, so its model has to be named, too. A body that nobody has read could name any
+        model and is refused. A body that no model reads needs no model. A request without a body could do anything
+        else, such as loading an adapter: only the paths that show models and health pass.
         """
         request, rewrites = cycle.request, cycle.view.rewrites
-        if not (rewrites.closed or self._named_models_only):
+        if not (rewrites.closed or self.named_models_only):
             return None
         content = request.content
         if rewrites.names(content.model):  # none at all only by a rule for every model
@@ -201,10 +189,10 @@ class Director:
             return None
         if request.body_size > 0 or request.body_withheld:
             return _UNSEEN
-        return None if _only_looks(request) else _NO_MODEL_API
+        return None if _needs_no_model(request) else _NO_MODEL_API
 
     def _candidates(self, request: Request, layout: Layout) -> Rows:
-        if request.subset is None or not self._honour_subset:
+        if request.subset is None or not self.honour_subset:
             return layout.all_rows
         return layout.subset(request.subset)
 
@@ -213,51 +201,53 @@ class Director:
 
 
 def _only_if_cached(headers: Headers) -> bool:
-    """Whether the client prefers no answer to one whose prompt has to be computed first (`Prefer: if-available`,
-    RFC 7240): an attempt at early decoding, before it asks for a prefill elsewhere."""
+    """Whether the client wants an answer only from a cached prompt (`Prefer: if-available`, RFC 7240). Clients try this
+    before they request a prefill elsewhere."""
     preferences = ",".join(headers.all("prefer"))[:_LONGEST_PREFER].split(",")
-    return any(one.partition(";")[0].partition("=")[0].strip().lower() == "if-available" for one in preferences)
+    return any(
+        preference.partition(";")[0].partition("=")[0].strip().lower() == "if-available" for preference in preferences
+    )
 
 
 def _holders(cycle: Cycle, picked: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of the picked endpoints that hold some of the prompt; none unless the first choice does."""
+    """The picked endpoints that hold part of the prompt; none unless the first choice does."""
     match = cycle.get(PREFIX_MATCH)
     if match is None or not match.matched[picked[0]]:
         return ()
     return tuple(row for row in picked if match.matched[row])
 
 
-def _only_looks(request: Request) -> bool:
-    """Whether a request without a body only asks what models there are, or whether a server is well."""
-    return request.headers.get(":method") in ("GET", "HEAD") and bare_path(request.path).endswith(_LOOKS)
+def _needs_no_model(request: Request) -> bool:
+    """Whether a request without a body only asks for the models, or for a server's health."""
+    return request.headers.get(":method") in ("GET", "HEAD") and bare_path(request.path).endswith(_UNNAMED_PATHS)
 
 
 def _not_named(model: str) -> Refusal:
-    return unknown_model(model, "none that this pool serves: no InferenceModel names it")
+    return unknown_model(model, "not served by this pool: no InferenceModel names it")
 
 
-_NO_MODEL = Refusal(status=400, message="model: model not found in request body; the name of the model is needed")
+_NO_MODEL = Refusal(status=400, message="model: model not found in request body; name the model")
 _UNSEEN = Refusal(
     status=400,
-    message="model: this pool serves only models that it names, and for which one this body is can't be seen; "
-    "a request that names its model, of an API that the picker reads, is needed",
+    message="model: this pool serves only named models, and the picker can't read the model from this request; "
+    "use an API that the picker reads, and name the model",
 )
 _NO_MODEL_API = Refusal(
     status=404,
-    message="this pool serves only models that it names, and this request names none; without a body, only "
-    f"GET {' and '.join(_LOOKS)} are answered",
+    message="this pool serves only named models, and this request names none; without a body, only "
+    f"GET {' and '.join(_UNNAMED_PATHS)} are answered",
 )
 _NOT_CACHED = Refusal(status=412, message="no decode worker has the requested KV cache", kind="precondition_failed")
 _EMPTY = Refusal(
     status=503,
-    message="no endpoints: the pool has no model server that is ready",
+    message="no endpoints: no model server of the pool is ready",
     kind="service_unavailable",
     reason=REJECTED_NO_ENDPOINTS,
     retry_after=RETRY_AFTER,
 )
 _NONE_IN_SUBSET = Refusal(
     status=503,
-    message="no endpoints: none of the pool's model servers is in the subset that the gateway asks for",
+    message="no endpoints: the gateway's subset hint names no model server of the pool",
     kind="service_unavailable",
     reason=REJECTED_NO_ENDPOINTS,
     retry_after=RETRY_AFTER,

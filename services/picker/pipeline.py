@@ -1,7 +1,7 @@
-"""What one configuration comes to in a picker: its parsers, its director, its plugins.
+"""The pipeline of one configuration: parsers, director, plugins.
 
-A changed configuration is built beside the running one and swapped in whole; the view (endpoints, load, prefix index)
-belongs to neither and stays.
+A changed configuration is built beside the running one and replaces it as a whole. The view (endpoints, load, prefix
+index) belongs to neither and stays.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from services.picker.admission.detector import SaturationDetector
 from services.picker.director import Director
-from services.picker.requests.parsers import Parser, ParserChain
-from services.picker.scheduling.cycle import Failed, unheard
-from services.picker.scheduling.profile import Observe, nothing
+from services.picker.parsers.parser import Parser, ParserChain
+from services.picker.scheduling.cycle import OnPluginFailure, ignore_failure
+from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.scheduling.profile import Observe, no_timing
 from services.picker.scheduling.scheduler import Scheduler
 from shared.attributes import AttributeKey
 from shared.config.defaults import BUILT_IN
@@ -39,7 +39,7 @@ class Pipeline:
         self.parsers = parsers
         self.director = director
         self.endpoint_feeds = endpoint_feeds
-        """Who hears of endpoints that come, change and go."""
+        """Extractors of endpoint events."""
         self.reads = _reads(config)
 
     def state(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Pipeline:
                 "after": self.config.stale_metrics.after,
                 "policy": self.config.stale_metrics.policy,
             },
-            "warnings": [str(one) for one in self.config.warnings],
+            "warnings": [str(warning) for warning in self.config.warnings],
             **self.director.scheduler.state(),
         }
 
@@ -74,7 +74,7 @@ def _reads(config: LoadedConfig) -> Mapping[AttributeKey[Any], tuple[str, ...]]:
     for maker, demand in demands(config.plugins, config.sources, config.inputs, config.stale_metrics).items():
         if Role.EXTRACTOR in config.plugins[maker].kind.ROLES:
             for key, readers in (*demand.required.items(), *demand.used.items()):
-                if reading := tuple(one for one in readers if one in at_work):
+                if reading := tuple(reader for reader in readers if reader in at_work):
                     found[key] = (*found.get(key, ()), *reading)
     return found
 
@@ -83,28 +83,28 @@ def build(
     config: LoadedConfig,
     random: np.random.Generator,
     wall_clock: Callable[[], float],
-    observe: Observe = nothing,
+    observe: Observe = no_timing,
     *,
     honour_subset: bool = True,
     named_models_only: bool = False,
-    failed: Failed = unheard,
+    failed: OnPluginFailure = ignore_failure,
 ) -> Pipeline:
     """Instances of the configuration's plugins, wired. Raises `Invalid` when a plugin refuses to be made."""
     plugins = config.instances(Tier.PICKER)
     detector = plugins[config.saturation_detector]
     if not isinstance(detector, SaturationDetector):
         raise Invalid([Problem(config.saturation_detector, f"{detector!r} implements no SaturationDetector")])
-    parsers = [one for name in config.parsers if isinstance(one := plugins[name], Parser)]
+    parsers = [plugin for name in config.parsers if isinstance(plugin := plugins[name], Parser)]
     director = Director(
-        Scheduler(config, plugins, observe),
-        detector,
-        config.stale_metrics,
-        random,
-        wall_clock,
+        scheduler=Scheduler(config, plugins, observe),
+        detector=detector,
+        stale=config.stale_metrics,
+        random=random,
+        wall_clock=wall_clock,
         honour_subset=honour_subset,
         named_models_only=named_models_only,
         revision=config.revision,
-        failed=failed,
+        on_failure=failed,
     )
     heard = feeds(config, plugins, EndpointNotificationSource, EndpointExtractor)
     return Pipeline(config, ParserChain(parsers), director, heard)

@@ -1,17 +1,15 @@
 """The plugin types that run in a picker. A new one is a file in `scheduling` and a line here."""
 
 from services.picker.admission.utilization import UtilizationDetector
-from services.picker.extractors.topology import TopologyExtractor
-from services.picker.requests.anthropic import AnthropicParser
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.passthrough import PassthroughParser
-from services.picker.requests.vllm_grpc import VllmGrpcParser
-from services.picker.requests.vllm_http import VllmHttpParser
+from services.picker.parsers.anthropic import AnthropicParser
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.parsers.passthrough import PassthroughParser
+from services.picker.parsers.vllm_grpc import VllmGrpcParser
+from services.picker.parsers.vllm_http import VllmHttpParser
 from services.picker.scheduling.filters.endpoint_attribute import EndpointAttributeFilter
 from services.picker.scheduling.filters.label_selector import LabelSelectorFilter
 from services.picker.scheduling.filters.served_model import ServedModelFilter
 from services.picker.scheduling.filters.utilization import UtilizationFilter
-from services.picker.scheduling.handlers.single_profile import SingleProfileHandler
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
 from services.picker.scheduling.pickers.random import RandomPicker
 from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
@@ -26,6 +24,8 @@ from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
 from services.picker.scheduling.scorers.queue import QueueScorer
 from services.picker.scheduling.scorers.running_requests import RunningRequestsScorer
 from services.picker.scheduling.scorers.token_load import TokenLoadScorer
+from services.picker.scheduling.single_profile import SingleProfileHandler
+from services.picker.state.topology import TopologyExtractor
 from shared.datalayer.endpoints import EndpointNotificationSource
 from shared.plugin import Plugin
 

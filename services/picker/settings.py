@@ -156,7 +156,7 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         delay, timeout = sound.get("drain_delay", 0.0), sound.get("drain_timeout")
         if timeout is not None and 0 < delay >= timeout:
             message = (
-                f"of {format_duration(timeout)} nothing is left for the open streams after a delay of "
-                f"{format_duration(delay)}; a longer time-out or a shorter delay is needed"
+                f"a delay of {format_duration(delay)} leaves nothing of {format_duration(timeout)} for open streams; "
+                "set a longer timeout or a shorter delay"
             )
             yield ("drain_timeout", "drain_delay"), message

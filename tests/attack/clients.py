@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from random import Random
 
-from services.picker.extproc.names import DESTINATION, HOSTS, SERVED, SUBSET
-from services.picker.names import OBJECTIVE_HEADERS, REWRITE_HEADERS
+from services.picker.metadata import DESTINATION, HOSTS, OBJECTIVE_HEADERS, REWRITE_HEADERS, SERVED, SUBSET
 from tests.attack.bodies import BODIES, CHAT
 from tests.attack.fronts import Act, Front, Scene
 from tests.attack.raw import connection, exchange, head, post, read, reset, status

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 from envoy.service.ext_proc.v3 import external_processor_pb2
 
-from services.picker.extproc.names import SUBSET, SUBSET_METADATA
+from services.picker.metadata import SUBSET, SUBSET_NAMESPACE
 from services.picker.transport.grpc_server import SERVICE
 from tests.attack.bodies import BODIES, CHAT
 from tests.attack.fronts import Act, Front, Scene
@@ -152,7 +152,7 @@ class Proxies(Front):
         names = [f"10.{one >> 16 & 255}.{one >> 8 & 255}.{one & 255}:8000" for one in range(count)]
         first = message("request_headers")
         hint: Any = random.choice((names, ",".join(names), "," * count, [[]] * 1000))
-        first.metadata_context.filter_metadata[SUBSET_METADATA].update({SUBSET: hint})
+        first.metadata_context.filter_metadata[SUBSET_NAMESPACE].update({SUBSET: hint})
         await self._say(random, [first.SerializeToString(), *self._usual()[1:]])
 
     async def _responses(self, random: Random) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from services.picker.requests.request import Content, Headers, Request
+from services.picker.request import Content, Headers, Request
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter, Scorer
 from services.picker.state.layout import Rows

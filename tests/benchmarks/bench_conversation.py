@@ -14,13 +14,13 @@ import numpy as np
 
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import FOLD_EVERY
-from services.picker.exchange import Desk
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Limits, RequestReady
 from services.picker.extproc.messages import BodyMode, ProcessingRequest
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.parsers import ParserChain
-from services.picker.requests.request import Request, Route
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.parsers.parser import ParserChain
+from services.picker.request import Request, Route
+from services.picker.request_handler import RequestHandler
 from services.picker.responses.reader import ResponseReader
 from tests.benchmarks.bench_decide import FRAME_EVERY, NOW, world
 from tests.unit.services.picker.extproc.proxy import (
@@ -111,12 +111,12 @@ def converse(
     """One conversation from bytes to bytes; with parsers, the request's body is read too, and with a client's model the
     response's."""
     limits = Limits()
-    route = Route(destinations=ROUTE.destinations, model=model)
+    route = Route(destinations=ROUTE.destinations, target_model=model)
 
     def run() -> None:
         conversation = Conversation(limits, lambda: "made")
         for message in messages:
-            if conversation.relay(message) is not None:
+            if conversation.response.relay(message) is not None:
                 continue
             for event in conversation.receive(message, 0.0):
                 if type(event) is RequestReady:
@@ -130,10 +130,10 @@ def converse(
     return run
 
 
-def _desk(endpoints: int) -> tuple[Desk, dict[str, bytes], Callable[[], None]]:
-    """A desk with the built-in default configuration, the response headers by who serves, and what ends the scores."""
+def _handler(endpoints: int) -> tuple[RequestHandler, dict[str, bytes], Callable[[], None]]:
+    """A handler with the default configuration, the response headers by who serves, and what ends the scores."""
     view, metrics, pipeline, frame_comes = world(endpoints, np.random.default_rng(7))
-    desk = Desk(
+    handler = RequestHandler(
         view,
         pipeline,
         DecisionRing(1000),
@@ -143,14 +143,14 @@ def _desk(endpoints: int) -> tuple[Desk, dict[str, bytes], Callable[[], None]]:
         clock=lambda: NOW + 0.1,
     )
     served = {one: response_headers(served=one).SerializeToString() for one in view.layout.authorities}
-    return desk, served, frame_comes
+    return handler, served, frame_comes
 
 
 def decided(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
     """One conversation with the decision on it: parsing, the built-in default configuration, the answers. Every tenth
     time the scores are made anew, as if a frame had come."""
-    desk, served, frame_comes = _desk(endpoints)
-    limits, director, parsers = Limits(), desk.pipeline.director, desk.pipeline.parsers
+    handler, served, frame_comes = _handler(endpoints)
+    limits, director, parsers = Limits(), handler.pipeline.director, handler.pipeline.parsers
     first, ready, _, last = messages
     make_id, turn = "made".__str__, 0
 
@@ -160,7 +160,7 @@ def decided(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
         if turn % FRAME_EVERY == 0:
             frame_comes()
         if turn % FOLD_EVERY == 0:
-            desk.metrics.fold()
+            handler.metrics.fold()
         conversation = Conversation(limits, make_id)
         conversation.receive(first, NOW)
         conversation.responses()
@@ -175,7 +175,7 @@ def decided(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
             subset=head.subset,
             received_at=NOW,
         )
-        route: Route = director.decide(request, desk.view, NOW + 0.1).outcome  # type: ignore[assignment]
+        route: Route = director.decide(request, handler.view, NOW + 0.1).outcome  # type: ignore[assignment]
         conversation.route(route)
         conversation.responses()
         conversation.receive(served[route.destinations[0]], NOW)
@@ -189,7 +189,7 @@ def decided(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
 
 def whole(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
     """The same with all that a picker keeps of it: the load in flight, the metrics, the decision itself."""
-    desk, served, frame_comes = _desk(endpoints)
+    handler, served, frame_comes = _handler(endpoints)
     first, ready, _, last = messages
     turn = 0
 
@@ -198,14 +198,14 @@ def whole(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
         turn += 1
         if turn % FRAME_EVERY == 0:
             frame_comes()
-        exchange = desk.exchange()
-        exchange.receive(first)
-        exchange.receive(ready)
-        (decision,) = desk.ring.newest(1)
+        stream = handler.open_stream()
+        stream.receive(first)
+        stream.receive(ready)
+        (decision,) = handler.ring.newest(1)
         assert isinstance(decision.outcome, Route)
-        exchange.receive(served[decision.outcome.destinations[0]])
-        exchange.receive(last)
-        exchange.end()
+        stream.receive(served[decision.outcome.destinations[0]])
+        stream.receive(last)
+        stream.end()
 
     return run
 

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.pipeline import Pipeline, build
-from services.picker.requests.request import Content, Headers, Request
+from services.picker.request import Content, Headers, Request
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.bus.columns import pack_ages, pack_floats

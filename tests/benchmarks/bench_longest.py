@@ -18,19 +18,19 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.admin.decisions import DecisionRing
-from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
 from services.picker.extproc.messages import BodyMode
-from services.picker.requests import marks
-from services.picker.requests.anthropic import AnthropicParser
-from services.picker.requests.json_values import JsonParameters
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.parsers import ParserChain
-from services.picker.requests.request import Headers, Unparsable
-from services.picker.requests.splice import replace_model
-from services.picker.requests.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
-from services.picker.requests.vllm_http import VllmHttpParser
-from services.picker.requests.wire import varint
+from services.picker.parsers import json_counts
+from services.picker.parsers.anthropic import AnthropicParser
+from services.picker.parsers.json_edit import replace_model
+from services.picker.parsers.json_values import JsonParameters
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.parsers.parser import ParserChain
+from services.picker.parsers.protobuf import varint
+from services.picker.parsers.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
+from services.picker.parsers.vllm_http import VllmHttpParser
+from services.picker.request import Headers, Unparsable
+from services.picker.request_handler import RequestHandler
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.settings import PickerSettings
 from services.picker.transport.grpc_server import ServerOptions, message_limit
@@ -128,7 +128,12 @@ def json_bodies(fields: bytes, text: bytes) -> Iterator[bytes]:
     """The shape at its sizes; to the most that is taken comes base64, until the body has as many bytes as it may."""
     most = JsonParameters()
     commas, openings, quotes = text.count(b","), text.count(b"{") + text.count(b"["), text.count(b'"')
-    decoded = len(text) * marks.BYTE + commas * marks.COMMA + openings * marks.OPENING + quotes * marks.QUOTE
+    decoded = (
+        len(text) * json_counts.BYTE
+        + commas * json_counts.COMMA
+        + openings * json_counts.OPENING
+        + quotes * json_counts.QUOTE
+    )
     around = len(fields) + 100
     before, _, after = fields.partition(b"%s")
     taken = min(
@@ -138,8 +143,8 @@ def json_bodies(fields: bytes, text: bytes) -> Iterator[bytes]:
     )
     padding = b'"pad":"%s",' % (b"A" * (LARGEST - around - taken * len(text)))
     for count, more in (
-        ((marks.SHORT - around) // len(text), b""),
-        (int(min(0.99 * marks.BUDGET // decoded, (marks.LONGEST - around) // len(text))), b""),
+        ((json_counts.SHORT - around) // len(text), b""),
+        (int(min(0.99 * json_counts.BUDGET // decoded, (json_counts.LONGEST - around) // len(text))), b""),
         (taken, padding),
         ((LARGEST - around) // len(text), b""),
     ):
@@ -167,7 +172,7 @@ PROTOBUF: dict[str, tuple[str, bytes]] = {
     "long tags": (GRPC, (varint(2**32 - 8) + b"\x01") * _FEW + _IDS),
     "empty texts": (GRPC, field(3, b"") * _FEW),
     "a text over gRPC": (GRPC, field(3, "世".encode() * (_ROOM // 3))),
-    "a text that is decoded": (GRPC, field(3, "世".encode() * (marks.LONGEST // 3))),
+    "a text that is decoded": (GRPC, field(3, "世".encode() * (json_counts.LONGEST // 3))),
     "tokenized in parts": (GRPC, _IDS * (_FEW // 2)),
     "one id a field": (GRPC, field(2, b"\x10\x07" * _FEW)),
     "long ids a field": (EMBED, field(2, (b"\x10" + b"\xff" * 9 + b"\x01") * _FEW)),
@@ -293,9 +298,9 @@ def _answered(
     return run
 
 
-def _desk() -> Desk:
+def _handler() -> RequestHandler:
     view, metrics, pipeline, _ = world(8, np.random.default_rng(7))
-    return Desk(
+    return RequestHandler(
         view,
         pipeline,
         DecisionRing(10),
@@ -319,14 +324,14 @@ def _messages(mode: tuple[BodyMode, BodyMode], rewrite: bool, size: int = LARGES
 
 def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], Iterator[Any]]:
     """The largest body through a whole picker: from the message to the answers."""
-    desk, messages = _desk(), _messages(mode, rewrite)
+    handler, messages = _handler(), _messages(mode, rewrite)
 
     def run() -> Iterator[Any]:
-        exchange = desk.exchange()
+        stream = handler.open_stream()
         for message in messages:
-            yield from exchange.receive(message)
+            yield from stream.receive(message)
             yield None
-        exchange.end()
+        stream.end()
         yield None
 
     return run
@@ -335,7 +340,7 @@ def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], I
 def _streamed(size: int, rewrite: bool = False) -> Callable[[], Iterator[Any]]:
     """A body that comes as one message over gRPC."""
     options = ServerOptions(max_message_size=message_limit(LARGEST))
-    return streamed(_desk().exchange, _messages(LEAN, rewrite, size), options)
+    return streamed(_handler().open_stream, _messages(LEAN, rewrite, size), options)
 
 
 def cases() -> Iterator[Case]:
@@ -358,7 +363,7 @@ def cases() -> Iterator[Case]:
     for name, sent in PASSING.items():
         yield Case(name, len(sent), _answered("application/json", (sent,), changes=True, holds=False))
     *_, renamed, _ = json_bodies(b'"model":"m","messages":[{"content":"%s"}]', b"\\n")
-    yield Case("a model put in", len(renamed), lambda: iter([replace_model(renamed, "other")]))
+    yield Case("a model put in", len(renamed), lambda: iter([b"".join(replace_model(renamed, "other"))]))
     for rewrite in (False, True):
         told = "renamed" if rewrite else "as it is"
         yield Case(f"BUFFERED, whole picker, {told}", LARGEST, _exchanged(LEAN, rewrite))

@@ -23,9 +23,9 @@ from prometheus_client import CollectorRegistry
 
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
-from services.picker.exchange import Desk
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import build
+from services.picker.request_handler import RequestHandler
 from services.picker.state.view import View
 from services.picker.transport.grpc_server import SERVICE, ExtProcServer
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
@@ -47,7 +47,7 @@ METHOD = f"/{SERVICE}/Process"
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-def desk(endpoints: int) -> Desk:
+def handler(endpoints: int) -> RequestHandler:
     """A picker without a bus: a view of so many endpoints, each with fresh metrics."""
     view = View()
     view.reset({f"pool.endpoint.{one}": _endpoint(one) for one in range(endpoints)})
@@ -65,7 +65,7 @@ def desk(endpoints: int) -> Desk:
     metrics = PickerMetrics(CollectorRegistry(), view)
     pipeline = build(load("", Registry.installed()), random, time.time, metrics.plugin)
     ring = DecisionRing(1_000)
-    return Desk(view, pipeline, ring, metrics, limits=Limits(), make_id=lambda: "made", clock=time.monotonic)
+    return RequestHandler(view, pipeline, ring, metrics, limits=Limits(), make_id=lambda: "made", clock=time.monotonic)
 
 
 def _endpoint(number: int) -> Endpoint:
@@ -75,22 +75,22 @@ def _endpoint(number: int) -> Endpoint:
 
 def without_server(endpoints: int, messages: Sequence[bytes], count: int = 200) -> float:
     """CPU seconds of one conversation from bytes to bytes, without gRPC: the best of several rounds."""
-    own = desk(endpoints)
+    own = handler(endpoints)
     best = float("inf")
     for _ in range(5):
         started = time.process_time()
         for _ in range(count):
-            exchange = own.exchange()
+            stream = own.open_stream()
             for message in messages:
-                exchange.receive(message)
-            exchange.end()
+                stream.receive(message)
+            stream.end()
         best = min(best, (time.process_time() - started) / count)
     return best
 
 
 async def serve(endpoints: int) -> None:
     """The child: serve until standard input closes."""
-    server = ExtProcServer(desk(endpoints).exchange, host="127.0.0.1", port=0, registry=CollectorRegistry())
+    server = ExtProcServer(handler(endpoints).open_stream, host="127.0.0.1", port=0, registry=CollectorRegistry())
     await server.start()
     print(server.port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

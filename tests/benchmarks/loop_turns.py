@@ -10,8 +10,7 @@ import grpc
 import numpy as np
 
 from services.picker.pipeline import build
-from services.picker.transport.exchange import Exchange
-from services.picker.transport.grpc_server import SERVICE, ExtProcServer, ServerOptions
+from services.picker.transport.grpc_server import SERVICE, ExtProcServer, ServerOptions, StreamHandler
 from shared.config import LoadedConfig, load
 from shared.plugin import Registry
 from shared.service.reload import Reloader
@@ -25,7 +24,7 @@ def _turns(loop: asyncio.AbstractEventLoop, going_on: Callable[[], bool]) -> Ite
 
 
 def streamed(
-    exchanges: Callable[[], Exchange], messages: Sequence[bytes], options: ServerOptions
+    open_stream: Callable[[], StreamHandler], messages: Sequence[bytes], options: ServerOptions
 ) -> Callable[[], Iterator[Any]]:
     """A stream through a picker's gRPC server: what grpcio does in the loop is in it."""
 
@@ -42,7 +41,7 @@ def streamed(
 
     def run() -> Iterator[Any]:
         loop = asyncio.new_event_loop()
-        server = ExtProcServer(exchanges, host="127.0.0.1", port=0, options=options)
+        server = ExtProcServer(open_stream, host="127.0.0.1", port=0, options=options)
         loop.run_until_complete(server.start())
         client = threading.Thread(target=ask, args=(server.port,))
         client.start()

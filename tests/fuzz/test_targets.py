@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.picker.requests.request import Headers
+from services.picker.request import Headers
 from tests.fuzz.targets import CORPUS, TARGETS, check_of, seeds
 from tests.fuzz.targets.parsers import CHAIN
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pointsman.docs import TIERS
-from services.picker.extproc.names import DESTINATION, HOSTS, SERVED, SUBSET
+from services.picker.metadata import DESTINATION, HOSTS, SERVED, SUBSET
 from services.picker.state.proxy_failure_mode import HEADER
 from shared.config import load
 from shared.plugin import Registry

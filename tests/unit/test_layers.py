@@ -29,14 +29,14 @@ def test_the_import_rules_are_kept() -> None:
 
 
 BROKEN = {
-    "services/picker/names.py": ("services.collector.schedule", "services.collector.schedule (l."),
+    "services/picker/metadata.py": ("services.collector.schedule", "services.collector.schedule (l."),
     "services/watcher/eds.py": ("services.simulator.app", "services.simulator.app (l."),
-    "shared/model.py": ("services.picker.names", "services.picker.names (l."),
+    "shared/model.py": ("services.picker.metadata", "services.picker.metadata (l."),
     "shared/version.py": ("pointsman.cli", "pointsman.cli (l."),
     "services/collector/page/scan.py": ("pointsman.cli", "pointsman.cli (l."),
     "shared/config/decode.py": ("asyncio", "asyncio (l."),
-    "services/picker/extproc/names.py": ("grpc", "grpc (l."),
-    "services/picker/requests/request.py": ("socket", "socket (l."),
+    "services/picker/extproc/outgoing.py": ("grpc", "grpc (l."),
+    "services/picker/request.py": ("socket", "socket (l."),
     "services/picker/scheduling/cycle.py": ("nats", "nats (l."),
     "services/picker/state/view.py": ("time", "time (l."),
     "services/picker/state/layout.py": ("shared.bus.connection", "shared.bus.connection (l."),

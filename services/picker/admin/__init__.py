@@ -1,1 +1,1 @@
-"""What a picker tells about itself: metrics, decisions with their reasons, state."""
+"""Metrics, decisions with their explanations, and state."""

@@ -49,7 +49,7 @@ class DecisionRing:
     def of_request(self, request_id: str, limit: int) -> list[Decision]:
         """Up to `limit` decisions on a request id, the newest first."""
         kept = request_id[:SHOWN]
-        return list(islice((one for one in reversed(self._ring) if one.asked.id == kept), limit))
+        return list(islice((decision for decision in reversed(self._ring) if decision.request.id == kept), limit))
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -69,7 +69,7 @@ def decision_routes(ring: DecisionRing) -> APIRouter:
     )
     async def decisions(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
         newest = ring.newest(limit)
-        return as_json_list("decisions", (one.summary() for one in newest), total=ring.total)
+        return as_json_list("decisions", (decision.summary() for decision in newest), total=ring.total)
 
     @router.get(
         "/debug/decisions/{request_id:path}",
@@ -80,6 +80,6 @@ def decision_routes(ring: DecisionRing) -> APIRouter:
         found = ring.of_request(request_id, limit)
         if not found:
             raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(ring)}")
-        return as_json_list("decisions", (one.explain() for one in found))
+        return as_json_list("decisions", (decision.explain() for decision in found))
 
     return router

@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.picker.admin.histogram import Timings
 from services.picker.admin.pool_metrics import PoolCollector
 from services.picker.admin.request_metrics import MODELS, OpenRequest, RequestCollector, RequestMetrics
 from services.picker.admin.scheduler_metrics import PLUGIN_LABELS, SchedulerCollector
 from services.picker.decision import Decision
-from services.picker.requests.request import Route
+from services.picker.request import Route
+from services.picker.state.histogram import Timings
 from services.picker.state.view import View
 
 SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
@@ -103,13 +103,13 @@ class PickerMetrics:
     def fold(self) -> None:
         """Count the timings that were only taken down."""
         self._unfolded = 0
-        for one in (
+        for timings in (
             self.decision_seconds,
             self.request_seconds,
             self.scheduling_seconds,
             *self.plugin_seconds.values(),
         ):
-            one.fold()
+            timings.fold()
 
     def forget_endpoints(self) -> None:
         """Drop the counts of endpoints that have gone."""
@@ -217,10 +217,10 @@ class _Collector(Collector):
         )
         newest = view.columns.newest()
         picked = self._metrics.requests.picks()
-        for row, one in enumerate(layout.endpoints):
-            requests.add_metric([one.id], float(view.in_flight.requests[row]))
-            tokens.add_metric([one.id], float(view.in_flight.tokens[row]))
-            age.add_metric([one.id], now - float(newest[row]))
-            picks.add_metric([one.id], picked.get(one.id, 0))
-            healthy.add_metric([one.id], row not in view.health.unhealthy)
+        for row, endpoint in enumerate(layout.endpoints):
+            requests.add_metric([endpoint.id], float(view.in_flight.requests[row]))
+            tokens.add_metric([endpoint.id], float(view.in_flight.tokens[row]))
+            age.add_metric([endpoint.id], now - float(newest[row]))
+            picks.add_metric([endpoint.id], picked.get(endpoint.id, 0))
+            healthy.add_metric([endpoint.id], row not in view.health.unhealthy)
         yield from (requests, tokens, age, picks, healthy)

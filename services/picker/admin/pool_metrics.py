@@ -26,10 +26,6 @@ class PoolCollector(Collector):
         self._clock = clock
         self._former = former_names
 
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         _ = self._view.layout  # changed endpoints first
         pool = self._view.pool
@@ -57,11 +53,13 @@ class PoolCollector(Collector):
         yield from self._queues(name)
 
     def _queues(self, pool: str) -> Iterator[Metric]:
-        """Of every endpoint that ever told, also long ago."""
+        """The queue of every endpoint that ever reported it, also long ago."""
         layout = self._view.layout
         column = self._view.columns.numbers(WAITING_QUEUE_SIZE.wire)
         known = [
-            (one.name, float(column.values[row])) for row, one in enumerate(layout.endpoints) if column.at[row] > NEVER
+            (endpoint.name, float(column.values[row]))
+            for row, endpoint in enumerate(layout.endpoints)
+            if column.at[row] > NEVER
         ]
         for name, label in (
             ("llm_d_epp_per_endpoint_queue_size", "model_server_endpoint"),

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.picker.admin.histogram import Histogram
 from services.picker.decision import Decision
-from services.picker.requests.request import Route
+from services.picker.request import Route
 from services.picker.responses.usage import Usage
+from services.picker.state.histogram import Histogram
 
 OTHER = "other"
 """Stands for the models beyond the limit."""
@@ -61,30 +61,12 @@ _FAMILIES = (
         "request_duration_seconds",
         "Time from a request's headers to the end of its response",
     ),
+    _Family("request_bytes", "request_size_bytes", "request_sizes", "Sizes of request bodies, as sent by clients"),
     _Family(
-        "request_bytes",
-        "request_size_bytes",
-        "request_sizes",
-        "Sizes of request bodies, as sent by clients",
+        "response_bytes", "response_size_bytes", "response_sizes", "Sizes of response bodies, if the proxy shows them"
     ),
-    _Family(
-        "response_bytes",
-        "response_size_bytes",
-        "response_sizes",
-        "Sizes of response bodies, if the proxy shows them",
-    ),
-    _Family(
-        "prompt",
-        "request_input_tokens",
-        "input_tokens",
-        "Prompt tokens, as reported by responses",
-    ),
-    _Family(
-        "completion",
-        "request_output_tokens",
-        "output_tokens",
-        "Generated tokens, as reported by responses",
-    ),
+    _Family("prompt", "request_input_tokens", "input_tokens", "Prompt tokens, as reported by responses"),
+    _Family("completion", "request_output_tokens", "output_tokens", "Generated tokens, as reported by responses"),
     _Family(
         "cached",
         "request_cached_tokens",
@@ -114,21 +96,6 @@ _FAMILIES = (
 
 class Series:
     """Everything about the requests of one client's model that went to one target model."""
-
-    __slots__ = (
-        "cached",
-        "completion",
-        "duration",
-        "errors",
-        "first_token",
-        "normalized",
-        "per_token",
-        "picked",
-        "prompt",
-        "request_bytes",
-        "requests",
-        "response_bytes",
-    )
 
     def __init__(self) -> None:
         self.requests: dict[int, int] = {}
@@ -173,13 +140,13 @@ class RequestMetrics:
         if not isinstance(decision.outcome, Route):
             self._refused(decision, decision.outcome.status)
             return None
-        model, target = self._bounded(decision.asked.model), self._bounded(decision.model)
+        model, target = self._bounded(decision.request.model), self._bounded(decision.target_model)
         series = self._of(model, target)
         series.requests[decision.priority] = series.requests.get(decision.priority, 0) + 1
         if picked := decision.picked:
             endpoint = decision.layout.endpoints[picked[0]].id
             series.picked[endpoint] = series.picked.get(endpoint, 0) + 1
-        series.request_bytes.observe(decision.asked.body_bytes)
+        series.request_bytes.observe(decision.request.body_bytes)
         if model:
             self.running[model] = self.running.get(model, 0) + 1
         if decision.rewrite:
@@ -192,8 +159,8 @@ class RequestMetrics:
         self._of("", "").failed(_code(status))
 
     def _refused(self, decision: Decision, status: int) -> None:
-        model = self._told_apart(decision.asked.model)
-        target = self._bounded(decision.model) if decision.rewrite else self._told_apart(decision.model)
+        model = self._told_apart(decision.request.model)
+        target = self._bounded(decision.target_model) if decision.rewrite else self._told_apart(decision.target_model)
         self._of(model, target).failed(_code(status))
         if decision.runs and not decision.picked:
             self.unscheduled[target] = self.unscheduled.get(target, 0) + 1
@@ -304,10 +271,6 @@ class RequestCollector(Collector):
         self._prefixes = ("llm_d_epp_", "inference_objective_") if former_names else ("llm_d_epp_",)
         self._former = former_names
 
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         metrics = self._metrics
         models = ["model_name", "target_model_name"]
@@ -326,11 +289,11 @@ class RequestCollector(Collector):
             for model, count in metrics.running.items():
                 running.add_metric([model], count)
             yield from (total, errors, running)
-            for one in _FAMILIES:
-                name = one.name if prefix == "llm_d_epp_" else one.former
-                family = HistogramMetricFamily(f"{prefix}{name}", one.meaning, labels=models)
+            for spec in _FAMILIES:
+                name = spec.name if prefix == "llm_d_epp_" else spec.former
+                family = HistogramMetricFamily(f"{prefix}{name}", spec.meaning, labels=models)
                 for key, series in metrics.series.items():
-                    histogram: Histogram = getattr(series, one.field)
+                    histogram: Histogram = getattr(series, spec.field)
                     if histogram.count:
                         histogram.add_to(family, key)
                 yield family

@@ -6,9 +6,8 @@ from functools import partial
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.picker.admin.histogram import Timings, show
 from services.picker.admin.request_metrics import RequestMetrics
-from services.picker.state.prefix_hits import RATIOS, SIZES
+from services.picker.state.histogram import Timings
 from services.picker.state.view import View
 from shared.service.pages import SLICE
 
@@ -35,10 +34,6 @@ class SchedulerCollector(Collector):
         self._plugins = plugins
         self._view = view
         self._prefixes = ("llm_d_epp_", "inference_extension_")[: 1 + former_names]
-
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         scheduled, blocks = self._requests.scheduled(), self._view.prefixes.held
@@ -73,9 +68,9 @@ class SchedulerCollector(Collector):
         for (target, id), count in scheduled.items():
             row = layout.index.get(id)
             if row is not None:
-                one = layout.endpoints[row]
-                name = one.name.removesuffix(f"-rank-{one.rank}")
-                family.add_metric(["success", target, name, one.namespace, str(one.port)], count)
+                endpoint = layout.endpoints[row]
+                name = endpoint.name.removesuffix(f"-rank-{endpoint.rank}")
+                family.add_metric(["success", target, name, endpoint.namespace, str(endpoint.port)], count)
             if len(family.samples) >= SLICE:
                 yield family
                 family = empty()
@@ -102,6 +97,6 @@ class SchedulerCollector(Collector):
         )
         if hits.plugin:
             size.add_metric(values, blocks)
-            show(ratio, values, RATIOS, hits.ratios, hits.ratio_sum)
-            show(held, values, SIZES, hits.sizes, hits.bytes)
+            hits.ratios.add_to(ratio, values)
+            hits.bytes.add_to(held, values)
         yield from (size, ratio, held)

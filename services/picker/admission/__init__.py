@@ -1,1 +1,1 @@
-"""Whether the pool can take more, and who is turned away when it can't."""
+"""Saturation detectors: they decide whether the pool sheds requests."""

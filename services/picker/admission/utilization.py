@@ -10,9 +10,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from services.picker.admission.detector import SaturationDetector
-from services.picker.scheduling.cycle import Cycle, Reading
-from services.picker.scheduling.interfaces import Filter
+from services.picker.scheduling.cycle import Cycle, Samples
+from services.picker.scheduling.interfaces import Filter, SaturationDetector
 from services.picker.state.layout import Floats, Mask, Rows
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.plugin import Input, Role
@@ -74,9 +73,9 @@ class UtilizationDetector(SaturationDetector, Filter):
         return fullness, ~(stale | np.isnan(fullness))
 
 
-def _gone_stale(reading: Reading) -> Mask:
+def _gone_stale(samples: Samples) -> Mask:
     """Which endpoints had the attribute, but not of late."""
-    stale: Mask = ~np.isnan(reading.values)
-    if reading.fresh is not None:
-        stale &= ~reading.fresh
+    stale: Mask = ~np.isnan(samples.values)
+    if samples.fresh is not None:
+        stale &= ~samples.fresh
     return stale

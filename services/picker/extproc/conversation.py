@@ -1,9 +1,11 @@
 """One ext_proc stream as a state machine: messages of a proxy in, events and answers out. No I/O, no clock.
 
-The proxy's body modes decide what is answered when. With FULL_DUPLEX_STREAMED the answer to the request headers waits
-for the end of the body, which goes back in pieces; with BUFFERED the headers are answered at once and the answer to
-the body carries the decision; with NONE and STREAMED, and for requests without a body, the headers alone decide.
-Whatever order messages come in, `receive` doesn't raise, and `Completed` comes exactly once.
+The proxy's body mode determines which answer carries the decision:
+- FULL_DUPLEX_STREAMED: the answer to the request headers, after the end of the body. The body goes back in pieces.
+- BUFFERED: the answer to the body. The headers are answered at once.
+- NONE, STREAMED, and requests without a body: the answer to the headers.
+
+Messages may come in any order: `receive` doesn't raise, and `Completed` comes exactly once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,15 +14,16 @@ from itertools import chain
 
 from google.protobuf.message import DecodeError
 
-from services.picker.chunks import Chunks, Held
-from services.picker.extproc import incoming, names, outgoing, refusals
+from services.picker import metadata
+from services.picker.body_buffer import BodyBuffer, MemoryBudget
+from services.picker.extproc import incoming, outgoing, refusals
 from services.picker.extproc.events import Completed, Event, Limits, Refused, RequestHead, RequestReady
 from services.picker.extproc.incoming import Context, Message
-from services.picker.extproc.messages import GATEWAY_MODES, BodyMode, BodyModes
+from services.picker.extproc.messages import GATEWAY_MODES, BodyMode
 from services.picker.extproc.outgoing import Mutation
-from services.picker.extproc.response import PIECE, Response
-from services.picker.requests.request import Headers, Refusal, Route
-from services.picker.requests.splice import with_model
+from services.picker.extproc.response import Response
+from services.picker.parsers.json_edit import replace_model
+from services.picker.request import Headers, Refusal, Route
 from services.picker.responses.reader import ResponseReader
 
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
@@ -42,71 +45,43 @@ class State(Enum):
     ROUTED = "routed"
     REFUSED = "refused"
     OVERTAKEN = "overtaken"
-    """A response came before the decision: the proxy has answered by itself."""
+    """A response came before the decision: the proxy answered by itself."""
     ENDED = "ended"
 
 
 # A member through its enum costs 0.08 µs in Python 3.11, a name of the module 0.01 µs; a conversation asks 30 times.
-_IDLE = State.IDLE
-_COLLECTING = State.COLLECTING
-_DECIDING = State.DECIDING
-_ROUTED = State.ROUTED
-_REFUSED = State.REFUSED
-_OVERTAKEN = State.OVERTAKEN
-_ENDED = State.ENDED
+_IDLE, _COLLECTING, _DECIDING, _ROUTED, _REFUSED, _OVERTAKEN, _ENDED = State
 
 
 class Conversation:
-    """What one proxy and this picker say about one HTTP request.
+    """The conversation of a proxy and the picker about one HTTP request.
 
-    `make_id` makes a request id for a request that has none. `fallback` are the body modes of a proxy that doesn't
-    announce its own. `held` counts the bytes of bodies that are kept from one message to the next.
+    `make_id` makes a request id for a request that has none. `budget` counts the bytes of bodies that are kept from one
+    message to the next.
     """
-
-    __slots__ = (
-        "_answers",
-        "_chunks",
-        "_completed",
-        "_echo",
-        "_fallback",
-        "_head",
-        "_headers",
-        "_headers_owed",
-        "_held",
-        "_limits",
-        "_make_id",
-        "_modes",
-        "_received_at",
-        "_response",
-        "_state",
-        "_subset",
-        "_trailers_owed",
-        "_unanswered_chunks",
-    )
 
     def __init__(
         self,
         limits: Limits,
         make_id: Callable[[], str],
-        fallback: BodyModes = GATEWAY_MODES,
-        held: Held | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self._limits = limits
         self._make_id = make_id
-        self._fallback = fallback
-        self._modes = fallback
+        self._modes = GATEWAY_MODES
+        """Those that the proxy announces; some announce none."""
         self._state = _IDLE
         self._headers = _NO_HEADERS
         self._head: RequestHead | None = None
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
-        self._held = Held(limits.held) if held is None else held
-        self._chunks = Chunks(self._held, gives_way=True)
-        """The request's body, until what is answered to it has been sent."""
+        self._budget = MemoryBudget(limits.held_bodies) if budget is None else budget
+        self._body = BodyBuffer(self._budget, droppable=True)
+        """The request's body, until its answers have been sent."""
         self._headers_owed = False
         self._unanswered_chunks = 0
         self._trailers_owed = False
-        self._response: Response | None = None
+        self.response = Response(self._modes.response)
         self._completed = False
         self._answers: list[bytes] = []
         self._echo: Iterator[bytes] | None = None
@@ -114,7 +89,7 @@ class Conversation:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will be said: the request was refused, or the stream has ended."""
+        """Whether the conversation is over: the request was refused, or the stream has ended."""
         return self._state is _REFUSED or self._state is _ENDED
 
     def receive(self, data: bytes, now: float) -> list[Event]:
@@ -125,49 +100,21 @@ class Conversation:
         """
         if len(data) > _LONG and (beside := incoming.beside_body(data)) > self._limits.beside_body:
             if self._state is _IDLE or self._state is _COLLECTING:
-                return self._refuse_itself(refusals.large_message(beside, self._limits))
-            raise DecodeError(f"{beside} bytes beside a body; at most {self._limits.beside_body} are read")
+                return self._refuse(refusals.large_message(beside, self._limits))
+            raise DecodeError(f"{beside} bytes besides a body; the limit is {self._limits.beside_body}")
         message = incoming.read(data, self._limits.subset_entries)
         state = self._state
         if state is _REFUSED or state is _ENDED:
             return []
         handle = _HANDLERS.get(message.phase)
         if handle is None:
-            return []  # a phase that this version of the protocol doesn't have: there is no answer to give
+            return []  # a phase of a later version of the protocol, which has no answer
         if state is _IDLE:
-            self._modes = message.context.modes or self._fallback
+            if message.context.modes is not None:
+                self._modes = message.context.modes
+                self.response.mode = self._modes.response
             self._received_at = now
         return handle(self, message)
-
-    @property
-    def received(self) -> int:
-        """Bytes of the response's body that the proxy has shown."""
-        return 0 if self._response is None else self._response.received
-
-    def relay(self, data: bytes) -> Sequence[bytes] | None:
-        """The answers to a message that is nothing but a piece in the middle of a response's body; None for every
-        message that `receive` has to take."""
-        return None if self._response is None else self._response.relay(data)
-
-    @property
-    def asked(self) -> bool:
-        """Whether the response's body was asked for."""
-        return self._response is not None and self._response.asked
-
-    @property
-    def asked_to_read(self) -> bool:
-        """Whether the response's body was asked for merely to be read."""
-        return self._response is not None and self._response.asked_to_read
-
-    @property
-    def readable(self) -> bool:
-        """Whether the response is an answer whose tokens can be read, if its body is shown."""
-        return self._response is not None and self._response.readable
-
-    @property
-    def observed(self) -> bool:
-        """Whether the body of such a response began to come."""
-        return self._response is not None and self._response.observed
 
     def route(
         self, route: Route, reader: ResponseReader | None = None, observe: Callable[[], bool] = lambda: False
@@ -185,22 +132,22 @@ class Conversation:
             raise ValueError("a route needs a destination")
         assert self._head is not None
         set_headers = dict(route.set_headers)
-        if self._headers.get(names.REQUEST_ID) != self._head.request_id:
-            set_headers[names.REQUEST_ID] = self._head.request_id
-        shown = self._chunks.whole()
+        if self._headers.get(metadata.REQUEST_ID) != self._head.request_id:
+            set_headers[metadata.REQUEST_ID] = self._head.request_id
+        shown = self._body.whole()
         body: Sequence[bytes | memoryview] = (shown,)
-        if route.model is not None:
-            body = with_model(shown, route.model)
+        if route.target_model is not None:
+            body = replace_model(shown, route.target_model)
         if len(body) > 1:
             set_headers["content-length"] = str(sum(map(len, body)))
-        control = names.CONTROL.intersection(self._headers.names())
+        control = metadata.CONTROL_HEADERS.intersection(self._headers.names())
         mutation = Mutation(
             destination=",".join(route.destinations),
             set_headers=set_headers,
             remove_headers=sorted(control.difference(set_headers)) if control else (),
         )
         self._state = _ROUTED
-        self._response = Response(self._modes.response, reader, observe)
+        self.response.expect(reader, observe)
         self._answer_request(mutation, body)
 
     def refuse(self, refusal: Refusal) -> None:
@@ -212,16 +159,16 @@ class Conversation:
             self._refuse(refusal)
 
     def no_room(self) -> list[Event]:
-        """A message has come for which there is no room: refuses the request, unless it has been decided. Then the
-        message is to be received all the same."""
+        """Refuse the request because a message has come for which there is no room. Once the request is decided, its
+        messages are received all the same, and nothing happens here."""
         if self._state is _IDLE or self._state is _COLLECTING:
-            return self._refuse_itself(refusals.no_room(self._held.most))
+            return self._refuse(refusals.no_room(self._budget.limit))
         return []
 
     @property
-    def held(self) -> int:
+    def body_size(self) -> int:
         """Bytes of the request's body that are kept."""
-        return self._chunks.size
+        return self._body.size
 
     def responses(self) -> Iterable[bytes]:
         """What to send now, in order: serialized `ProcessingResponse`s. Each is handed out once. Those with a long body
@@ -235,16 +182,16 @@ class Conversation:
     def sent(self) -> None:
         """What was handed out has been sent: of the request that it answers nothing is needed any more."""
         if self._state is _ROUTED:
-            self._chunks.clear()
+            self._body.clear()
             self._headers, self._head, self._subset = _NO_HEADERS, None, None
 
     def end(self, now: float) -> list[Event]:
-        """The stream is over: half-closed, cancelled, or lost."""
+        """The stream has ended: half-closed, cancelled, or lost."""
         if self._state is _ENDED:
             return []
         refused = self._state is _REFUSED
-        seen = self._response is not None and self._response.seen
-        self._release()
+        seen = self.response.seen
+        self._body.clear()
         self._state = _ENDED
         return self._complete(aborted=not (refused or seen))
 
@@ -258,18 +205,18 @@ class Conversation:
         count, size = len(shown.headers.headers), message.size
         limits = self._limits
         if count > limits.header_count or size > limits.header_bytes:
-            self._headers = incoming.read_few(shown, refusals.FORM_HEADERS)
-            return self._refuse_itself(refusals.large_headers(count, size, limits))
+            self._headers = incoming.read_few(shown, refusals.FORMAT_HEADERS)
+            return self._refuse(refusals.large_headers(count, size, limits))
         self._headers = incoming.read_headers(shown)
         mode = self._modes.request
         if shown.end_of_stream or mode in _HEADERS_DECIDE:
             self._headers_owed = True
             return self._ready(has_body=False, withheld=not shown.end_of_stream)
         if mode is BodyMode.GRPC:
-            return self._refuse_itself(refusals.GRPC_BODIES)
+            return self._refuse(refusals.GRPC_BODIES)
         length = self._headers.get("content-length")
         if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limits.request_body):
-            return self._refuse_itself(refusals.large_body(limits, length))
+            return self._refuse(refusals.large_body(limits, length))
         self._state = _COLLECTING
         if mode in _BUFFERED:
             self._answers.append(outgoing.REQUEST_HEADERS_UNCHANGED)
@@ -294,45 +241,45 @@ class Conversation:
             self._unanswered_chunks = 1
             return self._ready(has_body=False, withheld=True)
         chunk = shown.body
-        if self._chunks.size + len(chunk) > self._limits.request_body:
-            return self._refuse_itself(refusals.large_body(self._limits))
-        if not self._chunks.takes(len(chunk)):
+        if self._body.size + len(chunk) > self._limits.request_body:
+            return self._refuse(refusals.large_body(self._limits))
+        if not self._body.has_room(len(chunk)):
             return self.no_room()
         # a BUFFERED body is one message, also when trailers follow and it isn't the end of the stream
         if mode in _BUFFERED or shown.end_of_stream:
             self._unanswered_chunks = 1
-            self._chunks.add(chunk)
+            self._body.add(chunk)
             return self._ready(truncated=mode is BodyMode.BUFFERED_PARTIAL and not shown.end_of_stream)
         if chunk:
-            self._chunks.add(chunk)
+            self._body.add(chunk)
         return []
 
     def _on_request_trailers(self, message: Message) -> list[Event]:
         if self._state is _ROUTED:
             self._answers.append(outgoing.REQUEST_TRAILERS_UNCHANGED)
-        elif self._chunks.dropped:
+        elif self._body.dropped:
             return self.no_room()
         elif self._state is not _OVERTAKEN:
             self._trailers_owed = True
             if self._state is not _DECIDING:
                 self._merge_subset(message.context)
-                return self._ready(has_body=self._chunks.size > 0)
+                return self._ready(has_body=self._body.size > 0)
         return []
 
     def _merge_subset(self, context: Context) -> None:
-        """Proxies attach the hint to some phases only: one without it takes nothing back."""
+        """Proxies attach the hint to some phases only. A phase without it doesn't revoke it."""
         if context.subset is not None:
             self._subset = context.subset
 
     def _ready(self, *, has_body: bool = True, withheld: bool = False, truncated: bool = False) -> list[Event]:
         if self._subset is not None and len(self._subset) > self._limits.subset_entries:
-            return self._refuse_itself(refusals.large_subset(self._limits))
+            return self._refuse(refusals.large_subset(self._limits))
         headers = self._headers
         self._head = RequestHead(
             headers=headers,
-            path=headers.first_of(*names.PATHS),
+            path=headers.first_of(*metadata.PATHS),
             method=headers.get(":method"),
-            request_id=headers.get(names.REQUEST_ID) or self._make_id(),
+            request_id=headers.get(metadata.REQUEST_ID) or self._make_id(),
             subset=self._subset,
             received_at=self._received_at,
             has_body=has_body,
@@ -340,7 +287,7 @@ class Conversation:
             truncated=truncated,
         )
         self._state = _DECIDING
-        return [RequestReady(self._head, self._chunks.whole())]
+        return [RequestReady(self._head, self._body.whole())]
 
     def _undecided(self) -> bool:
         if self._state is _DECIDING:
@@ -353,14 +300,14 @@ class Conversation:
         """Answer what the proxy waits for, in the order of its messages. The first answer carries the decision. `body`
         is in pieces when it was changed."""
         pending: Mutation | None = mutation
-        changed, size = len(body) > 1, self._chunks.size
+        changed, size = len(body) > 1, self._body.size
         answers = self._answers
         if self._headers_owed:
             answers.append(outgoing.answer_headers(mutation))
             pending = None
         if self._modes.request is BodyMode.FULL_DUPLEX_STREAMED:
             if size or self._unanswered_chunks:
-                pieces = _echo(body, not self._trailers_owed, pending)
+                pieces = outgoing.echoing(body, not self._trailers_owed, pending)
                 if size > _LONG_ECHO:
                     self._echo = pieces
                 else:
@@ -371,7 +318,7 @@ class Conversation:
             if pending is not None and unchanged:
                 unchanged.pop()
                 if changed and size > _LONG_ECHO:
-                    self._echo = _replacing(pending, body)
+                    self._echo = outgoing.replacing(pending, body)
                 else:
                     answers.append(outgoing.answer_body(pending, body if changed else ()))
                 pending = None
@@ -388,17 +335,11 @@ class Conversation:
 
     # -- refusals
 
-    def _refuse(self, refusal: Refusal) -> None:
-        self._answers.append(refusals.answer(refusal, refusals.form_of(self._headers)))
-        self._release()
+    def _refuse(self, refusal: Refusal) -> list[Event]:
+        self._answers.append(refusals.answer(refusal, refusals.error_format_of(self._headers)))
+        self._body.clear()
         self._state = _REFUSED
-
-    def _refuse_itself(self, refusal: Refusal) -> list[Event]:
-        self._refuse(refusal)
         return [Refused(refusal)]
-
-    def _release(self) -> None:
-        self._chunks.clear()
 
     # -- the response
 
@@ -424,43 +365,21 @@ class Conversation:
     def _responding(self) -> Response:
         """The response; one that comes before the decision is the proxy's own."""
         if self._state is not _ROUTED:
-            self._release()
+            self._body.clear()
             self._state = _OVERTAKEN
-        if self._response is None:
-            self._response = Response(self._modes.response)
-        return self._response
+        return self.response
 
     def _complete(self, *, aborted: bool) -> list[Event]:
         if self._completed:
             return []
         self._completed = True
-        if self._response is not None:
-            self._response.complete()
+        self.response.complete()
         return [Completed(aborted)]
 
     def __repr__(self) -> str:
-        held = f", holds {self.held} bytes" if self.held else ""
-        response = "complete" if self._completed else "awaited"
-        if self._response is not None and self._response.started and not self._completed:
-            response = "started"
-        return (
-            f"<Conversation {self._state.value}, response {response}, "
-            f"bodies {self._modes.request.name}/{self._modes.response.name}{held}>"
-        )
-
-
-def _replacing(mutation: Mutation, body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
-    """The answer with a long body in the place of the one that came."""
-    yield outgoing.answer_body(mutation, body)
-
-
-def _echo(parts: Sequence[bytes | memoryview], ends: bool, mutation: Mutation | None) -> Iterator[bytes]:
-    """A body on its way back in pieces: the first carries the decision, the last says whether the body `ends` there."""
-    body = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
-    last = max(0, len(body) - 1) // PIECE * PIECE
-    for start in range(0, last + 1, PIECE):
-        yield outgoing.echo_request(bytes(body[start : start + PIECE]), ends and start == last, mutation)
-        mutation = None
+        response = "complete" if self._completed else "started" if self.response.started else "awaited"
+        modes = f"{self._modes.request.name}/{self._modes.response.name}"
+        return f"<Conversation {self._state.value}, response {response}, bodies {modes}, {self._body!r}>"
 
 
 _HANDLERS: dict[str | None, Callable[[Conversation, Message], list[Event]]] = {

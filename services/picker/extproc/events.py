@@ -1,10 +1,10 @@
-"""What a conversation tells its owner, and the limits that it is made with."""
+"""The events of a conversation, and its limits."""
 
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from services.picker.requests.request import Headers, Refusal
+from services.picker.request import Headers, Refusal
 from shared.quantities import Size
 
 _ENTRY = 64
@@ -16,7 +16,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     request_body: Size = 16 * 2**20
     """Bytes; a larger body is refused with 413."""
-    held: Size = 512 * 2**20
+    held_bodies: Size = 512 * 2**20
     """Bytes of bodies that all conversations together hold; a request whose body would go beyond is refused with 503,
     and a response passes unread."""
     header_count: int = 1000
@@ -59,14 +59,14 @@ class RequestHead(Struct, frozen=True, kw_only=True):
 
 
 class RequestReady(Struct, frozen=True):
-    """Everything that will be known of the request is known: time to answer with `route` or `refuse`."""
+    """The request is complete: answer it with `route` or `refuse`."""
 
     head: RequestHead
     body: bytes
 
 
 class Refused(Struct, frozen=True):
-    """The conversation itself has refused the request; there will be no RequestReady."""
+    """The conversation itself refused the request; no RequestReady follows."""
 
     refusal: Refusal
 

@@ -1,7 +1,7 @@
-"""What a proxy says, read from its bytes: the phase with what it shows, and what comes along with it.
+"""Decodes the messages of a proxy: the phase with its own message, and the context that comes with it.
 
-A phase's own message is new with every request. What follows it, such as the body modes or the address that answered,
-is what proxies repeat: its bytes are read once and remembered.
+A phase's own message is new with every request. Proxies repeat the context, such as the body modes or the address that
+answered, so its bytes are decoded once and remembered.
 """
 
 import re
@@ -13,10 +13,11 @@ from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
-from services.picker.extproc import names, wire
+from services.picker import metadata
+from services.picker.extproc import wire
 from services.picker.extproc.messages import BodyMode, BodyModes, HttpHeaders, Phase, ProcessingRequest
-from services.picker.requests.request import Headers
-from services.picker.requests.wire import Reader
+from services.picker.parsers.protobuf import Reader
+from services.picker.request import Headers
 from shared.model import is_ip, join_host_port
 
 _pb: Any = external_processor_pb2
@@ -210,36 +211,36 @@ def read_status(headers: HttpHeaders) -> int | None:
 
 def _subset(message: ProcessingRequest, most: int) -> tuple[str, ...] | None:
     """The subset hint of this message: a list of strings, or one string with commas. None when it has no hint."""
-    metadata = message.metadata_context.filter_metadata
-    if names.SUBSET_METADATA not in metadata:
+    found = message.metadata_context.filter_metadata
+    if metadata.SUBSET_NAMESPACE not in found:
         return None
-    fields = metadata[names.SUBSET_METADATA].fields
-    if names.SUBSET not in fields:
+    fields = found[metadata.SUBSET_NAMESPACE].fields
+    if metadata.SUBSET not in fields:
         return None
-    value = fields[names.SUBSET]
+    value = fields[metadata.SUBSET]
     match value.WhichOneof("kind"):
         case "list_value":
-            texts = [one.string_value for one in islice(value.list_value.values, most + 1)]
+            texts = [entry.string_value for entry in islice(value.list_value.values, most + 1)]
         case "string_value":
             texts = [value.string_value]
         case _:
             return None
-    entries = (part for text in texts for one in text.split(",", most + 1) if (part := one.strip()))
+    entries = (part for text in texts for entry in text.split(",", most + 1) if (part := entry.strip()))
     return tuple(islice(entries, most + 1))
 
 
 def _served(message: ProcessingRequest) -> str | None:
     """The endpoint that answered, as `address:port`, from the attribute or else the metadata; None when not told."""
     for attributes in message.attributes.values():
-        if names.UPSTREAM_ADDRESS in attributes.fields:
-            text = attributes.fields[names.UPSTREAM_ADDRESS].string_value
+        if metadata.UPSTREAM_ADDRESS in attributes.fields:
+            text = attributes.fields[metadata.UPSTREAM_ADDRESS].string_value
             if text:
                 return authority(text[:_LONGEST_ADDRESS])
     if message.HasField("metadata_context"):
-        metadata = message.metadata_context.filter_metadata
-        if names.METADATA in metadata:
-            fields = metadata[names.METADATA].fields
-            if names.SERVED in fields and (text := fields[names.SERVED].string_value):
+        found = message.metadata_context.filter_metadata
+        if metadata.NAMESPACE in found:
+            fields = found[metadata.NAMESPACE].fields
+            if metadata.SERVED in fields and (text := fields[metadata.SERVED].string_value):
                 return authority(text[:_LONGEST_ADDRESS])
     return None
 

@@ -1,10 +1,10 @@
-"""What a proxy is told, as the bytes that are sent.
+"""Encodes the answers to a proxy.
 
-Answers that never change are serialized once. Those that name a destination and change nothing else differ in nothing
-but that name, so they are put together from pieces.
+Answers that never change are serialized once. Answers that only name a destination differ only in that name, so they
+are assembled from pieces.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,14 +12,17 @@ from envoy.service.ext_proc.v3 import external_processor_pb2
 from envoy.type.v3 import http_status_pb2
 from msgspec import Struct
 
-from services.picker.extproc import names, wire
-from services.picker.extproc.messages import BodyMode, HttpBody
+from services.picker import metadata
+from services.picker.extproc import wire
+from services.picker.extproc.messages import BodyMode, HttpBody, Phase
 
 _pb: Any = external_processor_pb2
 _status_pb: Any = http_status_pb2
 _OVERWRITE_IF_EXISTS_OR_ADD = 2
 _SEND = 1
 """`ProcessingMode.HeaderSendMode.SEND`."""
+PIECE = 62_000
+"""Bytes of a body piece on its way back: Envoy and its relatives take at most 64 KiB (the Go original's figure)."""
 _LONGEST = 256
 """Bytes of a destination whose answers are put together from pieces: a few endpoints are shorter."""
 
@@ -32,7 +35,7 @@ _REPLACED = (
 )
 
 
-def _unchanged(phase: str) -> bytes:
+def _unchanged(phase: Phase) -> bytes:
     answer = _pb.ProcessingResponse()
     getattr(answer, phase).SetInParent()
     return _serialized(answer)
@@ -48,9 +51,7 @@ REQUEST_BODY_UNCHANGED = _unchanged("request_body")
 REQUEST_TRAILERS_UNCHANGED = _unchanged("request_trailers")
 RESPONSE_HEADERS_UNCHANGED = _unchanged("response_headers")
 RESPONSE_BODY_UNCHANGED = _unchanged("response_body")
-RESPONSE_TRAILERS_UNCHANGED: bytes = _pb.ProcessingResponse(
-    response_trailers=_pb.TrailersResponse()
-).SerializeToString()
+RESPONSE_TRAILERS_UNCHANGED = _unchanged("response_trailers")
 STATUS_CODES: frozenset[int] = frozenset(_status_pb.StatusCode.values()) - {0}
 """HTTP statuses that a proxy takes in an `ImmediateResponse`; it refuses the answer with any other."""
 
@@ -65,12 +66,12 @@ class Mutation(Struct, frozen=True, kw_only=True):
 
 def answer_headers(mutation: Mutation) -> bytes:
     """The answer to request headers that says where the request goes."""
-    return _plain(_mutated_headers, mutation) or _mutated_headers(mutation)
+    return _plain("request_headers", mutation) or _mutated("request_headers", mutation)
 
 
 def answer_body(mutation: Mutation, body: Sequence[bytes | memoryview] = ()) -> bytes:
     """The answer to a request body (BUFFERED) that says where the request goes; the pieces of `body` replace it."""
-    answer = _plain(_mutated_body, mutation) or _mutated_body(mutation)
+    answer = _plain("request_body", mutation) or _mutated("request_body", mutation)
     # messages that follow each other are one, so that a long body needn't be copied into another message first
     return b"".join((answer, wire.nested(_REPLACED, sum(map(len, body))), *body)) if body else answer
 
@@ -93,6 +94,20 @@ def echo_request(piece: bytes, end: bool, mutation: Mutation | None = None) -> b
     streamed.body = piece
     streamed.end_of_stream = end
     return _serialized(answer)
+
+
+def replacing(mutation: Mutation, body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
+    """The answer with a long body in the place of the one that came."""
+    yield answer_body(mutation, body)
+
+
+def echoing(parts: Sequence[bytes | memoryview], ends: bool, mutation: Mutation | None) -> Iterator[bytes]:
+    """A body on its way back in pieces: the first carries the decision, the last says whether the body `ends` there."""
+    body = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
+    last = max(0, len(body) - 1) // PIECE * PIECE
+    for start in range(0, last + 1, PIECE):
+        yield echo_request(bytes(body[start : start + PIECE]), ends and start == last, mutation)
+        mutation = None
 
 
 @cache
@@ -158,46 +173,40 @@ def immediate(
     return _serialized(answer)
 
 
-def _mutated_headers(mutation: Mutation) -> bytes:
+def _mutated(phase: Phase, mutation: Mutation) -> bytes:
     answer = _pb.ProcessingResponse()
-    _mutate(answer, answer.request_headers.response, mutation)
+    _mutate(answer, getattr(answer, phase).response, mutation)
     return _serialized(answer)
 
 
-def _mutated_body(mutation: Mutation) -> bytes:
-    answer = _pb.ProcessingResponse()
-    _mutate(answer, answer.request_body.response, mutation)
-    return _serialized(answer)
-
-
-def _plain(make: Callable[[Mutation], bytes], mutation: Mutation) -> bytes:
-    """What `make` would make of a mutation that is nothing but a destination; empty for any other one."""
+def _plain(phase: Phase, mutation: Mutation) -> bytes:
+    """The same for a mutation that is nothing but a destination; empty for any other one."""
     if mutation.set_headers or mutation.remove_headers:
         return b""
     destination = mutation.destination.encode()
-    key = make, len(destination)
+    key = phase, len(destination)
     pieces = _PIECES.get(key)
     if pieces is None:
         if not 0 < len(destination) <= _LONGEST:
             return b""
-        pieces = _PIECES[key] = _pieces(make, len(destination))
+        pieces = _PIECES[key] = _pieces(phase, len(destination))
     return destination.join(pieces)
 
 
-_PIECES: dict[tuple[Callable[[Mutation], bytes], int], tuple[bytes, ...]] = {}
+_PIECES: dict[tuple[Phase, int], tuple[bytes, ...]] = {}
 
 
-def _pieces(make: Callable[[Mutation], bytes], length: int) -> tuple[bytes, ...]:
+def _pieces(phase: Phase, length: int) -> tuple[bytes, ...]:
     """What stands before, between and after the places of a destination of this length: header and metadata."""
     blank = "\0" * length  # no tag and no length is zero
-    pieces = make(Mutation(destination=blank)).split(blank.encode())
+    pieces = _mutated(phase, Mutation(destination=blank)).split(blank.encode())
     return tuple(pieces) if len(pieces) == 3 else ()
 
 
 def _mutate(answer: Any, response: Any, mutation: Mutation) -> None:
     response.clear_route_cache = True
     headers = response.header_mutation
-    _set_headers(headers.set_headers, {names.DESTINATION: mutation.destination, **mutation.set_headers})
+    _set_headers(headers.set_headers, {metadata.DESTINATION: mutation.destination, **mutation.set_headers})
     if mutation.remove_headers:
         headers.remove_headers.extend(mutation.remove_headers)
     _destination(answer, mutation.destination)
@@ -212,5 +221,5 @@ def _set_headers(options: Any, headers: Mapping[str, str]) -> None:
 
 
 def _destination(answer: Any, destination: str) -> None:
-    metadata = answer.dynamic_metadata.fields[names.METADATA].struct_value
-    metadata.fields[names.DESTINATION].string_value = destination
+    found = answer.dynamic_metadata.fields[metadata.NAMESPACE].struct_value
+    found.fields[metadata.DESTINATION].string_value = destination

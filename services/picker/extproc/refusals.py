@@ -1,24 +1,24 @@
-"""How a refusal reads on the wire: a gRPC status for gRPC clients, else the JSON that the client's API has for errors.
-And the refusals that a conversation comes to by itself.
+"""Encodes refusals, and makes those of the conversation itself.
 
-Which API that is, the path says alone: also a request whose body nobody has read is refused in the right form.
+gRPC clients get a gRPC status, all others the error JSON of their API. The path alone determines the API, so a request
+whose body nobody has read is refused in the right format, too.
 """
 
 from enum import Enum
 
 import msgspec
 
-from services.picker.extproc import names
+from services.picker import metadata
 from services.picker.extproc.events import Limits
 from services.picker.extproc.outgoing import STATUS_CODES, immediate
-from services.picker.names import REJECTED_MEMORY
-from services.picker.requests.anthropic import AnthropicParser
-from services.picker.requests.grpc_frame import is_grpc
-from services.picker.requests.parsers import bare_path
-from services.picker.requests.request import Headers, Refusal
+from services.picker.metadata import REJECTED_MEMORY
+from services.picker.parsers.anthropic import AnthropicParser
+from services.picker.parsers.grpc_frame import is_grpc
+from services.picker.parsers.parser import bare_path
+from services.picker.request import Headers, Refusal
 
 
-class Form(Enum):
+class ErrorFormat(Enum):
     """Whose errors a client reads."""
 
     OPENAI = "openai"
@@ -57,30 +57,30 @@ _ANTHROPIC_TYPES = {
 status of HTTP's; the endpoint picker protocol says 503."""
 
 
-FORM_HEADERS = frozenset({"content-type", *names.PATHS})
-"""What `form_of` reads."""
+FORMAT_HEADERS = frozenset({"content-type", *metadata.PATHS})
+"""What `error_format_of` reads."""
 
 
-def form_of(headers: Headers) -> Form:
+def error_format_of(headers: Headers) -> ErrorFormat:
     """The form in which the client of a request with these headers reads errors."""
     if is_grpc(headers):
-        return Form.GRPC
-    path = bare_path(headers.first_of(*names.PATHS))
-    return Form.ANTHROPIC if path.endswith(AnthropicParser.SUFFIXES) else Form.OPENAI
+        return ErrorFormat.GRPC
+    path = bare_path(headers.first_of(*metadata.PATHS))
+    return ErrorFormat.ANTHROPIC if path.endswith(AnthropicParser.SUFFIXES) else ErrorFormat.OPENAI
 
 
-def answer(refusal: Refusal, form: Form) -> bytes:
+def answer(refusal: Refusal, form: ErrorFormat) -> bytes:
     """The `ImmediateResponse` for a refusal. A proxy turns the body into `grpc-message` for gRPC clients.
 
     A status that proxies don't take becomes 500.
     """
-    grpc = form is Form.GRPC
+    grpc = form is ErrorFormat.GRPC
     status = refusal.status if refusal.status in STATUS_CODES else 500
     headers = {} if grpc else {"content-type": "application/json"}
     if refusal.retry_after is not None:
         headers["retry-after"] = str(refusal.retry_after)
     if refusal.reason:
-        headers[names.DROPPED_REASON] = refusal.reason
+        headers[metadata.DROPPED_REASON] = refusal.reason
     return immediate(
         status,
         headers,
@@ -103,12 +103,11 @@ def _anthropic(refusal: Refusal, status: int) -> bytes:
     return msgspec.json.encode({"type": "error", "error": error})
 
 
-_BODIES = {Form.OPENAI: _openai, Form.ANTHROPIC: _anthropic}
+_BODIES = {ErrorFormat.OPENAI: _openai, ErrorFormat.ANTHROPIC: _anthropic}
 
 GRPC_BODIES = Refusal(
     status=500,
-    message="the proxy sends request bodies in mode GRPC, which this picker doesn't speak; "
-    "request_body_mode BUFFERED or FULL_DUPLEX_STREAMED is right",
+    message="the picker doesn't support request_body_mode GRPC; set BUFFERED or FULL_DUPLEX_STREAMED",
 )
 """Of a request whose body can't be read or sent back as the proxy wants it."""
 
@@ -117,8 +116,8 @@ def large_headers(count: int, size: int, limits: Limits) -> Refusal:
     """Of a request with too many headers, or of too many bytes."""
     return Refusal(
         status=431,
-        message=f"the request has {count} headers of {size} bytes together; "
-        f"at most {limits.header_count} headers and {limits.header_bytes} bytes are taken",
+        message=f"the request has {count} headers with {size} bytes; "
+        f"the limit is {limits.header_count} headers with {limits.header_bytes} bytes",
     )
 
 
@@ -126,15 +125,14 @@ def large_message(size: int, limits: Limits) -> Refusal:
     """Of a request with too much beside its body, all together."""
     return Refusal(
         status=431,
-        message=f"headers, subset hint and attributes have {size} bytes together; "
-        f"at most {limits.beside_body} are taken",
+        message=f"headers, subset hint and attributes have {size} bytes; the limit is {limits.beside_body}",
     )
 
 
 def large_subset(limits: Limits) -> Refusal:
     """Of a subset hint with too many entries."""
     most = limits.subset_entries
-    return Refusal(status=400, message=f"the gateway's subset hint has more than {most} entries; no more are taken")
+    return Refusal(status=400, message=f"the gateway's subset hint has more than {most} entries")
 
 
 def large_body(limits: Limits, length: str = "") -> Refusal:
@@ -147,7 +145,7 @@ def no_room(most: int) -> Refusal:
     """Of a body that would go beyond what all together may hold."""
     return Refusal(
         status=503,
-        message=f"no room: bodies that are on their way take all of the {most} bytes for them",
+        message=f"no memory left: bodies in progress take all of the {most} bytes for them",
         kind="service_unavailable",
         reason=REJECTED_MEMORY,
         retry_after=1,

@@ -1,7 +1,7 @@
-"""The response half of a conversation: what of a response is looked at, and how it goes back.
+"""The response half of a conversation: reads a response and sends it back.
 
-Unless somebody reads it, a response passes as it is, and pieces of it aren't even decoded. A body that the proxy
-doesn't show is asked for when the reader has to change it, or when it is to be observed.
+A response without a reader passes unchanged, and its chunks aren't even decoded. If the proxy doesn't show the body,
+the picker requests it when the reader has to change it, or to observe it.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,11 +10,9 @@ from services.picker.extproc import incoming, outgoing, wire
 from services.picker.extproc.events import Event, ResponseBodyStarted, ResponseStarted
 from services.picker.extproc.incoming import Message
 from services.picker.extproc.messages import BodyMode, HttpHeaders
-from services.picker.requests.request import Headers
+from services.picker.extproc.outgoing import PIECE
+from services.picker.request import Headers
 from services.picker.responses.reader import Interest, ResponseReader
-
-PIECE = 62_000
-"""Bytes of a body piece on its way back: Envoy and its relatives take at most 64 KiB (the Go original's figure)."""
 
 WHOLE = 256 * 2**10
 """Bytes of a response that a proxy is asked for as a whole: less than any holds by default (Envoy's 1 MiB)."""
@@ -32,42 +30,22 @@ _READABLE = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED
 class Response:
     """One response. Each method appends what the message is answered with, and returns the events."""
 
-    __slots__ = (
-        "_body_started",
-        "_mode",
-        "_observe",
-        "_over",
-        "_pieces",
-        "_reader",
-        "_shown",
-        "asked",
-        "asked_to_read",
-        "observed",
-        "readable",
-        "received",
-        "started",
-    )
-
-    def __init__(
-        self, mode: BodyMode, reader: ResponseReader | None = None, observe: Callable[[], bool] = lambda: False
-    ) -> None:
-        self._mode = mode
-        self._observe = observe
-        """Whether to ask for a body that the reader only reads."""
-        self._shown = mode is not _NONE
-        """Whether the proxy shows the body without being asked."""
-        self._reader = reader
-        self._pieces: wire.Pieces | None = None
+    def __init__(self, mode: BodyMode) -> None:
+        self.mode = mode
+        """How the proxy shows the body."""
+        self._reader: ResponseReader | None = None
+        self._observe: Callable[[], bool] = bool  # no
+        self._pieces: wire.ChunkReader | None = None
         """Set while pieces go back without being decoded."""
         self._body_started = False
         self._over = False
         self.started = False
         self.received = 0
         """Bytes of the body that were shown."""
-        self.asked = False
-        """Whether the body was asked for."""
-        self.asked_to_read = False
-        """Whether it was asked for merely to be read."""
+        self.requested = False
+        """Whether the picker requested the body."""
+        self.requested_to_observe = False
+        """Whether it did so only to observe the response."""
         self.readable = False
         """Whether it is an answer whose tokens a reader can read, if the body is shown."""
         self.observed = False
@@ -77,8 +55,13 @@ class Response:
     def seen(self) -> bool:
         """Whether it began, at a proxy that needn't show where it ends, or was shown whole."""
         if self._body_started:
-            return self._mode is _BUFFERED
-        return self.started and not self._shown
+            return self.mode is _BUFFERED
+        return self.started and (self.mode is _NONE or self.requested)
+
+    def expect(self, reader: ResponseReader | None, observe: Callable[[], bool]) -> None:
+        """The request is routed: `reader` reads the response. `observe` says whether to request a body that it only
+        reads."""
+        self._reader, self._observe = reader, observe
 
     def headers(self, message: Message, answers: list[bytes]) -> list[Event]:
         """The response headers. Those of a second response are answered, and no event."""
@@ -103,20 +86,20 @@ class Response:
         changes = interest is Interest.CHANGE
         answers = interest is not Interest.NOTHING and _is_success(shown)
         asked = None
-        if self._mode is _NONE and (changes or answers):
+        if self.mode is _NONE and (changes or answers):
             asked = _mode_to_ask_for(headers, reader.limit, changes=changes)
             self.readable = answers and asked is not None
             if asked is not None and not (changes or self._observe()):
                 asked = None
-            self._mode = asked or _NONE
-            self.asked = asked is not None
-            self.asked_to_read = self.asked and not changes
-        if interest is Interest.NOTHING or self._mode not in _READABLE:
+            self.mode = asked or _NONE
+            self.requested = asked is not None
+            self.requested_to_observe = self.requested and not changes
+        if interest is Interest.NOTHING or self.mode not in _READABLE:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         self.readable = answers
-        reader.holds = self._mode is not _STREAMED
+        reader.holds = self.mode is not _STREAMED
         self._reader = reader
-        if asked is None and (not changes or self._mode is _BUFFERED):
+        if asked is None and (not changes or self.mode is _BUFFERED):
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         return outgoing.answer_response_headers(asked, changes=changes)
 
@@ -126,9 +109,9 @@ class Response:
         ended = chunk.end_of_stream or chunk.end_of_stream_without_message
         self.received += len(chunk.body)
         if self._reader is not None:
-            whole = ended or self._mode is _BUFFERED  # also when trailers follow and it isn't the end of the stream
+            whole = ended or self.mode is _BUFFERED  # also when trailers follow and it isn't the end of the stream
             self._send(chunk.body, self._reader.feed(chunk.body, whole), ended, answers)
-        elif self._mode in _ECHOED:
+        elif self.mode in _ECHOED:
             answers.append(outgoing.echo_response(chunk))
         else:
             answers.append(outgoing.RESPONSE_BODY_UNCHANGED)
@@ -136,8 +119,8 @@ class Response:
             return []
         self._body_started = True
         self.observed = self._reader is not None and self.readable
-        if self.started and self._mode in _IN_PIECES:
-            self._pieces = wire.Pieces()
+        if self.started and self.mode in _IN_PIECES:
+            self._pieces = wire.ChunkReader()
         return [ResponseBodyStarted()]
 
     def relay(self, data: bytes) -> Sequence[bytes] | None:
@@ -150,7 +133,7 @@ class Response:
         if not body:
             return None
         self.received += len(body)
-        if self._mode is _STREAMED:
+        if self.mode is _STREAMED:
             return self._relay_in_place(body)
         if self._reader is not None:
             body = self._reader.feed(body, False)
@@ -169,7 +152,7 @@ class Response:
         """The response trailers, which end the body too. What a reader still holds can be sent before them only where
         bodies are echoed: in STREAMED, where it held no more, the beginning of a name in which the body broke off is
         lost."""
-        if self._reader is not None and (held := self._reader.feed(b"", True)) and self._mode is _FULL_DUPLEX:
+        if self._reader is not None and (held := self._reader.feed(b"", True)) and self.mode is _FULL_DUPLEX:
             self._send(b"", held, False, answers)
         self.complete()
         answers.append(outgoing.RESPONSE_TRAILERS_UNCHANGED)
@@ -183,7 +166,7 @@ class Response:
 
     def _send(self, shown: bytes, body: bytes, end: bool, answers: list[bytes]) -> None:
         """Send `body` on in place of what was shown."""
-        if self._mode is _FULL_DUPLEX:
+        if self.mode is _FULL_DUPLEX:
             if body or end:
                 last = max(0, len(body) - 1) // PIECE * PIECE
                 for start in range(0, last + 1, PIECE):
@@ -191,7 +174,7 @@ class Response:
         elif body == shown:
             answers.append(outgoing.RESPONSE_BODY_UNCHANGED)
         else:
-            answers.append(outgoing.replace_response(body, whole=self._mode is _BUFFERED))
+            answers.append(outgoing.replace_response(body, whole=self.mode is _BUFFERED))
 
 
 def _is_success(shown: HttpHeaders) -> bool:

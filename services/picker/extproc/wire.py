@@ -1,8 +1,8 @@
-"""A piece of a response on its way back without being decoded.
+"""Sends chunks of a response back without decoding them.
 
-Most messages of a streamed response are pieces that nobody changes. `HttpBody`, which a proxy sends, and
-`StreamedBodyResponse`, which it wants back, have the same fields under the same numbers, so the answer is the piece's
-own bytes with other length prefixes before them. Everything but the plain case is left to the protobuf library.
+Nobody changes most chunks of a streamed response. A proxy sends `HttpBody` and expects `StreamedBodyResponse`; both
+have the same fields with the same numbers. So the answer is the chunk's own bytes with other length prefixes. All other
+cases are left to the protobuf library.
 """
 
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
 
 from services.picker.extproc.messages import ProcessingRequest
+from services.picker.parsers.protobuf import varint
 
 
 def tag(message: str, field: str) -> bytes:
@@ -59,12 +60,12 @@ def nested(tags: Iterable[bytes], size: int) -> bytes:
     """What stands before `size` bytes that are the content of a field, which is all of a message that is a field, and
     so on: the innermost tag comes first."""
     prefix = b""
-    for one in tags:
-        prefix = one + _length(size + len(prefix)) + prefix
+    for field_tag in tags:
+        prefix = field_tag + varint(size + len(prefix)) + prefix
     return prefix
 
 
-class Pieces:
+class ChunkReader:
     """The pieces of one response. Messages of one length begin alike, so the next one of a length takes no reading."""
 
     __slots__ = ("_tail",)
@@ -91,7 +92,7 @@ class Pieces:
             return b""
         shown = message.response_body
         size = shown.ByteSize()
-        end = 1 + len(_length(size)) + size
+        end = 1 + len(varint(size)) + size
         head = _head(end)
         whole = len(head) + len(shown.body) == end  # there is nothing but the body in it
         if message.WhichOneof("request") != "response_body" or not whole or not text.startswith(head):
@@ -100,7 +101,7 @@ class Pieces:
         return text[len(head) : end]
 
     def __repr__(self) -> str:
-        return f"<Pieces followed by {len(self._tail)} bytes>"
+        return f"<ChunkReader followed by {len(self._tail)} bytes>"
 
 
 def echo(body: bytes) -> bytes:
@@ -121,10 +122,10 @@ def _head(size: int) -> bytes:
     head = b""
     for width in range(1, 5):
         # The prefix of the body's length is as long as it happens to be; so is that of the message around it.
-        inner = size - 1 - len(_length(max(size - 1 - width, 0)))
-        body = inner - 1 - len(_length(max(inner - 1 - width, 0)))
+        inner = size - 1 - len(varint(max(size - 1 - width, 0)))
+        body = inner - 1 - len(varint(max(inner - 1 - width, 0)))
         if body > 0:
-            candidate = b"".join((_RESPONSE_BODY, _length(inner), _BODY, _length(body)))
+            candidate = b"".join((_RESPONSE_BODY, varint(inner), _BODY, varint(body)))
             if len(candidate) + body == size:
                 head = candidate
                 break
@@ -140,12 +141,3 @@ def _remember(into: dict[int, bytes], size: int, prefix: bytes) -> bytes:
         into.clear()
     into[size] = prefix
     return prefix
-
-
-def _length(size: int) -> bytes:
-    parts = bytearray()
-    while size >= 0x80:
-        parts.append(size & 0x7F | 0x80)
-        size >>= 7
-    parts.append(size)
-    return bytes(parts)

@@ -1,1 +1,1 @@
-"""What a picker reads of responses, and changes in them: token usage, and the name of a rewritten model."""
+"""Reads the token usage of responses, and puts back the name of a rewritten model."""

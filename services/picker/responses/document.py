@@ -1,14 +1,16 @@
-"""One JSON object of a response, whole or an event of a stream: its usage, and its model's name put back.
+"""Reads one JSON object of a response, or of an event: takes its usage, and puts the model's name back.
 
-The name stands at the top, or one level down in an event of the Responses API (`response`) and of Anthropic's messages
-(`message`). Whatever else is in the object stays byte for byte as it is.
+The name is at the top, or one level down in events of the Responses API (`response`) and of Anthropic's messages
+(`message`). Everything else in the object stays byte for byte as it is.
 """
+
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
 
+from services.picker.parsers.json_edit import start_of
 from services.picker.responses.usage import NOTHING, Usage, read_usage
-from services.picker.spans import start_of
 
 
 class _Object(Struct):
@@ -30,19 +32,17 @@ _ESCAPED = 6
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Document:
-    """A JSON object that was read. `end` is where its last name ends, when a name was replaced; else 0."""
+class Document(NamedTuple):
+    """A JSON object that was read."""
 
-    __slots__ = ("end", "text", "usage")
-
-    def __init__(self, text: bytes, usage: Usage, end: int) -> None:
-        self.text = text
-        self.usage = usage
-        self.end = end
+    text: bytes
+    usage: Usage
+    end: int
+    """Where its last name ends, when a name was replaced; else 0."""
 
 
-def read(text: bytes, served: bytes, asked: bytes) -> Document | None:
-    """Read a JSON object; names that are `served` become `asked` (both as JSON strings; empty ones change nothing).
+def read(text: bytes, target: bytes, client: bytes) -> Document | None:
+    """Read a JSON object; names that are `target` become `client` (both as JSON strings; empty ones change nothing).
 
     None for a text that isn't a JSON object.
     """
@@ -52,19 +52,19 @@ def read(text: bytes, served: bytes, asked: bytes) -> Document | None:
     except _ERRORS:
         return None
     usage = NOTHING
-    for one in (*inner, top):
-        if _is_object(one.usage) and len(memoryview(one.usage)) <= _LONGEST_USAGE:
+    for part in (*inner, top):
+        if _is_object(part.usage) and len(memoryview(part.usage)) <= _LONGEST_USAGE:
             try:
-                usage = usage.merged(read_usage(_any(one.usage)))
+                usage = usage.merged(read_usage(_any(part.usage)))
             except _ERRORS:
                 return None
     end = 0
-    if served:
-        found = [one.model for one in (top, *inner) if is_name(one.model, served)]
+    if target:
+        found = [part.model for part in (top, *inner) if is_name(part.model, target)]
         places = [(start_of(model, text), len(memoryview(model))) for model in found]
         for start, size in sorted(places, reverse=True):
-            text = text[:start] + asked + text[start + size :]
-            end = max(end + len(asked) - size, start + len(asked))
+            text = text[:start] + client + text[start + size :]
+            end = max(end + len(client) - size, start + len(client))
     return Document(text, usage, end)
 
 

@@ -1,15 +1,15 @@
-"""Token usage in the responses of vLLM's gRPC service: what its messages say, however a proxy cuts them.
+"""Reads the token usage in responses of vLLM's gRPC service, however a proxy cuts their messages.
 
-The messages pass as they are. Of a stream every message tells what was used so far, so one is read only when nothing
-better follows: each complete answer, and the last piece of one that has no end.
+The messages pass unchanged. Every message of a stream has the usage so far, so only the last one is read: each complete
+answer, and the last piece of an answer without end.
 """
 
 from collections.abc import Callable, Mapping
 
-from services.picker.chunks import Chunks
-from services.picker.requests.grpc_frame import COMPRESSED, HEADER, INFLATED, first_message
-from services.picker.requests.request import Unparsable
-from services.picker.requests.wire import UINT32, Reader
+from services.picker.body_buffer import BodyBuffer
+from services.picker.parsers.grpc_frame import COMPRESSED, HEADER, INFLATED, first_message
+from services.picker.parsers.protobuf import UINT32, Reader
+from services.picker.request import Unparsable
 from services.picker.responses.usage import NOTHING, Usage
 
 _MOST_FIELDS = 5_000
@@ -26,27 +26,11 @@ class GrpcUsage:
     """Reads one response. `api` is what was asked for, one of `APIS`; `encoding` is the response's `grpc-encoding`;
     a message of more than `limit` bytes isn't read."""
 
-    __slots__ = (
-        "_complete",
-        "_compressed",
-        "_encoding",
-        "_frames",
-        "_held",
-        "_inflated",
-        "_last",
-        "_limit",
-        "_needed",
-        "_piece",
-        "_read",
-        "_reader",
-        "_skipped",
-    )
-
-    def __init__(self, api: str, encoding: str, limit: int, held: Chunks) -> None:
+    def __init__(self, api: str, encoding: str, limit: int, buffer: BodyBuffer) -> None:
         self._read = APIS[api]
         self._encoding = encoding
         self._limit = limit
-        self._held = held
+        self._buffer = buffer
         """The beginning of a message."""
         self._needed = 0
         """Bytes that it takes to go on from there."""
@@ -77,12 +61,12 @@ class GrpcUsage:
             passed = min(self._skipped, len(chunk))
             self._skipped -= passed
             chunk = chunk[passed:]
-        held = self._held
-        if held.size:
-            held.add(chunk)
-            if held.size < self._needed:
-                return held.takes()
-            chunk = held.take()
+        buffer = self._buffer
+        if buffer.size:
+            buffer.add(chunk)
+            if buffer.size < self._needed:
+                return buffer.has_room()
+            chunk = buffer.take()
         at, size = 0, len(chunk)
         while size - at >= HEADER.size:
             flag, length = HEADER.unpack_from(chunk, at)
@@ -101,8 +85,8 @@ class GrpcUsage:
 
     def _hold(self, begun: bytes, needed: int) -> bool:
         self._needed = needed
-        self._held.add(begun)
-        return self._held.takes()
+        self._buffer.add(begun)
+        return self._buffer.has_room()
 
     def _message(self, frame: bytes, *, compressed: bool) -> bool:
         """Read a message, unless too much has come at once: then False."""
@@ -133,7 +117,7 @@ class GrpcUsage:
             return NOTHING
 
     def __repr__(self) -> str:
-        return f"<GrpcUsage holds {self._held.size} bytes, {self.usage}>"
+        return f"<GrpcUsage holds {self._buffer.size} bytes, {self.usage}>"
 
 
 def _generated(message: memoryview, reader: Reader) -> Usage:

@@ -1,9 +1,9 @@
-"""A response on its way to the client: its bytes go through here, however they are cut.
+"""Reads a response on its way to the client, however its bytes are cut.
 
-A JSON object is held until it is whole, an event stream until the end of a line. What is larger than the limit, is
-compressed, or isn't what its content type says passes unchanged: reading a response must never harm it. An object is
-let go when it is whole, not when the response ends. Where a proxy takes nothing of the body with the trailers, what is
-held until then would be lost: there nothing is held but what may be the name.
+The reader holds a JSON object until it is whole, and an event stream until the end of a line. A response passes
+unchanged if it is larger than the limit, compressed, or not what its content type says: reading must never harm it.
+Some proxies accept no body bytes with the trailers, so held bytes would be lost; for them the reader holds only what
+may be the model's name.
 """
 
 import re
@@ -11,11 +11,11 @@ from enum import Enum
 
 import msgspec
 
-from services.picker.chunks import Chunks, Held
-from services.picker.requests.request import Headers
+from services.picker.body_buffer import BodyBuffer, MemoryBudget
+from services.picker.request import Headers
 from services.picker.responses import document, grpc_usage
 from services.picker.responses.grpc_usage import GrpcUsage
-from services.picker.responses.restorer import Restorer
+from services.picker.responses.model_name import ModelNameRewriter
 from services.picker.responses.usage import NOTHING, Usage
 
 LIMIT = 4 * 2**20
@@ -36,16 +36,16 @@ _BLANKS = b" \t\r\n"
 
 
 class Interest(Enum):
-    """What a reader wants of a response."""
+    """What a reader does with a response's body."""
 
     NOTHING = "nothing"
     READ = "read"
-    """Its body, which stays as it is."""
+    """Reads it; it stays as it is."""
     CHANGE = "change"
-    """Its body, which may come out with another length."""
+    """Changes it; its length may change, too."""
 
 
-class _Form(Enum):
+class _Format(Enum):
     OTHER = "other"
     JSON = "json"
     EVENTS = "events"
@@ -53,39 +53,26 @@ class _Form(Enum):
 
 
 class ResponseReader:
-    """Reads one response. `served` is the model's name that the server was asked for, `asked` the client's own; with
-    both, the client gets its own back. `api` is what was asked for, as `Content` names it; what it holds counts in
-    `held`."""
-
-    __slots__ = (
-        "_api",
-        "_asked",
-        "_begun",
-        "_form",
-        "_growth",
-        "_grpc",
-        "_held",
-        "_prefix",
-        "_replacement",
-        "_restorer",
-        "_served",
-        "_tried",
-        "_usage",
-        "holds",
-        "limit",
-    )
+    """Reads one response. The server was asked for `target_model`; where the client called it `client_model`, it gets
+    this name back. `api` is the request's API, as `Content` names it. What is held counts in `budget`."""
 
     def __init__(
-        self, served: str = "", asked: str = "", limit: int = LIMIT, *, api: str = "", held: Held | None = None
+        self,
+        target_model: str = "",
+        client_model: str = "",
+        limit: int = LIMIT,
+        *,
+        api: str = "",
+        budget: MemoryBudget | None = None,
     ) -> None:
-        renames = bool(served and asked and served != asked)
-        self._served = msgspec.json.encode(served) if renames else b""
-        self._asked = msgspec.json.encode(asked) if renames else b""
+        renames = bool(target_model and client_model and target_model != client_model)
+        self._target = msgspec.json.encode(target_model) if renames else b""
+        self._client = msgspec.json.encode(client_model) if renames else b""
         self._api = api
         self.limit = limit
         """Bytes that are held to be read."""
-        self._form = _Form.OTHER
-        self._held = Chunks(held)
+        self._format = _Format.OTHER
+        self._buffer = BodyBuffer(budget)
         self._begun = False
         """Whether something but blanks has come of an object."""
         self._tried = 0
@@ -95,7 +82,7 @@ class ResponseReader:
         self._replacement = b""
         self._growth = GROWTH
         """Bytes by which the response may still grow."""
-        self._restorer: Restorer | None = None
+        self._rewriter: ModelNameRewriter | None = None
         """Of an object, or the line of an event, whose beginning has gone on already. It is held only to be read."""
         self.holds = True
         """Whether what is held is taken whenever the body ends; else nothing is held that isn't part of a name."""
@@ -110,108 +97,108 @@ class ResponseReader:
     @property
     def changes(self) -> bool:
         """Whether it may change a body, and doesn't only read it."""
-        return bool(self._served)
+        return bool(self._target)
 
     def begin(self, headers: Headers) -> Interest:
         """The response's headers have come: what is wanted of its body."""
         kind = headers.get("content-type").partition(";")[0].strip().lower()
         if headers.get("content-encoding", "identity").strip().lower() in ("", "identity"):
             if kind == "text/event-stream":
-                self._form = _Form.EVENTS
+                self._format = _Format.EVENTS
             elif kind == "application/json" or kind.endswith("+json"):
-                self._form = _Form.JSON
+                self._format = _Format.JSON
             elif kind.startswith("application/grpc") and kind[16:17] in ("", "+") and self._api in grpc_usage.APIS:
-                self._form = _Form.GRPC
-                self._grpc = GrpcUsage(self._api, headers.get("grpc-encoding"), self.limit, self._held)
+                self._format = _Format.GRPC
+                self._grpc = GrpcUsage(self._api, headers.get("grpc-encoding"), self.limit, self._buffer)
                 return Interest.READ
-        if self._form is _Form.OTHER:
+        if self._format is _Format.OTHER:
             return Interest.NOTHING
-        return Interest.CHANGE if self._served else Interest.READ
+        return Interest.CHANGE if self._target else Interest.READ
 
     def feed(self, chunk: bytes, end: bool) -> bytes:
         """A piece of the body came; what the client gets now. With `end` nothing is held back."""
-        if self._form is _Form.EVENTS:
+        if self._format is _Format.EVENTS:
             return self._bounded(chunk, self._events(chunk, end))
-        if self._form is _Form.JSON:
+        if self._format is _Format.JSON:
             return self._bounded(chunk, self._json(chunk, end))
-        if self._form is _Form.GRPC and self._grpc is not None and not self._grpc.feed(chunk):
+        if self._format is _Format.GRPC and self._grpc is not None and not self._grpc.feed(chunk):
             self.drop()
         return chunk
 
     def drop(self) -> None:
         """Nothing more is read: let go what is held."""
-        self._form = _Form.OTHER
-        self._held.clear()
-        self._restorer = None
+        self._format = _Format.OTHER
+        self._buffer.clear()
+        self._rewriter = None
 
     def _bounded(self, chunk: bytes, out: bytes) -> bytes:
         """What goes on of a piece, after which nothing more is put back when the response has grown too much."""
         self._growth += 2 * len(chunk) - len(out)
-        return out if self._growth >= 0 or self._form is _Form.OTHER else out + self._give_up(b"")
+        return out if self._growth >= 0 or self._format is _Format.OTHER else out + self._give_up(b"")
 
     def _json(self, chunk: bytes, end: bool) -> bytes:
-        if self._restorer is not None:
-            return self._passing(self._restorer, chunk, end)
+        if self._rewriter is not None:
+            return self._passing(self._rewriter, chunk, end)
         if not self._begun:
             text = chunk.lstrip(_BLANKS)
             if not text:
                 return chunk  # servers keep connections alive with them
             self._begun = True
             if not text.startswith(b"{"):
-                self._form = _Form.OTHER
+                self._format = _Format.OTHER
                 return chunk
-        if not end and not (self._served and chunk.rstrip(_BLANKS).endswith(b"}")):
+        if not end and not (self._target and chunk.rstrip(_BLANKS).endswith(b"}")):
             return self._hold(chunk, chunk)
         text = chunk
-        if self._held.size:
-            self._held.add(chunk)
-            text = self._held.take()
+        if self._buffer.size:
+            self._buffer.add(chunk)
+            text = self._buffer.take()
         if not end:
             self._tried += len(text)
         read = None
         if len(text) <= self.limit and self._tried <= _TRIES * self.limit:
-            read = document.read(text, self._served, self._asked)
+            read = document.read(text, self._target, self._client)
             if read is None and not end:
                 return self._hold(text, chunk)
-        self._form = _Form.OTHER
+        self._format = _Format.OTHER
         if read is not None:
             self._usage = self._usage.merged(read.usage)
             text = read.text
-        return text if self._served else chunk
+        return text if self._target else chunk
 
     def _hold(self, text: bytes, chunk: bytes, lead: bytes = b"") -> bytes:
-        """Keep an object that isn't whole, or a piece of it; in a line it follows `lead`. What goes on of its last
-        piece, `chunk`."""
-        self._held.add(text)
+        """Hold an object that isn't whole, or a piece of it; in a line it follows `lead`. Returns what passes of its
+        last piece, `chunk`."""
+        self._buffer.add(text)
         if self._is_too_much():
             return self._give_up(chunk)
-        if not self._served:
+        if not self._target:
             return chunk  # what isn't changed needn't wait for the rest
         if self.holds:
             return b""
-        self._restorer = Restorer(self._served, self._asked, lead)
-        return self._restorer.feed(chunk)
+        self._rewriter = ModelNameRewriter(self._target, self._client, lead)
+        return self._rewriter.feed(chunk)
 
-    def _passing(self, restorer: Restorer, chunk: bytes, end: bool) -> bytes:
+    def _passing(self, rewriter: ModelNameRewriter, chunk: bytes, end: bool) -> bytes:
         """An object's next piece, where what came before has gone on."""
-        held = self._held
-        held.add(chunk)
-        chunk = restorer.feed(chunk)
+        buffer = self._buffer
+        buffer.add(chunk)
+        chunk = rewriter.feed(chunk)
         if self._is_too_much():
             return self._give_up(chunk)
-        if not end and not restorer.done:
+        if not end and not rewriter.done:
             return chunk
-        read = document.read(held.take(), b"", b"")
+        read = document.read(buffer.take(), b"", b"")
         if read is not None:
             self._usage = self._usage.merged(read.usage)
         return self._give_up(chunk)
 
     def _events(self, chunk: bytes, end: bool) -> bytes:
-        if self._restorer is not None:
-            return self._rest_of_line(self._restorer, chunk, end)
-        held = self._held
-        if not held.size and chunk.endswith(b"\n"):  # whole events, as servers send them
-            if not self._served:
+        if self._rewriter is not None:
+            return self._rest_of_line(self._rewriter, chunk, end)
+        buffer = self._buffer
+        if not buffer.size and chunk.endswith(b"\n"):  # whole events, as servers send them
+            if not self._target:
                 if b'"usage"' in chunk and _USAGE.search(chunk):
                     self._lines(chunk)
                 return chunk
@@ -219,34 +206,34 @@ class ResponseReader:
             return (single and self._like_last(chunk)) or self._lines(chunk)
         cut = len(chunk) if end else max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         lines, rest = chunk[:cut], chunk[cut:]
-        if held.size and (cut or end):
-            held.add(lines)
-            lines = held.take()
-        if self._served or _USAGE.search(lines):
+        if buffer.size and (cut or end):
+            buffer.add(lines)
+            lines = buffer.take()
+        if self._target or _USAGE.search(lines):
             lines = self._lines(lines)
-        if rest and self._form is _Form.EVENTS:
+        if rest and self._format is _Format.EVENTS:
             rest = self._hold(rest, rest, _DATA)
-        return lines + rest if self._served else chunk
+        return lines + rest if self._target else chunk
 
-    def _rest_of_line(self, restorer: Restorer, chunk: bytes, end: bool) -> bytes:
+    def _rest_of_line(self, rewriter: ModelNameRewriter, chunk: bytes, end: bool) -> bytes:
         """What follows of a line whose beginning has gone on, and all lines after it."""
         ending = _LINE_END.search(chunk)
         cut = ending.end() if ending else len(chunk)
         line, rest = chunk[:cut], chunk[cut:]
-        self._held.add(line)
-        line = restorer.feed(line)
+        self._buffer.add(line)
+        line = rewriter.feed(line)
         if self._is_too_much():
             return self._give_up(line) + rest
         if ending or end:
-            self._restorer = None
-            line += restorer.rest()
-            self._line(self._held.take())  # for its usage
+            self._rewriter = None
+            line += rewriter.rest()
+            self._line(self._buffer.take())  # for its usage
         return line + self._events(rest, end) if rest else line
 
     def _lines(self, lines: bytes) -> bytes:
         """Whole lines as they go on; as they are, when they are too many, and so is all that follows."""
         if len(lines) > self.limit or lines.count(b"\n") + lines.count(b"\r") > MOST_LINES:
-            self._form = _Form.OTHER
+            self._format = _Format.OTHER
             return lines
         return b"".join([self._line(line) for line in lines.splitlines(keepends=True)])
 
@@ -256,7 +243,7 @@ class ResponseReader:
         if changed := self._like_last(line):
             return changed
         start = 6 if line[5:6] == b" " else 5
-        read = document.read(line[start:], self._served, self._asked)
+        read = document.read(line[start:], self._target, self._client)
         if read is None:  # [DONE], or nothing that can be read
             return line
         self._usage = self._usage.merged(read.usage)
@@ -278,16 +265,16 @@ class ResponseReader:
         return self._replacement + rest
 
     def _is_too_much(self) -> bool:
-        return self._held.size > self.limit or not self._held.takes()
+        return self._buffer.size > self.limit or not self._buffer.has_room()
 
     def _give_up(self, chunk: bytes) -> bytes:
         """Read no further: from here on everything passes, and first what was held back. `chunk` is what would have
         gone on."""
-        self._form = _Form.OTHER
-        held = self._held.take()
-        if self._restorer is not None:
-            return chunk + self._restorer.rest()
-        return held if self._served else chunk
+        self._format = _Format.OTHER
+        buffered = self._buffer.take()
+        if self._rewriter is not None:
+            return chunk + self._rewriter.rest()
+        return buffered if self._target else chunk
 
     def __repr__(self) -> str:
-        return f"<ResponseReader {self._form.value}, holds {self._held.size} bytes, {self.usage}>"
+        return f"<ResponseReader {self._format.value}, holds {self._buffer.size} bytes, {self.usage}>"

@@ -1,4 +1,4 @@
-"""Tokens that a response says it took, in the spellings of the OpenAI and Anthropic APIs."""
+"""The token usage of a response, in the spellings of the OpenAI and Anthropic APIs."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,6 +1,6 @@
-"""One decision under way: the request, the view it is made on, and what plugins have found out so far.
+"""The state of one scheduling cycle: the request, the view, and what plugins have produced so far.
 
-Plugins read attributes through the cycle, which notes what was read: the explanation of a decision shows the very
+Plugins read attributes through the cycle, which records what they read. So the explanation of a decision shows the
 numbers that it was made with.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from services.picker.requests.request import Refusal, Request
+from services.picker.request import Refusal, Request
 from services.picker.scheduling.record import PluginFailure
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from services.picker.state.view import View
@@ -29,11 +29,11 @@ EVER = np.finfo(np.float64).min
 """A time before which nothing was sampled, and after which everything that ever was."""
 
 
-Failed = Callable[[str, Exception, str], None]
+OnPluginFailure = Callable[[str, Exception, str], None]
 """Hears of a plugin's failure: the plugin's name, the exception, the request's id."""
 
 
-def unheard(_plugin: str, _error: Exception, _request_id: str) -> None:
+def ignore_failure(_plugin: str, _error: Exception, _request_id: str) -> None:
     """Nobody hears of failures."""
 
 
@@ -51,12 +51,12 @@ def _check(key: AttributeKey[Any], match: PrefixMatch, size: int) -> None:
     """Raises ValueError for a match of other endpoints than there are, or with numbers that none can be."""
     matched, total = match.matched, match.total
     if type(matched) is not np.ndarray or matched.dtype is not FLOAT or matched.ndim != 1:
-        raise ValueError(f"{key}: matched isn't an array of one dimension of float64")
+        raise ValueError(f"{key}: matched must be a one-dimensional float64 array")
     if len(matched) != size:
-        raise ValueError(f"{key} tells of {len(matched)} endpoints; there are {size}")
+        raise ValueError(f"{key} has values of {len(matched)} endpoints; there are {size}")
     # a NaN is the least and the most
     if size and not (matched.item(matched.argmin()) >= 0.0 and matched.item(matched.argmax()) <= total < inf):
-        raise ValueError(f"{key}: matched isn't from 0 to the total of {total} blocks for every endpoint")
+        raise ValueError(f"{key}: every value of matched must be from 0 to the total of {total} blocks")
     if not 0 <= match.block_tokens < inf:
         raise ValueError(f"{key}: block_tokens is {match.block_tokens}; it must be 0 or more")
 
@@ -67,7 +67,7 @@ IN_FLIGHT_LOAD = AttributeKey("InFlightLoad", "inflight-load-producer", float)
 """Requests and tokens in flight, of all pickers; kept by the view, weighed by `inflight-load-producer`."""
 
 
-class Reading(Struct, frozen=True):
+class Samples(Struct, frozen=True):
     """Numbers as a plugin read them, for some rows. Without times: the picker's own, of the moment."""
 
     rows: Rows
@@ -82,32 +82,13 @@ class _Scored(Struct, frozen=True):
     """Scores of all endpoints, from values that were all fresh."""
 
     scores: Floats
-    reading: Reading
+    samples: Samples
     oldest: float
     """The oldest sample time among them: while that is fresh, they all are."""
 
 
 class Cycle:
     """What plugins see of one decision."""
-
-    __slots__ = (
-        "_oldest",
-        "_products",
-        "candidates",
-        "failed",
-        "failures",
-        "layout",
-        "model",
-        "now",
-        "priority",
-        "prompt_tokens",
-        "random",
-        "readings",
-        "refusal",
-        "request",
-        "stale",
-        "view",
-    )
 
     def __init__(
         self,
@@ -120,7 +101,7 @@ class Cycle:
         model: str,
         priority: int = 0,
         candidates: Rows,
-        failed: Failed = unheard,
+        failed: OnPluginFailure = ignore_failure,
     ) -> None:
         self.request = request
         self.view = view
@@ -129,7 +110,7 @@ class Cycle:
         self.random = random
         self.stale = stale
         self.model = model
-        """The model that the request is really for, after rewriting."""
+        """The target model: the request's, after rewriting."""
         self.priority = priority
         self.candidates = candidates
         content = request.content
@@ -140,10 +121,10 @@ class Cycle:
         """The request's prompt in tokens: those that its parser counted, else the reference's estimate; at least 1."""
         self._oldest = EVER if stale.policy == "lastKnown" else now - stale.after
         self.refusal: Refusal | None = None
-        """What a filter that leaves no endpoint wants the client to be told instead of the usual."""
+        """The answer to the client if a filter leaves no endpoint, instead of the usual one."""
         self._products: dict[str, Any] = {}
-        self.readings: dict[str, Reading] = {}
-        """What was read, by name; of several readings of one attribute that of the most endpoints stands."""
+        self.samples: dict[str, Samples] = {}
+        """What was read, by name; of several samples of one attribute that of the most endpoints stands."""
 
         self.failed = failed
         """Hears of every failure of a plugin."""
@@ -151,12 +132,12 @@ class Cycle:
         """Plugins that failed on this request."""
 
     def plugin_failed(self, plugin: Plugin, role: Role, error: Exception) -> None:
-        """The plugin raised, or its result can't be used; the decision goes on without it."""
+        """Record that the plugin raised, or that its result can't be used. The decision goes on without it."""
         self.failures.append(PluginFailure(plugin.name, role.value, reason_of(error)))
         self.failed(plugin.name, error, self.request.id)
 
     def put(self, key: AttributeKey[T], value: T) -> None:
-        """What a producer found out about this request."""
+        """Store what a producer found out about this request."""
         self._products[key.wire] = value
 
     def check(self, key: AttributeKey[Any]) -> None:
@@ -166,7 +147,7 @@ class Cycle:
             _check(key, value, len(self.layout.endpoints))
 
     def drop(self, key: AttributeKey[Any]) -> None:
-        """What a producer that failed may have found out before."""
+        """Discard the product of a producer that failed."""
         self._products.pop(key.wire, None)
 
     def get(self, key: AttributeKey[T]) -> T | None:
@@ -174,7 +155,7 @@ class Cycle:
         found: T | None = self._products.get(key.wire)
         return found
 
-    def read(self, key: AttributeKey[float], rows: Rows, after: float | None = None) -> Reading:
+    def read(self, key: AttributeKey[float], rows: Rows, after: float | None = None) -> Samples:
         """The attribute's values for the rows; `after` is the age in seconds from which they are stale.
 
         Under `lastKnown` a stale value counts as fresh; one that never was doesn't.
@@ -183,9 +164,9 @@ class Cycle:
         values, at = column.values, column.at
         if rows is not self.layout.all_rows:
             values, at = values.take(rows), at.take(rows)
-        reading = Reading(rows, values, at, at >= self.oldest(after))
-        self._keep(key.wire, reading)
-        return reading
+        samples = Samples(rows, values, at, at >= self.oldest(after))
+        self._keep(key.wire, samples)
+        return samples
 
     def oldest(self, after: float | None = None) -> float:
         """The sample time before which an attribute is stale."""
@@ -196,13 +177,13 @@ class Cycle:
         ValueError where there isn't one for each row."""
         if len(values) != len(rows):
             raise ValueError(f"{name}: {len(values)} values of {len(rows)} endpoints")
-        self._keep(name, Reading(rows, values))
+        self._keep(name, Samples(rows, values))
 
-    def _keep(self, name: str, reading: Reading) -> None:
+    def _keep(self, name: str, samples: Samples) -> None:
         """What a filter read of the endpoints that it removed isn't lost when a scorer reads the same of the others."""
-        before = self.readings.get(name)
-        if before is None or len(before.rows) <= len(reading.rows):
-            self.readings[name] = reading
+        before = self.samples.get(name)
+        if before is None or len(before.rows) <= len(samples.rows):
+            self.samples[name] = samples
 
     def score_by(self, key: AttributeKey[float], rows: Rows, formula: Callable[[Floats], Floats]) -> Floats:
         """Scores by an attribute: the formula over the fresh values, the configured policy for the others. Not to be
@@ -213,20 +194,20 @@ class Cycle:
         derived = self.view.columns.numbers(key.wire).derived
         known: _Scored | None = derived.get(formula)
         if known is not None and known.oldest >= self._oldest:
-            self._keep(key.wire, known.reading)
+            self._keep(key.wire, known.samples)
             return known.scores
-        reading = self.read(key, rows)
-        scores = self._score(reading, formula)
-        if reading.at is not None and len(rows) and (oldest := float(np.minimum.reduce(reading.at))) >= self._oldest:
+        samples = self.read(key, rows)
+        scores = self._score(samples, formula)
+        if samples.at is not None and len(rows) and (oldest := float(np.minimum.reduce(samples.at))) >= self._oldest:
             scores.flags.writeable = False
-            derived[formula] = _Scored(scores, reading, oldest)
+            derived[formula] = _Scored(scores, samples, oldest)
         return scores
 
-    def _score(self, reading: Reading, formula: Callable[[Floats], Floats]) -> Floats:
-        fresh = reading.fresh
+    def _score(self, samples: Samples, formula: Callable[[Floats], Floats]) -> Floats:
+        fresh = samples.fresh
         if fresh is None or np.logical_and.reduce(fresh):
-            return formula(reading.values)
-        return self.fill(fresh, formula(reading.values[fresh]))
+            return formula(samples.values)
+        return self.fill(fresh, formula(samples.values[fresh]))
 
     def fill(self, fresh: Mask, scores: Floats) -> Floats:
         """Scores of the fresh rows, spread over all rows: the others get 0, or under `ignore` the mean."""

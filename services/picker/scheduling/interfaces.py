@@ -1,7 +1,9 @@
-"""What a scheduling plugin implements. Each is plain synchronous code over arrays; none keeps the cycle."""
+"""The roles of scheduling plugins. A plugin is plain synchronous code over arrays and doesn't keep the cycle."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
+
+from msgspec import Struct
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.record import ProfileRun
@@ -19,7 +21,7 @@ def is_bounded(plugin: "Scorer | Producer") -> bool:
 
 
 class Filter(Plugin):
-    """Narrows the candidates. One that fails lets all of them through."""
+    """Narrows the candidates. If it fails, all candidates pass."""
 
     ROLES = frozenset({Role.FILTER})
     TIER = Tier.PICKER
@@ -31,7 +33,7 @@ class Filter(Plugin):
 
 
 class Scorer(Plugin):
-    """Says how well each candidate suits the request. One that fails scores 0 for every candidate."""
+    """Scores how well each candidate suits the request. If it fails, every candidate scores 0."""
 
     ROLES = frozenset({Role.SCORER})
     TIER = Tier.PICKER
@@ -47,8 +49,18 @@ class Scorer(Plugin):
         raise NotImplementedError
 
 
+class PickerParameters(Struct, frozen=True, rename="camel"):
+    """How many endpoints to name: the first choice and the fallbacks. Zero or less means 1."""
+
+    max_num_of_endpoints: int = 1
+
+    @property
+    def wanted(self) -> int:
+        return max(self.max_num_of_endpoints, 1)
+
+
 class Picker(Plugin):
-    """Chooses among the scored candidates. Instead of one that fails, chance chooses."""
+    """Chooses among the scored candidates. If it fails, the choice is random."""
 
     ROLES = frozenset({Role.PICKER})
     TIER = Tier.PICKER
@@ -60,8 +72,8 @@ class Picker(Plugin):
 
 
 class ProfileHandler(Plugin):
-    """Decides which profiles run, and what their results mean together. Where it fails, the first profile of the
-    configuration decides alone."""
+    """Decides which profiles run, and which of them is the primary. If it fails, the first profile of the configuration
+    decides alone."""
 
     ROLES = frozenset({Role.PROFILE_HANDLER})
     TIER = Tier.PICKER
@@ -76,8 +88,8 @@ class ProfileHandler(Plugin):
 
 
 class Producer(Plugin):
-    """Finds something out about a request before it is scheduled, and learns from where it went. What one that fails
-    produces is absent for this request."""
+    """Produces data about a request before it is scheduled, and learns where the request went. If it fails, its
+    products are absent for this request."""
 
     ROLES = frozenset({Role.DATA_PRODUCER})
     TIER = Tier.PICKER
@@ -86,7 +98,7 @@ class Producer(Plugin):
     to it. A subclass states it anew."""
 
     def produce(self, cycle: Cycle) -> None:
-        """Put what it produces into `cycle.attributes`."""
+        """Put its products with `cycle.put`."""
 
     def picked(self, cycle: Cycle, row: int) -> Placement | None:
         """The request goes to this endpoint. What is returned is called when another endpoint turns out to serve it,
@@ -96,3 +108,14 @@ class Producer(Plugin):
     def state(self) -> dict[str, Any]:
         """What `/debug/state` shows of it."""
         return {}
+
+
+class SaturationDetector(Plugin):
+    """Says how full the candidates are."""
+
+    ROLES = frozenset({Role.SATURATION_DETECTOR})
+    TIER = Tier.PICKER
+
+    def saturation(self, cycle: Cycle, rows: Rows) -> float:
+        """0 is empty, 1 and above is saturated; 1 when there are no endpoints."""
+        raise NotImplementedError

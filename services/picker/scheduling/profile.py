@@ -1,6 +1,6 @@
 """A scheduling profile: filters in order, then the weighted sum of its scorers, then its picker."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from time import perf_counter
 from typing import Any
@@ -9,20 +9,23 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.scheduling.cycle import FLOAT, Cycle
-from services.picker.scheduling.interfaces import Filter, Picker, Scorer, is_bounded
-from services.picker.scheduling.pickers.parameters import PickerParameters
-from services.picker.scheduling.ranking import NONE, pick_healthy_first
+from services.picker.scheduling.interfaces import Filter, Picker, PickerParameters, Scorer, is_bounded
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Role
 
 ROW = np.dtype(np.intp)
 
+Pick = Callable[[Cycle, Rows, Floats], Sequence[int]]
+"""Chooses some of these rows, which have these totals."""
+
+NONE: Mapping[int, str] = {}
+
 Observe = Callable[[str, str, str], Callable[[float], None]]
 """Makes of (extension point, plugin type, plugin name) what takes the seconds of every call of that plugin."""
 
 
-def nothing(_point: str, _kind: str, _name: str) -> Callable[[float], None]:
+def no_timing(_point: str, _kind: str, _name: str) -> Callable[[float], None]:
     """Observes nothing."""
     return lambda _seconds: None
 
@@ -105,14 +108,16 @@ class Profile:
         filters: tuple[Filter, ...],
         scorers: tuple[tuple[Scorer, float], ...],
         picker: Picker,
-        observe: Observe = nothing,
+        observe: Observe = no_timing,
     ) -> None:
         self.name = name
         self.filters = filters
         self.scorers = scorers
         self.picker = picker
-        self._filtering = [(one, observe("Filter", one.TYPE, one.name)) for one in filters]
-        self._scoring = [_Scoring(one, weight, observe("Scorer", one.TYPE, one.name)) for one, weight in scorers]
+        self._filtering = [(plugin, observe("Filter", plugin.TYPE, plugin.name)) for plugin in filters]
+        self._scoring = [
+            _Scoring(scorer, weight, observe("Scorer", scorer.TYPE, scorer.name)) for scorer, weight in scorers
+        ]
         self._observe_picker = observe("Picker", picker.TYPE, picker.name)
 
     def run(self, cycle: Cycle, rows: Rows) -> ProfileRun:
@@ -120,12 +125,12 @@ class Profile:
         candidates = rows
         filters: list[FilterStep] = []
         started = perf_counter()
-        for one, observe in self._filtering:
+        for plugin, observe in self._filtering:
             try:
-                rows = _kept(one.filter(cycle, rows), cycle, rows)
+                rows = _kept(plugin.filter(cycle, rows), cycle, rows)
             except Exception as error:  # noqa: BLE001 - as in `_Scoring.score`: all pass
-                cycle.plugin_failed(one, Role.FILTER, error)
-            filters.append(FilterStep(one.name, rows))
+                cycle.plugin_failed(plugin, Role.FILTER, error)
+            filters.append(FilterStep(plugin.name, rows))
             ended = perf_counter()
             observe(ended - started)
             started = ended
@@ -163,9 +168,34 @@ class Profile:
             return _any(self.picker, cycle, rows)
 
     def __repr__(self) -> str:
-        steps = [one.name for one in self.filters]
-        steps += [f"{one.name}·{weight:g}" for one, weight in self.scorers]
+        steps = [plugin.name for plugin in self.filters]
+        steps += [f"{scorer.name}·{weight:g}" for scorer, weight in self.scorers]
         return f"<Profile {self.name!r}: {' → '.join([*steps, self.picker.name])}>"
+
+
+def pick_healthy_first(
+    pick: Pick, cycle: Cycle, rows: Rows, totals: Floats
+) -> tuple[tuple[int, ...], Mapping[int, str]]:
+    """(the chosen rows, the unhealthy rows and why they are).
+
+    `pick` chooses among the healthy rows first. Where it wants more than there are, unhealthy ones follow, in the
+    order in which it would have chosen them. When all rows are unhealthy, or none is, they are all alike.
+    """
+    unhealthy = cycle.view.health.unhealthy
+    if not unhealthy:
+        return tuple(pick(cycle, rows, totals)), NONE
+    everywhere = np.ones(len(cycle.layout), np.bool_)
+    everywhere[list(unhealthy)] = False
+    healthy = everywhere[rows]
+    count = int(np.count_nonzero(healthy))
+    if count in (0, len(rows)):
+        return tuple(pick(cycle, rows, totals)), NONE
+    picked = pick(cycle, rows[healthy], totals[healthy])
+    if len(picked) == count:
+        among_all = pick(cycle, rows, totals)
+        left = [row for row in among_all if row in unhealthy]
+        picked = [*picked, *left[: len(among_all) - count]]
+    return tuple(picked), unhealthy
 
 
 def _kept(kept: object, cycle: Cycle, rows: Rows) -> Rows:
@@ -173,7 +203,7 @@ def _kept(kept: object, cycle: Cycle, rows: Rows) -> Rows:
     if kept is rows:
         return rows
     if type(kept) is not np.ndarray or kept.dtype is not ROW or kept.ndim != 1:
-        raise ValueError(f"{_shown(kept)} was returned; an array of rows is expected")
+        raise ValueError(f"expected an array of rows, got {_shown(kept)}")
     found: Rows = kept
     size = len(cycle.layout)
     known = not len(found) or (found[found.argmin()] >= 0 and found[found.argmax()] < size and len(found) <= len(rows))
@@ -182,14 +212,14 @@ def _kept(kept: object, cycle: Cycle, rows: Rows) -> Rows:
         given[rows] = True
         known = bool(np.logical_and.reduce(given.take(found)))
     if not known:
-        raise ValueError("rows were returned that aren't among the candidates")
+        raise ValueError("some returned rows aren't candidates")
     return found
 
 
 def _numbers(given: Any, size: int) -> Floats:
     """Scores that aren't what nearly all are, as such. Raises ValueError for what isn't one number a row."""
     if not isinstance(given, np.ndarray) or given.shape != (size,) or given.dtype.kind not in "fiub":
-        raise ValueError(f"{_shown(given)} was returned; {size} numbers are expected")
+        raise ValueError(f"expected {size} numbers, got {_shown(given)}")
     scores: Floats = given.astype(np.float64)
     return scores
 
@@ -203,7 +233,7 @@ def _picked(picked: Iterable[int], cycle: Cycle, rows: Rows) -> tuple[int, ...]:
         if type(row) is not int:
             return _picked(map(index, chosen), cycle, rows)
         if not 0 <= row < size or not (everything or rows[(rows == row).argmax()] == row):
-            raise ValueError(f"row {row} was picked, which isn't among the candidates")
+            raise ValueError(f"row {row} was picked but isn't a candidate")
     if not chosen:
         raise ValueError("nothing was picked")
     return chosen

@@ -1,4 +1,4 @@
-"""What happened in a profile, step by step: enough to explain the pick, cheap enough to keep for every request."""
+"""The record of a profile's run, step by step: enough to explain the pick, cheap enough to keep for every request."""
 
 from collections.abc import Mapping
 

@@ -6,7 +6,7 @@ Only producers whose product some plugin reads are run (`LoadedConfig.producers`
 from time import perf_counter
 from typing import Any
 
-from services.picker.scheduling.cycle import Cycle, Failed
+from services.picker.scheduling.cycle import Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import (
     Filter,
     Picker,
@@ -17,7 +17,7 @@ from services.picker.scheduling.interfaces import (
     is_bounded,
 )
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
-from services.picker.scheduling.profile import Observe, Profile, nothing
+from services.picker.scheduling.profile import Observe, Profile, no_timing
 from services.picker.scheduling.record import ProfileRun
 from shared.config.loaded import LoadedConfig, ProfileSpec
 from shared.config.problems import Invalid, Problem
@@ -28,7 +28,7 @@ from shared.plugin_failures import reason_of
 class Scheduler:
     """The plugins of one configuration, wired."""
 
-    def __init__(self, config: LoadedConfig, plugins: dict[str, Plugin], observe: Observe = nothing) -> None:
+    def __init__(self, config: LoadedConfig, plugins: dict[str, Plugin], observe: Observe = no_timing) -> None:
         """Wire the instances that `config` names. Raises `Invalid` for a plugin that isn't what its role demands."""
         self._profiles = {spec.name: _profile(spec, plugins, observe) for spec in config.profiles}
         self._names = tuple(self._profiles)
@@ -36,14 +36,19 @@ class Scheduler:
         if not isinstance(handler, ProfileHandler):
             raise Invalid([Problem(config.profile_handler, f"{handler!r} implements no ProfileHandler")])
         self._handler = handler
-        self.producers = tuple(one for name in config.producers if isinstance(one := plugins[name], Producer))
+        self.producers = tuple(producer for name in config.producers if isinstance(producer := plugins[name], Producer))
         self._producing = [
-            (one, products, () if is_bounded(one) else products, observe("DataProducer", one.TYPE, one.name))
-            for one in self.producers
-            for products in [one.produces(one.name, one.parameters)]
+            (
+                producer,
+                products,
+                () if is_bounded(producer) else products,
+                observe("DataProducer", producer.TYPE, producer.name),
+            )
+            for producer in self.producers
+            for products in [producer.produces(producer.name, producer.parameters)]
         ]
         self._weigher = next(
-            (one for one in plugins.values() if isinstance(one, InFlightLoadProducer)),
+            (plugin for plugin in plugins.values() if isinstance(plugin, InFlightLoadProducer)),
             InFlightLoadProducer(InFlightLoadProducer.TYPE),
         )
         self.tokens_until_end = self._weigher.until_end
@@ -70,7 +75,7 @@ class Scheduler:
             while names := handler.next_profiles(cycle, self._names, runs):
                 for name in names:
                     if name in runs:
-                        raise ValueError(f"profile {name!r} is to run again")
+                        raise ValueError(f"profile {name!r} has run already")
                     runs[name] = self._profiles[name].run(cycle, cycle.candidates)
             primary = handler.primary(cycle, runs)
             if primary not in runs:
@@ -100,9 +105,9 @@ class Scheduler:
 
     def state(self) -> dict[str, object]:
         return {
-            "profiles": [repr(one) for one in self._profiles.values()],
+            "profiles": [repr(profile) for profile in self._profiles.values()],
             "handler": self._handler.name,
-            "producers": {one.name: _state(one) for one in self.producers},
+            "producers": {producer.name: _state(producer) for producer in self.producers},
         }
 
     def __repr__(self) -> str:
@@ -116,7 +121,7 @@ def _state(producer: Producer) -> dict[str, Any]:
         return {"error": reason_of(error)}
 
 
-def _guarded(placement: Placement, producer: str, failed: Failed, request_id: str) -> Placement:
+def _guarded(placement: Placement, producer: str, failed: OnPluginFailure, request_id: str) -> Placement:
     """A placement that never raises: a producer that fails hasn't learnt who served."""
 
     def served(endpoint: str | None) -> None:
@@ -129,11 +134,11 @@ def _guarded(placement: Placement, producer: str, failed: Failed, request_id: st
 
 
 def _profile(spec: ProfileSpec, plugins: dict[str, Plugin], observe: Observe) -> Profile:
-    members = [(plugins[one.plugin.name], one.weight) for one in spec.members if one.plugin.name in plugins]
+    members = [(plugins[member.plugin.name], member.weight) for member in spec.members if member.plugin.name in plugins]
     return Profile(
         spec.name,
-        tuple(one for one, _ in members if isinstance(one, Filter)),
-        tuple((one, weight) for one, weight in members if isinstance(one, Scorer)),
-        next(one for one, _ in members if isinstance(one, Picker)),
+        tuple(plugin for plugin, _ in members if isinstance(plugin, Filter)),
+        tuple((plugin, weight) for plugin, weight in members if isinstance(plugin, Scorer)),
+        next(plugin for plugin, _ in members if isinstance(plugin, Picker)),
         observe,
     )

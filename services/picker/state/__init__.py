@@ -1,4 +1,4 @@
-"""What a decision reads: the endpoints, their attributes, the load in flight, where prefixes were placed.
+"""The state that a decision reads: endpoints, their attributes, the load in flight, placed prefixes.
 
 Arrays, one element an endpoint, in the order of the current `Layout`. Plain synchronous code; time is passed in.
 """

@@ -20,13 +20,13 @@ from shared.attributes import ALWAYS, REACHABLE, AttributeKey, AttributeMap, bou
 from shared.bus.columns import Ages, unpack_ages, unpack_floats
 from shared.bus.messages import Frame
 
-Beyond: TypeAlias = Callable[[str, str, str, float, int], None]
-"""Hears of numbers of a frame that can't be: the frame's sender, the attribute's wire name, an endpoint's id, its
-number, and how many there are of that attribute."""
+OnOutOfRange: TypeAlias = Callable[[str, str, str, float, int], None]
+"""Called for numbers of a frame beyond their bounds, with the frame's sender, the attribute's wire name, one endpoint's
+id, its number, and how many numbers of that attribute are beyond."""
 
 
-def unheard(_sender: str, _attribute: str, _endpoint: str, _value: float, _count: int) -> None:
-    """Nobody hears of them."""
+def ignore(_sender: str, _attribute: str, _endpoint: str, _value: float, _count: int) -> None:
+    """Does nothing."""
 
 
 REMEMBERED = 64
@@ -41,7 +41,7 @@ REMEMBERED_IDS = 16 * 2**20
 ID_SPARE = 64
 
 
-class Column:
+class NumberColumn:
     """An attribute of numbers: the newest value of each endpoint, and when it was sampled (monotonic seconds).
 
     The arrays are replaced, never changed: who reads them may keep them. They are read-only, so that a plugin which
@@ -58,7 +58,7 @@ class Column:
         """What readers have made of these very arrays, by whatever tells it apart; empty with the next ones."""
 
     @classmethod
-    def absent(cls, size: int) -> "Column":
+    def absent(cls, size: int) -> "NumberColumn":
         """One that has no value of any of so many endpoints."""
         return cls(np.full(size, np.nan), np.full(size, NEVER))
 
@@ -79,7 +79,7 @@ class Column:
             self.derived = {}
 
 
-class Numbers:
+class NumberTable:
     """All attributes of numbers as two tables, a line an attribute: a frame is taken in with a few operations on all
     of its attributes together, where one after the other would cost each of them the overhead of a dozen."""
 
@@ -87,28 +87,28 @@ class Numbers:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.columns: dict[str, Column] = {}
+        self.columns: dict[str, NumberColumn] = {}
         """By wire name, in the order of the lines."""
-        self._unreported: dict[str, Column] = {}
+        self._unreported: dict[str, NumberColumn] = {}
         """What is read and nobody reported: no lines, so that frames with all attributes there are have all lines."""
         self._values: Floats = np.empty((0, size))
         self._at: Floats = np.empty((0, size))
-        self._lines: dict[tuple[str, ...], Lines] = {}
+        self._lines: dict[tuple[str, ...], TableLines] = {}
         self._read: set[str] = set()
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> NumberColumn:
         """The column of this name, for who reads it; one that nobody reported is all absent."""
         self._read.add(name)
         column = self.columns.get(name) or self._unreported.get(name)
         if column is None:
-            column = self._unreported[name] = Column.absent(self.size)
+            column = self._unreported[name] = NumberColumn.absent(self.size)
         return column
 
     def _add(self, names: Sequence[str]) -> None:
         """Lines for what is reported for the first time."""
         for name in names:
             known = name in self._unreported
-            self.columns[name] = self._unreported.pop(name) if known else Column.absent(self.size)
+            self.columns[name] = self._unreported.pop(name) if known else NumberColumn.absent(self.size)
         self._lines.clear()
         more = (len(names), self.size)
         self._show(np.vstack((self._values, np.full(more, np.nan))), np.vstack((self._at, np.full(more, NEVER))))
@@ -123,7 +123,7 @@ class Numbers:
         ]
         gone = {line for _, line in sorted(spare)[: len(self.columns) - MOST_NUMBERS]}
         kept = [line for line in range(len(self.columns)) if line not in gone]
-        self.columns = {name: one for line, (name, one) in enumerate(self.columns.items()) if line not in gone}
+        self.columns = {name: column for line, (name, column) in enumerate(self.columns.items()) if line not in gone}
         self._lines.clear()
         self._show(self._values[kept], self._at[kept])
 
@@ -134,20 +134,20 @@ class Numbers:
         for column, line_values, line_at in zip(self.columns.values(), values, at, strict=True):
             column.replace(line_values, line_at)
 
-    def put(self, names: tuple[str, ...], place: "Place", values: Floats, at: Floats) -> Mask | None:
+    def put(self, names: tuple[str, ...], place: "FrameRows", values: Floats, at: Floats) -> Mask | None:
         """Take in what is newer and within the attribute's bounds. Shape of `values` and `at`: (names, positions of the
         frame). Returns which numbers are beyond, in that shape; None where none is."""
         lines = self._lines_of(names)
         # NaN is within no bounds
         sound = values >= lines.least
         sound &= values <= lines.most
-        beyond = None
+        out_of_range = None
         taken = np.count_nonzero(sound)
         whole = taken == sound.size
         if not whole:
             absent = np.isnan(values)
             if np.count_nonzero(absent) + taken < sound.size:
-                beyond = ~(sound | absent)
+                out_of_range = ~(sound | absent)
         if place.partly:
             values, at, sound = values[:, place.positions], at[:, place.positions], sound[:, place.positions]
         everything = place.whole and len(names) == len(self.columns) and names == tuple(self.columns)
@@ -163,7 +163,7 @@ class Numbers:
             (all_at := self._at.copy())[cells] = at
             values, at = all_values, all_at
         self._show(values, at)
-        return beyond
+        return out_of_range
 
     def drop(self, name: str, rows: Rows, at: float) -> None:
         """As of `at`, these endpoints don't have it. What was sampled later stays."""
@@ -178,10 +178,10 @@ class Numbers:
         values[line, rows], at_all[line, rows] = np.nan, NEVER
         self._show(values, at_all)
 
-    def moved(self, size: int, here: Rows, there: Rows) -> "Numbers":
+    def moved(self, size: int, here: Rows, there: Rows) -> "NumberTable":
         """These columns in another layout: row `there[i]` is row `here[i]` in it, the others are absent. One that no
         endpoint has any more is left out."""
-        moved = Numbers(size)
+        moved = NumberTable(size)
         moved._read = self._read
         at = self._at[:, there]
         kept = np.flatnonzero((at > NEVER).any(axis=1))
@@ -191,7 +191,7 @@ class Numbers:
         moved._at[:, here] = at[kept]
         names = list(self.columns)
         tables = zip([names[line] for line in kept.tolist()], moved._values, moved._at, strict=True)
-        moved.columns = {name: Column(values, at) for name, values, at in tables}
+        moved.columns = {name: NumberColumn(values, at) for name, values, at in tables}
         return moved
 
     def newest(self) -> Floats:
@@ -201,7 +201,7 @@ class Numbers:
         newest: Floats = np.maximum.reduce(self._at[lines], axis=0, initial=NEVER)
         return newest
 
-    def _lines_of(self, names: tuple[str, ...]) -> "Lines":
+    def _lines_of(self, names: tuple[str, ...]) -> "TableLines":
         """Where these attributes are."""
         lines = self._lines.get(names)
         if lines is None:
@@ -212,11 +212,11 @@ class Numbers:
             if len(self._lines) >= REMEMBERED:
                 self._lines.clear()
             order = {name: line for line, name in enumerate(self.columns)}
-            lines = self._lines[names] = Lines(names, [order[name] for name in names])
+            lines = self._lines[names] = TableLines(names, [order[name] for name in names])
         return lines
 
 
-class Lines:
+class TableLines:
     """The lines of some attributes, and between which numbers the values are; shape of each: (attributes, 1)."""
 
     __slots__ = ("least", "most", "places")
@@ -225,11 +225,11 @@ class Lines:
         bounds = [bounds_of(name) for name in names]
         self.places: Rows = np.array(places, np.intp)[:, np.newaxis]
         """Together with rows they are an index of cells."""
-        self.least: Floats = np.array([one.least for one in bounds], np.float64)[:, np.newaxis]
-        self.most: Floats = np.array([one.most for one in bounds], np.float64)[:, np.newaxis]
+        self.least: Floats = np.array([bound.least for bound in bounds], np.float64)[:, np.newaxis]
+        self.most: Floats = np.array([bound.most for bound in bounds], np.float64)[:, np.newaxis]
 
 
-class Place:
+class FrameRows:
     """Where a frame's endpoints are in a layout: `rows` there, each once, and their `positions` in the frame."""
 
     __slots__ = ("partly", "positions", "rows", "whole")
@@ -246,17 +246,17 @@ class Place:
 class Columns:
     """All attributes of all endpoints of a layout, by the attribute's wire name."""
 
-    def __init__(self, beyond: Beyond = unheard) -> None:
+    def __init__(self, on_out_of_range: OnOutOfRange = ignore) -> None:
         self._layout = Layout()
-        self._beyond = beyond
-        self._numbers = Numbers(0)
+        self._on_out_of_range = on_out_of_range
+        self._numbers = NumberTable(0)
         self._objects: dict[str, ObjectColumn] = {}
         self._read: set[str] = set()
         """Those of them that plugins read."""
-        self._own_numbers: dict[str, Column] = {}
+        self._own_numbers: dict[str, NumberColumn] = {}
         """Of what the picker itself makes of the endpoints."""
         self._own_objects: dict[str, ObjectColumn] = {}
-        self._places: dict[tuple[str, ...], Place] = {}
+        self._places: dict[tuple[str, ...], FrameRows] = {}
         self._remembered = 0
         """Characters of the ids in them."""
         self.frames = 0
@@ -268,8 +268,8 @@ class Columns:
         """
         here, there = layout.moved_from(self._layout)
         self._numbers = self._numbers.moved(len(layout), here, there)
-        moved = {name: one.moved(len(layout), here, there) for name, one in self._objects.items()}
-        self._objects = {name: one for name, one in moved.items() if (one.at > NEVER).any()}
+        moved = {name: column.moved(len(layout), here, there) for name, column in self._objects.items()}
+        self._objects = {name: column for name, column in moved.items() if (column.at > NEVER).any()}
         self._own_numbers, self._own_objects = {}, {}
         self._layout = layout
         self._places.clear()
@@ -294,7 +294,7 @@ class Columns:
                     if key.wire not in self._own_objects:
                         self._own_objects[key.wire] = ObjectColumn(size)
                     self._own_objects[key.wire].place(row, sample.value, sample.at)
-        self._own_numbers = {name: Column(values, at) for name, (values, at) in numbers.items()}
+        self._own_numbers = {name: NumberColumn(values, at) for name, (values, at) in numbers.items()}
 
     def apply(self, frame: Frame, now: float, extra_age: float) -> None:
         """Take in a sound frame that arrived at `now` and was `extra_age` seconds longer under way than usual.
@@ -310,9 +310,9 @@ class Columns:
             shape = (len(names), len(frame.ids))
             ages = unpack_ages(b"".join([frame.ages[name] for name in names])).reshape(shape)
             values = unpack_floats(b"".join(frame.columns.values())).reshape(shape)
-            beyond = self._numbers.put(names, place, values, _sampled(now - extra_age, ages))
-            if beyond is not None:
-                self._tell(frame, names, values, beyond)
+            out_of_range = self._numbers.put(names, place, values, _sampled(now - extra_age, ages))
+            if out_of_range is not None:
+                self._tell(frame, names, values, out_of_range)
         for name, objects in frame.objects.items():
             at = _sampled(now - extra_age, unpack_ages(frame.ages[name]))
             if place.partly:
@@ -326,14 +326,14 @@ class Columns:
             if name in self._objects:
                 self._objects[name].drop(rows, now - extra_age)
 
-    def _tell(self, frame: Frame, names: tuple[str, ...], values: Floats, beyond: Mask) -> None:
+    def _tell(self, frame: Frame, names: tuple[str, ...], values: Floats, out_of_range: Mask) -> None:
         """Of each attribute with numbers beyond its bounds, one of them."""
-        for line in np.flatnonzero(beyond.any(axis=1)).tolist():
-            where = np.flatnonzero(beyond[line])
+        for line in np.flatnonzero(out_of_range.any(axis=1)).tolist():
+            where = np.flatnonzero(out_of_range[line])
             first = where.item(0)
-            self._beyond(frame.sender, names[line], frame.ids[first], values.item(line, first), len(where))
+            self._on_out_of_range(frame.sender, names[line], frame.ids[first], values.item(line, first), len(where))
 
-    def numbers(self, name: str) -> Column:
+    def numbers(self, name: str) -> NumberColumn:
         """The column of an attribute of numbers; all absent when nobody reported it."""
         return self._own_numbers.get(name) or self._numbers.column(name)
 
@@ -350,10 +350,10 @@ class Columns:
 
     def _make_room(self, name: str) -> None:
         """Let go of what nobody reads where that is too much, or there are too many attributes for one of this name."""
-        unread = {other: one for other, one in self._objects.items() if other not in self._read}
+        unread = {other: column for other, column in self._objects.items() if other not in self._read}
         more = name not in self._objects and len(unread) >= MOST_OBJECTS
-        if more or sum(one.weight for one in unread.values()) > MOST_WEIGHT:
-            self._objects = {other: one for other, one in self._objects.items() if other in self._read}
+        if more or sum(column.weight for column in unread.values()) > MOST_WEIGHT:
+            self._objects = {other: column for other, column in self._objects.items() if other in self._read}
 
     def _reported(self, name: str) -> ObjectColumn:
         column = self._objects.get(name)
@@ -364,7 +364,7 @@ class Columns:
     def of(self, row: int, now: float) -> dict[str, dict[str, Any]]:
         """Every attribute that one endpoint has: `{wire name: {value, age}}`, ages in seconds."""
         known: dict[str, dict[str, Any]] = {}
-        columns: dict[str, Column | ObjectColumn] = {
+        columns: dict[str, NumberColumn | ObjectColumn] = {
             **self._numbers.columns,
             **self._objects,
             **self._own_numbers,
@@ -374,7 +374,7 @@ class Columns:
             if column.at[row] > NEVER:
                 value, at = column.values[row], float(column.at[row])
                 known[name] = {
-                    "value": float(value) if isinstance(column, Column) else value,
+                    "value": float(value) if isinstance(column, NumberColumn) else value,
                     "age": 0.0 if at == ALWAYS else round(now - at, 4),
                 }
         return known
@@ -387,17 +387,17 @@ class Columns:
             np.maximum(newest, column.at, out=newest)
         return newest
 
-    def _place(self, ids: tuple[str, ...]) -> Place:
+    def _place(self, ids: tuple[str, ...]) -> FrameRows:
         place = self._places.get(ids)
         if place is None:
-            found = {row: at for at, one in enumerate(ids) if (row := self._layout.index.get(one)) is not None}
+            found = {row: at for at, id in enumerate(ids) if (row := self._layout.index.get(id)) is not None}
             rows = np.fromiter(found.keys(), np.intp, len(found))
             positions = np.fromiter(found.values(), np.intp, len(found))
-            place = Place(rows, positions, len(ids), len(self._layout))
+            place = FrameRows(rows, positions, len(ids), len(self._layout))
             self._remember(ids, place)
         return place
 
-    def _remember(self, ids: tuple[str, ...], place: Place) -> None:
+    def _remember(self, ids: tuple[str, ...], place: FrameRows) -> None:
         """Parts that changed their members leave their former ids behind."""
         if not len(place.rows):
             return

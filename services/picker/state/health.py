@@ -1,8 +1,8 @@
 """Which endpoints seem to be down: decisions rank them behind all others.
 
-There are two signs. A collector reports an endpoint as unreachable when its scrapes were refused or timed out several
-times in a row. And a fallback served a request in the place of an endpoint. The next good scrape that began after the
-sign ends it. Without news a sign expires: nobody may scrape, and a report from before an outage of NATS gets old.
+There are two signs: a collector reports the endpoint as unreachable, because several scrapes in a row were refused or
+timed out; or a fallback served a request in its place. The next good scrape that began after the sign ends it. Without
+news a sign expires, because collectors may be gone, or NATS.
 """
 
 from collections.abc import Mapping

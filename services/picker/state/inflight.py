@@ -1,4 +1,4 @@
-"""Requests and tokens in flight at each endpoint: this picker's own, and what its peers say of theirs.
+"""Requests and tokens in flight at each endpoint: this picker's own, and those that its peers report.
 
 The sum is what scorers read. Our own part is a table of charges, each released exactly once; a peer's part is its last
 table, dropped when the peer says that it leaves or has been silent for longer than the expiry; the time that a table
@@ -28,7 +28,7 @@ FORGOTTEN = 300.0
 
 
 class Charge:
-    """What one request weighs, and on which endpoint. Released once; further releases do nothing."""
+    """The load of one request on an endpoint. Released once; further releases do nothing."""
 
     __slots__ = ("_table", "endpoint_id", "requests", "tokens")
 
@@ -167,7 +167,7 @@ class InFlight:
     def columns(self) -> tuple[bytes, bytes, bytes]:
         """Our own part as a `Load` message has it: (ids, requests, tokens)."""
         return (
-            pack_hashes([endpoint_hash(one) for one in self._own]),
+            pack_hashes([endpoint_hash(id) for id in self._own]),
             pack_counts([own[0] for own in self._own.values()]),
             pack_counts([own[1] for own in self._own.values()]),
         )

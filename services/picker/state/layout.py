@@ -1,7 +1,7 @@
-"""Which endpoint is at which position of the view's arrays.
+"""Maps endpoints to positions in the view's arrays.
 
-A layout never changes: when an endpoint comes, goes or changes, there is a new one, and whatever holds arrays moves its
-elements over. A decision that was made with the old one can still be explained with it.
+A layout never changes. When an endpoint comes, goes or changes, a new layout replaces it, and all arrays are moved. A
+decision keeps its layout, so it can be explained later.
 """
 
 from collections.abc import Iterable
@@ -28,31 +28,18 @@ REMEMBERED_TEXT = 128
 class Layout:
     """Endpoints by position, id, authority and address."""
 
-    __slots__ = (
-        "_by_address",
-        "_order",
-        "_remembered",
-        "_subsets",
-        "all_rows",
-        "authorities",
-        "endpoints",
-        "generation",
-        "hashes",
-        "index",
-    )
-
     def __init__(self, endpoints: Iterable[Endpoint] = (), generation: int = 0) -> None:
-        self.endpoints = tuple(sorted(endpoints, key=lambda one: one.id))
+        self.endpoints = tuple(sorted(endpoints, key=lambda endpoint: endpoint.id))
         self.generation = generation
-        self.index = {one.id: row for row, one in enumerate(self.endpoints)}
-        self.authorities = tuple(one.authority for one in self.endpoints)
+        self.index = {endpoint.id: row for row, endpoint in enumerate(self.endpoints)}
+        self.authorities = tuple(endpoint.authority for endpoint in self.endpoints)
         self.all_rows: Rows = np.arange(len(self.endpoints), dtype=np.intp)
         self.all_rows.flags.writeable = False
-        self.hashes: Hashes = np.array([endpoint_hash(one.id) for one in self.endpoints], dtype=np.uint64)
+        self.hashes: Hashes = np.array([endpoint_hash(endpoint.id) for endpoint in self.endpoints], dtype=np.uint64)
         self._order = np.argsort(self.hashes)
         self._by_address: dict[str, list[int]] = {}
-        for row, one in enumerate(self.endpoints):
-            for name in {one.address, one.host, one.authority} - {""}:
+        for row, endpoint in enumerate(self.endpoints):
+            for name in {endpoint.address, endpoint.host, endpoint.authority} - {""}:
                 self._by_address.setdefault(name, []).append(row)
         self._subsets: dict[tuple[str, ...], Rows] = {}
         self._remembered = 0
@@ -117,9 +104,9 @@ class Layout:
         """
         here: list[int] = []
         there: list[int] = []
-        for row, one in enumerate(self.endpoints):
-            other = old.index.get(one.id)
-            if other is None or old.endpoints[other].uid != one.uid:
+        for row, endpoint in enumerate(self.endpoints):
+            other = old.index.get(endpoint.id)
+            if other is None or old.endpoints[other].uid != endpoint.uid:
                 continue
             if old.authorities[other] == self.authorities[row]:
                 here.append(row)

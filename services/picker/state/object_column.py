@@ -14,7 +14,7 @@ NEVER = -np.inf
 
 
 class ObjectColumn:
-    """An attribute whose values aren't numbers: mostly tuples of names. Who has a name is kept, not searched for."""
+    """An attribute whose values aren't numbers: mostly tuples of names. The endpoints with a name are indexed."""
 
     __slots__ = ("_holders", "_kind", "_raw", "_weights", "at", "counts", "values", "weight")
 
@@ -122,15 +122,15 @@ def _weight(raw: Any) -> int:
     """Bytes of memory that a value takes, about."""
     weight, rest = 0, [raw]
     while rest:
-        one = rest.pop()
+        item = rest.pop()
         weight += OBJECT
-        if isinstance(one, str | bytes):
-            weight += len(one)
-        elif isinstance(one, list | tuple):
-            rest += one
-        elif isinstance(one, dict):
-            rest += one
-            rest += one.values()
+        if isinstance(item, str | bytes):
+            weight += len(item)
+        elif isinstance(item, list | tuple):
+            rest += item
+        elif isinstance(item, dict):
+            rest += item
+            rest += item.values()
     return weight
 
 

@@ -1,4 +1,4 @@
-"""Which endpoints probably hold which prompt prefixes in their KV cache: the blocks of the prompts sent there.
+"""Indexes which endpoints probably hold which prompt prefixes in their KV caches: the blocks of prompts sent there.
 
 A prompt is cut into blocks of bytes, each hashed with its predecessor's hash, so that one hash stands for a whole
 prefix. The index maps a hash to the set of endpoints that hold it, as an int with a bit an endpoint: walking a prompt
@@ -13,11 +13,15 @@ from itertools import islice
 import numpy as np
 import xxhash
 
+from services.picker.state.histogram import Histogram
 from services.picker.state.layout import Floats, Layout, Rows
-from services.picker.state.prefix_hits import PrefixHits
 
 RETIRED_SWEEP = 2000
 """Blocks of endpoints that have gone which one `sweep` removes: about a millisecond's work."""
+RATIOS = tuple(tenth / 10 for tenth in range(11))
+"""Upper bounds of shares of a prompt; the Go original's."""
+SIZES = (0.0, *(float(1 << power) for power in range(4, 17)))
+"""Upper bounds of bytes; the Go original's."""
 FEW = 8
 """Up to so many bits are taken out of a set one by one; unpacking all of them is cheaper beyond."""
 
@@ -36,6 +40,22 @@ def block_hashes(prompt: bytes, block_bytes: int, seed: bytes, max_blocks: int) 
         last = digest(prompt[start : start + block_bytes], last)
         hashes.append(last)
     return hashes
+
+
+class PrefixHits:
+    """How much of each prompt its endpoint held already, for metrics. It outlives configurations, as the index does."""
+
+    def __init__(self) -> None:
+        self.plugin = ""
+        """Who looked last."""
+        self.ratios = Histogram(RATIOS)
+        self.bytes = Histogram(SIZES)
+
+    def add(self, plugin: str, matched: int, blocks: int, block_bytes: int) -> None:
+        """Of a prompt of so many blocks, more than none, the chosen endpoint holds the first `matched`."""
+        self.plugin = plugin
+        self.ratios.observe(matched / blocks)
+        self.bytes.observe(matched * block_bytes)
 
 
 class PrefixIndex:
@@ -60,7 +80,7 @@ class PrefixIndex:
         """Endpoints that have gone, or are another server under the same id, lose their blocks."""
         here, _ = layout.moved_from(self._layout)
         stayed = {layout.endpoints[row].id for row in here.tolist()}
-        for name in [one for one in self._slots if one not in stayed]:
+        for name in [id for id in self._slots if id not in stayed]:
             self._retired.append(self._slots.pop(name))
         self._layout = layout
         self._rows = None

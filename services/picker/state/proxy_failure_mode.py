@@ -24,7 +24,7 @@ class ProxyFailureMode:
         self._named_models_only = named_models_only
         self._open_until = float("-inf")
 
-    def told(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+    def observe(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
         """The initial metadata of a stream."""
         for name, value in metadata:
             if name == HEADER and value == "open":

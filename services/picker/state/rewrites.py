@@ -14,8 +14,8 @@ import xxhash
 from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
 
 MOST_MODELS = 20_000
-"""Model names of all rules together, and InferenceModels, that are looked at, the oldest resources' first: they are
-gone through at every change. Further ones are left out; InferenceModels close the pool all the same."""
+"""Model names of all rules together, and InferenceModels, that take effect, the oldest resources' first: every change
+goes through all of them. InferenceModels beyond close the pool all the same."""
 PRIORITIES = {Criticality.CRITICAL: 1, Criticality.STANDARD: 0, Criticality.SHEDDABLE: -1}
 
 
@@ -27,9 +27,9 @@ class Rewrites:
         self._generic: tuple[str, RewriteRule] | None = None
         self._priorities: dict[str, int] = {}
         self.omitted = 0
-        """Rules and models that were left out, because there are too many."""
+        """Rules and models without effect, because there are too many."""
         left = MOST_MODELS
-        for rewrite in sorted(rewrites, key=lambda one: (one.created, one.name)):
+        for rewrite in sorted(rewrites, key=lambda rewrite: (rewrite.created, rewrite.name)):
             for rule in rewrite.rules:
                 left -= 1 + len(rule.models)
                 if left < 0:
@@ -41,13 +41,13 @@ class Rewrites:
                     self._exact.setdefault(model, (rewrite.name, rule))
                 if not rule.models and self._generic is None:
                     self._generic = (rewrite.name, rule)
-        known = sorted(models, key=lambda one: (one.created, one.name))
-        self.omitted += len(known[MOST_MODELS:])
-        for one in known[:MOST_MODELS]:
-            if one.model_name not in self._priorities:
-                self._priorities[one.model_name] = PRIORITIES[one.criticality]
-                if one.targets:
-                    self._exact.setdefault(one.model_name, (one.name, RewriteRule(targets=one.targets)))
+        oldest = sorted(models, key=lambda model: (model.created, model.name))
+        self.omitted += len(oldest[MOST_MODELS:])
+        for resource in oldest[:MOST_MODELS]:
+            if resource.model_name not in self._priorities:
+                self._priorities[resource.model_name] = PRIORITIES[resource.criticality]
+                if resource.targets:
+                    self._exact.setdefault(resource.model_name, (resource.name, RewriteRule(targets=resource.targets)))
 
     def target(self, model: str, request_id: str) -> tuple[str, str] | None:
         """(resource's name, target model) for a model, or None when no rule applies."""
@@ -75,7 +75,7 @@ class Rewrites:
         return self._priorities.get(model, 0)
 
     def note(self) -> str | None:
-        """What `/readyz` mentions: rules and models that are left out; None when there are none."""
+        """What `/readyz` mentions: rules and models without effect; None when there are none."""
         return f"{self.omitted} rules and models have no effect: there are too many" if self.omitted else None
 
     def __repr__(self) -> str:
@@ -84,12 +84,12 @@ class Rewrites:
 
 def split(targets: tuple[Target, ...], request_id: str) -> str:
     """The target that falls to a request id: by weight, or evenly when no weight is positive."""
-    weights = [max(one.weight or 0, 0) for one in targets]
+    weights = [max(target.weight or 0, 0) for target in targets]
     if not any(weights):
         weights = [1] * len(targets)
     point = xxhash.xxh3_64_intdigest(request_id.encode()) % sum(weights)
-    for one, weight in zip(targets, weights, strict=True):
+    for target, weight in zip(targets, weights, strict=True):
         if point < weight:
-            return one.model
+            return target.model
         point -= weight
     raise AssertionError("the weights' sum is larger than every point below it")

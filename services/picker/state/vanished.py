@@ -1,7 +1,7 @@
-"""Scraped attributes that plugins read and that no server reports any more, such as a metric that an upgrade renamed.
+"""Finds scraped attributes that plugins read and no server reports any more, such as a metric that an upgrade renamed.
 
-Scores go on as the policy for stale metrics says, so nothing fails, and nothing else would tell. An attribute that no
-server ever had isn't among them, and neither is one whose servers aren't scraped at all: those are other troubles.
+Scoring goes on by the policy for stale metrics, so nothing fails and nothing else shows the cause. An attribute that no
+server ever had isn't found, and neither is one whose servers aren't scraped at all: other checks report those.
 
 A server is to report an attribute if it has done so, or if it joined the pool after another one did: it may replace
 that one. One that never had the attribute, such as of another engine, isn't, so an attribute is forgotten when the last
@@ -21,7 +21,7 @@ NAMED = 5
 """Attributes that are named at most."""
 
 
-class Vanished:
+class VanishedAttributes:
     """Looks from time to time at the attributes that are read."""
 
     def __init__(self) -> None:
@@ -64,10 +64,10 @@ class Vanished:
         if not self._gone:
             return None
         more = [f"{len(self._gone) - NAMED} more"] if len(self._gone) > NAMED else []
-        return f"no server reports what one reported before: {'; '.join([*self._gone[:NAMED], *more])}"
+        return f"attributes that no server reports any more: {'; '.join([*self._gone[:NAMED], *more])}"
 
     def __repr__(self) -> str:
-        return f"<Vanished {', '.join(self._gone) or 'none'}>"
+        return f"<VanishedAttributes {', '.join(self._gone) or 'none'}>"
 
 
 def _ids(layout: Layout, which: Mask) -> set[str]:

@@ -1,12 +1,12 @@
 """The picker's view of its pool: everything that a decision reads, in local memory.
 
-Facts arrive as `Reset | Upsert | Delete` from the endpoints bucket, attributes as frames, peers' load as tables. A
-burst of endpoint changes costs one new layout, made when it is next read.
+Facts arrive as `Reset | Upsert | Delete` from the endpoints bucket, attributes as frames, and the load of peers as
+tables. A burst of endpoint changes makes one new layout, when it is next read.
 """
 
 from typing import Any
 
-from services.picker.state.columns import Beyond, Columns, unheard
+from services.picker.state.columns import Columns, OnOutOfRange, ignore
 from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight
 from services.picker.state.layout import Layout
@@ -20,8 +20,8 @@ from shared.model import Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 class View:
     """Endpoints with their attributes, load and prefixes, and the resources that steer the pool's traffic."""
 
-    def __init__(self, unhealthy_expiry: float = EXPIRY, beyond: Beyond = unheard) -> None:
-        self.columns = Columns(beyond)
+    def __init__(self, unhealthy_expiry: float = EXPIRY, on_out_of_range: OnOutOfRange = ignore) -> None:
+        self.columns = Columns(on_out_of_range)
         self.health = Health(self.columns, unhealthy_expiry)
         self.in_flight = InFlight()
         self.prefixes = PrefixIndex()
@@ -32,7 +32,7 @@ class View:
         self._layout = Layout()
         self._endpoints_changed = False
         self._made: dict[str, AttributeMap] = {}
-        """What endpoint extractors made of the endpoints, by id."""
+        """Attributes from endpoint extractors, by endpoint id."""
         self._made_changed = False
         self._rewrites: Rewrites | None = Rewrites()
 
@@ -48,7 +48,11 @@ class View:
             self._made_changed = True
         if self._made_changed:
             self._made_changed = False
-            self._made = {id: one for id, one in self._made.items() if id in self._layout.index and _says(one)}
+            self._made = {
+                id: attributes
+                for id, attributes in self._made.items()
+                if id in self._layout.index and _says(attributes)
+            }
             self.columns.own(self._made)
         return self._layout
 
@@ -133,20 +137,20 @@ class View:
         own = self.in_flight.own()
         return [
             {
-                "id": one.id,
-                "authority": one.authority,
-                "labels": one.labels,
+                "id": endpoint.id,
+                "authority": endpoint.authority,
+                "labels": endpoint.labels,
                 "unhealthy": self.health.unhealthy.get(row),
                 "attributes": self.columns.of(row, now),
                 "inflight": {
                     "requests": int(self.in_flight.requests[row]),
                     "tokens": int(self.in_flight.tokens[row]),
-                    "own_requests": own.get(one.id, (0, 0))[0],
-                    "own_tokens": own.get(one.id, (0, 0))[1],
+                    "own_requests": own.get(endpoint.id, (0, 0))[0],
+                    "own_tokens": own.get(endpoint.id, (0, 0))[1],
                 },
-                "prefix_blocks": self.prefixes.blocks_of(one.id),
+                "prefix_blocks": self.prefixes.blocks_of(endpoint.id),
             }
-            for row, one in enumerate(layout.endpoints)
+            for row, endpoint in enumerate(layout.endpoints)
         ]
 
     def __repr__(self) -> str:

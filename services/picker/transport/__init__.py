@@ -1,1 +1,1 @@
-"""gRPC servers: thin loops around the exchanges, and health. Nothing here knows what a request means."""
+"""gRPC servers for ext_proc and health. They know nothing about requests."""

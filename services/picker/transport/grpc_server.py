@@ -1,13 +1,13 @@
-"""The ext_proc server on `grpc.aio`: read a message, give it to the stream's exchange, write its answers.
+"""The ext_proc server on `grpc.aio`: reads a message, gives it to the stream's handler, writes the answers.
 
 Messages pass as bytes: one that can't be decoded ends its own stream with a clear status.
-A failure in an exchange ends that stream only.
+A failure in a handler ends that stream only.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import chain
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
@@ -17,8 +17,8 @@ from msgspec import Meta, Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.picker.transport.certificate import Certificate
-from services.picker.transport.exchange import Exchange
-from services.picker.transport.listen import listen
+from shared.config.problems import Invalid, Problem
+from shared.model import join_host_port
 from shared.quantities import PositiveDuration, Size
 
 log = structlog.get_logger(__name__)
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _HEAVY = 2**20
-"""Bytes of a message that takes so long to read that its exchange has it wait for its turn."""
+"""Bytes of a message that takes so long to read that its handler has it wait for its turn."""
 _MIDDLING = 16 * 2**10
 """Bytes of a message that may take some milliseconds. Many of them come at once, from as many streams: only one is
 answered between two turns of the event loop."""
@@ -57,35 +57,52 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
         message_limit(0)
     )
     max_streams: Annotated[int, Meta(ge=1, description="open streams; further ones are turned away")] = 20_000
-    keepalive_time: Annotated[PositiveDuration, Meta(description="a silent connection is asked for a sign of life")] = (
-        30.0
-    )
-    keepalive_timeout: Annotated[PositiveDuration, Meta(description="a connection that gives none is closed")] = 10.0
+    keepalive_time: Annotated[PositiveDuration, Meta(description="time without traffic before a keepalive ping")] = 30.0
+    keepalive_timeout: Annotated[PositiveDuration, Meta(description="time for its answer")] = 10.0
 
 
 DEFAULTS = ServerOptions()
 
 
+class StreamHandler(Protocol):
+    """Handles one stream, which is one HTTP request: takes messages in and hands answers out, without waiting."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is to be ended when what was handed out is sent."""
+        ...
+
+    def receive(self, data: bytes) -> Iterable[bytes]:
+        """A message of the proxy, a serialized `ProcessingRequest`; what to answer now, in order: serialized
+        `ProcessingResponse`s. For a large message an iterator reads it and makes the answers on demand. An empty
+        answer isn't sent: it lets other streams have a turn. Raises DecodeError for invalid bytes."""
+        ...
+
+    def end(self) -> None:
+        """The stream is over, for whatever reason. A transport calls this exactly once."""
+        ...
+
+
 class ExtProcServer:
-    """Serves `ExternalProcessor/Process`. Every stream gets an exchange of its own, which is ended exactly once."""
+    """Serves `ExternalProcessor/Process`. Every stream gets a handler of its own, which is ended exactly once."""
 
     def __init__(
         self,
-        exchanges: Callable[[], Exchange],
+        open_stream: Callable[[], StreamHandler],
         *,
         host: str = "0.0.0.0",
         port: int = 9002,
         certificate: Certificate | None = None,
         options: ServerOptions = DEFAULTS,
         registry: CollectorRegistry | None = None,
-        unable: Callable[[], str | None] = lambda: None,
-        told: Callable[[Metadata], None] = lambda _: None,
+        not_ready: Callable[[], str | None] = lambda: None,
+        on_metadata: Callable[[Metadata], None] = lambda _: None,
     ) -> None:
-        """`unable` gives the reason why nothing can be decided yet: then streams end as UNAVAILABLE at once, which lets
-        a proxy ask another picker. `told` takes every stream's initial metadata."""
-        self._exchanges = exchanges
-        self._unable = unable
-        self._told = told
+        """`not_ready` returns why nothing can be decided yet, or None. As long as there is a reason, streams end as
+        UNAVAILABLE at once, so a proxy asks another picker. `on_metadata` takes every stream's initial metadata."""
+        self._open_stream = open_stream
+        self._not_ready = not_ready
+        self._on_metadata = on_metadata
         self._host = host
         self._wanted_port = port
         self._certificate = certificate
@@ -135,19 +152,19 @@ class ExtProcServer:
             await self._server.stop(grace)
 
     async def _serve(self, _: AsyncIterator[bytes], context: Any) -> None:
-        if (reason := self._unable() or self._too_many()) is not None:
+        if (reason := self._not_ready() or self._too_many()) is not None:
             self._ended["turned away"].inc()
             await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
-        self._told(context.invocation_metadata())
+        self._on_metadata(context.invocation_metadata())
         outcome: Outcome = "finished"
         failure: tuple[grpc.StatusCode, str] | None = None
         self.open += 1
         try:
-            exchange = self._exchanges()
+            stream = self._open_stream()
             try:
-                outcome = await self._converse(exchange, context)
+                outcome = await self._converse(stream, context)
             finally:
-                exchange.end()
+                stream.end()
         except DecodeError as error:
             outcome = "malformed"
             failure = grpc.StatusCode.INVALID_ARGUMENT, f"a message is no ProcessingRequest: {error}"
@@ -163,8 +180,8 @@ class ExtProcServer:
         if failure is not None:
             await context.abort(*failure)
 
-    async def _converse(self, exchange: Exchange, context: Any) -> Outcome:
-        """Drives an exchange to its end. A cancelled stream may look like a half-closed one, or cancel this task.
+    async def _converse(self, stream: StreamHandler, context: Any) -> Outcome:
+        """Drives a handler to its end. A cancelled stream may look like a half-closed one, or cancel this task.
 
         Raises DecodeError for bytes that are no `ProcessingRequest`."""
         read, write = context.read, context.write
@@ -172,10 +189,10 @@ class ExtProcServer:
             answers: Iterable[bytes]
             if _MIDDLING < len(data) <= _HEAVY:
                 async with self._middling:
-                    answers = exchange.receive(data)
+                    answers = stream.receive(data)
                     await asyncio.sleep(0)
             else:
-                answers = exchange.receive(data)
+                answers = stream.receive(data)
             del data  # nothing of a large body is kept while its turn or its response is awaited
             if isinstance(answers, Iterator):
                 answers = await self._in_turn(answers)
@@ -185,7 +202,7 @@ class ExtProcServer:
                 if answer:
                     await write(answer)
             answers, answer = (), b""
-            if exchange.closed:
+            if stream.closed:
                 return "refused"
         return "finished"
 
@@ -202,8 +219,22 @@ class ExtProcServer:
     def _too_many(self) -> str | None:
         """Why no further stream is taken now; None when one is. Each is memory, and no proxy counts all pickers'."""
         most = self._options.max_streams
-        return f"{most} streams are open, which is as many as this picker takes" if self.open >= most else None
+        return f"{most} streams are open, the limit of this picker" if self.open >= most else None
 
     def __repr__(self) -> str:
         state = f"on {self._host}:{self.port}, {self.open} streams open" if self.port else "not started"
         return f"<ExtProcServer {state}>"
+
+
+def listen(server: grpc.aio.Server, host: str, port: int, flag: str, certificate: Certificate | None = None) -> int:
+    """Binds the server to `host:port`, with TLS when there is a certificate; the port, which for 0 is a free one.
+
+    Raises `Invalid` when the address can't be bound.
+    """
+    address = join_host_port(host, port)
+    try:
+        if certificate is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, certificate.credentials())
+    except RuntimeError as error:
+        raise Invalid([Problem(flag, f"{address} can't be bound: {error}; 0 takes a free port")]) from error

@@ -1,7 +1,7 @@
 """The gRPC health service, on a plain port of its own, under the names that gateways and charts ask for.
 
-`liveness` serves as long as the process does. The others say whether the picker should get requests; they change within
-one poll of the readiness, and at once when the picker drains.
+`liveness` is SERVING as long as the process runs. The other names say whether the picker should get requests. They
+change within one poll of the readiness, and at once when the picker drains.
 """
 
 import asyncio
@@ -12,8 +12,7 @@ import grpc.aio
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from services.picker.transport.grpc_server import SERVICE
-from services.picker.transport.listen import listen
+from services.picker.transport.grpc_server import SERVICE, listen
 
 log = structlog.get_logger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from services.picker.requests.json_values import JsonParameters
-from services.picker.requests.vllm_grpc import VllmGrpcParameters
-from tests.unit.services.picker.requests.test_bad_input import GRPC, outcome
+from services.picker.parsers.json_values import JsonParameters
+from services.picker.parsers.vllm_grpc import VllmGrpcParameters
+from tests.unit.services.picker.parsers.test_bad_input import GRPC, outcome
 
 
 def frame(data: bytes) -> bytes:

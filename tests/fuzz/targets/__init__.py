@@ -14,11 +14,11 @@ TARGETS: Mapping[str, Sequence[str]] = {
     "answers": ("services.collector.http",),
     "bus": ("shared.bus", "services.picker.state", "services.picker.admin"),
     "configuration": ("shared.config",),
-    "conversations": ("services.picker.extproc", "services.picker.exchange"),
+    "conversations": ("services.picker.extproc", "services.picker.request_handler"),
     "endpoints_file": ("services.watcher", "shared.config"),
     "models": ("services.collector.extractors.models",),
     "pages": ("services.collector.page",),
-    "parsers": ("services.picker.requests",),
+    "parsers": ("services.picker.parsers",),
     "responses": ("services.picker.responses",),
     "watches": ("services.watcher",),
 }

@@ -31,8 +31,8 @@ from shared.bus.replica_state import ReplicaState
 from shared.bus.subjects import Subjects, fact_key
 from shared.model import Configuration, Fact
 from tests.fuzz import sequences
-from tests.unit.services.picker.desk import PickerDesk
 from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
+from tests.unit.services.picker.handler import PickerUnderTest
 from tests.unit.services.picker.world import endpoint
 
 POOL = "default_pool"
@@ -75,14 +75,14 @@ class Listener:
     """A picker's view of three endpoints, and all who read what it hears."""
 
     def __init__(self) -> None:
-        self.desk = PickerDesk(View(), DOCUMENT)
-        self.view = self.desk.view
+        self.picker = PickerUnderTest(View(), DOCUMENT)
+        self.view = self.picker.view
         self.replica = ReplicaState(self._on_event)
         self.members = Members()
-        self.malformed = MalformedLog(lambda: self.desk.now)
+        self.malformed = MalformedLog(lambda: self.picker.now)
         bus: Any = Bus()
         self._frames = FrameReader(
-            bus, Subjects(), POOL, self._on_frame, clock=lambda: self.desk.now, malformed=self.malformed
+            bus, Subjects(), POOL, self._on_frame, clock=lambda: self.picker.now, malformed=self.malformed
         )
         _run(self._frames.start())
         self._bus = bus
@@ -95,13 +95,13 @@ class Listener:
             for number, (key, raw) in enumerate(written)
         ]
         self._stored.append(Synced(epoch=1, sequence=3, count=len(facts), digest=digest))
-        self.replica.connected(self.desk.now)
+        self.replica.connected(self.picker.now)
         self._snapshot()
         assert [one.id for one in self.view.layout.endpoints] == ["a1", "a2", "a3"]
 
     def hear(self, kind: str, key: str, order: list[str], data: bytes) -> None:
         """One message: taken in, or counted as malformed."""
-        self.desk.now += STEP
+        self.picker.now += STEP
         before = self._counted + self._taken
         if kind == "frame":
             self._bus.hear(SimpleNamespace(subject=Subjects().frame(POOL, "c", 0), data=data))
@@ -112,7 +112,7 @@ class Listener:
         except Malformed as error:
             self.malformed.report("x", error)
         due = self.replica.snapshot_due()
-        if due is not None and due <= self.desk.now:
+        if due is not None and due <= self.picker.now:
             self._snapshot()
 
     @property
@@ -120,7 +120,7 @@ class Listener:
         return self.malformed.total + self.malformed.implausible.total
 
     def _take(self, kind: str, key: str, order: list[str], data: bytes) -> None:
-        now = self.desk.now
+        now = self.picker.now
         match kind:
             case "load":
                 self.view.apply_load(decode(Load, data), now)
@@ -138,13 +138,13 @@ class Listener:
                 decode(Candidate if kind == "candidate" else Holder if kind == "holder" else Epoch, data)
 
     def _snapshot(self) -> None:
-        self.replica.snapshot_started(self.desk.now)
-        self.replica.snapshot(self._stored, self.desk.now)
+        self.replica.snapshot_started(self.picker.now)
+        self.replica.snapshot(self._stored, self.picker.now)
 
     def _on_frame(self, frame: Frame, extra: float) -> None:
         assert extra >= 0, extra
         self._taken += 1
-        self.view.apply_frame(frame, self.desk.now, extra)
+        self.view.apply_frame(frame, self.picker.now, extra)
 
     def _on_event(self, event: Event) -> None:
         """As `services.picker.app` does; a configuration is another target's."""
@@ -162,17 +162,17 @@ class Listener:
 
     def check(self) -> None:
         """What must be possible, whatever was heard."""
-        exchange, answers = self.desk.begin(headers(CHAT, modes=LEAN), body(ASKED, end=True))
+        stream, answers = self.picker.begin(headers(CHAT, modes=LEAN), body(ASKED, end=True))
         assert answers[-1].status or answers[0].set_headers or answers[-1].set_headers
-        (decision,) = self.desk.ring.newest(1)
+        (decision,) = self.picker.ring.newest(1)
         json.dumps([decision.explain(), decision.summary()], allow_nan=False)
-        exchange.end()
-        assert self.desk.load == {}
-        generate_latest(self.desk.registry)
-        for family in self.desk.registry.collect():
+        stream.end()
+        assert self.picker.load == {}
+        generate_latest(self.picker.registry)
+        for family in self.picker.registry.collect():
             for sample in family.samples:
                 assert math.isfinite(sample.value) or (sample.value, sample.name) == (math.inf, NEVER_SAID), sample
-        msgspec.json.encode(self.view.state(self.desk.now))
+        msgspec.json.encode(self.view.state(self.picker.now))
         for key in STANDARD_KEYS:
             if key.kind is float:
                 values = self.view.columns.numbers(key.wire).values
@@ -181,10 +181,10 @@ class Listener:
         for counts in (in_flight.requests, in_flight.tokens):
             assert np.isfinite(counts).all(), counts
             assert (counts >= 0).all(), counts
-        self.members.resume(self.desk.now)
-        self.members.expire(self.desk.now + 1e6)
+        self.members.resume(self.picker.now)
+        self.members.expire(self.picker.now + 1e6)
         assert self.members.ids == ()
-        in_flight.expire(self.desk.now + 2 * EXPIRY)
+        in_flight.expire(self.picker.now + 2 * EXPIRY)
         assert not list(in_flight.peers())
         assert not in_flight.requests.any()
         assert not in_flight.tokens.any()

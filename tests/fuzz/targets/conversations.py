@@ -16,8 +16,8 @@ from services.picker.extproc import incoming
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.model import Model, ModelRewrite, RewriteRule, Target
 from tests.fuzz import sequences
-from tests.unit.services.picker.desk import PickerDesk
 from tests.unit.services.picker.extproc.proxy import body, headers, read, trailers
+from tests.unit.services.picker.handler import PickerUnderTest
 from tests.unit.services.picker.world import pool, report
 
 _pb: Any = external_processor_pb2
@@ -53,35 +53,35 @@ def _converse(messages: list[bytes]) -> None:
     report(view, {WAITING_QUEUE_SIZE: [0, 1, 2]})
     view.upsert("r", ModelRewrite(name="r", rules=(RewriteRule(models=("m",), targets=(Target(model="tuned"),)),)))
     view.upsert("o", Model(name="o", model_name="old", targets=(Target(model="older", weight=1),)))
-    desk = PickerDesk(view, DOCUMENT, limit=LIMIT)
-    exchange = desk.desk.exchange()
+    picker = PickerUnderTest(view, DOCUMENT, limit=LIMIT)
+    stream = picker.handler.open_stream()
     shown: list[str | None] = []
     try:
         for message in messages:
             phase = incoming.read(message).phase
             shown.append(phase)
-            answers = [read(one) for one in exchange.receive(message) if one]
+            answers = [read(one) for one in stream.receive(message) if one]
             for answer in answers:
                 assert answer.phase in ANSWERS
                 assert answer.phase == "immediate_response" or answer.phase in shown, (answer, shown)
-            assert sum(desk.load.values()) <= 1
-            assert view.in_flight.requests.sum() == sum(desk.load.values())
+            assert sum(picker.load.values()) <= 1
+            assert view.in_flight.requests.sum() == sum(picker.load.values())
             assert (view.in_flight.tokens >= 0).all()
-            if exchange.closed:
+            if stream.closed:
                 break
-            desk.now += 0.1
+            picker.now += 0.1
     except DecodeError:
         pass  # which ends the stream
     for _ in range(2):
-        exchange.end()
-    assert (desk.load, desk.tokens, desk.desk.open, desk.desk.observing) == ({}, 0, 0, 0)
-    assert desk.desk.held.size == 0
+        stream.end()
+    assert (picker.load, picker.tokens, picker.handler.open, picker.handler.observing) == ({}, 0, 0, 0)
+    assert picker.handler.budget.used == 0
     assert not view.in_flight.requests.any()
     assert not view.in_flight.tokens.any()
-    assert len(desk.ring) <= 1
-    for decision in desk.ring.newest(1):
+    assert len(picker.ring) <= 1
+    for decision in picker.ring.newest(1):
         assert decision.progress.state != "under way"
-    generate_latest(desk.registry)
+    generate_latest(picker.registry)
 
 
 def _check_message(data: bytes) -> None:

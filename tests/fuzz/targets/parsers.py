@@ -7,14 +7,14 @@ import json
 
 from msgspec import structs
 
-from services.picker.requests.anthropic import AnthropicParser
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.parsers import ParserChain
-from services.picker.requests.passthrough import PassthroughParser
-from services.picker.requests.request import Content, Headers, Unparsable
-from services.picker.requests.splice import replace_model
-from services.picker.requests.vllm_grpc import VllmGrpcParser
-from services.picker.requests.vllm_http import VllmHttpParser
+from services.picker.parsers.anthropic import AnthropicParser
+from services.picker.parsers.json_edit import replace_model
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.parsers.parser import ParserChain
+from services.picker.parsers.passthrough import PassthroughParser
+from services.picker.parsers.vllm_grpc import VllmGrpcParser
+from services.picker.parsers.vllm_http import VllmHttpParser
+from services.picker.request import Content, Headers, Unparsable
 
 LONGEST_REFUSAL = 600
 """Characters: the beginning of the path and of a wrong value, and what is said of them."""
@@ -45,7 +45,7 @@ def check(data: bytes) -> None:
     if content.prompt_tokens is not None and content.prompt:
         assert len(content.prompt) == 4 * content.prompt_tokens
     if content.takes_model:
-        changed = _read(path, headers, replace_model(body, OTHER_MODEL))
+        changed = _read(path, headers, b"".join(replace_model(body, OTHER_MODEL)))
         assert changed == structs.replace(content, model=OTHER_MODEL)
         assert _model(body) in (None, content.model)
 

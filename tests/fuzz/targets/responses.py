@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from services.picker.chunks import Held
-from services.picker.requests.request import Headers
+from services.picker.body_buffer import MemoryBudget
+from services.picker.request import Headers
 from services.picker.responses.grpc_usage import APIS
 from services.picker.responses.reader import Interest, ResponseReader
 from services.picker.responses.usage import Usage
@@ -57,21 +57,21 @@ def _read(
     pieces: list[bytes], headers: list[tuple[str, str]], api: str, renames: bool, holds: bool
 ) -> tuple[bytes, Usage]:
     """What a client gets, and what is known of the tokens."""
-    held = Held(10 * LIMIT)
+    budget = MemoryBudget(10 * LIMIT)
     names = (SERVED, ASKED) if renames else ("", "")
-    reader = ResponseReader(*names, LIMIT, api=api, held=held)
+    reader = ResponseReader(*names, LIMIT, api=api, budget=budget)
     reader.holds = holds
     interest = reader.begin(Headers(headers))
     assert renames or interest is not Interest.CHANGE
     got: list[bytes] = []
     for number, piece in enumerate(pieces, 1):
         got.append(reader.feed(piece, number == len(pieces)))
-        assert held.size <= LIMIT + len(piece)
+        assert budget.used <= LIMIT + len(piece)
     usage = reader.usage
     for count in (usage.prompt, usage.completion, usage.cached):
         assert count is None or 0 <= count < 2**60
     reader.drop()
-    assert held.size == 0
+    assert budget.used == 0
     return b"".join(got), usage
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED
-from services.picker.extproc.names import DESTINATION, HOSTS, SERVED, SUBSET
-from services.picker.requests.anthropic import AnthropicParser
-from services.picker.requests.openai import OpenAIParser
-from services.picker.requests.vllm_http import VllmHttpParser
+from services.picker.metadata import DESTINATION, HOSTS, SERVED, SUBSET
+from services.picker.parsers.anthropic import AnthropicParser
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.parsers.vllm_http import VllmHttpParser
 from tests.protocol.envoy.conftest import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from tests.unit.services.picker.requests.vllm_schema import message
+from tests.unit.services.picker.parsers.vllm_schema import message
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
 PIECES = 4

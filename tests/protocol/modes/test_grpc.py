@@ -22,7 +22,7 @@ from tests.protocol.envoy.conftest import unhurried
 from tests.protocol.modes.conftest import Document, System, named, system
 from tests.protocol.modes.grpc_server import FAIL, HOLD, PIECES, SERVICE, SIZE, TOKENS, GrpcServer, embedding, piece
 from tests.protocol.system.conftest import decision, nothing_in_flight
-from tests.unit.services.picker.requests.vllm_schema import message
+from tests.unit.services.picker.parsers.vllm_schema import message
 from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

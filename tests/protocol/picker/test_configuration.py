@@ -38,7 +38,7 @@ async def service(nats: NatsServer, owner: Owner) -> AsyncIterator[PickerService
 
 def plugins(service: PickerService) -> set[str]:
     """The types that decide."""
-    return {spec.kind.TYPE for spec in service.desk.pipeline.config.plugins.values()}
+    return {spec.kind.TYPE for spec in service.handler.pipeline.config.plugins.values()}
 
 
 async def asked(service: Service, path: str) -> httpx.Response:
@@ -74,7 +74,7 @@ async def test_a_bad_configuration_leaves_the_good_one_and_is_told_everywhere(
     service: PickerService, owner: Owner
 ) -> None:
     assert await told(service) == (None, None, {"taken": 1, "refused": 0})
-    running = service.desk.pipeline
+    running = service.handler.pipeline
     with capture_logs() as logs:
         await owner.publish([endpoint("a", 8000)], BAD)
         await eventually(lambda: bool(service.config.problem), "the refusal")
@@ -83,7 +83,7 @@ async def test_a_bad_configuration_leaves_the_good_one_and_is_told_everywhere(
     note, problem, counts = await told(service)
     assert note == problem == "\n".join(line["problems"])
     assert counts == {"taken": 1, "refused": 1}
-    assert service.desk.pipeline is running
+    assert service.handler.pipeline is running
     await owner.publish([endpoint("a", 8000)], RANDOM)
     await eventually(lambda: "random-picker" in plugins(service), "the mended one")
     assert await told(service) == (None, None, {"taken": 2, "refused": 1})

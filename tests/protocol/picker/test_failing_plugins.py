@@ -37,11 +37,11 @@ async def test_a_scorer_that_raises_costs_no_request_and_is_told_everywhere(nats
         assert service.registry.get_sample_value(failures, {"plugin": "bad-scorer"}) == 0
         with capture_logs() as logs:
             for number in range(3):
-                exchange = service.desk.exchange()
+                stream = service.handler.open_stream()
                 path = [(":method", "POST"), (":path", "/v1/chat/completions"), ("x-request-id", f"r{number}")]
                 for message in (headers(path, modes=LEAN), body(BODY, end=True)):
-                    exchange.receive(message.SerializeToString())
-                exchange.end()
+                    stream.receive(message.SerializeToString())
+                stream.end()
         told = [(one["plugin"], one["request_id"]) for one in logs if one["event"] == "plugin.failed"]
         assert told == [("bad-scorer", "r0")], "a line a minute"
         assert service.registry.get_sample_value(failures, {"plugin": "bad-scorer"}) == 3

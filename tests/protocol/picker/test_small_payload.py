@@ -9,5 +9,5 @@ async def test_a_picker_whose_load_nats_refuses_goes_on_and_says_so(tmp_path: Pa
     async with nats_server(tmp_path / "nats", config="max_payload: 64") as nats:
         service = picker(nats.url)
         async with serving(service):
-            await eventually(lambda: "don't hear of this one's load" in service.readiness.notes().get("load", ""))
+            await eventually(lambda: "don't receive this picker's load" in service.readiness.notes().get("load", ""))
             assert service.registry.get_sample_value("pointsman_task_crashes_total", {"task": "load"}) == 0

@@ -45,5 +45,5 @@ async def test_a_stream_that_does_not_end_is_cut_off_before_the_drain_is(
                 code = await stream.code()
             assert code is not grpc.StatusCode.OK
     assert 0 < graces[0] <= TIMEOUT - ENDING
-    assert service.desk.open == 0
+    assert service.handler.open == 0
     assert not [line for line in lines if line["event"] == "service.timeout"]

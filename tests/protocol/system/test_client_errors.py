@@ -145,7 +145,7 @@ STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream
     [
         ("NotFoundError", 404, {"model": "unknown-one"}, "unknown-one"),
         ("ContentTooLargeError", 413, {"text": "x" * 120_000}, "larger than the limit of 102400 bytes"),
-        ("APIStatusError", 431, {"x_large": "x" * 6_000}, "4096 bytes are taken"),
+        ("APIStatusError", 431, {"x_large": "x" * 6_000}, "headers with 4096 bytes"),
     ],
     ids=["a model that the pool doesn't name", "a body beyond the limit", "headers beyond the limit"],
 )

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from pointsman.local.stack import LocalStack
-from services.picker.requests.marks import LONGEST
+from services.picker.parsers.json_counts import LONGEST
 from tests.protocol.system.conftest import decision
 from tests.waiting import TIMEOUT
 

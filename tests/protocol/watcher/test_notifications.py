@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.picker.app import PickerService
-from services.picker.extractors.topology import TOPOLOGY, Topology
+from services.picker.state.topology import TOPOLOGY, Topology
 from shared.attributes import ALWAYS, AttributeKey
 from shared.bus import NoResponders, jetstream
 from shared.bus.subjects import Subjects

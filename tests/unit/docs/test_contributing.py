@@ -14,7 +14,7 @@ import pytest
 
 from pointsman.docs import ROOT
 from services.picker.pipeline import build
-from services.picker.requests.request import Route
+from services.picker.request import Route
 from shared.attributes import CACHE_BLOCK_SIZE
 from shared.config import load
 from shared.config.problems import Invalid

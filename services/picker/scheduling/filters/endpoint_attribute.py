@@ -75,8 +75,8 @@ class EndpointAttributeFilter(Filter):
         return kept if len(kept) or not self.parameters.fallback_on_empty else rows
 
     def _passes(self, cycle: Cycle, rows: Rows) -> Mask:
-        reading = cycle.read(self.inputs["attribute"], rows)
-        values, fresh = reading.values, reading.fresh
+        samples = cycle.read(self.inputs["attribute"], rows)
+        values, fresh = samples.values, samples.fresh
         holds: Mask = self._holds(values, self.parameters.algorithm.threshold.value)
         if fresh is None or np.logical_and.reduce(fresh):
             return holds

@@ -44,7 +44,7 @@ class LabelSelector(Struct, frozen=True, rename="camel"):
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
-            one.matches(labels) for one in self.match_expressions
+            requirement.matches(labels) for requirement in self.match_expressions
         )
 
 
@@ -64,7 +64,7 @@ class LabelSelectorFilter(Filter):
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         layout = cycle.layout
         if layout is not self._layout:
-            matches = (self.parameters.matches(one.labels) for one in layout.endpoints)
+            matches = (self.parameters.matches(endpoint.labels) for endpoint in layout.endpoints)
             self._kept = np.fromiter(matches, np.bool_, len(layout))
             self._layout = layout
         kept: Rows = rows[self._kept[rows]]

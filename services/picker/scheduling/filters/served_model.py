@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from services.picker.requests.request import unknown_model
+from services.picker.request import unknown_model
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter
 from services.picker.state.layout import Rows

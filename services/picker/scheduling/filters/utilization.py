@@ -58,7 +58,7 @@ class UtilizationFilter(Filter):
 
     def __init__(self, name: str, parameters: UtilizationFilterParameters) -> None:
         super().__init__(name, parameters)
-        limits = [(one.metric, one.max_value) for one in parameters.conditions]
+        limits = [(condition.metric, condition.max_value) for condition in parameters.conditions]
         self._in_flight = min((most for metric, most in limits if metric == IN_FLIGHT), default=None)
         self._scraped = [(SCRAPED[metric], most) for metric, most in limits if metric != IN_FLIGHT]
 
@@ -69,7 +69,7 @@ class UtilizationFilter(Filter):
             parameter="inFlightLoadProducerName",
             producer=parameters.in_flight_load_producer_name,
         )
-        keys = dict.fromkeys(one.reads for one in parameters.conditions)
+        keys = dict.fromkeys(condition.reads for condition in parameters.conditions)
         return tuple(load if key is IN_FLIGHT_LOAD else Input(key) for key in keys)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
@@ -89,11 +89,11 @@ class UtilizationFilter(Filter):
         heard = np.zeros(len(rows), np.bool_)
         stale = np.zeros(len(rows), np.bool_)
         for key, most in self._scraped:
-            reading = cycle.read(key, rows)
-            fresh = np.ones(len(rows), np.bool_) if reading.fresh is None else reading.fresh
-            within &= ~fresh | (reading.values <= most)
+            samples = cycle.read(key, rows)
+            fresh = np.ones(len(rows), np.bool_) if samples.fresh is None else samples.fresh
+            within &= ~fresh | (samples.values <= most)
             heard |= fresh
-            stale |= ~(fresh | np.isnan(reading.values))
+            stale |= ~(fresh | np.isnan(samples.values))
         if cycle.stale.policy == "ignore" or not np.logical_or.reduce(heard):
             return within
         return within & heard & ~stale

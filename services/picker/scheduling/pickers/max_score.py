@@ -3,8 +3,7 @@
 import numpy as np
 
 from services.picker.scheduling.cycle import Cycle
-from services.picker.scheduling.interfaces import Picker
-from services.picker.scheduling.pickers.parameters import PickerParameters
+from services.picker.scheduling.interfaces import Picker, PickerParameters
 from services.picker.state.layout import Floats, Rows
 
 FEW = 8

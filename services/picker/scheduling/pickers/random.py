@@ -1,8 +1,7 @@
 """`random-picker`: every candidate is as likely, whatever it scored."""
 
 from services.picker.scheduling.cycle import Cycle
-from services.picker.scheduling.interfaces import Picker
-from services.picker.scheduling.pickers.parameters import PickerParameters
+from services.picker.scheduling.interfaces import Picker, PickerParameters
 from services.picker.state.layout import Floats, Rows
 
 

@@ -35,7 +35,7 @@ class Normalization(Struct, frozen=True, rename="camel"):
 
     def __post_init__(self) -> None:
         if self.fixed_range is not None and self.adaptive_range is not None:
-            raise ValueError("fixedRange and adaptiveRange are both given; there is one range")
+            raise ValueError("fixedRange and adaptiveRange are both given; give only one")
 
 
 class ScoringAlgorithm(Struct, frozen=True, rename="camel"):
@@ -74,8 +74,8 @@ class EndpointAttributeScorer(Scorer):
         return (named("attributeKey", parameters.attribute_key, parameters.producer),)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
-        reading = cycle.read(self.inputs["attributeKey"], rows)
-        values, fresh = reading.values, reading.fresh
+        samples = cycle.read(self.inputs["attributeKey"], rows)
+        values, fresh = samples.values, samples.fresh
         if fresh is None or np.logical_and.reduce(fresh):
             return self._formula(values)
         scores = cycle.fill(fresh, self._formula(values[fresh]))

@@ -54,10 +54,9 @@ class PrefixCacheParameters(Struct, frozen=True, rename="camel"):
         given = [name for name, value in tracking.items() if value]
         if self.mode == TRACKING:
             raise ValueError(
-                f"mode: {TRACKING!r} of llm-d 0.2 to 0.5 scored by the blocks that model servers report to have in "
-                "their KV caches. llm-d has the plugin type precise-prefix-cache-producer for that since, which isn't "
-                f"available here. Leave out {', '.join(['mode', *given])}: then the scorer goes by where earlier "
-                "prompts were sent"
+                f"mode: {TRACKING!r} of llm-d 0.2 to 0.5 scored by the KV-cache blocks that model servers reported. "
+                "llm-d replaced it by the plugin type precise-prefix-cache-producer, which isn't available here. "
+                f"Leave out {', '.join(['mode', *given])}: the scorer then goes by where earlier prompts were sent"
             )
         if given:
             raise ValueError(f"{' and '.join(given)}: of mode {TRACKING!r}, which isn't available here; leave it out")

@@ -34,7 +34,7 @@ class Heard(list[tuple[str, str, str, float, int]]):
 
 
 def view(heard: Heard, *names: str) -> View:
-    made = View(beyond=heard)
+    made = View(on_out_of_range=heard)
     made.reset(facts(*map(make, names)))
     return made
 

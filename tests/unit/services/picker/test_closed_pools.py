@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from services.picker.extproc.messages import BodyMode
-from services.picker.names import REWRITE_HEADERS
+from services.picker.metadata import REWRITE_HEADERS
 from services.picker.state.view import View
 from shared.model import Model, ModelRewrite, RewriteRule, Target
-from tests.unit.services.picker.desk import PickerDesk, destinations, refused
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers
-from tests.unit.services.picker.requests.vllm_schema import message
+from tests.unit.services.picker.handler import PickerUnderTest, destinations, refused
+from tests.unit.services.picker.parsers.vllm_schema import message
 from tests.unit.services.picker.world import pool
 
 VLLM_GRPC = """\
@@ -50,7 +50,7 @@ def by_setting() -> tuple[View, dict[str, Any]]:
 CLOSED = pytest.mark.parametrize("closed", [by_models, by_setting])
 
 
-class Closed(PickerDesk):
+class Closed(PickerUnderTest):
     """A picker of a closed pool."""
 
     def __init__(self, closed: Any, document: str = "", *, everything: bool = False) -> None:
@@ -75,13 +75,13 @@ class Closed(PickerDesk):
         data = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
         said = {":method": method, ":path": path, **(more or {})}
         shown = modes[0] in (BodyMode.NONE, BodyMode.STREAMED)
-        exchange, answers = self.begin(headers(said, modes=modes), *([] if shown else [body(data, end=end)]))
-        exchange.end()
-        if exchange.closed and answers[-1].status:
+        stream, answers = self.begin(headers(said, modes=modes), *([] if shown else [body(data, end=end)]))
+        stream.end()
+        if stream.closed and answers[-1].status:
             answer = refused(answers)
             return answer.status, answer.body.decode()
         assert destinations(answers) == "10.0.0.1:8000"
-        return 200, self.ring.newest(1)[0].model
+        return 200, self.ring.newest(1)[0].target_model
 
 
 @CLOSED
@@ -93,7 +93,7 @@ def test_a_header_leads_to_no_model_that_the_pool_doesnt_name(closed: Any, heade
     assert picker.ask({"model": "secret", "messages": MESSAGES})[0] == 404
     status, text = picker.ask({"model": "plain", "messages": MESSAGES}, more={header: "secret"})
     assert (status, json.loads(text)["error"]["type"]) == (404, "model_not_found")
-    assert "'secret' is none that this pool serves" in text
+    assert "'secret' is not served by this pool" in text
     assert picker.ask({"model": "plain", "messages": MESSAGES}, more={header: "dear"}) == (200, "dear")
     assert picker.ask({"model": "dear", "messages": MESSAGES}, more={header: "secret"}) == (200, "dear-v1"), "by rule"
     assert picker.ask({"model": "secret", "messages": MESSAGES}, more={header: "plain"})[0] == 404
@@ -135,7 +135,7 @@ def test_a_rule_for_every_model_names_them_all_and_supplies_a_missing_one(closed
 def test_a_body_that_no_parser_reads_could_be_for_any_model(closed: Any, path: str, sent: Any, modes: Modes) -> None:
     status, text = Closed(closed).ask(sent, path, modes=modes)
     assert (status, json.loads(text)["error"]["type"]) == (400, "invalid_request_error")
-    assert "can't be seen" in text
+    assert "can't read the model" in text
 
 
 @CLOSED

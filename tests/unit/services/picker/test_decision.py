@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.picker.decision import SHOWN, SHOWN_SUBSET, Asked, Decision
-from services.picker.requests.request import Headers, Refusal, Request, Route
-from services.picker.scheduling.cycle import Reading
+from services.picker.decision import SHOWN, SHOWN_SUBSET, Decision, RequestSummary
+from services.picker.request import Headers, Refusal, Request, Route
+from services.picker.scheduling.cycle import Samples
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
 from tests.unit.services.picker.world import pool, request
 
@@ -23,7 +23,7 @@ def decision(totals: list[float], **fields: Any) -> Decision:
         "p", layout.all_rows, (), layout.all_rows, (ScoreStep("scorer", 2.0, values),), values, "picker", (1, 0)
     )
     return Decision(
-        asked=Asked.of(request(b"prompt")),
+        request=RequestSummary.of(request(b"prompt")),
         outcome=Route(destinations=("10.0.0.2:8000", "10.0.0.1:8000")),
         layout=layout,
         candidates=layout.all_rows,
@@ -39,18 +39,18 @@ def test_an_explanation_is_strict_json_whatever_the_numbers(
     totals: tuple[float, float], values: tuple[float, float], saturation: float | None
 ) -> None:
     rows = np.arange(2)
-    readings = {
-        "scraped": Reading(rows, np.array(values), np.array([-math.inf, 99.5]), np.array([False, True])),
-        "noted": Reading(rows, np.array(values)),
+    samples = {
+        "scraped": Samples(rows, np.array(values), np.array([-math.inf, 99.5]), np.array([False, True])),
+        "noted": Samples(rows, np.array(values)),
     }
-    explained = decision(list(totals), readings=readings, saturation=saturation).explain()
+    explained = decision(list(totals), samples=samples, saturation=saturation).explain()
     assert json.loads(json.dumps(explained, allow_nan=False)) == explained
 
 
 def test_what_isnt_a_finite_number_is_none() -> None:
     rows = np.arange(2)
-    reading = Reading(rows, np.array([math.nan, 3.0]), np.array([-math.inf, 99.5]), np.array([False, True]))
-    explained = decision([math.inf, 0.5], readings={"queue": reading}).explain()
+    samples = Samples(rows, np.array([math.nan, 3.0]), np.array([-math.inf, 99.5]), np.array([False, True]))
+    explained = decision([math.inf, 0.5], samples={"queue": samples}).explain()
     assert explained["profiles"]["p"]["endpoints"]["a1"]["total"] is None
     assert explained["inputs"]["queue"] == {
         "a1": {"value": None, "age": None, "fresh": False},
@@ -59,7 +59,7 @@ def test_what_isnt_a_finite_number_is_none() -> None:
 
 
 def test_a_routed_request_in_one_line() -> None:
-    assert decision([1, 2], at=1_790_000_000.25, seconds=0.00004, model="other").summary() == {
+    assert decision([1, 2], at=1_790_000_000.25, seconds=0.00004, target_model="other").summary() == {
         "request_id": "request-1",
         "at": "2026-09-21T14:13:20.250Z",
         "state": "under way",
@@ -86,7 +86,7 @@ def test_a_record_says_which_endpoints_were_ranked_last_and_why() -> None:
 
 def test_a_refused_request_in_one_line() -> None:
     refusal = Refusal(status=503, message="no endpoints", reason="rejected-no-endpoints")
-    made = Decision(asked=Asked.of(request()), outcome=refusal, layout=pool().layout)
+    made = Decision(request=RequestSummary.of(request()), outcome=refusal, layout=pool().layout)
     assert made.summary()["refused"] == {"status": 503, "message": "no endpoints", "reason": "rejected-no-endpoints"}
     assert made.summary()["state"] == "refused"
     assert made.picked == ()
@@ -107,7 +107,11 @@ def test_each_filter_says_whom_it_removed() -> None:
         (2,),
     )
     made = Decision(
-        asked=Asked.of(request()), outcome=Route(destinations=("x:1",)), layout=layout, runs={"p": run}, primary="p"
+        request=RequestSummary.of(request()),
+        outcome=Route(destinations=("x:1",)),
+        layout=layout,
+        runs={"p": run},
+        primary="p",
     )
     assert made.explain()["profiles"]["p"]["filters"] == [
         {"plugin": "first", "kept": 2, "removed": ["a1"]},
@@ -118,7 +122,7 @@ def test_each_filter_says_whom_it_removed() -> None:
 
 def test_of_a_request_little_is_kept_however_large_it_is() -> None:
     large = "x" * 100_000
-    asked = Asked.of(
+    asked = RequestSummary.of(
         request(
             b"p" * 100_000,
             id=large,
@@ -131,17 +135,17 @@ def test_of_a_request_little_is_kept_however_large_it_is() -> None:
     assert (len(asked.id), len(asked.model)) == (SHOWN, SHOWN)
     assert asked.subset is not None
     assert [len(entry) for entry in asked.subset] == [SHOWN] * SHOWN_SUBSET
-    explained = Decision(asked=asked, outcome=Refusal(status=503, message=""), layout=pool().layout).explain()
+    explained = Decision(request=asked, outcome=Refusal(status=503, message=""), layout=pool().layout).explain()
     assert len(json.dumps(explained)) < 8 * 1024 + SHOWN_SUBSET * SHOWN
 
 
 def test_no_hint_is_told_from_an_empty_one() -> None:
     assert decision([1, 2]).explain()["subset"] is None
-    empty = Asked.of(request(subset=()))
-    made = Decision(asked=empty, outcome=Refusal(status=503, message=""), layout=pool().layout)
+    empty = RequestSummary.of(request(subset=()))
+    made = Decision(request=empty, outcome=Refusal(status=503, message=""), layout=pool().layout)
     assert made.explain()["subset"] == {"entries": 0, "first": []}
 
 
 def test_a_query_is_not_kept_because_it_can_hold_a_key() -> None:
     request = Request(id="one", headers=Headers(), path="/v1/chat/completions?api_key=secret")
-    assert Asked.of(request).path == "/v1/chat/completions"
+    assert RequestSummary.of(request).path == "/v1/chat/completions"

@@ -7,9 +7,9 @@ import pytest
 from services.picker.admin.schemas import DecisionInFull
 from services.picker.decision import SHOWN, Decision
 from services.picker.director import Director
-from services.picker.names import OBJECTIVE_HEADERS, REWRITE_HEADERS
+from services.picker.metadata import OBJECTIVE_HEADERS, REWRITE_HEADERS
 from services.picker.pipeline import build
-from services.picker.requests.request import Refusal, Request, Route
+from services.picker.request import Refusal, Request, Route
 from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.config import load
@@ -58,7 +58,7 @@ def objective(name: str) -> list[tuple[str, str]]:
 def test_a_decision_keeps_only_the_beginning_of_what_headers_say() -> None:
     large = "x" * 100_000
     made = decide(pool("a1"), request(headers=[(OBJECTIVE_HEADERS[0], large), (REWRITE_HEADERS[0], large)]))
-    assert (made.objective, made.model) == (large[:SHOWN], large[:SHOWN])
+    assert (made.objective, made.target_model) == (large[:SHOWN], large[:SHOWN])
 
 
 def test_a_default_decision_is_reproduced_by_hand_from_its_explanation() -> None:
@@ -103,7 +103,7 @@ def test_a_default_decision_is_reproduced_by_hand_from_its_explanation() -> None
 
 def test_the_decision_tells_what_it_is_about() -> None:
     decision = decide(pool("a1"), request(b"x" * 40, id="mine"))
-    assert (decision.asked.id, decision.at, decision.monotonic, decision.model) == ("mine", WALL, NOW, "model")
+    assert (decision.request.id, decision.at, decision.monotonic, decision.target_model) == ("mine", WALL, NOW, "model")
     assert route(decision) == Route(destinations=("10.0.0.1:8000",), client_model="model")
     assert decision.tokens == 10
     assert 0 < decision.seconds < 10
@@ -166,9 +166,9 @@ def rewriting(view: View) -> View:
 def test_a_rule_goes_before_the_rewrite_header_and_the_header_before_nothing() -> None:
     header = [(REWRITE_HEADERS[1], "wanted")]
     view = rewriting(pool("a1"))
-    assert route(decide(view, request(model="client", headers=header))).model == "target"
-    assert route(decide(view, request(model="other", headers=header))).model == "wanted"
-    assert route(decide(view, request(model="", headers=header))).model is None
+    assert route(decide(view, request(model="client", headers=header))).target_model == "target"
+    assert route(decide(view, request(model="other", headers=header))).target_model == "wanted"
+    assert route(decide(view, request(model="", headers=header))).target_model is None
 
 
 def test_a_body_without_a_model_needs_a_rewrite_that_supplies_one() -> None:
@@ -178,11 +178,11 @@ def test_a_body_without_a_model_needs_a_rewrite_that_supplies_one() -> None:
     assert (missing.status, missing.kind) == (400, "invalid_request_error")
     assert missing.message.startswith("model: model not found in request body")
     header = request(model="", takes_model=True, headers=[(REWRITE_HEADERS[0], "wanted")])
-    assert route(decide(view, header)).model == "wanted"
+    assert route(decide(view, header)).target_model == "wanted"
     view.upsert("pool.rewrite.any", ModelRewrite(name="any", rules=(RewriteRule(targets=(Target(model="general"),)),)))
     supplied = decide(view, without)
-    assert (route(supplied).model, supplied.rewrite, route(supplied).client_model) == ("general", "any", "")
-    assert route(decide(view, request(model=""))).model is None, "a body that has no place for one"
+    assert (route(supplied).target_model, supplied.rewrite, route(supplied).client_model) == ("general", "any", "")
+    assert route(decide(view, request(model=""))).target_model is None, "a body that has no place for one"
 
 
 PREFIX = "plugins:\n- type: prefix-cache-scorer\n- type: max-score-picker\n  parameters: {maxNumOfEndpoints: 3}\n"
@@ -259,5 +259,5 @@ def test_a_burst_of_requests_is_spread_by_the_load_in_flight() -> None:
 
 def test_the_clock_of_an_unreadable_request_is_the_walls() -> None:
     made = director().refuse(request(id="bad"), Refusal(status=400, message="no JSON"), pool("a1"), NOW)
-    assert (made.asked.id, made.at, refusal(made).status) == ("bad", WALL, 400)
+    assert (made.request.id, made.at, refusal(made).status) == ("bad", WALL, 400)
     assert made.explain()["refused"]["message"] == "no JSON"

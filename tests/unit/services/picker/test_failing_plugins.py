@@ -7,15 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from services.picker.admission.detector import SaturationDetector
 from services.picker.decision import Decision
 from services.picker.director import Director
-from services.picker.names import OBJECTIVE_HEADERS
+from services.picker.metadata import OBJECTIVE_HEADERS
+from services.picker.parsers.parser import Parser
 from services.picker.pipeline import Pipeline, build
-from services.picker.requests.parsers import Parser
-from services.picker.requests.request import Content, Headers, Refusal, Request, Route
+from services.picker.request import Content, Headers, Refusal, Request, Route
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
-from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, Scorer
+from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, SaturationDetector, Scorer
 from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
 from services.picker.state.layout import Floats, Rows
@@ -24,8 +23,8 @@ from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.config import load
 from shared.model import Model, Objective
 from shared.plugin import Plugin, Registry
-from tests.unit.services.picker.desk import PickerDesk, destinations, refused
 from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
+from tests.unit.services.picker.handler import PickerUnderTest, destinations, refused
 from tests.unit.services.picker.world import NOW, pool, report, request
 
 Does = Callable[..., Any]
@@ -368,7 +367,7 @@ POST = [(":method", "POST"), (":path", "/v1/chat/completions"), ("x-request-id",
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
 
 
-class Desk(PickerDesk):
+class WithParsers(PickerUnderTest):
     """A picker whose first parser is the bad one."""
 
     def __init__(self, view: View, *others: str) -> None:
@@ -376,7 +375,7 @@ class Desk(PickerDesk):
         parsers = ("bad-parser", *others)
         document = HEADER + "".join(f"- type: {one}\n" for one in ("queue-scorer", *parsers))
         document += "requestHandler:\n  parsers:\n" + "".join(f"  - pluginRef: {one}\n" for one in parsers)
-        self.desk.pipeline = build(load(document, REGISTRY), np.random.default_rng(1), lambda: 0.0)
+        self.handler.pipeline = build(load(document, REGISTRY), np.random.default_rng(1), lambda: 0.0)
 
 
 @pytest.mark.parametrize("does", PARSERS.values(), ids=PARSERS)
@@ -384,11 +383,11 @@ def test_the_request_of_a_failing_parser_passes_unread(does: Does) -> None:
     BadParser.does = does
     view = pool("a1", "a2")
     report(view, {WAITING_QUEUE_SIZE: [3, 0]})
-    world = Desk(view)
+    world = WithParsers(view)
     _, answers = world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
     assert destinations(answers) == "10.0.0.2:8000"
     (decision,) = world.ring.of_request("mine", 10)
-    assert (failed(decision), decision.asked.model) == ([("bad-parser", "parser")], "")
+    assert (failed(decision), decision.request.model) == ([("bad-parser", "parser")], "")
 
 
 def test_a_parser_that_raises_the_body_has_it_kept_nowhere() -> None:
@@ -396,7 +395,7 @@ def test_a_parser_that_raises_the_body_has_it_kept_nowhere() -> None:
         raise ValueError(body)
 
     BadParser.does = quotes
-    world = Desk(pool("a1"))
+    world = WithParsers(pool("a1"))
     world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
     (decision,) = world.ring.of_request("mine", 10)
     assert decision.failures == (PluginFailure("bad-parser", "parser", "ValueError"),)
@@ -408,20 +407,20 @@ def test_where_a_parser_fails_to_say_whether_it_takes_a_request_the_next_one_may
 ) -> None:
     BadParser.does, BadParser.accepts = lambda body: Content(), fails
     try:
-        world = Desk(pool("a1"), *others)
+        world = WithParsers(pool("a1"), *others)
         _, answers = world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
     finally:
         BadParser.accepts = lambda _: True
     assert destinations(answers) == "10.0.0.1:8000"
     (decision,) = world.ring.newest(1)
-    assert (failed(decision), decision.asked.api) == ([("bad-parser", "parser")], api)
+    assert (failed(decision), decision.request.api) == ([("bad-parser", "parser")], api)
 
 
 def test_no_request_gets_around_a_closed_pool_by_what_its_parser_fails_on() -> None:
     BadParser.does = fails
     view = pool("a1")
     view.upsert("pool.model.m", Model(name="m", model_name="m"))
-    world = Desk(view)
+    world = WithParsers(view)
     _, answers = world.begin(headers(POST, modes=LEAN), body(BODY, end=True))
     assert refused(answers).status == 400
     assert failed(world.ring.newest(1)[0]) == [("bad-parser", "parser")]

@@ -6,12 +6,12 @@ from itertools import product
 
 import pytest
 
-from services.picker.exchange import HEAVY, Exchange
 from services.picker.extproc.messages import BodyMode
-from services.picker.requests.request import Headers
+from services.picker.request import Headers
+from services.picker.request_handler import HEAVY, RequestStream
 from services.picker.responses.reader import GROWTH, LIMIT, MOST_LINES, ResponseReader
-from tests.unit.services.picker.desk import PickerDesk, destinations, refused
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers, read
+from tests.unit.services.picker.handler import PickerUnderTest, destinations, refused
 from tests.unit.services.picker.world import pool
 
 CHAT = [(":method", "POST"), (":path", "/v1/chat/completions"), ("x-request-id", "mine")]
@@ -27,19 +27,19 @@ LARGE = sent(2 * HEAVY)
 MESSAGE = body(LARGE, end=True).SerializeToString()
 
 
-class World(PickerDesk):
+class World(PickerUnderTest):
     def __init__(self, most: int = 10 * len(LARGE)) -> None:
         super().__init__(pool("a1", "a2"), limit=len(LARGE))
-        self.desk.held.most = most
+        self.handler.budget.limit = most
 
     def shown(
         self, modes: tuple[BodyMode, BodyMode], rewrite: str = "", data: bytes = LARGE
-    ) -> tuple[Exchange, Iterator[bytes]]:
+    ) -> tuple[RequestStream, Iterator[bytes]]:
         """A stream to which the whole body has been shown, and the answers to come."""
-        exchange = self.desk.exchange()
+        stream = self.handler.open_stream()
         rewriting = [(REWRITES[0], rewrite)] if rewrite else []
-        self.say(exchange, headers([*CHAT, *rewriting], modes=modes))
-        return exchange, iter(exchange.receive(body(data, end=True).SerializeToString()))
+        self.say(stream, headers([*CHAT, *rewriting], modes=modes))
+        return stream, iter(stream.receive(body(data, end=True).SerializeToString()))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ class World(PickerDesk):
     [*product(("model", *REWRITES), ("m" * 1025, "é" * 513)), ("model", "m" * (4 << 20))],
 )
 def test_a_model_name_above_the_limit_is_refused(name: str, where: str) -> None:
-    world = PickerDesk(pool("a1"), limit=LIMIT + 1000)
+    world = PickerUnderTest(pool("a1"), limit=LIMIT + 1000)
     shown = [*CHAT] if where == "model" else [*CHAT, (where, name)]
     _, answers = world.begin(headers(shown, modes=LEAN), body(sent(model=name if where == "model" else "m"), end=True))
     answer = refused(answers[-1:])
@@ -55,16 +55,16 @@ def test_a_model_name_above_the_limit_is_refused(name: str, where: str) -> None:
     message = json.loads(answer.body)["error"]["message"]
     if len(name) < 2000:
         size = len(name.encode())
-        assert message == f"{where}: a model's name of {size} bytes; at most 1024 are taken"
+        assert message == f"{where}: the model name has {size} bytes; the limit is 1024"
     else:
-        assert message == f"model: the name has {len(name) + 2} bytes; no more than 65536 are ever read"
+        assert message == f"model: the name has {len(name) + 2} bytes; the limit is 65536"
     (decision,) = world.ring.newest(1)
-    assert decision.asked.model == "", "nothing of it is kept"
+    assert decision.request.model == "", "nothing of it is kept"
 
 
 @pytest.mark.parametrize("name", ["m" * 1024, "é" * 512])
 def test_a_model_name_up_to_the_limit_is_taken(name: str) -> None:
-    world = PickerDesk(pool("a1"))
+    world = PickerUnderTest(pool("a1"))
     shown = [*CHAT, (REWRITES[0], name)]
     _, answers = world.begin(headers(shown, modes=LEAN), body(sent(model=name), end=True))
     assert destinations(answers) == "10.0.0.1:8000"
@@ -75,19 +75,19 @@ def test_a_model_name_up_to_the_limit_is_taken(name: str) -> None:
 def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyMode], rewrite: str) -> None:
     world = World(most=3 * len(MESSAGE))
     streams = [world.shown(modes, rewrite) for _ in range(3)]
-    assert world.desk.held.size == 3 * len(MESSAGE), "also while they wait for their turn"
+    assert world.handler.budget.used == 3 * len(MESSAGE), "also while they wait for their turn"
     late, answers = world.shown(modes)
     assert refused([read(one) for one in answers]).status == 503
     late.end()
     assert [(next(answers), next(answers)) for _, answers in streams] == [(b"", b"")] * 3, (
         "others have their turn first"
     )
-    assert world.desk.held.size == 3 * len(LARGE)
-    world.desk.held.most = 3 * len(LARGE)
+    assert world.handler.budget.used == 3 * len(LARGE)
+    world.handler.budget.limit = 3 * len(LARGE)
     late, answers = world.shown(modes)
     assert refused([read(one) for one in answers]).status == 503
     late.end()
-    for number, (exchange, answers) in enumerate(streams):
+    for number, (stream, answers) in enumerate(streams):
         said = [read(one) for one in answers if one]
         assert destinations(said) == destinations(said[:1])
         expected = LARGE.replace(b'"m"', b'"tuned"') if rewrite else LARGE
@@ -95,8 +95,8 @@ def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyM
             assert b"".join(one.streamed or b"" for one in said) == expected
         else:
             assert said[-1].replaced == (expected if rewrite else None)
-        assert world.desk.held.size == (2 - number) * len(LARGE)
-        exchange.end()
+        assert world.handler.budget.used == (2 - number) * len(LARGE)
+        stream.end()
     assert world.load == {}
 
 
@@ -104,11 +104,11 @@ def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyM
 @pytest.mark.parametrize("steps", range(5))
 def test_a_stream_that_is_lost_between_two_steps_holds_nothing(modes: tuple[BodyMode, BodyMode], steps: int) -> None:
     world = World()
-    exchange, answers = world.shown(modes)
+    stream, answers = world.shown(modes)
     for _ in range(steps):
         next(answers)
-    exchange.end()
-    assert (world.desk.held.size, world.desk.open, world.load) == (0, 0, {})
+    stream.end()
+    assert (world.handler.budget.used, world.handler.open, world.load) == (0, 0, {})
     assert world.view.prefixes.held == 0, "nobody has computed its prompt"
     assert {one.progress.state for one in world.ring.newest(1)} <= {"aborted"}
 

@@ -12,13 +12,13 @@ from services.picker.app import PickerService
 from services.picker.extproc.events import Limits
 from services.picker.settings import PickerSettings
 from shared.model import Endpoint
-from tests.unit.services.picker.desk import PickerDesk
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, body, headers, response_body
+from tests.unit.services.picker.handler import PickerUnderTest
 from tests.unit.services.picker.world import pool
 
 SETTINGS: Mapping[str, str] = {
     "max_request_body": "request_body",
-    "max_held_bodies": "held",
+    "max_held_bodies": "held_bodies",
     "max_request_headers": "header_bytes",
     "max_request_header_count": "header_count",
     "max_model_name": "model_name",
@@ -31,21 +31,21 @@ def test_every_limit_of_a_request_and_its_response_is_a_setting() -> None:
     settings: dict[str, Any] = {setting: 7000 + number for number, setting in enumerate(SETTINGS)}
     expected = {limit: settings[setting] for setting, limit in SETTINGS.items()}
     assert set(expected) == set(Limits.__struct_fields__)
-    assert PickerService(PickerSettings(**settings)).desk.limits == Limits(**expected)
-    assert PickerService(PickerSettings()).desk.limits == Limits(), "the defaults agree"
+    assert PickerService(PickerSettings(**settings)).handler.limits == Limits(**expected)
+    assert PickerService(PickerSettings()).handler.limits == Limits(), "the defaults agree"
 
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_an_object_of_a_response_beyond_the_limit_passes_unread(fits: bool) -> None:
     answer = json.dumps({"model": "tuned", "usage": {"prompt_tokens": 5, "completion_tokens": 7}}).encode()
-    world = PickerDesk(pool("a1"))
-    world.desk.limits = replace(world.desk.limits, response_object=len(answer) - (not fits))
+    world = PickerUnderTest(pool("a1"))
+    world.handler.limits = replace(world.handler.limits, response_object=len(answer) - (not fits))
     shown = {":method": "POST", ":path": "/v1/chat/completions", "x-gateway-model-name-rewrite": "tuned"}
     asked = body(b'{"model":"m","messages":[{"role":"user","content":"h"}]}', end=True)
-    exchange, _ = world.begin(headers(shown, modes=FULL_DUPLEX), asked)
+    stream, _ = world.begin(headers(shown, modes=FULL_DUPLEX), asked)
     kind = {":status": "200", "content-type": "application/json"}
-    said = world.say(exchange, headers(kind, phase="response_headers"), response_body(answer[:-1]))
-    said += world.say(exchange, response_body(answer[-1:], end=True))
+    said = world.say(stream, headers(kind, phase="response_headers"), response_body(answer[:-1]))
+    said += world.say(stream, response_body(answer[-1:], end=True))
     came = b"".join(one.streamed or b"" for one in said)
     assert came == (answer.replace(b"tuned", b"m") if fits else answer)
 
@@ -56,15 +56,15 @@ def test_what_is_kept_of_decisions_and_of_models_are_settings() -> None:
     service.view.reset({"pool.endpoint.a": endpoint})
     shown = {":method": "POST", ":path": "/v1/chat/completions"}
     for model in ("first", "second", "third"):
-        exchange = service.desk.exchange()
+        stream = service.handler.open_stream()
         asked = b'{"model":"%s","messages":[{"role":"user","content":"h"}]}' % model.encode()
         for message in (headers(shown, modes=FULL_DUPLEX), body(asked, end=True)):
-            list(exchange.receive(message.SerializeToString()))
-        exchange.end()
-    assert [one.asked.model for one in service.ring.newest(10)] == ["third", "second"]
+            list(stream.receive(message.SerializeToString()))
+        stream.end()
+    assert [one.request.model for one in service.ring.newest(10)] == ["third", "second"]
     page = generate_latest(service.registry).decode()
     assert {name for name in ("first", "second", "third", "other") if f'model_name="{name}"' in page} == {
         "first",
         "other",
     }
-    assert service.desk.most_observed == 7
+    assert service.handler.most_observed == 7

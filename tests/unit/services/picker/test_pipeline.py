@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from services.picker.pipeline import build
-from services.picker.requests.request import Refusal
+from services.picker.request import Refusal
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.config import load
 from shared.plugin import Registry

@@ -15,12 +15,12 @@ from msgspec import Struct
 from structlog.testing import capture_logs
 
 from services.picker.extproc.messages import BodyMode
-from services.picker.requests.request import Refusal
+from services.picker.request import Refusal
 from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.model import Model, Objective
-from tests.unit.services.picker.desk import PickerDesk, refused
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, Answer, Headers, body, headers
+from tests.unit.services.picker.handler import PickerUnderTest, refused
 from tests.unit.services.picker.world import pool, report
 
 BAD = "invalid_request_error"
@@ -78,9 +78,11 @@ CASES: dict[str, Case] = {
         path="/v1/rerank", document=OPENAI_ALONE, says="no parser registered matching path suffix for: /v1/rerank"
     ),
     "a body above the limit": Case(sent=b"x" * 101, limit=100, status=413, says="larger than the limit of 100 bytes"),
-    "too many bytes of headers": Case(more={"x-large": "x" * 300_000}, status=431, says="262144 bytes are taken"),
+    "too many bytes of headers": Case(
+        more={"x-large": "x" * 300_000}, status=431, says="1000 headers with 262144 bytes"
+    ),
     "a model that the pool doesn't name": Case(
-        models=True, status=404, kind="model_not_found", says="'m' is none that this pool serves"
+        models=True, status=404, kind="model_not_found", says="'m' is not served by this pool"
     ),
     "what may be shed, in a full pool": Case(
         busy=True,
@@ -106,16 +108,16 @@ CASES: dict[str, Case] = {
         path="/v1/rerank", sent=b"x", endpoints=(), status=503, kind="service_unavailable", says="no", gets=EMPTY
     ),
     "a subset that names nobody": Case(
-        hint=["10.9.9.9:8000"], status=503, kind="service_unavailable", says="in the subset", gets=EMPTY
+        hint=["10.9.9.9:8000"], status=503, kind="service_unavailable", says="subset hint", gets=EMPTY
     ),
     "a subset with another port": Case(
-        hint=["10.0.0.1:9000"], status=503, kind="service_unavailable", says="in the subset", gets=EMPTY
+        hint=["10.0.0.1:9000"], status=503, kind="service_unavailable", says="subset hint", gets=EMPTY
     ),
     "a subset of too many entries": Case(hint=["10.0.0.1"] * 5_001, says="more than 5000 entries", decided=False),
     "a subset of too many entries in one text": Case(
         hint="10.0.0.1," * 5_001, says="more than 5000 entries", decided=False
     ),
-    "an empty subset": Case(hint=[], status=503, kind="service_unavailable", says="in the subset", gets=EMPTY),
+    "an empty subset": Case(hint=[], status=503, kind="service_unavailable", says="subset hint", gets=EMPTY),
     "an empty subset, without a body": Case(
         path="/v1/models", sent=None, hint=[], status=503, kind="service_unavailable", says="subset", gets=EMPTY
     ),
@@ -145,24 +147,24 @@ def view(case: Case) -> View:
     return made
 
 
-def ask(case: Case, modes: tuple[BodyMode, BodyMode], picker: PickerDesk) -> Answer:
+def ask(case: Case, modes: tuple[BodyMode, BodyMode], picker: PickerUnderTest) -> Answer:
     method = "GET" if case.sent is None else "POST"
     sent: Headers = {":method": method, ":path": case.path, **case.more}
     said: list[Any] = [headers(sent, modes=modes, hint=case.hint, end=case.sent is None)]
     if case.sent is not None:
         data = case.sent if isinstance(case.sent, bytes) else json.dumps(case.sent).encode()
         said += [body(data[:20]), body(data[20:], end=True)] if modes is FULL_DUPLEX else [body(data, end=True)]
-    exchange, answers = picker.begin(*said)
-    assert exchange.closed
+    stream, answers = picker.begin(*said)
+    assert stream.closed
     assert not any(one.set_headers.get("x-gateway-destination-endpoint") for one in answers)
-    exchange.end()
+    stream.end()
     return refused(answers)
 
 
 @pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX], ids=["buffered", "full duplex"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_refusal(case: Case, modes: tuple[BodyMode, BodyMode]) -> None:
-    picker = PickerDesk(view(case), case.document, limit=case.limit)
+    picker = PickerUnderTest(view(case), case.document, limit=case.limit)
     answer = ask(case, modes, picker)
     error = json.loads(answer.body)["error"]
     assert error == {"message": error["message"], "type": case.kind, "param": None, "code": case.status}
@@ -172,7 +174,7 @@ def test_refusal(case: Case, modes: tuple[BodyMode, BodyMode]) -> None:
     assert len(error["message"]) < 500
     assert answer.set_headers == {"content-type": "application/json", **case.gets}
     assert answer.grpc_status is None
-    assert (picker.load, picker.desk.open, picker.metrics.statuses) == ({}, 0, {case.status: 1})
+    assert (picker.load, picker.handler.open, picker.metrics.statuses) == ({}, 0, {case.status: 1})
     decided = [one.explain()["refused"]["message"] for one in picker.ring.newest(9)]
     assert len(decided) == (case.decided and case.status not in (413, 431))
     assert all(kept == error["message"] or len(kept) < len(error["message"]) for kept in decided)
@@ -189,12 +191,12 @@ def test_refusal(case: Case, modes: tuple[BodyMode, BodyMode]) -> None:
             {"messages": [{"content": {"text": "a secret"}}]},
             "messages[0].content: expected str | array | null, got object",
         ),
-        ({"model": ["a secret"], "messages": [{}]}, "model: no name of a model; the name of the model is needed"),
+        ({"model": ["a secret"], "messages": [{}]}, "model: not a string; a model name is needed"),
     ],
 )
 def test_what_a_refusal_quotes_of_the_body_the_client_reads_and_nobody_else(sent: dict[str, Any], kept: str) -> None:
-    picker = PickerDesk(pool("a1"))
-    picker.desk.log_decisions = True
+    picker = PickerUnderTest(pool("a1"))
+    picker.handler.log_decisions = True
     with capture_logs() as lines:
         answer = ask(Case(status=400, says="", sent={"model": "m", **sent}), LEAN, picker)
     assert "a secret" in json.loads(answer.body)["error"]["message"]
@@ -223,14 +225,14 @@ CHATS = {name: case for name, case in CASES.items() if case.path == "/v1/chat/co
 def test_refusal_by_the_messages_api(case: Case, modes: tuple[BodyMode, BodyMode], path: str) -> None:
     """The same is wrong with a message as with a chat, and is said in Anthropic's form, whoever refuses it when."""
     case = msgspec.structs.replace(case, path=path)
-    picker = PickerDesk(view(case), case.document, limit=case.limit)
+    picker = PickerUnderTest(view(case), case.document, limit=case.limit)
     answer = ask(case, modes, picker)
     told = json.loads(answer.body)
     assert (answer.status, told["type"], told["error"]["type"]) == (case.status, "error", ANTHROPIC_TYPES[case.status])
     assert case.says in told["error"]["message"]
     assert set(told) | set(told["error"]) == {"type", "error", "message"}
     assert answer.set_headers == {"content-type": "application/json", **case.gets}
-    assert (picker.load, picker.desk.open) == ({}, 0)
+    assert (picker.load, picker.handler.open) == ({}, 0)
 
 
 def frame(payload: bytes, flag: int = 0) -> bytes:
@@ -249,17 +251,17 @@ GRPC: dict[str, tuple[bytes, Sequence[str], int, int, str]] = {
 def test_refusal_of_a_grpc_call(case: tuple[bytes, Sequence[str], int, int, str]) -> None:
     """A proxy makes `grpc-message` of the body, so it is plain text."""
     data, endpoints, status, grpc_status, says = case
-    picker = PickerDesk(pool(*endpoints), VLLM_GRPC)
+    picker = PickerUnderTest(pool(*endpoints), VLLM_GRPC)
     sent = {
         ":method": "POST",
         ":path": "/vllm.grpc.engine.VllmEngine/Generate",
         "content-type": "application/grpc",
     }
-    exchange, answers = picker.begin(headers(sent, modes=FULL_DUPLEX), body(data, end=True))
+    stream, answers = picker.begin(headers(sent, modes=FULL_DUPLEX), body(data, end=True))
     answer = refused(answers)
     assert (answer.status, answer.grpc_status) == (status, grpc_status)
     assert says in answer.body.decode()
     assert not answer.body.startswith(b"{")
     assert answer.set_headers == (EMPTY if status == 503 else {})
-    exchange.end()
-    assert picker.desk.open == 0
+    stream.end()
+    assert picker.handler.open == 0

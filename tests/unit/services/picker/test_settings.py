@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.picker.requests.json_body import MOST_NAME
+from services.picker.parsers.json_body import MOST_NAME
 from services.picker.settings import PickerSettings
 from shared.config import Invalid
 from shared.service import parse
@@ -21,20 +21,18 @@ def problems(*argv: str, **environ: str) -> list[str]:
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (("--drain-timeout", "2s"), "of 2s nothing is left for the open streams after a delay of 2s"),
-        (("--drain-timeout", "0"), "of 0s nothing is left for the open streams after a delay of 2s"),
-        (("--drain-delay", "45s"), "of 30s nothing is left for the open streams after a delay of 45s"),
+        (("--drain-timeout", "2s"), "a delay of 2s leaves nothing of 2s for open streams"),
+        (("--drain-timeout", "0"), "a delay of 2s leaves nothing of 0s for open streams"),
+        (("--drain-delay", "45s"), "a delay of 45s leaves nothing of 30s for open streams"),
     ],
 )
 def test_a_drain_leaves_the_open_streams_time_after_the_delay(argv: tuple[str, ...], problem: str) -> None:
-    assert problems(*argv) == [
-        f"--drain-timeout and --drain-delay: {problem}; a longer time-out or a shorter delay is needed"
-    ]
+    assert problems(*argv) == [f"--drain-timeout and --drain-delay: {problem}; set a longer timeout or a shorter delay"]
 
 
 def test_the_problem_names_where_the_values_are_from() -> None:
     [problem] = problems("--drain-timeout", "1s", POINTSMAN_DRAIN_DELAY="5s")
-    assert problem.startswith("--drain-timeout and POINTSMAN_DRAIN_DELAY: of 1s ")
+    assert problem.startswith("--drain-timeout and POINTSMAN_DRAIN_DELAY: a delay of 5s ")
 
 
 def test_without_a_delay_any_time_out_will_do_also_none() -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from services.picker.exchange import Exchange
 from services.picker.extproc.messages import BodyMode
+from services.picker.request_handler import RequestStream
 from services.picker.state.view import View
 from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, MAX_ACTIVE_MODELS, WAITING_QUEUE_SIZE
 from shared.model import ModelRewrite, Objective, RewriteRule, Target
-from tests.unit.services.picker.desk import PickerDesk, destinations
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
     LEAN,
@@ -23,7 +22,8 @@ from tests.unit.services.picker.extproc.proxy import (
     response_body,
     response_trailers,
 )
-from tests.unit.services.picker.requests.vllm_schema import message
+from tests.unit.services.picker.handler import PickerUnderTest, destinations
+from tests.unit.services.picker.parsers.vllm_schema import message
 from tests.unit.services.picker.world import pool, report
 
 SCORERS = """\
@@ -159,20 +159,20 @@ def view(loads: Sequence[Load]) -> View:
     return made
 
 
-def ask(picker: PickerDesk, case: Case) -> tuple[Exchange, list[Answer]]:
+def ask(picker: PickerUnderTest, case: Case) -> tuple[RequestStream, list[Answer]]:
     sent = {":method": "POST", ":path": "/v1/completions", "hi": "mom", "x-request-id": "theirs", **case.sent}
     pieces = [case.data[: case.cut], case.data[case.cut :]] if case.cut else [case.data]
-    exchange, early = picker.begin(
+    stream, early = picker.begin(
         headers(sent, modes=FULL_DUPLEX, hint=case.hint), *(body(piece) for piece in pieces[:-1])
     )
     assert early == [], "the answer waits for the end of the body"
-    return exchange, picker.say(exchange, body(pieces[-1], end=True, hint=case.hint))
+    return stream, picker.say(stream, body(pieces[-1], end=True, hint=case.hint))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_request(case: Case) -> None:
-    picker = PickerDesk(view(case.loads), case.document)
-    exchange, (head, echo) = ask(picker, case)
+    picker = PickerUnderTest(view(case.loads), case.document)
+    stream, (head, echo) = ask(picker, case)
     to = f"10.0.0.{case.to}:8000"
     assert (head.phase, head.clear_route_cache) == ("request_headers", True)
     gets = case.gets or case.data
@@ -187,12 +187,12 @@ def test_request(case: Case) -> None:
         assert picker.sample(f"{prefix}request_total", **labels) == 1
     assert picker.sample("inference_pool_ready_pods", name="") == len(case.loads)
     assert picker.load == {f"a{case.to}": 1}
-    exchange.end()
-    assert (picker.load, picker.desk.open) == ({}, 0)
+    stream.end()
+    assert (picker.load, picker.handler.open) == ({}, 0)
 
 
 def test_a_request_without_a_body_is_scheduled_and_keeps_to_its_subset() -> None:
-    picker = PickerDesk(view(BY_LOAD), SCORERS)
+    picker = PickerUnderTest(view(BY_LOAD), SCORERS)
     sent = {":method": "GET", ":path": "/v1/models", "content-type": "text/event-stream"}
     for hint, to in ((None, THREE[1]), (THREE[2:], THREE[2])):
         assert destinations(picker.begin(headers(sent, end=True, modes=FULL_DUPLEX, hint=hint))[1]) == to
@@ -210,17 +210,17 @@ MODELS = {"model_name": "m", "target_model_name": "m-v2"}
 
 @pytest.mark.parametrize("ending", ["last piece", "empty piece", "trailers"])
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream; charset=utf-8"])
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("modes", [FULL_DUPLEX, (BodyMode.BUFFERED, BodyMode.STREAMED), LEAN])
-def test_response(modes: tuple[BodyMode, BodyMode], stream: bool, kind: str, ending: str) -> None:
+def test_response(modes: tuple[BodyMode, BodyMode], streams: bool, kind: str, ending: str) -> None:
     """Whatever was asked for and whatever comes: tokens are counted, the client's model is back, and the request is
     over once, with the last piece or the trailers and not with the stream."""
-    picker = PickerDesk(view(BY_LOAD), SCORERS)
-    exchange = picker.desk.exchange()
+    picker = PickerUnderTest(view(BY_LOAD), SCORERS)
+    stream = picker.handler.open_stream()
     sent = {":method": "POST", ":path": "/v1/completions", "x-gateway-model-name-rewrite": "m-v2"}
-    asked = completion("m").replace(b"{", b'{"stream":true,' if stream else b"{", 1)
-    picker.say(exchange, headers(sent, modes=modes), body(asked, end=True))
-    (head,) = picker.say(exchange, headers({":status": "200", "content-type": kind}, phase="response_headers"))
+    asked = completion("m").replace(b"{", b'{"stream":true,' if streams else b"{", 1)
+    picker.say(stream, headers(sent, modes=modes), body(asked, end=True))
+    (head,) = picker.say(stream, headers({":status": "200", "content-type": kind}, phase="response_headers"))
     assert head.remove_headers == ("content-length",)
     assert head.asked == (BodyMode.STREAMED if modes is LEAN else None)
     pieces = [*EVENTS] if kind.startswith("text") else [WHOLE[:30], WHOLE[30:]]
@@ -233,7 +233,7 @@ def test_response(modes: tuple[BodyMode, BodyMode], stream: bool, kind: str, end
     got = b""
     for one in said:
         assert picker.load == {"a2": 1}
-        for answer in picker.say(exchange, one):
+        for answer in picker.say(stream, one):
             answers.append(answer)
             kept = b"" if modes is FULL_DUPLEX else one.response_body.body
             got += answer.streamed or (kept if answer.replaced is None else answer.replaced)
@@ -241,14 +241,14 @@ def test_response(modes: tuple[BodyMode, BodyMode], stream: bool, kind: str, end
     assert got == b"".join(pieces).replace(b'"m-v2"', b'"m"')
     assert [one.end for one in answers][-1] is (ending != "trailers" and modes is FULL_DUPLEX)
     assert (answers[-1].phase == "response_trailers") is (ending == "trailers")
-    exchange.end()
-    assert (picker.load, picker.desk.open) == ({}, 0)
+    stream.end()
+    assert (picker.load, picker.handler.open) == ({}, 0)
     for name, count, total in (
         ("inference_objective_input_tokens", 1, 7),
         ("inference_objective_output_tokens", 1, 10),
         ("inference_objective_response_sizes", 1, len(b"".join(pieces))),
         ("inference_objective_request_duration_seconds", 1, 0),
-        ("inference_objective_request_ttft_seconds", 1 if stream else None, 0 if stream else None),
+        ("inference_objective_request_ttft_seconds", 1 if streams else None, 0 if streams else None),
     ):
         assert picker.sample(f"{name}_count", **MODELS) == count
         assert picker.sample(f"{name}_sum", **MODELS) == total
@@ -265,7 +265,7 @@ def test_a_clients_trace_is_continued_and_its_own_headers_are_left_alone() -> No
         "cookie": "a=b",
         "content-length": "9999",
     }
-    picker = PickerDesk(view(BY_LOAD), SCORERS)
+    picker = PickerUnderTest(view(BY_LOAD), SCORERS)
     sent = [(":method", "POST"), (":path", "/v1/completions"), *theirs.items(), ("cookie", "c=d")]
     _, (head, _) = picker.begin(headers(sent, modes=FULL_DUPLEX), body(completion("m"), end=True))
     assert head.set_headers.keys() == {"x-gateway-destination-endpoint", "x-request-id"}

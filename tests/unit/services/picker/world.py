@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from services.picker.requests.request import Content, Headers, Request
+from services.picker.request import Content, Headers, Request
 from services.picker.scheduling.cycle import Cycle
 from services.picker.state.layout import Rows
 from services.picker.state.view import View

@@ -7,8 +7,8 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from services.picker.admin.decisions import DecisionRing, decision_routes
-from services.picker.decision import SHOWN, Asked, Decision
-from services.picker.requests.request import Refusal
+from services.picker.decision import SHOWN, Decision, RequestSummary
+from services.picker.request import Refusal
 from services.picker.state.layout import Layout
 from shared.service.admin import build_app
 from shared.service.readiness import Readiness
@@ -16,8 +16,8 @@ from tests.unit.services.picker.world import request
 
 
 def decision(request_id: str, at: float = 0.0) -> Decision:
-    asked = Asked.of(request(id=request_id))
-    return Decision(asked=asked, outcome=Refusal(status=503, message="no"), layout=Layout(), at=at)
+    asked = RequestSummary.of(request(id=request_id))
+    return Decision(request=asked, outcome=Refusal(status=503, message="no"), layout=Layout(), at=at)
 
 
 def ring(*ids: str, size: int = 3) -> DecisionRing:
@@ -35,8 +35,8 @@ def get(made: DecisionRing, path: str) -> tuple[int, Any]:
 
 def test_the_newest_are_kept() -> None:
     made = ring("a", "b", "c", "d")
-    assert [one.asked.id for one in made.newest(9)] == ["d", "c", "b"]
-    assert [one.asked.id for one in made.newest(2)] == ["d", "c"]
+    assert [one.request.id for one in made.newest(9)] == ["d", "c", "b"]
+    assert [one.request.id for one in made.newest(2)] == ["d", "c"]
     assert (len(made), made.total, repr(made)) == (3, 4, "<DecisionRing 3 of 4>")
 
 

@@ -7,12 +7,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.picker.admin.histogram import Histogram, Timings
 from services.picker.admin.metrics import FOLD_EVERY, PickerMetrics
-from services.picker.decision import Asked, Decision
+from services.picker.decision import Decision, RequestSummary
 from services.picker.pipeline import build
-from services.picker.requests.request import Refusal, Route
+from services.picker.request import Refusal, Route
 from services.picker.scheduling.record import ProfileRun
+from services.picker.state.histogram import Histogram, Timings
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.config import load as load_config
@@ -37,12 +37,12 @@ def routed(view: View, row: int, model: str = "") -> Decision:
     layout = view.layout
     run = ProfileRun("p", layout.all_rows, (), layout.all_rows, (), np.zeros(len(layout)), "picker", (row,))
     return Decision(
-        asked=Asked.of(request()),
+        request=RequestSummary.of(request()),
         outcome=Route(destinations=(layout.authorities[row],)),
         layout=layout,
         runs={"p": run},
         primary="p",
-        model=model,
+        target_model=model,
     )
 
 
@@ -91,7 +91,8 @@ def test_decisions_are_counted_by_status_and_endpoint() -> None:
     made.decided(routed(view, 1), 0.0001)
     made.decided(routed(view, 1), 0.0001)
     made.decided(
-        Decision(asked=Asked.of(request()), outcome=Refusal(status=429, message=""), layout=view.layout), 0.0001
+        Decision(request=RequestSummary.of(request()), outcome=Refusal(status=429, message=""), layout=view.layout),
+        0.0001,
     )
     made.answered(413, 0.0)
     made.served("fallback")

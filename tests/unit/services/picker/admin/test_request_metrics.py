@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.picker.admin.pool_metrics import PoolCollector
 from services.picker.admin.request_metrics import OTHER, SHOWN, OpenRequest, RequestCollector, RequestMetrics
-from services.picker.decision import Asked, Decision
-from services.picker.requests.request import Content, Refusal, Request, Route
+from services.picker.decision import Decision, RequestSummary
+from services.picker.request import Content, Refusal, Request, Route
 from services.picker.responses.usage import Usage
 from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
@@ -21,9 +21,11 @@ PRESENT, FORMER = "llm_d_epp_", "inference_objective_"
 
 
 def decision(model: str = "m", target: str = "", **more: Any) -> Decision:
-    asked = Asked.of(Request(id="i", headers=request().headers, content=Content(model=model), body_size=200))
+    asked = RequestSummary.of(Request(id="i", headers=request().headers, content=Content(model=model), body_size=200))
     outcome = Route(destinations=("10.0.0.1:8000",))
-    return Decision(**{"asked": asked, "outcome": outcome, "layout": View().layout, "model": target or model, **more})
+    return Decision(
+        **{"request": asked, "outcome": outcome, "layout": View().layout, "target_model": target or model, **more}
+    )
 
 
 def routed(metrics: RequestMetrics, *args: str, **more: Any) -> OpenRequest:

@@ -91,7 +91,7 @@ def test_when_no_metrics_are_fresh_the_requests_in_flight_decide(policy: str, ro
     assert detector.saturation(run, view.layout.all_rows) == 0.0
     charges = [view.in_flight.charge("a0", 1) for _ in range(8)]
     assert detector.saturation(run, view.layout.all_rows) == pytest.approx(1.0)
-    assert run.readings["InFlightRequests"].values.tolist() == [8, 0]
+    assert run.samples["InFlightRequests"].values.tolist() == [8, 0]
     for charge in charges:
         charge.release()
 
@@ -100,8 +100,8 @@ def test_what_it_read_is_there_to_be_explained() -> None:
     view = view_of((1, 0.5, 0))
     run = cycle(view)
     UtilizationDetector("detector").saturation(run, view.layout.all_rows)
-    assert run.readings[WAITING_QUEUE_SIZE.wire].values.tolist() == [1]
-    assert run.readings[KV_CACHE_USAGE.wire].values.tolist() == [0.5]
+    assert run.samples[WAITING_QUEUE_SIZE.wire].values.tolist() == [1]
+    assert run.samples[KV_CACHE_USAGE.wire].values.tolist() == [0.5]
 
 
 @pytest.mark.parametrize(

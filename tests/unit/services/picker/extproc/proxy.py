@@ -9,7 +9,7 @@ from msgspec import Struct
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Completed, Event, Limits, RequestReady
 from services.picker.extproc.messages import BodyMode, ProcessingRequest
-from services.picker.requests.request import Refusal, Route
+from services.picker.request import Refusal, Route
 from services.picker.responses.reader import ResponseReader
 
 pb: Any = external_processor_pb2
@@ -177,7 +177,7 @@ class Proxy:
         """What the picker answers to this message, as it travels: serialised and read again."""
         self.now += 1.0
         wire = message.SerializeToString()
-        relayed = self.conversation.relay(wire)
+        relayed = self.conversation.response.relay(wire)
         if relayed is not None:
             self.relayed += 1
             return list(map(read, relayed))

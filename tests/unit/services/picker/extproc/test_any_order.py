@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.picker.chunks import Held
+from services.picker.body_buffer import MemoryBudget
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Completed, Event, Limits, RequestReady, ResponseBodyStarted, ResponseStarted
 from services.picker.extproc.messages import BodyMode
-from services.picker.requests.request import Headers, Refusal, Route
-from services.picker.requests.splice import replace_model
+from services.picker.parsers.json_edit import replace_model
+from services.picker.request import Headers, Refusal, Route
 from services.picker.responses.reader import ResponseReader
 from tests.unit.services.picker.extproc.proxy import (
     Answer,
@@ -48,7 +48,7 @@ PIECES = st.one_of(
 def renamed(data: bytes) -> bytes | None:
     """A request's body for the model `tuned`; None for one that isn't JSON."""
     try:
-        return replace_model(data, "tuned")
+        return b"".join(replace_model(data, "tuned"))
     except ValueError:
         return None
 
@@ -58,8 +58,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held = Held(TOGETHER)
-        self.conversation = Conversation(Limits(request_body=LIMIT, header_count=5), lambda: "id", held=self.held)
+        self.budget = MemoryBudget(TOGETHER)
+        self.conversation = Conversation(Limits(request_body=LIMIT, header_count=5), lambda: "id", budget=self.budget)
         self.reader: ResponseReader | None = None
         self.events: list[Event] = []
         self.waiting: RequestReady | None = None
@@ -79,7 +79,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def say(self, message: Any) -> None:
         wire = message.SerializeToString()
-        relayed = self.conversation.relay(wire)
+        relayed = self.conversation.response.relay(wire)
         if relayed is None:
             self.take(self.conversation.receive(wire, 1.0))
             return
@@ -116,9 +116,9 @@ class AnyOrder(RuleBasedStateMachine):
         body = self.waiting.body
         changed = renamed(body) if rename else None
         if reads != "no":
-            self.reader = ResponseReader("tuned" if reads == "changes" else "", "client", HELD, held=self.held)
+            self.reader = ResponseReader("tuned" if reads == "changes" else "", "client", HELD, budget=self.budget)
         model = None if changed is None else "tuned"
-        self.conversation.route(Route(destinations=tuple(destinations), model=model), self.reader)
+        self.conversation.route(Route(destinations=tuple(destinations), target_model=model), self.reader)
         self.waiting = None
         answers = self.hear()
         self.conversation.sent()
@@ -155,11 +155,11 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def keeps_no_more_than_its_limits(self) -> None:
-        assert self.conversation.held <= LIMIT
+        assert self.conversation.body_size <= LIMIT
         if self.reader is not None:
-            assert self.reader._held.size <= HELD
-        read = 0 if self.reader is None else self.reader._held.size
-        assert self.held.size == self.conversation.held + read <= TOGETHER
+            assert self.reader._buffer.size <= HELD
+        read = 0 if self.reader is None else self.reader._buffer.size
+        assert self.budget.used == self.conversation.body_size + read <= TOGETHER
 
     def teardown(self) -> None:
         self.hear()
@@ -168,7 +168,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert sum(isinstance(event, kind) for event in self.events) <= 1
         assert sum(isinstance(event, Completed) for event in self.events) == 1
         assert isinstance(self.events[-1], Completed)
-        assert self.held.size == 0
+        assert self.budget.used == 0
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -4,16 +4,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
     Completed,
     Limits,
     RequestReady,
     ResponseStarted,
 )
-from services.picker.extproc.messages import BodyMode, BodyModes
-from services.picker.extproc.response import PIECE
-from services.picker.requests.request import Refusal, Route
+from services.picker.extproc.messages import BodyMode
+from services.picker.extproc.outgoing import PIECE
+from services.picker.request import Refusal, Route
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
     LEAN,
@@ -253,18 +252,15 @@ def test_the_head_tells_what_was_shown_of_the_body(
     assert (head.has_body, head.truncated, head.withheld) == (has_body, truncated, withheld)
 
 
-def test_a_proxy_that_announces_no_modes_has_the_fallbacks() -> None:
-    conversation = Conversation(Limits(), lambda: "id", BodyModes(BodyMode.BUFFERED, BodyMode.NONE))
-    conversation.receive(headers().SerializeToString(), 0.0)
-    assert repr(conversation) == "<Conversation collecting, response awaited, bodies BUFFERED/NONE>"
-
-
-def test_a_mode_from_the_future_has_the_fallbacks() -> None:
+@pytest.mark.parametrize("mode", [None, 99], ids=["no modes", "a mode from the future"])
+def test_a_proxy_that_announces_no_modes_that_are_known_has_those_of_gateways(mode: int | None) -> None:
+    proxy = Proxy()
     message = headers()
-    message.protocol_config.request_body_mode = 99
-    conversation = Conversation(Limits(), lambda: "id")
-    conversation.receive(message.SerializeToString(), 0.0)
-    assert "FULL_DUPLEX_STREAMED/FULL_DUPLEX_STREAMED" in repr(conversation)
+    if mode is not None:
+        message.protocol_config.request_body_mode = mode
+    assert proxy.say(message) == []
+    (answer, echo) = proxy.say(body(JSON, end=True))
+    assert (answer.phase, echo.streamed) == ("request_headers", JSON)
 
 
 # -- subset hint
@@ -304,7 +300,7 @@ def test_a_subset_hint_stays_until_a_later_one(later: object, subset: tuple[str,
 
 
 def test_a_buffered_body_is_replaced_when_the_model_changes() -> None:
-    proxy = Proxy(lambda _: Route(destinations=("a:1",), model="other"))
+    proxy = Proxy(lambda _: Route(destinations=("a:1",), target_model="other"))
     proxy.say(headers(modes=LEAN))
     (answer,) = proxy.say(body(JSON, end=True))
     assert answer.replaced == b'{"model":"other","prompt":"hi"}'
@@ -316,7 +312,7 @@ def test_a_model_for_a_body_without_one_is_the_callers_error() -> None:
     proxy.say(headers(modes=LEAN))
     proxy.say(body(b"no json", end=True))
     with pytest.raises(ValueError, match="no model to replace by 'other'"):
-        proxy.answer(Route(destinations=("a:1",), model="other"))
+        proxy.answer(Route(destinations=("a:1",), target_model="other"))
     proxy.answer(Refusal(status=500, message="then this"))
     assert [str(one) for one in proxy.hear()] == ["immediate_response 500"]
 

@@ -25,8 +25,8 @@ def test_a_destination_of_any_length_is_in_header_and_metadata(length: int) -> N
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))
 def test_pieces_and_library_make_the_same_bytes(destination: str) -> None:
     mutation = Mutation(destination=destination)
-    assert outgoing.answer_headers(mutation) == outgoing._mutated_headers(mutation)
-    assert outgoing.answer_body(mutation) == outgoing._mutated_body(mutation)
+    assert outgoing.answer_headers(mutation) == outgoing._mutated("request_headers", mutation)
+    assert outgoing.answer_body(mutation) == outgoing._mutated("request_body", mutation)
 
 
 def test_what_else_is_changed_is_in_the_answer() -> None:

@@ -7,8 +7,8 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from services.picker.extproc.events import Limits
-from services.picker.extproc.refusals import Form, form_of
-from services.picker.requests.request import Headers, Refusal
+from services.picker.extproc.refusals import ErrorFormat, error_format_of
+from services.picker.request import Headers, Refusal
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
     Answer,
@@ -55,17 +55,17 @@ def test_a_client_of_the_messages_api_gets_its_error(status: int, kind: str) -> 
 @pytest.mark.parametrize(
     ("sent", "form"),
     [
-        ({":path": "/v1/messages"}, Form.ANTHROPIC),
-        ({":path": "/anthropic/v1/messages/count_tokens?beta=true"}, Form.ANTHROPIC),
-        ({"x-original-path": "/v1/messages/"}, Form.ANTHROPIC),
-        ({":path": "/v1/messages", "content-type": "application/grpc"}, Form.GRPC),
-        ({":path": "/v1/chat/completions", "x-original-path": "/v1/messages"}, Form.OPENAI),
-        ({":path": "/v1/chat/completions?next=/v1/messages"}, Form.OPENAI),
-        ({}, Form.OPENAI),
+        ({":path": "/v1/messages"}, ErrorFormat.ANTHROPIC),
+        ({":path": "/anthropic/v1/messages/count_tokens?beta=true"}, ErrorFormat.ANTHROPIC),
+        ({"x-original-path": "/v1/messages/"}, ErrorFormat.ANTHROPIC),
+        ({":path": "/v1/messages", "content-type": "application/grpc"}, ErrorFormat.GRPC),
+        ({":path": "/v1/chat/completions", "x-original-path": "/v1/messages"}, ErrorFormat.OPENAI),
+        ({":path": "/v1/chat/completions?next=/v1/messages"}, ErrorFormat.OPENAI),
+        ({}, ErrorFormat.OPENAI),
     ],
 )
-def test_the_path_says_whose_errors_a_client_reads(sent: dict[str, str], form: Form) -> None:
-    assert form_of(Headers(sent.items())) is form
+def test_the_path_says_whose_errors_a_client_reads(sent: dict[str, str], form: ErrorFormat) -> None:
+    assert error_format_of(Headers(sent.items())) is form
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_response_with_too_much_beside_its_body_is_no_message(phase: str) -> N
     empty = headers({"": ""}, phase=phase) if phase == "response_headers" else body(phase=phase)
     (tag,) = empty.SerializeToString()[:1]
     message = bytes((tag, 0x80, 0x80, 0x04)) + b"\x0a\x00" * 32_768
-    assert proxy.conversation.relay(message) is None
+    assert proxy.conversation.response.relay(message) is None
     with pytest.raises(DecodeError):
         proxy.conversation.receive(message, 0.0)
 

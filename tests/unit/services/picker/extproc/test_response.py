@@ -4,7 +4,8 @@ import pytest
 
 from services.picker.extproc.events import Completed, ResponseBodyStarted
 from services.picker.extproc.messages import BodyMode
-from services.picker.extproc.response import PIECE, WHOLE
+from services.picker.extproc.outgoing import PIECE
+from services.picker.extproc.response import WHOLE
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.responses.usage import Usage
 from tests.unit.services.picker.extproc.proxy import (
@@ -128,7 +129,7 @@ def test_a_proxy_that_keeps_responses_is_asked_for_those_that_somebody_has_to_se
     (answer,) = proxy.say(headers(values, phase="response_headers"))
     assert (answer.asked, answer.remove_headers) == (asked, removed)
     assert proxy.hang_up() == Completed(aborted=False)
-    assert not proxy.conversation.observed
+    assert not proxy.conversation.response.observed
 
 
 @pytest.mark.parametrize(("more", "read"), [(900, True), (1001, False)])
@@ -271,5 +272,5 @@ def test_pieces_of_a_response_that_is_observed_are_answered_without_being_decode
     begin(proxy, "text/event-stream")
     usage = b'data: {"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
     assert got(proxy, [EVENT, EVENT, EVENT[:9], EVENT[9:], usage, b""]) == EVENT * 3 + usage
-    assert (proxy.relayed, proxy.conversation.observed) == (4, True)
-    assert (reader.usage, proxy.conversation.received) == (Usage(3, 2, None), 3 * len(EVENT) + len(usage))
+    assert (proxy.relayed, proxy.conversation.response.observed) == (4, True)
+    assert (reader.usage, proxy.conversation.response.received) == (Usage(3, 2, None), 3 * len(EVENT) + len(usage))

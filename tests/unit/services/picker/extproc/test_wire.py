@@ -15,8 +15,8 @@ def piece(data: bytes, *, end: bool = False) -> bytes:
     return ProcessingRequest.SerializeToString(body(data, end=end, phase="response_body"))
 
 
-def relayed(text: bytes, pieces: wire.Pieces | None = None) -> bytes:
-    taken = (pieces or wire.Pieces()).body(text)
+def relayed(text: bytes, pieces: wire.ChunkReader | None = None) -> bytes:
+    taken = (pieces or wire.ChunkReader()).body(text)
     assert taken
     return wire.echo(taken)
 
@@ -61,11 +61,11 @@ def test_a_longer_length_isnt_plain_to_see() -> None:
     ids=["last", "empty", "empty and last", "request body", "headers", "response headers", "trailers", "nothing"],
 )
 def test_every_other_message_is_left_to_the_library(message: ProcessingRequest) -> None:
-    assert not wire.Pieces().body(message.SerializeToString())
+    assert not wire.ChunkReader().body(message.SerializeToString())
 
 
 def test_what_follows_the_piece_may_change_and_go_away() -> None:
-    pieces = wire.Pieces()
+    pieces = wire.ChunkReader()
     for value in ("b", "longer", ""):
         message = body(b"data", phase="response_body")
         if value:
@@ -76,7 +76,7 @@ def test_what_follows_the_piece_may_change_and_go_away() -> None:
 @given(st.binary(max_size=64))
 def test_bytes_that_are_no_message_are_never_taken_for_more_than_they_hold(data: bytes) -> None:
     for text in (data, b"\x2a" + data, b"\x2a" + bytes((len(data),)) + data):
-        if taken := wire.Pieces().body(text):
+        if taken := wire.ChunkReader().body(text):
             message = ProcessingRequest.FromString(text)
             assert taken == message.response_body.body
             assert not message.response_body.end_of_stream

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.chunks import Held
-from services.picker.requests.request import Headers
+from services.picker.body_buffer import MemoryBudget
+from services.picker.request import Headers
 from services.picker.responses.reader import Interest, ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
-from tests.unit.services.picker.requests.vllm_schema import message
+from tests.unit.services.picker.parsers.vllm_schema import message
 
 
 def frame(data: bytes, flag: int = 0) -> bytes:
@@ -49,9 +49,9 @@ def reader(
     kind: str = "application/grpc",
     encoding: str = "",
     limit: int = 2**20,
-    held: Held | None = None,
+    budget: MemoryBudget | None = None,
 ) -> ResponseReader:
-    made = ResponseReader(limit=limit, api=api, held=held)
+    made = ResponseReader(limit=limit, api=api, budget=budget)
     assert made.begin(Headers([("content-type", kind), ("grpc-encoding", encoding)])) is Interest.READ
     return made
 
@@ -67,9 +67,9 @@ def told(pieces: Iterable[bytes], one: ResponseReader) -> Usage:
 def test_usage_is_read_wherever_messages_are_cut(places: list[int]) -> None:
     text = piece(1) + piece(2) + complete()
     edges = [0, *sorted({place % (len(text) + 1) for place in places}), len(text)]
-    held = Held()
-    assert told([text[start:end] for start, end in pairwise(edges)], reader(held=held)) == Usage(7, 10, 4)
-    assert held.size == 0
+    budget = MemoryBudget()
+    assert told([text[start:end] for start, end in pairwise(edges)], reader(budget=budget)) == Usage(7, 10, 4)
+    assert budget.used == 0
 
 
 def test_of_a_stream_that_breaks_off_its_last_piece_counts() -> None:
@@ -109,13 +109,13 @@ def test_what_tells_no_usage_passes(text: bytes) -> None:
 
 
 def test_a_message_beyond_the_limit_is_passed_over_and_the_next_one_is_read() -> None:
-    large, held = complete(5000), Held()
+    large, budget = complete(5000), MemoryBudget()
     text = large + complete(1) + large
     for size in (1, 7, 100, len(text)):
-        one = reader(limit=100, held=held)
+        one = reader(limit=100, budget=budget)
         for at in range(0, len(text), size):
             one.feed(text[at : at + size], False)
-            assert held.size <= 105
+            assert budget.used <= 105
         assert one.usage == Usage(7, 1, 4)
     assert told([large, complete(1)], reader(limit=100)) == Usage(7, 1, 4)
 
@@ -132,12 +132,12 @@ def test_long_pieces_arent_kept_until_the_next() -> None:
 
 
 def test_nothing_is_held_where_there_is_no_room() -> None:
-    held = Held(50)
-    held.size = 45
-    one = reader(held=held)
+    budget = MemoryBudget(50)
+    budget.used = 45
+    one = reader(budget=budget)
     assert told([complete()[:20], complete()[20:]], one) == NOTHING
-    assert held.size == 45
-    assert told([complete()], reader(held=held)) == Usage(7, 10, 4)
+    assert budget.used == 45
+    assert told([complete()], reader(budget=budget)) == Usage(7, 10, 4)
 
 
 @pytest.mark.parametrize(

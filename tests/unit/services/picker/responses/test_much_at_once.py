@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from services.picker.requests.request import Headers
+from services.picker.request import Headers
 from services.picker.responses.reader import LIMIT, MOST_LINES, ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
 from tests.benchmarks.bench_longest import field, frame

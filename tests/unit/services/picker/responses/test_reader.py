@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.requests.request import Headers
+from services.picker.request import Headers
 from services.picker.responses.reader import Interest, ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
 
@@ -255,14 +255,14 @@ def test_pieces_that_all_look_like_the_end_are_not_read_for_ever() -> None:
 
 
 def test_a_response_is_read_by_its_content_type() -> None:
-    def interest(kind: str, encoding: str = "", served: str = "tuned-v2") -> Interest:
-        return ResponseReader(served, "tuned").begin(Headers([("content-type", kind), ("content-encoding", encoding)]))
+    def interest(kind: str, encoding: str = "", target: str = "tuned-v2") -> Interest:
+        return ResponseReader(target, "tuned").begin(Headers([("content-type", kind), ("content-encoding", encoding)]))
 
     assert interest("application/json; charset=utf-8") is Interest.CHANGE
     assert interest("application/problem+json") is Interest.CHANGE
     assert interest("Text/Event-Stream") is Interest.CHANGE
-    assert interest("application/json", served="") is Interest.READ
-    assert interest("application/json", served="tuned") is Interest.READ
+    assert interest("application/json", target="") is Interest.READ
+    assert interest("application/json", target="tuned") is Interest.READ
     assert interest("application/json", "gzip") is Interest.NOTHING
     assert interest("text/plain") is Interest.NOTHING
     assert interest("") is Interest.NOTHING

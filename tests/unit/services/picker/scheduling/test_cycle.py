@@ -23,30 +23,30 @@ def test_a_reading_tells_what_is_fresh(ages: Any, policy: str, limit: float | No
     view = pool("a1", "a2", "a3")
     report(view, {WAITING_QUEUE_SIZE: [1, 2, None]}, ages=ages)
     run = cycle(view, after=2.0, policy=policy)
-    reading = run.read(WAITING_QUEUE_SIZE, view.layout.all_rows, *([] if limit is None else [limit]))
-    assert reading.fresh is not None
-    assert (reading.fresh.tolist(), reading.values.tolist()[:2]) == (fresh, [1, 2])
-    assert run.readings == {WAITING_QUEUE_SIZE.wire: reading}
+    samples = run.read(WAITING_QUEUE_SIZE, view.layout.all_rows, *([] if limit is None else [limit]))
+    assert samples.fresh is not None
+    assert (samples.fresh.tolist(), samples.values.tolist()[:2]) == (fresh, [1, 2])
+    assert run.samples == {WAITING_QUEUE_SIZE.wire: samples}
 
 
 def test_readings_keep_the_numbers_of_the_decision() -> None:
     view = pool("a1")
     report(view, {WAITING_QUEUE_SIZE: [1]})
-    reading = cycle(view).read(WAITING_QUEUE_SIZE, view.layout.all_rows)
+    samples = cycle(view).read(WAITING_QUEUE_SIZE, view.layout.all_rows)
     report(view, {WAITING_QUEUE_SIZE: [9]}, now=NOW + 1)
-    assert reading.values.tolist() == [1]
+    assert samples.values.tolist() == [1]
 
 
 def test_what_was_read_of_more_endpoints_stands() -> None:
-    """A filter's reading explains the endpoints that it removed, a scorer's only those that were left."""
+    """A filter's samples explain the endpoints that it removed, a scorer's only those that were left."""
     view = pool("a1", "a2")
     report(view, {WAITING_QUEUE_SIZE: [1, 2]})
     run = cycle(view)
     wide = run.read(WAITING_QUEUE_SIZE, view.layout.all_rows)
     run.read(WAITING_QUEUE_SIZE, view.layout.all_rows[:1])
-    assert run.readings == {WAITING_QUEUE_SIZE.wire: wide}
+    assert run.samples == {WAITING_QUEUE_SIZE.wire: wide}
     wide = run.read(WAITING_QUEUE_SIZE, view.layout.all_rows, 9.0)
-    assert run.readings[WAITING_QUEUE_SIZE.wire] is wide
+    assert run.samples[WAITING_QUEUE_SIZE.wire] is wide
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_scores_of_all_endpoints_are_kept_until_a_value_changes() -> None:
     for _ in range(3):
         run = cycle(view)
         assert run.score_by(WAITING_QUEUE_SIZE, view.layout.all_rows, formula).tolist() == [0.1, 0.2]
-        assert run.readings[WAITING_QUEUE_SIZE.wire].values.tolist() == [1, 2]
+        assert run.samples[WAITING_QUEUE_SIZE.wire].values.tolist() == [1, 2]
     assert formula.calls == 1
     report(view, {WAITING_QUEUE_SIZE: [5, 2]}, now=NOW + 1)
     assert cycle(view, now=NOW + 1).score_by(WAITING_QUEUE_SIZE, view.layout.all_rows, formula).tolist() == [0.5, 0.2]

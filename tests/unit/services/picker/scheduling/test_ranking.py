@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from services.picker.scheduling.interfaces import Picker
+from services.picker.scheduling.interfaces import Picker, PickerParameters
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
-from services.picker.scheduling.pickers.parameters import PickerParameters
 from services.picker.scheduling.pickers.random import RandomPicker
 from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
 from services.picker.scheduling.profile import Profile

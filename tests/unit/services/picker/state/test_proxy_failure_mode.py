@@ -30,7 +30,7 @@ def test_a_closed_pool_behind_a_proxy_that_fails_open_is_a_contradiction(
     if pool is not None:
         view.upsert("pool", Pool(name="pool", failure_mode=pool))
     proxy = ProxyFailureMode(view, lambda: 0.0, named_models_only=named_models_only)
-    proxy.told([("user-agent", "envoy"), *([(HEADER, envoy)] if envoy else [])])
+    proxy.observe([("user-agent", "envoy"), *([(HEADER, envoy)] if envoy else [])])
     noted = proxy.problem()
     assert noted is problem is None or (noted is not None and problem is not None and problem in noted)
 
@@ -38,7 +38,7 @@ def test_a_closed_pool_behind_a_proxy_that_fails_open_is_a_contradiction(
 def test_a_proxy_counts_for_a_minute_after_its_last_stream() -> None:
     now = 100.0
     proxy = ProxyFailureMode(View(), lambda: now, named_models_only=True)
-    proxy.told([(HEADER, "open")])
+    proxy.observe([(HEADER, "open")])
     now += REMEMBERED - 0.001
     assert proxy.problem()
     now += 0.001

@@ -25,7 +25,7 @@ METHOD = f"/{SERVICE}/Process"
 
 
 class Recorder:
-    """An exchange that gives each message one or two answers, and remembers what happened to it."""
+    """An handler that gives each message one or two answers, and remembers what happened to it."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -43,7 +43,7 @@ class Recorder:
             case "response_headers":
                 return [RESPONSE_HEADERS_UNCHANGED, REQUEST_HEADERS_UNCHANGED]
             case "request_body" if message.request_body.body == b"boom":
-                raise ZeroDivisionError("a bug in an exchange")
+                raise ZeroDivisionError("a bug in a handler")
             case "request_body":
                 self.closed = message.request_body.end_of_stream
                 return [REQUEST_HEADERS_UNCHANGED]
@@ -55,21 +55,21 @@ class Recorder:
 
 
 class Serving:
-    """A server on a free port, its exchanges, and a client's channel to it."""
+    """A server on a free port, its handlers, and a client's channel to it."""
 
-    def __init__(self, server: ExtProcServer, exchanges: list[Recorder], registry: CollectorRegistry) -> None:
+    def __init__(self, server: ExtProcServer, handlers: list[Recorder], registry: CollectorRegistry) -> None:
         self.server = server
-        self.exchanges = exchanges
+        self.handlers = handlers
         self.registry = registry
 
     def ended(self, outcome: str) -> float | None:
         return self.registry.get_sample_value("pointsman_ext_proc_streams_total", {"outcome": outcome})
 
-    async def exchange(self, number: int) -> Recorder:
-        """The exchange of a stream, when it has ended."""
-        await asyncio.wait_for(self.exchanges[number].ended.wait(), 60)
+    async def handler(self, number: int) -> Recorder:
+        """The handler of a stream, when it has ended."""
+        await asyncio.wait_for(self.handlers[number].ended.wait(), 60)
         await asyncio.sleep(0)
-        return self.exchanges[number]
+        return self.handlers[number]
 
 
 @asynccontextmanager
@@ -77,13 +77,13 @@ async def serving(
     certificate: Certificate | None = None,
     options: ServerOptions | None = None,
     make: Callable[[], Recorder] = Recorder,
-    unable: Callable[[], str | None] = lambda: None,
+    not_ready: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[Serving]:
-    exchanges: list[Recorder] = []
+    handlers: list[Recorder] = []
 
     def open_exchange() -> Recorder:
-        exchanges.append(make())
-        return exchanges[-1]
+        handlers.append(make())
+        return handlers[-1]
 
     registry = CollectorRegistry()
     server = ExtProcServer(
@@ -93,11 +93,11 @@ async def serving(
         certificate=certificate,
         options=options or ServerOptions(),
         registry=registry,
-        unable=unable,
+        not_ready=not_ready,
     )
     await server.start()
     try:
-        yield Serving(server, exchanges, registry)
+        yield Serving(server, handlers, registry)
     finally:
         await server.stop(0)
 
@@ -125,7 +125,7 @@ async def hear(call: Any) -> bytes:
 
 @asynccontextmanager
 async def begun(served: Serving) -> AsyncIterator[Any]:
-    """A stream whose exchange has answered once."""
+    """A stream whose handler has answered once."""
     async with stream(served.server.port) as call:
         await say(call, headers())
         assert await hear(call) == REQUEST_HEADERS_UNCHANGED
@@ -134,11 +134,11 @@ async def begun(served: Serving) -> AsyncIterator[Any]:
 
 async def test_while_nothing_can_be_decided_a_stream_ends_so_that_a_proxy_asks_another_picker() -> None:
     reasons = ["no view yet"]
-    async with serving(unable=lambda: reasons[0] if reasons else None) as served:
+    async with serving(not_ready=lambda: reasons[0] if reasons else None) as served:
         async with stream(served.server.port) as call:
             assert await call.code() is grpc.StatusCode.UNAVAILABLE
             assert await call.details() == "no view yet"
-        assert served.exchanges == []
+        assert served.handlers == []
         assert served.ended("turned away") == 1
         reasons.clear()
         async with begun(served):
@@ -150,11 +150,11 @@ async def test_a_stream_beyond_those_that_may_be_open_ends_so_that_a_proxy_asks_
         async with begun(served) as call:
             async with stream(served.server.port) as late:
                 assert await late.code() is grpc.StatusCode.UNAVAILABLE
-                assert await late.details() == "1 streams are open, which is as many as this picker takes"
+                assert await late.details() == "1 streams are open, the limit of this picker"
             await say(call, response_headers())
             assert await hear(call) == RESPONSE_HEADERS_UNCHANGED
         assert served.ended("turned away") == 1
-        await served.exchange(0)
+        await served.handler(0)
         async with begun(served):
             pass
 
@@ -173,7 +173,7 @@ async def test_a_stream_that_is_lost_ends_its_exchange(lost: str) -> None:
                 call.cancel()
         else:
             await channel.close()
-        assert [(await served.exchange(number)).ends for number in range(3)] == [1, 1, 1]
+        assert [(await served.handler(number)).ends for number in range(3)] == [1, 1, 1]
         await eventually(lambda: (served.server.open, served.ended("finished")) == (0, 3))
         await channel.close()
 
@@ -184,7 +184,7 @@ async def test_a_closed_exchange_ends_the_stream_after_its_answers() -> None:
         await hear(call)
         assert await call.read() is GRPC.EOF
         assert await call.code() is grpc.StatusCode.OK
-        assert (await served.exchange(0)).ends == 1
+        assert (await served.handler(0)).ends == 1
         assert served.ended("refused") == 1
 
 
@@ -198,13 +198,13 @@ async def test_a_failing_exchange_ends_its_own_stream_only() -> None:
             await say(bad, body(b"boom"))
             assert await bad.code() is grpc.StatusCode.INTERNAL
             assert "boom" not in await bad.details()
-            assert (await served.exchange(1)).ends == 1
+            assert (await served.handler(1)).ends == 1
             assert served.ended("failed") == 1
             await say(good, response_headers())
             assert await hear(good) == RESPONSE_HEADERS_UNCHANGED
-            assert served.exchanges[0].ends == 0
+            assert served.handlers[0].ends == 0
             good.cancel()
-            await served.exchange(0)
+            await served.handler(0)
     assert [line["event"] for line in logs if line["log_level"] == "error"] == ["ext_proc.stream_failed"]
 
 
@@ -213,7 +213,7 @@ async def test_bytes_that_are_no_message_end_their_stream_with_what_is_wrong() -
         await call.write(b"\xff\xff\xff")
         assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "no ProcessingRequest" in await call.details()
-        assert (await served.exchange(0)).ends == 1
+        assert (await served.handler(0)).ends == 1
         assert served.ended("malformed") == 1
 
 
@@ -229,8 +229,8 @@ async def test_a_message_larger_than_the_setting_ends_its_stream_only() -> None:
             async with stream(served.server.port) as call:
                 await say(call, body(b"x" * most))
                 assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-                assert (await served.exchange(0)).ends == 1
-                assert served.exchanges[0].received == []
+                assert (await served.handler(0)).ends == 1
+                assert served.handlers[0].received == []
             async with stream(served.server.port) as call:
                 await say(call, body(b"x" * size))
                 await hear(call)
@@ -247,14 +247,14 @@ async def test_a_stopping_server_takes_nothing_new_and_lets_open_streams_finish(
         await call.done_writing()
         assert await call.code() is grpc.StatusCode.OK
         await asyncio.wait_for(stopping, 60)
-        assert len(served.exchanges) == 1
-        assert served.exchanges[0].ends == 1
+        assert len(served.handlers) == 1
+        assert served.handlers[0].ends == 1
 
 
 async def test_a_stream_that_outlasts_the_grace_is_cancelled_and_ended() -> None:
     async with serving() as served, begun(served):
         await asyncio.wait_for(served.server.stop(0.05), 60)
-        assert (await served.exchange(0)).ends == 1
+        assert (await served.handler(0)).ends == 1
         assert served.server.open == 0
         assert served.ended("finished") == 1
 

@@ -22,7 +22,7 @@ METHOD = f"/{SERVICE}/Process"
 
 
 class Answering:
-    """An exchange that keeps nothing, and gives large answers."""
+    """An handler that keeps nothing, and gives large answers."""
 
     closed = False
 
@@ -36,7 +36,7 @@ class Answering:
 
 
 class Stepping:
-    """An exchange that answers in steps, and notes each."""
+    """An handler that answers in steps, and notes each."""
 
     closed = False
 
@@ -54,7 +54,7 @@ class Stepping:
 
 
 class Noting:
-    """An exchange that notes in which turn of the event loop it answers."""
+    """An handler that notes in which turn of the event loop it answers."""
 
     closed = False
 
@@ -73,7 +73,7 @@ class Noting:
 async def calling(
     make: Callable[[], Answering | Stepping],
 ) -> AsyncIterator[tuple[ExtProcServer, Callable[[], Any]]]:
-    """A server of such exchanges, and what opens streams to it."""
+    """A server of such handlers, and what opens streams to it."""
     server = ExtProcServer(make, host="127.0.0.1", port=0)
     await server.start()
     most = (("grpc.max_receive_message_length", 2 * LARGE), ("grpc.max_send_message_length", 2 * LARGE))

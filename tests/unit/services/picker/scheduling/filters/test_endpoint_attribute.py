@@ -68,7 +68,7 @@ def test_only_rows_that_were_given_are_kept_in_their_order_and_the_values_of_the
     run = over(KEY, [1, 9, 1, 1])
     made = plugin(EndpointAttributeFilter, BELOW, attribute=KEY)
     assert made.filter(run, run.candidates[[3, 1, 0]]).tolist() == [3, 0]
-    assert run.readings[KEY.wire].values.tolist() == [1, 9, 1]
+    assert run.samples[KEY.wire].values.tolist() == [1, 9, 1]
 
 
 @pytest.mark.parametrize(("given", "producer"), [({}, CORE), ({"producer": ""}, ""), ({"producer": "x"}, "x")])

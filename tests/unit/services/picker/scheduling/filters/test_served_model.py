@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from services.picker.pipeline import build
-from services.picker.requests.request import Refusal, Route
+from services.picker.request import Refusal, Route
 from services.picker.scheduling.filters.served_model import ServedModelFilter, ServedModelParameters
 from services.picker.state.view import View
 from shared.attributes import SERVED_MODELS
@@ -83,7 +83,7 @@ def test_the_explanation_shows_who_serves_the_model_and_of_whom_nobody_knows() -
     view = mixed(("llama",), ("qwen",), None)
     made = cycle(view, model="llama")
     ServedModelFilter("filter").filter(made, view.layout.all_rows)
-    np.testing.assert_array_equal(made.readings["ServesModel"].values, [1.0, 0.0, np.nan])
+    np.testing.assert_array_equal(made.samples["ServesModel"].values, [1.0, 0.0, np.nan])
 
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: served-model-filter\n"

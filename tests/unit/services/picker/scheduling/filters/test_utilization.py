@@ -93,8 +93,8 @@ def test_the_endpoints_within_all_limits_stay(
 def test_only_rows_that_were_given_are_kept_in_their_order_and_every_number_that_was_looked_at_is_shown() -> None:
     run = on({"q": [1, 9, 1, 1]})
     assert plugin(UtilizationFilter, limits(q=5, active=2)).filter(run, run.candidates[[3, 1, 0]]).tolist() == [3, 0]
-    assert run.readings[WAITING_QUEUE_SIZE.wire].values.tolist() == [1, 9, 1]
-    assert run.readings["InFlightRequests"].values.tolist() == [0, 0, 0]
+    assert run.samples[WAITING_QUEUE_SIZE.wire].values.tolist() == [1, 9, 1]
+    assert run.samples["InFlightRequests"].values.tolist() == [0, 0, 0]
 
 
 def test_only_what_the_conditions_read_is_required() -> None:

@@ -7,9 +7,8 @@ from math import exp, lgamma, log
 import numpy as np
 import pytest
 
-from services.picker.scheduling.interfaces import Picker
+from services.picker.scheduling.interfaces import Picker, PickerParameters
 from services.picker.scheduling.pickers.max_score import FEW, MaxScorePicker
-from services.picker.scheduling.pickers.parameters import PickerParameters
 from services.picker.scheduling.pickers.random import RandomPicker
 from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
 from tests.unit.services.picker.world import cycle, pool

@@ -1,6 +1,6 @@
 import pytest
 
-from services.picker.requests.request import Request
+from services.picker.request import Request
 from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
 from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixParameters, ApproxPrefixProducer

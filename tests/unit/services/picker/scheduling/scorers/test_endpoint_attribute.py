@@ -47,7 +47,7 @@ def test_a_value_scores_its_place_in_the_range(
     run = over(KEY, values, ages, policy)
     made = plugin(EndpointAttributeScorer, raw, attributeKey=KEY)
     assert made.score(run, run.candidates).tolist() == expected
-    shown = run.readings[KEY.wire].values
+    shown = run.samples[KEY.wire].values
     assert [None if one != one else one for one in shown.tolist()] == values, "as they were read"
 
 
@@ -89,7 +89,7 @@ def test_the_range_is_adaptive_unless_told_otherwise() -> None:
         ({**algorithm(LOWER), "attributeKey": ""}, "at.attributeKey: '' is empty"),
         (
             algorithm(LOWER, fixedRange={"min": 0, "max": 1}, adaptiveRange={}),
-            "at.algorithm.normalization: fixedRange and adaptiveRange are both given; there is one range",
+            "at.algorithm.normalization: fixedRange and adaptiveRange are both given; give only one",
         ),
         (fixed(LOWER, 3, 3), "at.algorithm.normalization.fixedRange: min: 3, max: 3; max has to be greater than min"),
         (algorithm(LOWER, fixedRange={"min": 0}), "at.algorithm.normalization.fixedRange.max: required, and missing"),

@@ -67,7 +67,7 @@ def test_an_endpoint_that_was_never_scraped_is_never_the_only_best(raw: dict[str
 def test_softmax_is_shared_among_the_candidates_alone_whose_values_the_decision_shows() -> None:
     run = over(KEY, [2, 2, 0])
     assert plugin(MetricScorer, SOFTMAX, metricName=KEY).score(run, run.candidates[:2]).tolist() == [0.5, 0.5]
-    assert run.readings["gpu_temperature/temperature"].values.tolist() == [2, 2]
+    assert run.samples["gpu_temperature/temperature"].values.tolist() == [2, 2]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Names of headers and metadata between clients, proxies, pickers and model servers.
+
+They are those of the endpoint picker protocol (Gateway API Inference Extension, proposal 004) and of llm-d's
+extensions. Where a header has a newer and an older name, the newer one wins when both are there.
+"""
+
+OBJECTIVE_HEADERS = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+REWRITE_HEADERS = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+
+REJECTED_SATURATED = "rejected-saturated"
+REJECTED_MEMORY = "rejected-memory"
+REJECTED_NO_ENDPOINTS = "rejected-no-endpoints"
+
+DESTINATION = "x-gateway-destination-endpoint"
+"""Header, and key in the `envoy.lb` metadata: the endpoints that the request may go to, in order."""
+SERVED = "x-gateway-destination-endpoint-served"
+"""Key in the `envoy.lb` metadata of the response headers: the endpoint that the proxy really used."""
+SUBSET = "x-gateway-destination-endpoint-subset"
+"""Key in the `envoy.lb.subset_hint` metadata of the request: the only endpoints that may be picked."""
+DROPPED_REASON = "x-llm-d-request-dropped-reason"
+REQUEST_ID = "x-request-id"
+PATHS = (":path", "x-original-path", "x-forwarded-path")
+"""Where the request's path is told; the first that is there counts."""
+
+NAMESPACE = "envoy.lb"
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+UPSTREAM_ADDRESS = "upstream.address"
+"""Envoy's response attribute: `address:port` of the endpoint that answered."""
+
+FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
+SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+VIDEO = ("x-llm-d-video-fps", "x-llm-d-video-duration-seconds", "x-llm-d-video-resolution")
+HOSTS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port")
+"""Name servers that a model server's sidecar will connect to: only a picker may say so, never a client."""
+
+CONTROL_HEADERS = frozenset(
+    {
+        SERVED,
+        SUBSET,
+        DROPPED_REASON,
+        *FAIRNESS_ID,
+        *OBJECTIVE_HEADERS,
+        *REWRITE_HEADERS,
+        *SLO_TTFT_MS,
+        *SLO_TPOT_MS,
+        *VIDEO,
+        *HOSTS,
+    }
+)
+"""Headers between client, proxy and picker: taken out of what a model server gets. (The destination is overwritten.)"""

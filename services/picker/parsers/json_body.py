@@ -1,0 +1,119 @@
+"""Reads the bodies of JSON APIs: what they have in common, and how a body becomes the request's content.
+
+Each API's struct has a coarse twin, for bodies that take long to decode: it keeps the fields of the prompt as JSON text
+and decodes none of them.
+
+A missing model isn't an error here, because a rewrite may supply it.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import xxhash
+from msgspec import Raw, Struct, defstruct, json
+
+from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, read, shown, text_of
+from services.picker.parsers.prompts import Prompt, undecoded
+from services.picker.request import Content, Unparsable
+
+UNREAD = Prompt(tokens=0)
+"""The prompt of a request that no model reads."""
+MOST_NAME = 64 * 2**10
+"""Bytes of a model's name that are ever decoded: what limits names limits them to less."""
+_LONGEST_SALT = 1024
+"""Bytes of a cache salt; the digest of a longer one stands for it."""
+_ESCAPED = 6
+"""Bytes that one of a text takes at most in JSON, escaped."""
+_TRUE = Raw(b"true")
+
+
+class JsonBody(Struct):
+    """Fields of every API, kept as they were sent. Each API adds its own."""
+
+    API: ClassVar[str]
+    """Its name in `Content`."""
+    NEEDS_MODEL: ClassVar[bool] = True
+    PROMPT: ClassVar[tuple[str, ...]] = ()
+    """The fields that hold what the model will read, in that order."""
+    PLAIN: ClassVar[str] = ""
+    """The one of them that may be token ids, or several prompts."""
+    OUTPUT_LIMITS: ClassVar[tuple[str, ...]] = ()
+    """The fields that say how many tokens the client takes; the first one that is there counts."""
+    RENDERED: ClassVar[bool] = False
+    """Whether the server only turns the prompt into token ids."""
+
+    model: Raw = NOTHING
+    stream: Raw = NOTHING
+    cache_salt: Raw = NOTHING
+
+    def prompt_of(self) -> Prompt:
+        """What the model will read. Raises `Unparsable` when there is nothing to read."""
+        raise NotImplementedError
+
+    def undecoded_prompt(self, body: bytes) -> Prompt:
+        """The same of the coarse twin, which was decoded from this body. What is missing is for the server to say."""
+        return undecoded(body, [(getattr(self, name), name == self.PLAIN) for name in self.PROMPT])
+
+    def output_limit(self) -> int | None:
+        """The most tokens that the client takes; None when it doesn't say."""
+        return count_of(*[getattr(self, name) for name in self.OUTPUT_LIMITS])
+
+    def sequences(self) -> int | None:
+        """How many answers the client asks for: `n`, in the APIs that have it. None when it doesn't say."""
+        return count_of(getattr(self, "n", NOTHING))
+
+    def content(self, prompt: Prompt | None = None) -> Content:
+        """What the body says; `prompt` where it is known already. Raises `Unparsable` with the field that is wrong."""
+        model = self._model()
+        if prompt is None:
+            prompt = self.prompt_of()
+        if self.RENDERED:
+            return Content(
+                api=self.API, model=model, takes_model=self.NEEDS_MODEL or bool(model), prompt_tokens=UNREAD.tokens
+            )
+        return Content(
+            api=self.API,
+            model=model,
+            takes_model=self.NEEDS_MODEL or bool(model),
+            stream=self.stream == _TRUE,
+            prompt=prompt.text,
+            prompt_tokens=prompt.tokens,
+            parallel=(self.sequences() or 1) * prompt.count,
+            cache_salt=self._salt(),
+            output_limit=self.output_limit(),
+        )
+
+    def _salt(self) -> str:
+        salt = self.cache_salt
+        if salt is not NOTHING and len(memoryview(salt)) > _LONGEST_SALT:
+            return xxhash.xxh3_128_hexdigest(salt)
+        return text_of(salt) or ""
+
+    def _model(self) -> str:
+        if self.model is not NOTHING and (size := len(memoryview(self.model))) > MOST_NAME * _ESCAPED:
+            raise Unparsable(f"model: the name has {size} bytes; the limit is {MOST_NAME}")
+        name = text_of(self.model)
+        if name is None and given(self.model):
+            wrong, needed = "model: not a string", "a model name is needed"
+            raise Unparsable(f"{wrong}: {shown(self.model)}; {needed}", kept=f"{wrong}; {needed}")
+        return name or ""
+
+
+class BodyReader:
+    """Reads the bodies of one API."""
+
+    def __init__(self, kind: type[JsonBody]) -> None:
+        self._kind = kind
+        self._coarse = defstruct(
+            f"Coarse{kind.__name__}", [(name, Raw, NOTHING) for name in kind.PROMPT], bases=(kind,)
+        )
+        self._decode: Callable[[bytes], JsonBody] = json.Decoder(kind).decode
+        self._decode_coarsely: Callable[[bytes], Any] = json.Decoder(self._coarse).decode
+
+    def content(self, body: bytes, most: JsonParameters) -> Content:
+        """What a body says. Raises `Unparsable`."""
+        found: JsonBody = read(self._decode, body, most, self._decode_coarsely)
+        return found.content(found.undecoded_prompt(body) if isinstance(found, self._coarse) else None)
+
+    def __repr__(self) -> str:
+        return f"<BodyReader of {self._kind.API}>"

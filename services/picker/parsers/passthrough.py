@@ -1,0 +1,15 @@
+"""`passthrough-parser`: takes every body as it is; no model, no prompt, nothing to refuse."""
+
+from services.picker.parsers.parser import Parser
+from services.picker.request import Content, Headers
+
+_NOTHING = Content()
+
+
+class PassthroughParser(Parser):
+    """Lets requests through whose API nobody reads; scorers that need a prompt or a model know nothing of them."""
+
+    TYPE = "passthrough-parser"
+
+    def parse(self, path: str, headers: Headers, body: bytes) -> Content:
+        return _NOTHING

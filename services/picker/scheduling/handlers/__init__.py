@@ -1,1 +1,0 @@
-"""Profile handlers, one a file."""

@@ -1,0 +1,96 @@
+"""Whatever comes: every parser reads it or refuses it in words. What it takes: tests/faults/picker."""
+
+import pytest
+from msgspec import structs
+
+from services.picker.parsers.anthropic import AnthropicParser
+from services.picker.parsers.json_edit import replace_model
+from services.picker.parsers.openai import OpenAIParser
+from services.picker.parsers.parser import ParserChain
+from services.picker.parsers.passthrough import PassthroughParser
+from services.picker.parsers.vllm_grpc import VllmGrpcParser
+from services.picker.parsers.vllm_http import VllmHttpParser
+from services.picker.request import Content, Headers, Unparsable
+
+CHAIN = ParserChain(
+    [
+        OpenAIParser("openai"),
+        AnthropicParser("anthropic"),
+        VllmHttpParser("vllm"),
+        VllmGrpcParser("grpc"),
+        PassthroughParser("other"),
+    ]
+)
+JSON_FIELDS = {
+    "/v1/chat/completions": '"messages":[{"role":"user","content":%s}]',
+    "/v1/chat/completions/render": '"messages":[{"role":"user","content":%s}]',
+    "/v1/completions": '"prompt":%s',
+    "/v1/completions/render": '"prompt":%s',
+    "/v1/embeddings": '"input":%s',
+    "/v1/responses": '"input":%s',
+    "/v1/conversations": '"items":[{"content":%s}]',
+    "/v1/images/generations": '"prompt":%s',
+    "/v1/messages": '"messages":[{"role":"user","content":%s}]',
+    "/v1/messages/count_tokens": '"messages":[{"role":"user","content":%s}]',
+    "/inference/v1/generate": '"token_ids":[1],"features":%s',
+}
+GRPC = ["/vllm.grpc.engine.VllmEngine/Generate", "/vllm.grpc.engine.VllmEngine/Embed"]
+OTHER = ["/v1/rerank"]
+HEADERS = Headers([(":method", "POST"), ("content-type", "application/json")])
+
+VALUES = {
+    "invalid UTF-8": b'"\xff\xfe"',
+    "an overlong form": b'"\xc0\xaf"',
+    "a lone surrogate": b'"\\ud800"',
+    "a NUL": b'"\\u0000"',
+    "a raw NUL": b'"\0"',
+    "deep lists": b"[" * 20_000 + b"]" * 20_000,
+    "deep objects": b'{"a":' * 20_000 + b"1" + b"}" * 20_000,
+    "deep and never closed": b"[" * 200_000,
+    "beyond 2^53": b"9007199254740993",
+    "a huge integer": b"9" * 100_000,
+    "a huge exponent": b"1e999999999",
+    "NaN": b"NaN",
+    "Infinity": b"-Infinity",
+    "a long text": b'"' + b"x" * 10_000_000 + b'"',
+    "a long text of escapes": b'"' + b"\\u00e9" * 200_000 + b'"',
+    "an empty text": b'""',
+    "null": b"null",
+    "true": b"true",
+    "a list that mixes": b'["a",1,[2],{"text":"b"}]',
+    "many empty lists": b"[" + b"[]," * 600_000 + b"[]]",
+    "many numbers": b"[" + b"7," * 2_100_000 + b"7]",
+}
+
+
+def bodies(value: bytes, fields: str) -> list[bytes]:
+    """The value as what the API reads, as a model, beside what is read, and twice."""
+    before, _, after = fields.encode().partition(b"%s")
+    field = before + value + after
+    normal = before + b'"hi"' + after
+    return [
+        b'{"model":"m",' + field + b"}",
+        b'{"model":' + value + b"," + normal + b"}",
+        b'{"model":"m","other":' + value + b"," + normal + b"}",
+        b'{"model":"m",' + normal + b"," + field + b',"model":"n"}',
+        b'{"model":"m",' + field,
+        value,
+    ]
+
+
+def outcome(path: str, body: bytes, headers: Headers = HEADERS) -> Content | str:
+    try:
+        return CHAIN.parse(path, headers, body)
+    except Unparsable as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
+@pytest.mark.parametrize("path", [*JSON_FIELDS, *GRPC, *OTHER])
+def test_every_body_is_read_or_refused_in_short_words(path: str, value: bytes) -> None:
+    for body in bodies(value, JSON_FIELDS.get(path, '"x":%s')):
+        found = outcome(path, body)
+        if isinstance(found, str):
+            assert 0 < len(found) < 400, found
+        elif found.takes_model:
+            assert outcome(path, b"".join(replace_model(body, "else"))) == structs.replace(found, model="else")

@@ -10,6 +10,7 @@ hint count, also for requests without a body.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -20,8 +21,7 @@ from services.picker.parsers.grpc_frame import is_grpc
 from services.picker.parsers.parser import ParserFailed, bare_path
 from services.picker.request import Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, OnPluginFailure, ignore_failure
-from services.picker.scheduling.interfaces import Placement, SaturationDetector
-from services.picker.scheduling.preparation import Preparation
+from services.picker.scheduling.interfaces import Placement, Producer, SaturationDetector
 from services.picker.scheduling.record import ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows
@@ -54,8 +54,12 @@ class Prepared(Struct):
     priority: int = 0
     unparsed: Sequence[ParserFailed] = ()
     """Parsers that failed on it."""
-    preparation: Preparation | None = None
-    """What producers have prepared; None where none of them needs time."""
+    producers: tuple[Producer, ...] = ()
+    """Those that may need time before it is scheduled."""
+    results: dict[str, Any] = {}
+    """What they have prepared, by their names."""
+    failures: list[tuple[Producer, Exception]] = []
+    """Those that couldn't."""
 
 
 class AdmissionResult(Struct, frozen=True):
@@ -102,7 +106,7 @@ class Director:
             objective,
             known.priority if known is not None else view.rewrites.priority(request.content.model),
             unparsed,
-            self.scheduler.preparation(request),
+            self.scheduler.preparing,
         )
 
     def schedule(self, prepared: Prepared, view: View, now: float) -> Decision:
@@ -123,8 +127,11 @@ class Director:
         )
         for failure in prepared.unparsed:
             cycle.plugin_failed(failure.parser, Role.PARSER, failure.error)
-        if prepared.preparation is not None:
-            prepared.preparation.tell(cycle)
+        if prepared.producers:
+            cycle.prepared = prepared.results
+            cycle.unprepared = [producer.name for producer, _ in prepared.failures]
+            for producer, error in prepared.failures:
+                cycle.plugin_failed(producer, Role.DATA_PRODUCER, error)
         result = self._admit(cycle, prepared)
         return Decision(
             request=RequestSummary.of(request),

@@ -29,6 +29,7 @@ from services.picker.extproc.events import (
 from services.picker.metadata import REWRITE_HEADERS
 from services.picker.parsers.parser import ParserFailed
 from services.picker.pipeline import Pipeline
+from services.picker.preparation import prepare
 from services.picker.request import Content, Headers, Refusal, Request, Route, Unparsable
 from services.picker.responses.reader import ResponseReader
 from services.picker.state.inflight import Charge
@@ -277,10 +278,10 @@ class RequestStream:
 
     def _waits(self, prepared: Prepared) -> bool:
         """Whether the request has to wait before it is scheduled. If so, `_resume` schedules it."""
-        if prepared.preparation is None:
+        if not prepared.producers:
             return False
         self._prepared = prepared
-        self._preparing = asyncio.ensure_future(prepared.preparation.run())
+        self._preparing = asyncio.ensure_future(prepare(prepared))
         self._preparing.add_done_callback(self._resume)
         return True
 

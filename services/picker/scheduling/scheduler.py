@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from services.picker.request import Refusal, Request
+from services.picker.request import Refusal
 from services.picker.scheduling.cycle import Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import (
     Admitter,
@@ -22,7 +22,6 @@ from services.picker.scheduling.interfaces import (
     Scorer,
     is_bounded,
 )
-from services.picker.scheduling.preparation import Preparation
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.profile import Observe, Profile, no_timing
 from services.picker.scheduling.record import ProfileRun
@@ -58,7 +57,8 @@ class Scheduler:
             for producer in self.producers
             for products in [producer.produces(producer.name, producer.parameters)]
         ]
-        self._preparing = tuple(each for each in self.producers if type(each).prepare is not Producer.prepare)
+        self.preparing = tuple(each for each in self.producers if type(each).prepare is not Producer.prepare)
+        """Producers that may need time before a request is scheduled."""
         self._admitters = tuple(each for each in plugins.values() if isinstance(each, Admitter))
         self._pre_request = tuple(each for each in plugins.values() if isinstance(each, PreRequest))
         self._weigher = next(
@@ -67,10 +67,6 @@ class Scheduler:
         )
         self.tokens_until_end = self._weigher.until_end
         """Whether a request's tokens are in flight until its end; else until its response begins to come."""
-
-    def preparation(self, request: Request) -> Preparation | None:
-        """What the request has to wait for before it is scheduled; None: nothing."""
-        return Preparation(self._preparing, request) if self._preparing else None
 
     def produce(self, cycle: Cycle) -> None:
         """Run the producers."""

@@ -90,8 +90,11 @@ class Scheduler:
         """The first refusal of an admitter, in the order of the document; None if all admit the request."""
         for admitter in self._admitters:
             try:
-                if (refusal := admitter.admit(cycle, cycle.candidates)) is not None:
+                refusal = admitter.admit(cycle, cycle.candidates)
+                if isinstance(refusal, Refusal):
                     return refusal
+                if refusal is not None:
+                    raise TypeError(f"{refusal!r} is neither a Refusal nor None")
             except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
                 cycle.plugin_failed(admitter, Role.ADMITTER, error)
         return None

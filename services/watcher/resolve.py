@@ -57,9 +57,9 @@ class Names:
                 adopted = True
         return adopted
 
-    def due(self, now: float) -> list[str]:
-        """Names to look up, those with the fewest failures first."""
-        due = [name for name in self._names.values() if name.next_try <= now]
+    def due(self, now: float, under_way: Collection[str] = ()) -> list[str]:
+        """Names to look up, except those under way; those with the fewest failures first."""
+        due = [name for name in self._names.values() if name.next_try <= now and name.host not in under_way]
         return [name.host for name in sorted(due, key=lambda name: name.failures)]
 
     def next_due(self, under_way: Collection[str] = ()) -> float | None:

@@ -4,7 +4,7 @@ Loading never stops at the first problem. It collects them all and raises one `I
 once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -57,6 +57,16 @@ class Problems:
 
     def __repr__(self) -> str:
         return f"<Problems {len(self.errors)} errors, {len(self.warnings)} warnings>"
+
+
+MOST_PROBLEMS = 100
+"""The most problems of a document that are kept: a file of megabytes can have one in each line."""
+
+
+def first_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """The first problems, and the number of the others."""
+    more = len(problems) - MOST_PROBLEMS
+    return (*problems[:MOST_PROBLEMS], *([Problem("", f"… and {more} more")] if more > 0 else []))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

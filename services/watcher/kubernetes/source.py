@@ -30,10 +30,10 @@ from services.watcher.kubernetes.resource import JsonObject, ObjectId
 from services.watcher.kubernetes.settings import IpFamily
 from services.watcher.kubernetes.status import strip as strip_resource
 from services.watcher.resources import GROUPS, KINDS, PoolId
-from services.watcher.sources import Delete, Emit, Event, Rejected, Removed, Reset, Upsert, first_problems
+from services.watcher.sources import Delete, Emit, Event, Rejected, Removed, Reset, Upsert
 from shared.bus.publishable import fault
 from shared.config.loaded import LoadedConfig
-from shared.config.problems import Invalid, Problem
+from shared.config.problems import Invalid, Problem, first_problems
 from shared.datalayer.objects import KubernetesObject, ObjectKind, Parts
 from shared.model import Configuration, Endpoint, Pool
 

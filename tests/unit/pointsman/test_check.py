@@ -243,6 +243,8 @@ def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch, check: Run) -
     assert check.out.startswith("standard input: ok\n  2 endpoints\n")
     assert given("--max-file-size", "20") == 1
     assert check.err == "standard input: document: is larger than 20 bytes\n"
+    assert given("--max-file-values", "3") == 1
+    assert check.err == "standard input: document: more than 3 values, keys included; so many are allowed\n"
 
 
 @pytest.mark.parametrize(

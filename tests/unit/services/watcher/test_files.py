@@ -21,7 +21,7 @@ OTHER = "endpoints:\n- {name: b, address: 10.0.0.20, port: 80}\n"
 
 
 def source(*paths: Path, watched: bool = True, configures: bool = False, limits: Limits | None = None) -> FileSource:
-    made = FileSource(FileReader(PoolId("default", "default"), Registry), 2.0, limits)
+    made = FileSource(FileReader(PoolId("default", "default"), Registry, limits=limits), 2.0)
     made.follow([Root(str(path), "--endpoints-file", watched, configures) for path in paths])
     return made
 
@@ -147,11 +147,16 @@ async def test_a_bad_file_is_rejected_as_a_whole_and_once(path: Path) -> None:
             {"limits": Limits(file_size=10)},
             "is larger than 10 bytes (--endpoints-file)",
         ),
+        (
+            lambda path: path.write_text(GOOD),
+            {"limits": Limits(values=3)},
+            "more than 3 values, keys included; so many are allowed",
+        ),
         (lambda path: path.write_text(GOOD), {"configures": True}, "no EndpointPickerConfig in it"),
         (lambda path: path.symlink_to("nowhere"), {}, "can't be read: No such file or directory (--endpoints-file)"),
         (os.mkfifo, {}, "is no regular file (--endpoints-file)"),
     ],
-    ids=["no UTF-8", "large", "no configuration", "a link to nowhere", "a pipe"],
+    ids=["no UTF-8", "large", "many values", "no configuration", "a link to nowhere", "a pipe"],
 )
 async def test_what_cannot_be_read_is_rejected_once(
     tmp_path: Path, make: Callable[[Path], None], more: dict[str, Any], problem: str

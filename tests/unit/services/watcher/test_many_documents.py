@@ -7,7 +7,7 @@ import yaml
 
 from services.watcher.documents import read_documents
 from services.watcher.positions import MAX_KEY, with_lines
-from shared.config.problems import Problem, Problems
+from shared.config.problems import MOST_PROBLEMS, Problem, Problems
 
 
 class Counted:
@@ -39,6 +39,13 @@ def test_documents_behind_the_last_problem_are_not_looked_at(monkeypatch: pytest
     read_documents("---\nendpoints: []\n" * 3 + "---\n{}\n" + "---\nendpoints: []\n" * 100, "f", problems)
     assert [one.line for one in problems.errors] == [8]
     assert counted.nodes == 4
+
+
+@pytest.mark.parametrize("text", ["---\n{}\n" * 101, "endpoints:\n" + "- {}\n" * 101])
+def test_after_a_hundred_problems_the_rest_of_a_file_is_not_read(text: str) -> None:
+    problems = Problems()
+    read_documents(text, "f", problems)
+    assert MOST_PROBLEMS <= len(problems.errors) < MOST_PROBLEMS + 5
 
 
 OBJECTIVE = """---

@@ -58,7 +58,7 @@ async def test_it_runs_when_it_is_ready_and_ends_with_the_context(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("end", "reported"),
-    [("exit(3)", "exit code 3"), ("exit(0)", "exit code 0"), ("os.kill(os.getpid(), 9)", "SIGKILL")],
+    [("exit(3)", "exit code 3"), ("exit(0)", "exit code 0"), ("os.kill(os.getpid(), 9)", r"signal 9 \(Killed\)")],
 )
 async def test_a_process_that_ends_early_is_reported_with_the_end_of_its_log(
     tmp_path: Path, end: str, reported: str

@@ -261,19 +261,26 @@ def test_lora_adapters(page: str, values: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "outcome"),
+    ("name", "count", "given", "outcome"),
     [
-        ("adapter-{}", 6_000, Outcome.INVALID),
-        ("{}", 1_001, Outcome.INVALID),
-        ("adapter-{}", 20_000, Outcome.ABSENT),
+        ("adapter-{}", 6_000, {}, Outcome.INVALID),
+        ("{}", 1_001, {}, Outcome.INVALID),
+        ("{}", 2_000, {"maxLoraAdapters": 2_001}, Outcome.FOUND),
+        ("{}", 4, {"maxLoraAdapters": 3}, Outcome.INVALID),
+        ("adapter-{:0100}", 2, {"maxLoraAdapters": 3}, Outcome.INVALID),
+        ("adapter-{}", 20_000, {}, Outcome.ABSENT),
     ],
-    ids=["the list", "the names", "the whole line"],
+    ids=["the list", "the names", "a higher limit", "a lower limit", "the bytes", "the whole line"],
 )
-def test_a_monstrous_list_of_adapters_is_refused(name: str, count: int, outcome: Outcome) -> None:
-    binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
+def test_a_monstrous_list_of_adapters_is_refused(
+    name: str, count: int, given: dict[str, int], outcome: Outcome
+) -> None:
+    made = parameters(**given)
+    assert isinstance(made, CoreParameters)
+    binding, attributes = CoreMetricsExtractor("core", made).bind(labelled("vllm")), AttributeMap()
     read(binding, lora(",".join(map(name.format, range(count))), "", "1"), attributes)
     assert [one.outcome for one in binding.findings() if one.attribute in LORA] == [outcome] * 3
-    assert len(attributes) == 0
+    assert bool(len(attributes)) == (outcome is Outcome.FOUND)
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,11 @@ class KubernetesSource:
 
     def _note(self, informer: Informer, ids: Collection[ObjectId] | None = None) -> None:
         """An informer has changed."""
-        before = self._dirty.get(informer, set())
-        self._dirty[informer] = None if ids is None or before is None else before.union(ids)
+        noted = self._dirty.setdefault(informer, set())
+        if ids is None:
+            self._dirty[informer] = None
+        elif noted is not None:
+            noted.update(ids)
         self._changed.set()
 
     # Reading

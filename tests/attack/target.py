@@ -67,7 +67,7 @@ def plan(seed: int, directory: Path, *, patient: bool) -> StackPlan:
     }
     envoy = STANDALONE_CLOSED if closed(seed) else _any_path(directory)
     return StackPlan(
-        simulators=tuple(SimulatorPlan(name=f"model-{one}", labels=ROLE, flags=flags) for one in (1, 2)),
+        simulators=tuple(SimulatorPlan(name=f"model-{number}", labels=ROLE, flags=flags) for number in (1, 2)),
         watchers=2,
         configuration=CONFIGURATION,
         resources=NAMED if closed(seed) else REWRITTEN,
@@ -92,8 +92,8 @@ def good_document(stack: LocalStack, hostile: Sequence[int] = ()) -> dict[str, A
     """The endpoints file's first document: the good servers, and hostile ones on these ports."""
     labels = {ENGINE_LABEL: "vllm"}
     servers = [
-        {"name": one.name, "address": one.http.host, "port": one.http.port, "labels": one.labels}
-        for one in stack.simulators
+        {"name": server.name, "address": server.http.host, "port": server.http.port, "labels": server.labels}
+        for server in stack.simulators
     ]
     servers += [{"name": f"hostile-{port}", "address": LOOPBACK, "port": port, "labels": labels} for port in hostile]
     return {"endpoints": servers}

@@ -58,7 +58,7 @@ async def test_a_truncated_answer_looks_complete_to_http(client: httpx.AsyncClie
     assert "data: " in streamed.text
     assert "[DONE]" not in streamed.text
     state = server.server.state()
-    assert (state.spoiled, state.answered, state.running) == (2, 0, 0)
+    assert (state["spoiled"], state["answered"], state["running"]) == (2, 0, 0)
 
 
 @targets
@@ -149,7 +149,7 @@ async def test_close_in_the_middle_of_a_stream(client: httpx.AsyncClient, server
     await fault(client, "inference", "close", after=100)
     with pytest.raises(httpx.RemoteProtocolError):
         await complete(client, stream=True)
-    await eventually(lambda: server.server.state().spoiled == 1)
+    await eventually(lambda: server.server.state()["spoiled"] == 1)
 
 
 async def test_faults_are_set_and_taken_away_by_target(client: httpx.AsyncClient) -> None:

@@ -35,7 +35,8 @@ class Value(Struct, frozen=True):
 
 def values(document: str) -> Iterator[Value]:
     """The values of a `values.yaml` in order. Raises ValueError for a key without the comment that it needs."""
-    yield from _below(yaml.compose(document, yaml.SafeLoader), yaml.safe_load(document), "", document.splitlines())
+    root: Any = yaml.compose(document, yaml.SafeLoader)
+    yield from _below(root, yaml.safe_load(document), "", document.splitlines())
 
 
 def _below(node: yaml.MappingNode, mapping: dict[str, Any], prefix: str, lines: list[str]) -> Iterator[Value]:

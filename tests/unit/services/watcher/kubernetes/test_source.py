@@ -9,11 +9,12 @@ import pytest
 
 from services.watcher.configuration import installed
 from services.watcher.kubernetes import source as module
+from services.watcher.kubernetes.config_map import ConfigMapKey
 from services.watcher.kubernetes.errors import ErrorKind
 from services.watcher.kubernetes.informers import Handler, Informer, InformerFactory, InformerSpec
 from services.watcher.kubernetes.reflector import Problem
 from services.watcher.kubernetes.resource import JsonObject, Resource
-from services.watcher.kubernetes.source import PODS, ConfigMapKey, KubernetesSource, PoolOptions
+from services.watcher.kubernetes.source import PODS, KubernetesSource, PoolOptions
 from services.watcher.resources import PoolId
 from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
 from shared.config.loaded import LoadedConfig

@@ -30,9 +30,9 @@ async def test_what_arrived_can_be_told(client: httpx.AsyncClient) -> None:
     asked = json.dumps({"model": "base", "prompt": "x" * 1000, "stream": True}, indent=3).encode()
     told = await client.post("/v1/completions", content=asked, headers={"x-simulator-echo": "true", "x-own": "abc"})
     assert told.headers["x-simulator-body-bytes"] == str(len(asked))
-    for sent, one in ((body, answer), (asked, told)):
-        assert one.headers["x-simulator-body-sha256"] == hashlib.sha256(sent).hexdigest()
-        assert ["x-own", "abc"] in json.loads(one.headers["x-simulator-headers"])
+    for sent, each in ((body, answer), (asked, told)):
+        assert each.headers["x-simulator-body-sha256"] == hashlib.sha256(sent).hexdigest()
+        assert ["x-own", "abc"] in json.loads(each.headers["x-simulator-headers"])
 
 
 async def test_a_body_beyond_the_limit_gets_413() -> None:

@@ -20,7 +20,7 @@ def config(**given: Any) -> EngineConfig:
 def problems(**given: Any) -> list[str]:
     found = Problems()
     assert decode({"name": "mine", **given}, EngineConfig, "engine", found, ignore_case=True) is MISSING
-    return [str(one) for one in found.errors]
+    return [str(error) for error in found.errors]
 
 
 def test_what_an_engine_leaves_out_is_off() -> None:
@@ -77,13 +77,13 @@ def test_what_a_quantity_is_derived_from_stands_in_for_the_extended_engines_own_
 )
 def test_an_engine_that_can_not_be_is_refused_by_field(given: dict[str, Any], problem: str) -> None:
     found = problems(**given)
-    assert any(problem in one for one in found), found
+    assert any(problem in each for each in found), found
 
 
 def test_an_engine_of_a_built_ins_name_stands_in_its_place() -> None:
     mine, sglang = Engine(name="mine"), Engine(name="sglang", queued=specs("q"))
     known = engines_by_name([mine, sglang])
-    assert list(known) == ["mine", "sglang", *(one.name for one in BUILT_IN if one.name != "sglang")]
+    assert list(known) == ["mine", "sglang", *(each.name for each in BUILT_IN if each.name != "sglang")]
     assert known["sglang"] is sglang
 
 

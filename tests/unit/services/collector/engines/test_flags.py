@@ -36,13 +36,15 @@ def loaded(text: str, *argv: str) -> LoadedConfig:
 
 
 def core(config: LoadedConfig) -> CoreParameters:
-    (found,) = [one.parameters for one in config.plugins.values() if issubclass(one.kind, CoreMetricsExtractor)]
+    (found,) = [
+        plugin.parameters for plugin in config.plugins.values() if issubclass(plugin.kind, CoreMetricsExtractor)
+    ]
     assert isinstance(found, CoreParameters)
     return found
 
 
 def source(config: LoadedConfig) -> MetricsParameters:
-    (found,) = [one.parameters for one in config.plugins.values() if issubclass(one.kind, MetricsSource)]
+    (found,) = [plugin.parameters for plugin in config.plugins.values() if issubclass(plugin.kind, MetricsSource)]
     assert isinstance(found, MetricsParameters)
     return found
 
@@ -169,7 +171,7 @@ def test_engines_of_the_document_go_before_the_flags_and_a_warning_says_so(given
     text = HEAD + f"plugins:\n- {{type: core-metrics-extractor, parameters: {given}}}\n"
     config = loaded(text, "--total-queued-requests-metric=vllm:q", "--lora-info-metric=")
     assert core(config) == core(load(text, REGISTRY))
-    assert [str(one) for one in config.warnings if "no effect" in one.message] == [
+    assert [str(warning) for warning in config.warnings if "no effect" in warning.message] == [
         "plugins[0].parameters: no effect of --total-queued-requests-metric and --lora-info-metric: "
         f"overridden by {named} here"
     ]
@@ -201,7 +203,7 @@ def test_flags_that_suffice_are_taken_without_a_warning(argv: list[str]) -> None
 
 def test_a_quantity_that_flags_switch_off_on_purpose_is_a_warning() -> None:
     config = loaded("", "--total-queued-requests-metric=q", "--kv-cache-usage-percentage-metric=")
-    assert [str(one).partition(":")[0] for one in config.warnings] == ["--kv-cache-usage-percentage-metric"]
+    assert [str(warning).partition(":")[0] for warning in config.warnings] == ["--kv-cache-usage-percentage-metric"]
 
 
 # The metrics page
@@ -265,5 +267,5 @@ OWN = endpoint("a", "10.0.0.1", "10.0.0.9:9")
 def test_the_port_is_that_of_every_endpoint_of_a_pool_with_one_port(
     pool: Pool | None, endpoints: tuple[Endpoint, ...], port: int | None, hosts: list[str]
 ) -> None:
-    found = at_metrics_port({one.id: one for one in endpoints}, pool, port)
-    assert [one.metrics_host for one in found.values()] == hosts
+    found = at_metrics_port({each_endpoint.id: each_endpoint for each_endpoint in endpoints}, pool, port)
+    assert [each.metrics_host for each in found.values()] == hosts

@@ -246,10 +246,18 @@ class EngineReader:
             gauges.append(Gauge(_newest(specs), whole=whole))
             return gauges[-1]
 
-        queued, running, total = gauge(engine.queued), gauge(engine.running), gauge(engine.all)
+        queued, running, total = (
+            gauge(engine.queued_requests),
+            gauge(engine.running_requests),
+            gauge(engine.all_requests),
+        )
         self._request_gauges = list(gauges)
-        usage, used_blocks, max_blocks = gauge(engine.kv_usage), gauge(engine.used_blocks), gauge(engine.max_blocks)
-        used_tokens, max_tokens = gauge(engine.used_tokens), gauge(engine.max_tokens)
+        usage, used_blocks, max_blocks = (
+            gauge(engine.kv_usage),
+            gauge(engine.used_kv_blocks),
+            gauge(engine.max_kv_blocks),
+        )
+        used_tokens, max_tokens = gauge(engine.used_kv_tokens), gauge(engine.max_kv_tokens)
         block_size, blocks = gauge(engine.cache_block_size, whole=True), gauge(engine.cache_num_blocks, whole=True)
         self._standard: list[Gauge | InfoMetric | LoraAttributes] = [*gauges]
         info_size: Operand | None = None

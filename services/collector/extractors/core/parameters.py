@@ -63,8 +63,8 @@ class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
             base = engines[self.default_engine]
             engines[base.name] = replace(
                 base,
-                queued=specs_or(self.queue_requests_spec, base.queued),
-                running=specs_or(self.running_requests_spec, base.running),
+                queued_requests=specs_or(self.queue_requests_spec, base.queued_requests),
+                running_requests=specs_or(self.running_requests_spec, base.running_requests),
                 kv_usage=specs_or(self.kv_usage_spec, base.kv_usage),
                 lora=specs_or(self.lora_spec, base.lora),
                 cache_info=specs_or(self.cache_info_spec, base.cache_info),

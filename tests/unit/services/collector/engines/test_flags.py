@@ -61,16 +61,22 @@ def test_without_metric_flags_there_is_no_engine_of_theirs() -> None:
 @pytest.mark.parametrize(
     ("flags", "field"),
     [
-        (("--total-queued-requests-metric", "--totalQueuedRequestsMetric", "-totalQueuedRequestsMetric"), "queued"),
-        (("--waiting-requests-metric", "--waitingRequestsMetric", "-waitingRequestsMetric"), "queued"),
-        (("--total-running-requests-metric", "--running-requests-metric", "--runningRequestsMetric"), "running"),
-        (("--all-requests-metric", "--allRequestsMetric"), "all"),
+        (
+            ("--total-queued-requests-metric", "--totalQueuedRequestsMetric", "-totalQueuedRequestsMetric"),
+            "queued_requests",
+        ),
+        (("--waiting-requests-metric", "--waitingRequestsMetric", "-waitingRequestsMetric"), "queued_requests"),
+        (
+            ("--total-running-requests-metric", "--running-requests-metric", "--runningRequestsMetric"),
+            "running_requests",
+        ),
+        (("--all-requests-metric", "--allRequestsMetric"), "all_requests"),
         (("--kv-cache-usage-percentage-metric", "--kvCacheUsagePercentageMetric"), "kv_usage"),
         (("--kv-cache-usage-metric", "--kVCacheUsageMetric", "-kVCacheUsageMetric"), "kv_usage"),
-        (("--used-kv-cache-blocks-metric", "--usedKVCacheBlocksMetric"), "used_blocks"),
-        (("--max-kv-cache-blocks-metric", "--maxKVCacheBlocksMetric"), "max_blocks"),
-        (("--used-kv-cache-tokens-metric", "--usedKVCacheTokensMetric"), "used_tokens"),
-        (("--max-kv-cache-tokens-metric", "--maxKVCacheTokensMetric"), "max_tokens"),
+        (("--used-kv-cache-blocks-metric", "--usedKVCacheBlocksMetric"), "used_kv_blocks"),
+        (("--max-kv-cache-blocks-metric", "--maxKVCacheBlocksMetric"), "max_kv_blocks"),
+        (("--used-kv-cache-tokens-metric", "--usedKVCacheTokensMetric"), "used_kv_tokens"),
+        (("--max-kv-cache-tokens-metric", "--maxKVCacheTokensMetric"), "max_kv_tokens"),
         (("--lora-info-metric", "--loraInfoMetric", "--lora-request-info-metric", "-loraRequestInfoMetric"), "lora"),
         (("--cache-info-metric", "--cacheInfoMetric"), "cache_info"),
     ],
@@ -82,9 +88,9 @@ def test_each_flag_in_each_spelling_is_a_quantity(flags: tuple[str, ...], field:
 
 def test_what_is_not_given_is_that_of_the_engine_to_which_the_given_names_belong() -> None:
     made = engine("--total-queued-requests-metric=vllm:other_queue")
-    assert made.queued == specs("vllm:other_queue")
-    assert (made.running, made.kv_usage, made.lora, made.cache_info) == (
-        VLLM.running,
+    assert made.queued_requests == specs("vllm:other_queue")
+    assert (made.running_requests, made.kv_usage, made.lora, made.cache_info) == (
+        VLLM.running_requests,
         VLLM.kv_usage,
         VLLM.lora,
         VLLM.cache_info,
@@ -112,12 +118,16 @@ def test_names_tell_the_engine(name: str, base: str) -> None:
 def test_names_of_two_engines_or_of_one_and_none_add_nothing() -> None:
     for other in ("sglang:token_usage", "mine"):
         made = engine("--total-queued-requests-metric=vllm:q", f"--kv-cache-usage-percentage-metric={other}")
-        assert made == Engine(name="flags", queued=specs("vllm:q"), kv_usage=specs(other))
+        assert made == Engine(name="flags", queued_requests=specs("vllm:q"), kv_usage=specs(other))
 
 
 def test_an_empty_flag_switches_its_quantity_off() -> None:
     assert engine("--lora-info-metric=") == Engine(
-        name="flags", queued=VLLM.queued, running=VLLM.running, kv_usage=VLLM.kv_usage, cache_info=VLLM.cache_info
+        name="flags",
+        queued_requests=VLLM.queued_requests,
+        running_requests=VLLM.running_requests,
+        kv_usage=VLLM.kv_usage,
+        cache_info=VLLM.cache_info,
     )
     made = engine("--total-queued-requests-metric", f"{TRT}{{request_type=waiting}}", "--lora-info-metric", "")
     assert made.lora == ()

@@ -150,8 +150,7 @@ def test_of_an_older_model_that_is_refused_the_last_good_name_is_still_taken() -
     for last_valid, reason in ((good, "ModelNameInUse"), (None, "Accepted")):
         readings = [reading(bad, last_valid=last_valid), younger]
         found = {
-            report.item["metadata"]["name"]: report
-            for report in make_reports([PoolView(pool=LLAMA, results=readings)])
+            report.item["metadata"]["name"]: report for report in make_reports([PoolView(pool=LLAMA, results=readings)])
         }
         assert found == {}, "it isn't known which pools there are"
         views = [PoolView(pool=LLAMA, results=readings, pools={"llama"})]

@@ -112,7 +112,7 @@ def show(value: object) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     try:
-        text = repr(value)
+        text = repr(value[:100] if isinstance(value, str) else value)  # the text of a file may have megabytes
     except ValueError:  # an integer of more digits than Python prints
         text = "a number too long to print"
     return text if len(text) <= 80 else text[:77] + "…"

@@ -1,4 +1,4 @@
-"""What a watcher can be told."""
+"""The settings of a watcher."""
 
 from typing import Annotated
 

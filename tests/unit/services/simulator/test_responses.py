@@ -127,5 +127,6 @@ def test_embeddings_come_as_numbers_or_packed(packed: bool) -> None:
     if packed:
         vectors = [list(struct.unpack("<4f", base64.b64decode(vector))) for vector in vectors]
     assert [len(each_vector) for each_vector in vectors] == [4, 4]
+    assert [(item["object"], item["index"]) for item in answer["data"]] == [("embedding", 0), ("embedding", 1)]
     assert vectors[0] != vectors[1]
     assert answer["usage"]["total_tokens"] == 2

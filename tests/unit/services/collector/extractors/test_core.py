@@ -315,6 +315,13 @@ def test_metrics_of_every_engines_own_are_among_what_the_extractor_makes() -> No
     assert made == (*STANDARD_KEYS, COST, TOKENS)
 
 
+def test_a_page_is_news_when_only_an_own_metric_changes() -> None:
+    binding = CoreMetricsExtractor("core", parameters(engineConfigs=OWN)).bind(labelled("mine"))
+    attributes = AttributeMap()
+    pages = [VLLM + f'cost{{tier="gold"}} {cost}\n' for cost in (1, 2, 2)]
+    assert [read(binding, page, attributes, at=float(at)) for at, page in enumerate(pages)] == [True, True, False]
+
+
 def test_an_own_metric_is_an_attribute_beside_the_standard_ones() -> None:
     binding = CoreMetricsExtractor("core", parameters(engineConfigs=OWN)).bind(labelled("mine"))
     attributes = AttributeMap()

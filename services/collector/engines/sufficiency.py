@@ -60,6 +60,8 @@ def _missing_attribute(
     lack = f"nothing gives {attributes}, which {' and '.join(map(repr, readers))} {verb}{'s' * (len(readers) == 1)}"
     if not field:
         return MissingAttribute(field, f"{lack}: endpoints of this engine don't have it", fatal=False)
+    if field not in field_names.names and not required:
+        return None  # the user can't do anything about it here
     off = field_names.off(field_names.names[field])
     if getattr(config, field) == "":
         return MissingAttribute(field, f"{lack}: it is switched off by {off}", fatal=False) if required else None

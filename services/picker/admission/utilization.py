@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from services.picker.scheduling.cycle import Cycle, Samples
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle, Samples
 from services.picker.scheduling.interfaces import Filter, SaturationDetector
 from services.picker.state.layout import Floats, Mask, Rows
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
@@ -37,7 +37,11 @@ class UtilizationDetector(SaturationDetector, Filter):
     TYPE = "utilization-detector"
     ROLES = frozenset({Role.SATURATION_DETECTOR, Role.FILTER})
     Parameters = UtilizationParameters
-    CONSUMES = (Input(WAITING_QUEUE_SIZE, optional=True), Input(KV_CACHE_USAGE, optional=True))
+    CONSUMES = (
+        Input(WAITING_QUEUE_SIZE, optional=True),
+        Input(KV_CACHE_USAGE, optional=True),
+        Input(IN_FLIGHT_LOAD, optional=True),
+    )
     parameters: UtilizationParameters
 
     def saturation(self, cycle: Cycle, rows: Rows) -> float:

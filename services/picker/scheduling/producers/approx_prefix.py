@@ -14,6 +14,7 @@ from services.picker.scheduling.interfaces import Placement, Producer
 from services.picker.state.prefix import block_hashes
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, AttributeKey
+from shared.plugin import Input
 
 DEFAULT_BLOCK = 16
 """Tokens."""
@@ -80,6 +81,11 @@ class ApproxPrefixProducer(Producer):
         self.lookups = 0
         self.blocks = 0
         self.hits = 0
+
+    @classmethod
+    def consumes(cls, parameters: ApproxPrefixParameters) -> tuple[Input, ...]:
+        keys = (CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS) if parameters.auto_tune else ()
+        return tuple(Input(key, optional=True) for key in keys)
 
     @classmethod
     def deprecations(cls, parameters: ApproxPrefixParameters) -> list[str]:

@@ -6,6 +6,7 @@ from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.state.layout import Floats, Rows
 from shared.attributes import ACTIVE_MODELS, MAX_ACTIVE_MODELS, WAITING_MODELS
+from shared.plugin import Input
 
 LOADED, ROOM, WAITED_FOR, NO_ROOM = 1.0, 0.8, 0.6, 0.0
 
@@ -18,7 +19,7 @@ class LoraAffinityScorer(Scorer):
 
     TYPE = "lora-affinity-scorer"
     BOUNDED = True
-    CONSUMES = (ACTIVE_MODELS, WAITING_MODELS)
+    CONSUMES = (ACTIVE_MODELS, WAITING_MODELS, Input(MAX_ACTIVE_MODELS, optional=True))
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         loaded = cycle.view.columns.objects(ACTIVE_MODELS)

@@ -3,7 +3,7 @@
 import numpy as np
 from msgspec import Struct
 
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Input
@@ -30,7 +30,8 @@ class TokenLoadScorer(Scorer):
     @classmethod
     def consumes(cls, parameters: TokenLoadParameters) -> tuple[Input, ...]:
         producer = parameters.in_flight_load_producer_name
-        return (Input(IN_FLIGHT_LOAD, parameter="inFlightLoadProducerName", producer=producer),)
+        load = Input(IN_FLIGHT_LOAD, parameter="inFlightLoadProducerName", producer=producer)
+        return load, Input(PREFIX_MATCH, optional=True)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         threshold = float(self.parameters.queue_threshold_tokens)

@@ -214,7 +214,7 @@ class PickerService(Service):
     def state(self) -> Mapping[str, Any]:
         now = time.monotonic()
         age = self.replica.age(now)
-        picks = self.metrics.requests.picks()
+        picks = self.metrics.requests.picks
         return {
             "pool": self._pool,
             "grpc_port": self.grpc.port,

@@ -256,7 +256,7 @@ class RequestStream:
         if self._charge is None or self._decision is None:
             return
         if self._counted is not None:
-            self._counted.status = event.status
+            self._counted.answered(event.status)
         decision, view = self._decision, self._handler.view
         assert isinstance(decision.outcome, Route)
         destinations, progress = decision.outcome.destinations, decision.progress

@@ -96,7 +96,7 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     ] = 16
     log_decisions: Annotated[bool, Meta(description="log one line per decision")] = False
     metrics_models: Annotated[
-        int, Meta(ge=1, description="maximum model names in metrics; further ones are counted as `other`")
+        int, Meta(ge=1, description="maximum model names in metrics; others are counted as `other`")
     ] = 100
     observe_responses: Annotated[
         float,

@@ -44,7 +44,7 @@ class PickerMetrics:
         self.observe_responses = observe_responses
         """The share of responses that is asked for where the proxy shows none."""
         self.responses = {OBSERVED: 0, LEFT_OUT: 0, NOT_APPLICABLE: 0}
-        self.requests = RequestMetrics(models, named=lambda model: view.rewrites.mentions(model))
+        self.requests = RequestMetrics(models, named=lambda model: view.rewrites.mentions(model), clock=clock)
         self.statuses: dict[int, int] = {}
         self.served_by: dict[str, int] = {}
         self.decision_seconds = Timings(SHORT)
@@ -216,7 +216,7 @@ class _Collector(Collector):
             labels=["endpoint"],
         )
         newest = view.columns.newest()
-        picked = self._metrics.requests.picks()
+        picked = self._metrics.requests.picks
         for row, endpoint in enumerate(layout.endpoints):
             requests.add_metric([endpoint.id], float(view.in_flight.requests[row]))
             tokens.add_metric([endpoint.id], float(view.in_flight.tokens[row]))

@@ -1,10 +1,10 @@
 """What requests and responses come to, by model: the series of the Go original.
 
 They appear under its present names (`llm_d_epp_…`) and, unless that is switched off, under those that its dashboards
-know from before (`inference_objective_…`, `inference_extension_…`). Clients choose model names, so
-there is a limit on how many are told apart: later ones are counted together.
+know from before (`inference_objective_…`, `inference_extension_…`).
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
@@ -12,17 +12,14 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.picker.admin.model_labels import OTHER, ModelLabels, Rank
 from services.picker.decision import Decision
 from services.picker.request import Route
 from services.picker.responses.usage import Usage
 from services.picker.state.histogram import Histogram
 
-OTHER = "other"
-"""Stands for the models beyond the limit."""
 MODELS = 100
 """Models that are told apart. Each takes up to 600 lines of a page; the Go original's limit is 1 000."""
-SHOWN = 128
-"""Characters of a model's name in a label."""
 
 _LATENCY = (
     *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0),
@@ -98,6 +95,8 @@ class Series:
     """Everything about the requests of one client's model that went to one target model."""
 
     def __init__(self) -> None:
+        self.running = 0
+        """Routed requests under way."""
         self.requests: dict[int, int] = {}
         """Routed requests, by priority."""
         self.picked: dict[str, int] = {}
@@ -120,67 +119,83 @@ class Series:
 class RequestMetrics:
     """Counts requests by model. Not for several threads."""
 
-    def __init__(self, models: int = MODELS, named: Callable[[str], bool] = lambda _: False) -> None:
-        """So many models at most are told apart; of those that are refused before any request for them was routed, only
-        those that a resource has `named`: clients could use up all names otherwise."""
-        self._most = models
-        self._named = named
+    def __init__(
+        self,
+        models: int = MODELS,
+        named: Callable[[str], bool] = lambda _: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Up to `models` models are told apart; `named` tells which of them a resource names."""
+        self._labels = ModelLabels(models, named, self._forget_model, clock)
+        self._most_pairs = models
+        self._pairs = 0
+        """Series whose two models differ."""
         self.series: dict[tuple[str, str], Series] = {}
         """By client's model and target model."""
-        self.running: dict[str, int] = {}
-        """Requests under way, by the client's model."""
         self.rewrites: dict[tuple[str, str, str], int] = {}
         """Rewritten requests, by resource, client's model and target."""
+        self.picks: dict[str, int] = {}
+        """How often each endpoint was the first choice, by its id."""
         self.unscheduled: dict[str, int] = {}
         """Requests that scheduling left no endpoint for, by target model."""
-        self._models: set[str] = set()
 
     def decided(self, decision: Decision) -> "OpenRequest | None":
         """A request was routed or refused; what follows of a routed one is told to the result."""
-        if not isinstance(decision.outcome, Route):
-            self._refused(decision, decision.outcome.status)
-            return None
-        model, target = self._bounded(decision.request.model), self._bounded(decision.target_model)
-        series = self._of(model, target)
+        key = model, target = self._key(decision)
+        if isinstance(decision.outcome, Route):
+            if picked := decision.picked:
+                endpoint = decision.layout.endpoints[picked[0]].id
+                self.picks[endpoint] = self.picks.get(endpoint, 0) + 1
+            if OTHER in key:
+                return OpenRequest(self, self._of((model, model)), decision)
+            return OpenRequest(self, self._count(decision, key))
+        self._of(key).failed(_code(decision.outcome.status))
+        if decision.runs and not decision.picked:
+            self.unscheduled[target] = self.unscheduled.get(target, 0) + 1
+        return None
+
+    def refused(self, status: int) -> None:
+        """A request was refused before anything was known of it."""
+        self._of(("", "")).failed(_code(status))
+
+    def answered(self, decision: Decision, status: int | None) -> Series:
+        """Count a routed request that waited for its response's status, which may give its models labels. Returns the
+        series of its models."""
+        if status is not None and status < 400:
+            self._labels.answered(decision.target_model, Rank.SERVED)
+            self._labels.answered(decision.request.model, Rank.REWRITTEN)
+        return self._count(decision, self._key(decision))
+
+    def _key(self, decision: Decision) -> tuple[str, str]:
+        """The labels of the client's model and of the target model."""
+        asked, target = decision.request.model, decision.target_model
+        model = self._labels.of(asked)
+        if target == asked and not decision.rewrite:
+            return model, model
+        return model, self._labels.of(target, named=bool(decision.rewrite))
+
+    def _count(self, decision: Decision, key: tuple[str, str]) -> Series:
+        series = self._of(key)
         series.requests[decision.priority] = series.requests.get(decision.priority, 0) + 1
         if picked := decision.picked:
             endpoint = decision.layout.endpoints[picked[0]].id
             series.picked[endpoint] = series.picked.get(endpoint, 0) + 1
         series.request_bytes.observe(decision.request.body_bytes)
-        if model:
-            self.running[model] = self.running.get(model, 0) + 1
         if decision.rewrite:
-            key = decision.rewrite, model, target
-            self.rewrites[key] = self.rewrites.get(key, 0) + 1
-        return OpenRequest(self, series, model)
+            rewrite = decision.rewrite, *key
+            self.rewrites[rewrite] = self.rewrites.get(rewrite, 0) + 1
+        return series
 
-    def refused(self, status: int) -> None:
-        """A request was refused before anything was known of it."""
-        self._of("", "").failed(_code(status))
-
-    def _refused(self, decision: Decision, status: int) -> None:
-        model = self._told_apart(decision.request.model)
-        target = self._bounded(decision.target_model) if decision.rewrite else self._told_apart(decision.target_model)
-        self._of(model, target).failed(_code(status))
-        if decision.runs and not decision.picked:
-            self.unscheduled[target] = self.unscheduled.get(target, 0) + 1
-
-    def _told_apart(self, model: str) -> str:
-        """How a refused request's model is called."""
-        cut = model[:SHOWN]
-        if not model or cut in self._models or self._named(model):
-            return self._bounded(cut)
-        return OTHER
-
-    def picks(self) -> Counter[str]:
-        """How often each endpoint was the first choice, by its id."""
+    def running(self) -> Counter[str]:
+        """Requests under way, by the client's model."""
         found: Counter[str] = Counter()
-        for series in self.series.values():
-            found.update(series.picked)
+        for (model, _), series in self.series.items():
+            if model:
+                found[model] += series.running
         return found
 
     def scheduled(self) -> Counter[tuple[str, str]]:
-        """The same by target model and endpoint id."""
+        """How often each endpoint was the first choice, by target model and endpoint id."""
         found: Counter[tuple[str, str]] = Counter()
         for (_, target), series in self.series.items():
             for endpoint, count in series.picked.items():
@@ -189,46 +204,52 @@ class RequestMetrics:
 
     def forget_endpoints(self, known: Container[str]) -> None:
         """Drop the counts of all other endpoints."""
+        self.picks = {id: count for id, count in self.picks.items() if id in known}
         for series in self.series.values():
             series.picked = {id: count for id, count in series.picked.items() if id in known}
 
-    def ended(self, model: str) -> None:
-        if model:
-            self.running[model] -= 1
+    def _forget_model(self, label: str) -> None:
+        self.series = {key: series for key, series in self.series.items() if label not in key}
+        self._pairs = sum(model != target for model, target in self.series)
+        self.rewrites = {key: count for key, count in self.rewrites.items() if label not in key[1:]}
+        self.unscheduled.pop(label, None)
 
-    def _of(self, model: str, target: str) -> Series:
-        series = self.series.get((model, target))
+    def _of(self, key: tuple[str, str]) -> Series:
+        series = self.series.get(key)
         if series is None:
-            if len(self.series) >= 2 * self._most:
-                model = target = OTHER
-            series = self.series.setdefault((model, target), Series())
+            if key[0] != key[1]:
+                if self._pairs >= self._most_pairs:
+                    return self._of((OTHER, OTHER))
+                self._pairs += 1
+            series = self.series[key] = Series()
         return series
 
-    def _bounded(self, model: str) -> str:
-        model = model[:SHOWN]
-        if model in self._models or not model:
-            return model
-        if len(self._models) >= self._most:
-            return OTHER
-        self._models.add(model)
-        return model
-
     def __repr__(self) -> str:
-        return f"<RequestMetrics {len(self.series)} series, {sum(self.running.values())} running>"
+        return f"<RequestMetrics {len(self.series)} series, {self.running().total()} running>"
 
 
 class OpenRequest:
-    """A routed request until its end."""
+    """A routed request until its end. `uncounted` is its decision if it isn't counted before its response's status."""
 
-    __slots__ = ("_first_at", "_metrics", "_model", "_series", "status")
+    __slots__ = ("_first_at", "_metrics", "_series", "_uncounted", "status")
 
-    def __init__(self, metrics: RequestMetrics, series: Series, model: str) -> None:
+    def __init__(self, metrics: RequestMetrics, series: Series, uncounted: Decision | None = None) -> None:
         self._metrics = metrics
         self._series = series
-        self._model = model
+        self._uncounted = uncounted
         self._first_at: float | None = None
         self.status: int | None = None
         """Of the response, once it is known."""
+        series.running += 1
+
+    def answered(self, status: int | None) -> None:
+        """The response's headers have come, or the request is over."""
+        self.status = status
+        if self._uncounted is not None:
+            self._series.running -= 1
+            self._series = self._metrics.answered(self._uncounted, status)
+            self._series.running += 1
+            self._uncounted = None
 
     def first_token(self, seconds: float) -> None:
         """The first piece of a streamed response came, `seconds` after the request's headers."""
@@ -238,8 +259,10 @@ class OpenRequest:
     def completed(self, seconds: float, usage: Usage | None, response_bytes: int, *, aborted: bool = False) -> None:
         """The response has ended, or it broke off (`aborted`): then its time and size say nothing, and what it has told
         of its tokens does."""
+        if self.status is None:
+            self.answered(None)
         series = self._series
-        self._metrics.ended(self._model)
+        series.running -= 1
         if self.status is None:
             return
         if self.status >= 400:
@@ -286,7 +309,7 @@ class RequestCollector(Collector):
                     errors.add_metric([*key, code], count)
             name = "request_running" if prefix == "llm_d_epp_" else "running_requests"
             running = GaugeMetricFamily(f"{prefix}{name}", "Requests in progress", labels=["model_name"])
-            for model, count in metrics.running.items():
+            for model, count in metrics.running().items():
                 running.add_metric([model], count)
             yield from (total, errors, running)
             for spec in _FAMILIES:

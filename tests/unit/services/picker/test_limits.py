@@ -60,6 +60,7 @@ def test_what_is_kept_of_decisions_and_of_models_are_settings() -> None:
         asked = b'{"model":"%s","messages":[{"role":"user","content":"h"}]}' % model.encode()
         for message in (headers(shown, modes=FULL_DUPLEX), body(asked, end=True)):
             list(stream.receive(message.SerializeToString()))
+        list(stream.receive(headers({":status": "200"}, phase="response_headers").SerializeToString()))
         stream.end()
     assert [one.request.model for one in service.ring.newest(10)] == ["third", "second"]
     page = generate_latest(service.registry).decode()

@@ -151,7 +151,7 @@ def test_endpoints_that_have_gone_are_forgotten() -> None:
     made.decided(routed(view, 1), 0.0)
     view.delete("pool.endpoint.a1")
     made.forget_endpoints()
-    assert made.requests.picks() == {"a2": 1}
+    assert made.requests.picks == {"a2": 1}
     assert ("pointsman_picker_picks_total", ("a1",)) not in scrape(registry)
 
 
@@ -162,9 +162,10 @@ def test_attempts_to_schedule_are_counted_by_who_got_the_request() -> None:
     ]
     view = pool(*ranks)
     made, registry = metrics(view)
-    for row in (0, 1, 1):
-        made.decided(routed(view, row, "m"), 0.0)
-    made.decided(routed(view, 1, "other"), 0.0)
+    for row, model in ((0, "m"), (1, "m"), (1, "m"), (1, "other")):
+        opened = made.decided(routed(view, row, model), 0.0)
+        assert opened is not None
+        opened.answered(200)
     nobody = ProfileRun("p", view.layout.all_rows, (), view.layout.all_rows[:0], (), np.zeros(0), "picker", ())
     refusal = Refusal(status=429, message="")
     for runs in ({"p": nobody}, {}):

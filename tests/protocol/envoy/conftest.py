@@ -180,7 +180,7 @@ async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Poo
         for name in "abc":
             await bench.model(name)
         picker = await bench.picker(Script())
-        dead = [bench.dead() for _ in range(3)]
+        dead = [bench.dead() for _ in range(2)]
         bench.endpoints([one.authority for one in bench.models] + dead)
         envoy = await bench.envoy()
         yield Pool(bench, envoy, picker, await bench.client(envoy), dead)

@@ -34,9 +34,27 @@ async def test_dead_choices_are_passed_over_in_order_and_the_picker_learns_who_s
     """One of them isn't even in the endpoints' file."""
     last = pool.models[2].authority
     stranger = last.replace("127.0.0.1", "127.0.0.2")
-    pool.picker.script = Script(destinations=[stranger, *pool.dead[:1], last])
+    pool.picker.script = Script(destinations=[stranger, *pool.dead, last])
     assert await by(pool) == {"c": 6}
     assert {(one.served, one.served_metadata) for one in pool.picker.conversations} == {(last, last)}
+
+
+async def test_a_request_on_which_servers_crash_reaches_at_most_three(pool: Pool) -> None:
+    servers = [*pool.models, await pool.bench.model("d")]
+    pool.bench.endpoints([model.authority for model in servers])
+    try:
+        await eventually(pool.follows)
+        pool.reset()
+        for model in servers:
+            model.reset = True
+        pool.picker.script = Script(destinations=[model.authority for model in servers])
+        assert (await pool.client.post(CHAT, content=b"x")).status_code == 503
+        assert [len(model.received) for model in servers] == [1, 1, 1, 0]
+    finally:
+        pool.reset()
+        pool.models.remove(servers[-1])
+        pool.endpoints()
+        await eventually(pool.follows)
 
 
 async def test_when_all_choices_are_dead_another_server_takes_the_request(pool: Pool) -> None:

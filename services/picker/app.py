@@ -107,7 +107,7 @@ class PickerService(Service):
                 request_body=settings.max_request_body,
                 held_bodies=settings.max_held_bodies,
                 header_bytes=settings.max_request_headers,
-                header_count=settings.max_request_header_count,
+                header_count=settings.max_header_count,
                 response_object=settings.max_response_object,
                 model_name=settings.max_model_name,
                 subset_entries=settings.max_subset_entries,

@@ -42,8 +42,13 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     max_request_headers: Annotated[
         Size, Meta(description="maximum bytes of request headers; more are refused with 431")
     ] = 256 * 2**10
-    max_request_header_count: Annotated[
-        int, Meta(ge=1, description="maximum number of request headers; more are refused with 431")
+    max_header_count: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="maximum number of headers; a request with more is refused with 431, and a response with more "
+            "passes unread",
+        ),
     ] = 1000
     max_response_object: Annotated[
         Size,

@@ -37,8 +37,8 @@ _HEADERS = ("request_headers", "response_headers")
 _BODIES = frozenset((_pb.ProcessingRequest.REQUEST_BODY_FIELD_NUMBER, _pb.ProcessingRequest.RESPONSE_BODY_FIELD_NUMBER))
 _MOST_FIELDS = 256
 """Of a long message, without those in its headers and in what comes along: proxies write a handful."""
-MOST_HEADERS = 1000
-"""Headers of a response that are looked at, and of a request that is refused for its headers."""
+_SEARCHED = 1000
+"""Headers that are searched for a response's status, or for what an error's format depends on."""
 _LONGEST_ADDRESS = 256
 """Characters of the endpoint that answered."""
 _LONGEST = 1024
@@ -192,9 +192,9 @@ def _read_any(shown: Any) -> Headers:
 
 
 def read_few(headers: HttpHeaders, wanted: Container[str]) -> Headers:
-    """The last value of each of the `wanted` headers among the first `MOST_HEADERS`."""
+    """The last value of each of the `wanted` headers among the first `_SEARCHED`."""
     values: dict[str, tuple[str, ...]] = {}
-    for header in islice(headers.headers.headers, MOST_HEADERS):
+    for header in islice(headers.headers.headers, _SEARCHED):
         if (name := header.key.lower()) in wanted:
             values[name] = (header.raw_value.decode("utf-8", "replace") or header.value,)
     return Headers.of(values)
@@ -202,7 +202,7 @@ def read_few(headers: HttpHeaders, wanted: Container[str]) -> Headers:
 
 def read_status(headers: HttpHeaders) -> int | None:
     """The HTTP status of a response, or None when there is none that is a number."""
-    for header in islice(headers.headers.headers, MOST_HEADERS):
+    for header in islice(headers.headers.headers, _SEARCHED):
         if header.key == ":status":
             text = header.raw_value or header.value.encode()
             return int(text) if len(text) == 3 and text.isdigit() else None

@@ -30,9 +30,11 @@ _READABLE = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED
 class Response:
     """One response. Each method appends what the message is answered with, and returns the events."""
 
-    def __init__(self, mode: BodyMode) -> None:
+    def __init__(self, mode: BodyMode, most_headers: int = 1000) -> None:
+        """The body of a response with more than `most_headers` isn't read."""
         self.mode = mode
         """How the proxy shows the body."""
+        self._most_headers = most_headers
         self._reader: ResponseReader | None = None
         self._observe: Callable[[], bool] = bool  # no
         self._pieces: wire.ChunkReader | None = None
@@ -79,7 +81,7 @@ class Response:
         if reader is None:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         self._reader = None
-        if shown.end_of_stream or len(shown.headers.headers) > incoming.MOST_HEADERS:
+        if shown.end_of_stream or len(shown.headers.headers) > self._most_headers:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         headers = incoming.read_headers(shown)
         interest = reader.begin(headers)

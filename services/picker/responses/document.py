@@ -27,7 +27,7 @@ _LONGEST_USAGE = 64 * 2**10
 """Bytes of a usage object that is read: those of servers have a few hundred."""
 _LONGEST_INNER = 2 * 2**20
 """Bytes of an object in the object that are looked at: they are passed over a second time."""
-_ESCAPED = 6
+ESCAPED = 6
 """Bytes that one of a name takes at most in JSON, escaped."""
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -71,7 +71,7 @@ def read(text: bytes, target: bytes, client: bytes) -> Document | None:
 def is_name(found: bytes | Raw, name: bytes) -> bool:
     """Whether a JSON value is this name, a JSON string as `msgspec` writes it: servers may escape what needn't be."""
     view = memoryview(found)
-    if view == name or len(view) > _ESCAPED * len(name):
+    if view == name or len(view) > ESCAPED * len(name):
         return view == name
     value = bytes(view)
     if b"\\" not in value or not value.startswith(b'"'):

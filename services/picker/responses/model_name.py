@@ -7,15 +7,13 @@ rewrites the same names as `document`. A text that isn't JSON passes unchanged f
 
 import re
 
-from services.picker.responses.document import is_name
+from services.picker.responses.document import ESCAPED, is_name
 
 _MODEL = b"model"
 _INNER = (b"response", b"message")
 """Keys whose objects have the name too, one level down."""
 _LONGEST_KEY = 64
 """Bytes of a key that are looked at: more than any spelling of those above has."""
-_SPELLING = 6
-"""Bytes that a byte of a name may take at most: `\\u00e9`."""
 _STEPS = 10_000
 """JsonCounts of a piece that are looked at, at a microsecond each: what has more passes on."""
 _LONGEST = 128 * 2**10
@@ -173,7 +171,7 @@ class ModelNameRewriter:
         """Whether a string that has begun like this may become the name. One with escapes may as long as what stands
         before them does, and it isn't longer than any spelling of the name."""
         plain, escape, _ = begun.partition(b"\\")
-        return self._target.startswith(plain) and (not escape or len(begun) <= _SPELLING * len(self._target))
+        return self._target.startswith(plain) and (not escape or len(begun) <= ESCAPED * len(self._target))
 
     def __repr__(self) -> str:
         state = "done" if self.done else f"level {self._level}, depth {self._depth}"

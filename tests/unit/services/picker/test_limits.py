@@ -20,7 +20,7 @@ SETTINGS: Mapping[str, str] = {
     "max_request_body": "request_body",
     "max_held_bodies": "held_bodies",
     "max_request_headers": "header_bytes",
-    "max_request_header_count": "header_count",
+    "max_header_count": "header_count",
     "max_model_name": "model_name",
     "max_subset_entries": "subset_entries",
     "max_response_object": "response_object",

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.picker.admin.pool_metrics import PoolCollector
 from services.picker.admin.model_labels import IDLE, OTHER, SHOWN
+from services.picker.admin.pool_metrics import PoolCollector
 from services.picker.admin.request_metrics import OpenRequest, RequestCollector, RequestMetrics
 from services.picker.decision import Decision, RequestSummary
 from services.picker.request import Content, Refusal, Request, Route
@@ -175,7 +175,7 @@ def test_a_request_is_counted_once_and_runs_from_its_decision_on(model: str) -> 
     assert (models_of(metrics), metrics.running().total()) == ({model: 1}, 0)
 
 
-RENAMES = {
+RENAMES: dict[str, dict[str, Any]] = {
     "a header": {"target": "real"},
     "a rewrite of every model": {"target": "real", "rewrite": "rollout"},
 }
@@ -206,7 +206,8 @@ def test_a_model_that_a_resource_names_has_a_series_where_servers_answer_to_any_
 def test_a_model_that_is_not_used_makes_room() -> None:
     now = 0.0
     metrics = RequestMetrics(models=3, clock=lambda: now)
-    for now, model in ((0.0, "a"), (1.0, "b"), (IDLE - 1, "b"), (IDLE - 0.5, "c"), (IDLE, "c"), (IDLE + 1, "d")):
+    for at, model in ((0.0, "a"), (1.0, "b"), (IDLE - 1, "b"), (IDLE - 0.5, "c"), (IDLE, "c"), (IDLE + 1, "d")):
+        now = at
         routed(metrics, model, "v2", rewrite="r").completed(1.0, None, 0)
     found = scrape(metrics, former_names=False)
     assert models_of(metrics) == {"b": 2, "c": 1, OTHER: 2}

@@ -86,6 +86,15 @@ def test_nothing_is_held_but_what_may_be_the_name() -> None:
     assert one.rest() == b""
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_string_with_escapes_is_held_until_it_is_longer_than_the_name_can_be(more: int) -> None:
+    """Six bytes for each of the name's: a name in which all are escaped comes out replaced."""
+    name = b'"' + b"".join(b"\\u%04x" % byte for byte in b"org/tuned") + b'"'
+    assert through(rewriter(), [b'{"model":' + name[:-1], name[-1:] + b"}"]) == b'{"model":"asked"}'
+    begun = (b'"' + rb"\u0041" * 50)[: 6 * len(SERVED) + more]
+    assert rewriter().feed(b'{"model":' + begun) == b'{"model":' + (begun if more else b"")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -1,17 +1,12 @@
-"""What requests and responses come to, by model: the series of the Go original.
-
-They appear under its present names (`llm_d_epp_…`) and, unless that is switched off, under those that its dashboards
-know from before (`inference_objective_…`, `inference_extension_…`).
-"""
+"""What requests and responses come to, by model: the series of the Go original."""
 
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
-from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from services.picker.admin.families import Names
 from services.picker.admin.model_labels import OTHER, ModelLabels, Rank
 from services.picker.decision import Decision
 from services.picker.request import Route
@@ -42,53 +37,22 @@ _CODES = {404: "NotFound", 412: "PreconditionFailed", 429: "ResourceExhausted", 
 _MODEL_SERVER = "ModelServerError"
 
 
-class _Family(NamedTuple):
-    """A histogram of `Series`, and how it is shown."""
-
-    field: str
-    name: str
-    former: str
-    meaning: str
-
-
-_FAMILIES = (
-    _Family(
-        "duration",
-        "request_duration_seconds",
-        "request_duration_seconds",
-        "Time from a request's headers to the end of its response",
-    ),
-    _Family("request_bytes", "request_size_bytes", "request_sizes", "Sizes of request bodies, as sent by clients"),
-    _Family(
-        "response_bytes", "response_size_bytes", "response_sizes", "Sizes of response bodies, if the proxy shows them"
-    ),
-    _Family("prompt", "request_input_tokens", "input_tokens", "Prompt tokens, as reported by responses"),
-    _Family("completion", "request_output_tokens", "output_tokens", "Generated tokens, as reported by responses"),
-    _Family(
-        "cached",
-        "request_cached_tokens",
-        "prompt_cached_tokens",
-        "Prompt tokens found in the KV cache, as reported by responses",
-    ),
-    _Family(
-        "normalized",
-        "request_ntpot_seconds",
-        "normalized_time_per_output_token_seconds",
-        "A request's duration divided by its generated tokens",
-    ),
-    _Family(
+_HISTOGRAMS = (
+    ("duration", "request_duration_seconds", "Time from a request's headers to the end of its response"),
+    ("request_bytes", "request_size_bytes", "Sizes of request bodies, as sent by clients"),
+    ("response_bytes", "response_size_bytes", "Sizes of response bodies, if the proxy shows them"),
+    ("prompt", "request_input_tokens", "Prompt tokens, as reported by responses"),
+    ("completion", "request_output_tokens", "Generated tokens, as reported by responses"),
+    ("cached", "request_cached_tokens", "Prompt tokens found in the KV cache, as reported by responses"),
+    ("normalized", "request_ntpot_seconds", "A request's duration divided by its generated tokens"),
+    (
         "first_token",
-        "request_ttft_seconds",
         "request_ttft_seconds",
         "Time from a request's headers to the first chunk of its streamed response",
     ),
-    _Family(
-        "per_token",
-        "request_streaming_tpot_seconds",
-        "request_tpot_seconds",
-        "Time per token of a stream after the first",
-    ),
+    ("per_token", "request_streaming_tpot_seconds", "Time per token of a stream after the first"),
 )
+"""Histograms of `Series`: attribute, metric, meaning."""
 
 
 class Series:
@@ -286,52 +250,36 @@ class OpenRequest:
                 series.per_token.observe((seconds - self._first_at) / (usage.completion - 1))
 
 
-class RequestCollector(Collector):
-    """Makes metrics of the counts when somebody asks."""
-
-    def __init__(self, metrics: RequestMetrics, *, former_names: bool = True) -> None:
-        self._metrics = metrics
-        self._prefixes = ("llm_d_epp_", "inference_objective_") if former_names else ("llm_d_epp_",)
-        self._former = former_names
-
-    def collect(self) -> Iterator[Metric]:
-        metrics = self._metrics
-        models = ["model_name", "target_model_name"]
-        for prefix in self._prefixes:
-            total = CounterMetricFamily(f"{prefix}request", "Routed requests", labels=[*models, "priority"])
-            errors = CounterMetricFamily(
-                f"{prefix}request_error", "Refused and failed requests", labels=[*models, "error_code"]
-            )
-            for key, series in metrics.series.items():
-                for priority, count in series.requests.items():
-                    total.add_metric([*key, str(priority)], count)
-                for code, count in series.errors.items():
-                    errors.add_metric([*key, code], count)
-            name = "request_running" if prefix == "llm_d_epp_" else "running_requests"
-            running = GaugeMetricFamily(f"{prefix}{name}", "Requests in progress", labels=["model_name"])
-            for model, count in metrics.running().items():
-                running.add_metric([model], count)
-            yield from (total, errors, running)
-            for spec in _FAMILIES:
-                name = spec.name if prefix == "llm_d_epp_" else spec.former
-                family = HistogramMetricFamily(f"{prefix}{name}", spec.meaning, labels=models)
-                for key, series in metrics.series.items():
-                    histogram: Histogram = getattr(series, spec.field)
-                    if histogram.count:
-                        histogram.add_to(family, key)
-                yield family
-        yield from self._rewrites()
-
-    def _rewrites(self) -> Iterator[Metric]:
-        for prefix in ("llm_d_epp_", "inference_extension_")[: 1 + self._former]:
-            family = CounterMetricFamily(
-                f"{prefix}model_rewrite_decisions",
-                "Requests whose model was rewritten",
-                labels=["model_rewrite_name", "model_name", "target_model"],
-            )
-            for key, count in self._metrics.rewrites.items():
-                family.add_metric(list(key), count)
-            yield family
+def request_families(metrics: RequestMetrics, names: Names) -> Iterator[Metric]:
+    """Requests by model."""
+    series, models = metrics.series.items(), ("model_name", "target_model_name")
+    yield from names(
+        CounterMetricFamily,
+        "request",
+        "Routed requests",
+        (*models, "priority"),
+        (((*key, str(priority)), count) for key, each in series for priority, count in each.requests.items()),
+    )
+    yield from names(
+        CounterMetricFamily,
+        "request_error",
+        "Refused and failed requests",
+        (*models, "error_code"),
+        (((*key, code), count) for key, each in series for code, count in each.errors.items()),
+    )
+    running = (((model,), count) for model, count in metrics.running().items())
+    yield from names(GaugeMetricFamily, "request_running", "Requests in progress", models[:1], running)
+    for field, name, meaning in _HISTOGRAMS:
+        found = ((key, getattr(each, field)) for key, each in series)
+        some = ((key, histogram) for key, histogram in found if histogram.count)
+        yield from names(HistogramMetricFamily, name, meaning, models, some)
+    yield from names(
+        CounterMetricFamily,
+        "model_rewrite_decisions",
+        "Requests whose model was rewritten",
+        ("model_rewrite_name", "model_name", "target_model"),
+        metrics.rewrites.items(),
+    )
 
 
 def _code(status: int) -> str:

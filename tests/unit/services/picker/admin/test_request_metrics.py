@@ -1,15 +1,17 @@
 """Requests by model, under the names that dashboards of the Go original know."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.picker.admin.families import Families
 from services.picker.admin.model_labels import IDLE, OTHER, SHOWN
-from services.picker.admin.pool_metrics import PoolCollector
-from services.picker.admin.request_metrics import OpenRequest, RequestCollector, RequestMetrics
+from services.picker.admin.pool_metrics import pool_families
+from services.picker.admin.request_metrics import OpenRequest, RequestMetrics, request_families
 from services.picker.decision import Decision, RequestSummary
 from services.picker.request import Content, Refusal, Request, Route
 from services.picker.responses.usage import Usage
@@ -46,8 +48,8 @@ def models_of(metrics: RequestMetrics) -> dict[str, float]:
 
 def scrape(metrics: RequestMetrics, view: View | None = None, *, former_names: bool = True) -> dict[str, float]:
     registry = CollectorRegistry()
-    registry.register(RequestCollector(metrics, former_names=former_names))
-    registry.register(PoolCollector(view or View(), lambda: NOW, former_names=former_names))
+    for make in (partial(request_families, metrics), partial(pool_families, view or View(), NOW)):
+        registry.register(Families(make, former_names=former_names))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return {
         f"{one.name}{{{','.join(f'{name}={value}' for name, value in one.labels.items())}}}": one.value

@@ -11,9 +11,9 @@ import numpy as np
 
 from services.picker.director import Director
 from services.picker.parsers.parser import Parser, ParserChain
-from services.picker.scheduling.cycle import OnPluginFailure, ignore_failure
+from services.picker.scheduling.cycle import OnPluginFailure
 from services.picker.scheduling.interfaces import SaturationDetector
-from services.picker.scheduling.profile import Observe, no_timing
+from services.picker.scheduling.profile import Observe, untimed
 from services.picker.scheduling.scheduler import Scheduler
 from shared.attributes import AttributeKey
 from shared.config.defaults import BUILT_IN
@@ -83,11 +83,11 @@ def build(
     config: LoadedConfig,
     random: np.random.Generator,
     wall_clock: Callable[[], float],
-    observe: Observe = no_timing,
+    observe: Observe = untimed,
     *,
     honour_subset: bool = True,
     named_models_only: bool = False,
-    failed: OnPluginFailure = ignore_failure,
+    failed: OnPluginFailure = lambda *_: None,
 ) -> Pipeline:
     """Instances of the configuration's plugins, wired. Raises `Invalid` when a plugin refuses to be made."""
     plugins = config.instances(Tier.PICKER)

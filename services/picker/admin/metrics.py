@@ -18,7 +18,7 @@ from services.picker.admin.request_metrics import MODELS, OpenRequest, RequestMe
 from services.picker.admin.scheduler_metrics import PLUGIN_LABELS, scheduler_families
 from services.picker.decision import Decision
 from services.picker.request import Route
-from services.picker.state.histogram import Timings
+from services.picker.state.histogram import Histogram
 from services.picker.state.view import View
 
 SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
@@ -50,10 +50,10 @@ class PickerMetrics(Collector):
         self.requests = RequestMetrics(models, named=lambda model: view.rewrites.mentions(model), clock=clock)
         self.statuses: dict[int, int] = {}
         self.served_by: dict[str, int] = {}
-        self.decision_seconds = Timings(SHORT)
-        self.request_seconds = Timings(LONG)
-        self.scheduling_seconds = Timings(SHORT)
-        self.plugin_seconds: dict[tuple[str, str, str], Timings] = {}
+        self.decision_seconds = Histogram(SHORT)
+        self.request_seconds = Histogram(LONG)
+        self.scheduling_seconds = Histogram(SHORT)
+        self.plugin_seconds: dict[tuple[str, str, str], Histogram] = {}
         self._unfolded = 0
         registry.register(self)
         registry.register(Families(self._families, former_names=former_names))
@@ -95,7 +95,7 @@ class PickerMetrics(Collector):
 
     def plugin(self, point: str, kind: str, name: str) -> Callable[[float], None]:
         """What takes the seconds of a plugin's calls; the scheduler's `observe`."""
-        return self.plugin_seconds.setdefault((point, kind, name), Timings(SHORT)).note
+        return self.plugin_seconds.setdefault((point, kind, name), Histogram(SHORT)).note
 
     def fold(self) -> None:
         """Count the timings that were only taken down."""

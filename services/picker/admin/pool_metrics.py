@@ -32,8 +32,8 @@ def pool_families(view: View, now: float, names: Names) -> Iterator[Metric]:
             ("average", f"Mean {words} of the endpoints", known.mean),
             ("std_dev", f"Standard deviation of the endpoints' {words}", known.std),
         ):
-            one = [((pool,), float(value()))] if len(known) else []
-            yield from names(GaugeMetricFamily, f"{name}_{what}", text, ("name",), one)
+            samples = [((pool,), float(value()))] if len(known) else []
+            yield from names(GaugeMetricFamily, f"{name}_{what}", text, ("name",), samples)
     column = view.columns.numbers(WAITING_QUEUE_SIZE.wire)
     queues = [
         ((pool, endpoint.name), float(column.values[row]))

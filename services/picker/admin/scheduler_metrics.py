@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from services.picker.admin.families import Names
 from services.picker.admin.request_metrics import RequestMetrics
-from services.picker.state.histogram import Timings
+from services.picker.state.histogram import Histogram
 from services.picker.state.view import View
 from shared.service.pages import SLICE
 
@@ -18,8 +18,8 @@ INDEXER = "approx-prefix-cache-producer"
 
 def scheduler_families(
     requests: RequestMetrics,
-    scheduling: Timings,
-    plugins: Mapping[tuple[str, str, str], Timings],
+    scheduling: Histogram,
+    plugins: Mapping[tuple[str, str, str], Histogram],
     view: View,
     names: Names,
 ) -> Iterator[Metric]:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from services.picker import metadata
 from services.picker.extproc import wire
-from services.picker.extproc.messages import BodyMode, HttpBody, Phase
+from services.picker.extproc.messages import BodyMode, Phase
 
 _pb: Any = external_processor_pb2
 _status_pb: Any = http_status_pb2
@@ -143,7 +143,7 @@ def stream_response(piece: bytes, end: bool) -> bytes:
     return _serialized(answer)
 
 
-def echo_response(chunk: HttpBody) -> bytes:
+def echo_response(chunk: Any) -> bytes:
     """A piece of the response body on its way back, unchanged (FULL_DUPLEX_STREAMED and GRPC)."""
     answer = _pb.ProcessingResponse()
     streamed = answer.response_body.response.body_mutation.streamed_response
@@ -184,18 +184,10 @@ def _plain(phase: Phase, mutation: Mutation) -> bytes:
     if mutation.set_headers or mutation.remove_headers:
         return b""
     destination = mutation.destination.encode()
-    key = phase, len(destination)
-    pieces = _PIECES.get(key)
-    if pieces is None:
-        if not 0 < len(destination) <= _LONGEST:
-            return b""
-        pieces = _PIECES[key] = _pieces(phase, len(destination))
-    return destination.join(pieces)
+    return destination.join(_pieces(phase, len(destination))) if 0 < len(destination) <= _LONGEST else b""
 
 
-_PIECES: dict[tuple[Phase, int], tuple[bytes, ...]] = {}
-
-
+@cache
 def _pieces(phase: Phase, length: int) -> tuple[bytes, ...]:
     """What stands before, between and after the places of a destination of this length: header and metadata."""
     blank = "\0" * length  # no tag and no length is zero

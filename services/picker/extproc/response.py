@@ -5,11 +5,12 @@ the picker requests it when the reader has to change it, or to observe it.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from services.picker.extproc import incoming, outgoing, wire
 from services.picker.extproc.events import Event, ResponseBodyStarted, ResponseStarted
 from services.picker.extproc.incoming import Message
-from services.picker.extproc.messages import BodyMode, HttpHeaders
+from services.picker.extproc.messages import BodyMode
 from services.picker.extproc.outgoing import PIECE
 from services.picker.request import Headers
 from services.picker.responses.reader import Interest, ResponseReader
@@ -75,7 +76,7 @@ class Response:
         answers.append(self._answer_headers(shown))
         return [ResponseStarted(incoming.read_status(shown), message.context.served)]
 
-    def _answer_headers(self, shown: HttpHeaders) -> bytes:
+    def _answer_headers(self, shown: Any) -> bytes:
         """Finds out whether the body is to be read, and asks for it where that takes asking."""
         reader = self._reader
         if reader is None:
@@ -179,7 +180,7 @@ class Response:
             answers.append(outgoing.replace_response(body, whole=self.mode is _BUFFERED))
 
 
-def _is_success(shown: HttpHeaders) -> bool:
+def _is_success(shown: Any) -> bool:
     """Whether the response is an answer: an error tells of no tokens."""
     return (incoming.read_status(shown) or 0) < 300
 

@@ -48,12 +48,12 @@ def read(text: bytes, target: bytes, client: bytes) -> Document | None:
     """
     try:
         top = _object(text)
-        inner = [_object(part) for part in (top.response, top.message) if _is_inner(part)]
+        inner = [_object(part) for part in (top.response, top.message) if _is_object(part, _LONGEST_INNER)]
     except _ERRORS:
         return None
     usage = NOTHING
     for part in (*inner, top):
-        if _is_object(part.usage) and len(memoryview(part.usage)) <= _LONGEST_USAGE:
+        if _is_object(part.usage, _LONGEST_USAGE):
             try:
                 usage = usage.merged(read_usage(_any(part.usage)))
             except _ERRORS:
@@ -82,9 +82,7 @@ def is_name(found: bytes | Raw, name: bytes) -> bool:
         return False
 
 
-def _is_inner(value: Raw) -> bool:
-    return _is_object(value) and len(memoryview(value)) <= _LONGEST_INNER
-
-
-def _is_object(value: Raw) -> bool:
-    return bytes(memoryview(value)[:1]) == b"{"
+def _is_object(value: Raw, most: int) -> bool:
+    """Whether it is an object of at most so many bytes."""
+    view = memoryview(value)
+    return len(view) <= most and bytes(view[:1]) == b"{"

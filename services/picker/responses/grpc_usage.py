@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from services.picker.body_buffer import BodyBuffer
 from services.picker.parsers.grpc_frame import COMPRESSED, HEADER, INFLATED, first_message
-from services.picker.parsers.protobuf import UINT32, Reader
+from services.picker.parsers.protobuf import Reader
 from services.picker.request import Unparsable
 from services.picker.responses.usage import NOTHING, Usage
 
@@ -140,10 +140,8 @@ APIS: dict[str, Callable[[memoryview, Reader], Usage]] = {"generate": _generated
 
 def _counts(message: memoryview, reader: Reader, names: Mapping[int, str]) -> Usage:
     """The counts in a message, which leaves out zeros. One without prompt and output says nothing."""
-    found = dict.fromkeys(names.values(), 0)
-    for number, value in reader.fields(message):
-        if number in names and isinstance(value, int):
-            found[names[number]] = value & UINT32
+    numbers = reader.numbers(message)
+    found = {name: numbers.get(number, 0) for number, name in names.items()}
     return Usage(**found) if found["prompt"] or found.get("completion") else NOTHING
 
 

@@ -25,9 +25,9 @@ Observe = Callable[[str, str, str], Callable[[float], None]]
 """Makes of (extension point, plugin type, plugin name) what takes the seconds of every call of that plugin."""
 
 
-def no_timing(_point: str, _kind: str, _name: str) -> Callable[[float], None]:
+def untimed(*_: str) -> Callable[[float], None]:
     """Observes nothing."""
-    return lambda _seconds: None
+    return lambda _: None
 
 
 class _Weighed(Struct, frozen=True):
@@ -108,7 +108,7 @@ class Profile:
         filters: tuple[Filter, ...],
         scorers: tuple[tuple[Scorer, float], ...],
         picker: Picker,
-        observe: Observe = no_timing,
+        observe: Observe = untimed,
     ) -> None:
         self.name = name
         self.filters = filters

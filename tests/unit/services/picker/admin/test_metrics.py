@@ -12,7 +12,7 @@ from services.picker.decision import Decision, RequestSummary
 from services.picker.pipeline import build
 from services.picker.request import Refusal, Route
 from services.picker.scheduling.record import ProfileRun
-from services.picker.state.histogram import Histogram, Timings
+from services.picker.state.histogram import Histogram
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.config import load as load_config
@@ -57,8 +57,8 @@ def test_a_histogram_counts_by_upper_bound() -> None:
     assert repr(histogram) == "<Histogram 4 times, 3.65 together>"
 
 
-def test_timings_are_what_a_histogram_of_the_same_would_be_whenever_they_are_counted() -> None:
-    plain, late = Histogram((0.1, 1.0)), Timings((0.1, 1.0))
+def test_what_is_noted_counts_as_if_it_had_been_observed() -> None:
+    plain, late = Histogram((0.1, 1.0)), Histogram((0.1, 1.0))
     for round in ((0.05, 0.1), (), (0.5, 3.0, 1.0, 0.0)):
         for seconds in round:
             plain.observe(seconds)

@@ -6,7 +6,7 @@ import pytest
 
 from services.picker.parsers.json_counts import LONGEST
 from services.picker.parsers.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
-from services.picker.request import Content, Unparsable
+from services.picker.request import Content, Headers, Unparsable
 from tests.benchmarks.bench_longest import empty_blocks, field, frame
 from tests.unit.services.picker.parsers.test_bad_input import HEADERS
 
@@ -60,6 +60,6 @@ def test_a_message_beyond_the_limits_is_refused(message: bytes, says: str) -> No
     ids=["becomes too much", "is too much"],
 )
 def test_a_compressed_message_beyond_the_limits_passes_unread(sent: bytes) -> None:
-    headers = type(HEADERS)([*HEADERS.items(), ("grpc-encoding", "deflate")])
+    headers = Headers([(":method", "POST"), ("content-type", "application/json"), ("grpc-encoding", "deflate")])
     body = b"\x01" + len(sent).to_bytes(4, "big") + sent
     assert VllmGrpcParser("p").parse(GENERATE, headers, body) == Content()

@@ -86,14 +86,7 @@ def answer_trailers(mutation: Mutation) -> bytes:
 
 def echo_request(piece: bytes, end: bool, mutation: Mutation | None = None) -> bytes:
     """A piece of the request body on its way back (FULL_DUPLEX_STREAMED)."""
-    answer = _pb.ProcessingResponse()
-    response = answer.request_body.response
-    if mutation is not None:
-        _mutate(answer, response, mutation)
-    streamed = response.body_mutation.streamed_response
-    streamed.body = piece
-    streamed.end_of_stream = end
-    return _serialized(answer)
+    return _streamed("request_body", piece, end, mutation)
 
 
 def replacing(mutation: Mutation, body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
@@ -136,24 +129,14 @@ def replace_response(body: bytes, *, whole: bool) -> bytes:
 
 def stream_response(piece: bytes, end: bool) -> bytes:
     """A piece of a response body that isn't the one that came (FULL_DUPLEX_STREAMED)."""
-    answer = _pb.ProcessingResponse()
-    streamed = answer.response_body.response.body_mutation.streamed_response
-    streamed.body = piece
-    streamed.end_of_stream = end
-    return _serialized(answer)
+    return _streamed("response_body", piece, end)
 
 
 def echo_response(chunk: Any) -> bytes:
-    """A piece of the response body on its way back, unchanged (FULL_DUPLEX_STREAMED and GRPC)."""
+    """A piece of the response body on its way back, unchanged (FULL_DUPLEX_STREAMED and GRPC). `HttpBody` and
+    `StreamedBodyResponse` have the same fields with the same numbers."""
     answer = _pb.ProcessingResponse()
-    streamed = answer.response_body.response.body_mutation.streamed_response
-    streamed.body = chunk.body
-    if chunk.end_of_stream:
-        streamed.end_of_stream = True
-    if chunk.end_of_stream_without_message:
-        streamed.end_of_stream_without_message = True
-    if chunk.grpc_message_compressed:
-        streamed.grpc_message_compressed = True
+    answer.response_body.response.body_mutation.streamed_response.MergeFromString(chunk.SerializeToString())
     return _serialized(answer)
 
 
@@ -170,6 +153,17 @@ def immediate(
         _set_headers(response.headers.set_headers, headers)
     if grpc_status is not None:
         response.grpc_status.status = grpc_status
+    return _serialized(answer)
+
+
+def _streamed(phase: Phase, piece: bytes, end: bool, mutation: Mutation | None = None) -> bytes:
+    answer = _pb.ProcessingResponse()
+    response = getattr(answer, phase).response
+    if mutation is not None:
+        _mutate(answer, response, mutation)
+    streamed = response.body_mutation.streamed_response
+    streamed.body = piece
+    streamed.end_of_stream = end
     return _serialized(answer)
 
 

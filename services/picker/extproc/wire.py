@@ -88,9 +88,6 @@ class ChunkReader:
         self._tail = text[end:]
         return text[len(head) : end]
 
-    def __repr__(self) -> str:
-        return f"<ChunkReader followed by {len(self._tail)} bytes>"
-
 
 def echo(body: bytes) -> bytes:
     """The answer that sends on `body`, which isn't empty and not the last of the response."""

@@ -113,6 +113,3 @@ class BodyReader:
         """What a body says. Raises `Unparsable`."""
         found: JsonBody = read(self._decode, body, most, self._decode_coarsely)
         return found.content(found.undecoded_prompt(body) if isinstance(found, self._coarse) else None)
-
-    def __repr__(self) -> str:
-        return f"<BodyReader of {self._kind.API}>"

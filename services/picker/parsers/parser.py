@@ -5,8 +5,7 @@ judges everything else: a picker that knows less of an API than the server must 
 """
 
 from collections.abc import Iterable, Mapping
-from types import NoneType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from services.picker.request import Content, Headers, Unparsable
 from shared.plugin import Plugin, Role
@@ -21,15 +20,7 @@ _SHOWN = 256
 """Characters of a path that an error shows."""
 _REMEMBERED = 256
 """Paths whose parser is remembered: clients ask for a few."""
-_FIELDS: tuple[tuple[str, type | tuple[type, ...]], ...] = (
-    ("api", str),
-    ("model", str),
-    ("prompt", bytes),
-    ("cache_salt", str),
-    ("parallel", int),
-    ("prompt_tokens", (int, NoneType)),
-    ("output_limit", (int, NoneType)),
-)
+_FIELDS = {name: kind for name, kind in get_type_hints(Content).items() if kind is not bool}
 """What the fields of a parser's `Content` have to be."""
 
 
@@ -139,7 +130,7 @@ def _sound(content: Any) -> Content:
     """What a parser returned. Raises TypeError for what the picker can't work with."""
     if not isinstance(content, Content):
         raise TypeError(f"expected a Content, got a {type(content).__name__}")
-    for name, kinds in _FIELDS:
+    for name, kinds in _FIELDS.items():
         if not isinstance(value := getattr(content, name), kinds):
             raise TypeError(f"the Content has a {type(value).__name__} as {name}")
     return content

@@ -61,9 +61,6 @@ class Reader:
         """By field: the last number of 32 bits in the message."""
         return {number: value & UINT32 for number, value in self.fields(message) if isinstance(value, int)}
 
-    def __repr__(self) -> str:
-        return f"<Reader {self.read} of {self._most} fields>"
-
 
 def varint(number: int) -> bytes:
     """A number as it is packed."""

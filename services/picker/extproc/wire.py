@@ -35,12 +35,13 @@ _PIECE = tag("StreamedBodyResponse", "body")
 def span(data: bytes, start: int = 0) -> tuple[int, int]:
     """Where the content of the length-delimited field at `start` begins and ends; (0, 0) where that isn't plain to
     see."""
-    size = shift = 0
-    for at in range(start + 1, min(start + 6, len(data))):
-        size |= (data[at] & 0x7F) << shift
+    size, shift, at = 0, 0, start + 1
+    for byte in data[at : at + 5]:
+        at += 1
+        size |= (byte & 0x7F) << shift
         shift += 7
-        if data[at] < 0x80:
-            return (at + 1, at + 1 + size) if at + 1 + size <= len(data) else (0, 0)
+        if byte < 0x80:
+            return (at, at + size) if at + size <= len(data) else (0, 0)
     return 0, 0
 
 

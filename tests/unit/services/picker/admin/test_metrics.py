@@ -30,7 +30,9 @@ def metrics(view: View) -> tuple[PickerMetrics, CollectorRegistry]:
 
 def scrape(registry: CollectorRegistry) -> Samples:
     families = text_string_to_metric_families(generate_latest(registry).decode())
-    return {(one.name, tuple(one.labels.values())): one.value for family in families for one in family.samples}
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value for family in families for sample in family.samples
+    }
 
 
 def routed(view: View, row: int, model: str = "") -> Decision:
@@ -52,7 +54,7 @@ def test_a_histogram_counts_by_upper_bound() -> None:
         histogram.observe(seconds)
     family = HistogramMetricFamily("x", "", labels=[])
     histogram.add_to(family)
-    found = {one.labels.get("le", one.name): one.value for one in family.samples}
+    found = {sample.labels.get("le", sample.name): sample.value for sample in family.samples}
     assert found == {"0.1": 2, "1": 3, "+Inf": 4, "x_count": 4, "x_sum": pytest.approx(3.65)}
     assert repr(histogram) == "<Histogram 4 times, 3.65 together>"
 
@@ -70,7 +72,7 @@ def test_what_is_noted_counts_as_if_it_had_been_observed() -> None:
     for histogram in (plain, late):
         family = HistogramMetricFamily("x", "", labels=[])
         histogram.add_to(family)
-        shown.append([(one.name, one.labels, pytest.approx(one.value)) for one in family.samples])
+        shown.append([(sample.name, sample.labels, pytest.approx(sample.value)) for sample in family.samples])
     assert shown[0] == shown[1]
     assert (late.count, plain.count) == (7, 7)
 

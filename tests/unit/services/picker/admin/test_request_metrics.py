@@ -52,9 +52,9 @@ def scrape(metrics: RequestMetrics, view: View | None = None, *, former_names: b
         registry.register(Families(make, former_names=former_names))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return {
-        f"{one.name}{{{','.join(f'{name}={value}' for name, value in one.labels.items())}}}": one.value
+        f"{sample.name}{{{','.join(f'{name}={value}' for name, value in sample.labels.items())}}}": sample.value
         for family in families
-        for one in family.samples
+        for sample in family.samples
     }
 
 
@@ -130,7 +130,7 @@ def test_a_response_that_broke_off_has_no_times_and_no_size() -> None:
     found = scrape(metrics)
     counted = {name.partition("_count{")[0] for name in found if "_count{" in name and name.startswith(PRESENT)}
     told = ("size_bytes", "ttft_seconds", "input_tokens", "output_tokens", "cached_tokens")
-    assert counted == {f"{PRESENT}request_{one}" for one in told}
+    assert counted == {f"{PRESENT}request_{label}" for label in told}
     errors = "llm_d_epp_request_error_total{error_code=ModelServerError,model_name=m,target_model_name=m}"
     assert found[errors] == 1
 

@@ -1,7 +1,7 @@
 """The picker's Prometheus metrics.
 
-What is counted for every request is counted in plain lists and becomes metrics when it is scraped: a decision takes
-some tens of microseconds, of which the client library would need a fifth for the timings of half a dozen plugins.
+Requests are counted in plain lists, which become metrics when they are scraped. A decision takes some tens of
+microseconds; the client library would need a fifth of that for the timings of half a dozen plugins.
 """
 
 import time
@@ -25,11 +25,11 @@ SHORT = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05,
 LONG = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1200.0)
 OBSERVED, LEFT_OUT, NOT_APPLICABLE = "observed", "left_out", "not_applicable"
 FOLD_EVERY = 512
-"""Decisions whose timings are taken down before they are counted."""
+"""Decisions after which noted timings are counted."""
 
 
 class PickerMetrics(Collector):
-    """Counts decisions and what became of them. Per-endpoint series end with the endpoint."""
+    """Counts decisions and their outcomes. The series of an endpoint end with the endpoint."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class PickerMetrics(Collector):
         self._clock = clock
         self._layout = view.layout
         self.observe_responses = observe_responses
-        """The share of responses that is asked for where the proxy shows none."""
+        """The share of responses that the picker requests from proxies that don't show them."""
         self.responses = {OBSERVED: 0, LEFT_OUT: 0, NOT_APPLICABLE: 0}
         self.requests = RequestMetrics(models, named=lambda model: view.rewrites.mentions(model), clock=clock)
         self.statuses: dict[int, int] = {}
@@ -59,8 +59,7 @@ class PickerMetrics(Collector):
         registry.register(Families(self._families, former_names=former_names))
 
     def decided(self, decision: Decision, seconds: float) -> OpenRequest | None:
-        """A request was routed or refused, `seconds` after its body ended; what follows of a routed one is told to the
-        result."""
+        """Count a decision that was made `seconds` after the request's body ended. The result counts what follows."""
         if isinstance(decision.outcome, Route):
             self.answered(200, seconds)
             self.scheduling_seconds.note(decision.seconds)
@@ -69,12 +68,12 @@ class PickerMetrics(Collector):
         return self.requests.decided(decision)
 
     def refused(self, status: int, seconds: float) -> None:
-        """A request was refused before there was a decision."""
+        """Count a request that was refused without a decision."""
         self.answered(status, seconds)
         self.requests.refused(status)
 
     def answered(self, status: int, seconds: float) -> None:
-        """A request got its answer, 200 meaning that it was routed."""
+        """Count an answer to a proxy; 200 means that the request was routed."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
         self.decision_seconds.note(seconds)
         self._unfolded += 1
@@ -82,23 +81,23 @@ class PickerMetrics(Collector):
             self.fold()
 
     def served(self, by: str) -> None:
-        """A routed request's response began: from the first choice, a fallback, another endpoint, or one not told."""
+        """Count a response that began, by who serves it: `first choice`, `fallback`, `other` or `unknown`."""
         self.served_by[by] = self.served_by.get(by, 0) + 1
 
     def response(self, *, readable: bool, observed: bool) -> None:
-        """A routed request's response is over; whether its tokens could be read, and whether its body was."""
+        """Count a response that ended: whether its tokens could be read, and whether its body was."""
         self.responses[OBSERVED if observed else LEFT_OUT if readable else NOT_APPLICABLE] += 1
 
     def completed(self, seconds: float) -> None:
-        """A routed request is over, `seconds` after its first message."""
+        """Count a routed request that ended `seconds` after its first message."""
         self.request_seconds.note(seconds)
 
     def plugin(self, point: str, kind: str, name: str) -> Callable[[float], None]:
-        """What takes the seconds of a plugin's calls; the scheduler's `observe`."""
+        """A function that takes the seconds of a plugin's calls: the scheduler's `observe`."""
         return self.plugin_seconds.setdefault((point, kind, name), Histogram(SHORT)).note
 
     def fold(self) -> None:
-        """Count the timings that were only taken down."""
+        """Count the noted timings."""
         self._unfolded = 0
         for timings in (
             self.decision_seconds,

@@ -1,4 +1,4 @@
-"""What the endpoints of the pool report, under the Go original's names."""
+"""Metrics of the pool's endpoints, under the Go original's names."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 
 FRESH = 2.0
-"""Seconds: older values have no part in the averages (the Go original's figure)."""
+"""Seconds: the averages leave out older values (the Go original's figure)."""
 _AVERAGES = {
     "kv_cache_utilization": KV_CACHE_USAGE,
     "queue_size": WAITING_QUEUE_SIZE,
@@ -19,7 +19,7 @@ _AVERAGES = {
 
 
 def pool_families(view: View, now: float, names: Names) -> Iterator[Metric]:
-    """What the endpoints have together, and the queue of every endpoint that ever reported it, also long ago."""
+    """Averages over the endpoints, and the queue of every endpoint that has ever reported it."""
     layout = view.layout  # changed endpoints first
     pool = view.pool.name if view.pool is not None else ""
     fresh = view.columns.newest() >= now - FRESH

@@ -1,4 +1,4 @@
-"""What requests and responses come to, by model: the series of the Go original."""
+"""Requests and responses by model: the series of the Go original."""
 
 import time
 from collections import Counter
@@ -56,7 +56,7 @@ _HISTOGRAMS = (
 
 
 class Series:
-    """Everything about the requests of one client's model that went to one target model."""
+    """The requests for one client's model that went to one target model."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -104,7 +104,7 @@ class RequestMetrics:
         """Requests that scheduling left no endpoint for, by target model."""
 
     def decided(self, decision: Decision) -> "OpenRequest | None":
-        """A request was routed or refused; what follows of a routed one is told to the result."""
+        """Count a decision. The result counts what follows of a routed request."""
         key = model, target = self._key(decision)
         if isinstance(decision.outcome, Route):
             if picked := decision.picked:
@@ -119,7 +119,7 @@ class RequestMetrics:
         return None
 
     def refused(self, status: int) -> None:
-        """A request was refused before anything was known of it."""
+        """Count a request that was refused before its model was known."""
         self._of(("", "")).failed(_code(status))
 
     def answered(self, decision: Decision, status: int | None) -> Series:
@@ -193,7 +193,7 @@ class RequestMetrics:
 
 
 class OpenRequest:
-    """A routed request until its end. `uncounted` is its decision if it isn't counted before its response's status."""
+    """A routed request until its end. `uncounted` is its decision if the request waits for its response's status."""
 
     __slots__ = ("_first_at", "_metrics", "_series", "_uncounted", "status")
 
@@ -216,13 +216,12 @@ class OpenRequest:
             self._uncounted = None
 
     def first_token(self, seconds: float) -> None:
-        """The first piece of a streamed response came, `seconds` after the request's headers."""
+        """Count the first chunk of a streamed response, `seconds` after the request's headers."""
         self._first_at = seconds
         self._series.first_token.observe(seconds)
 
     def completed(self, seconds: float, usage: Usage | None, response_bytes: int, *, aborted: bool = False) -> None:
-        """The response has ended, or it broke off (`aborted`): then its time and size say nothing, and what it has told
-        of its tokens does."""
+        """Count the end of the response. If it broke off (`aborted`), its tokens count, but not its time and size."""
         if self.status is None:
             self.answered(None)
         series = self._series

@@ -1,4 +1,4 @@
-"""What scheduling does and takes, under the Go original's names."""
+"""Decisions, plugins and the prefix index, under the Go original's names."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -13,7 +13,7 @@ from shared.service.pages import SLICE
 
 PLUGIN_LABELS = ("extension_point", "plugin_type", "plugin_name")
 INDEXER = "approx-prefix-cache-producer"
-"""The type of the plugin that looks prompts up."""
+"""The type of the plugin that uses the index."""
 
 
 def scheduler_families(
@@ -50,7 +50,7 @@ def scheduler_families(
 
 
 def _attempts(requests: RequestMetrics, view: View) -> Iterator[tuple[tuple[str, ...], int]]:
-    """The plain name of a server, without its rank, and the port: as the Go original calls it."""
+    """As in the Go original, a server has its name without its rank, and its port."""
     layout = view.layout
     for (target, id), count in requests.scheduled().items():
         if (row := layout.index.get(id)) is not None:

@@ -29,17 +29,17 @@ _READABLE = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED
 
 
 class Response:
-    """One response. Each method appends what the message is answered with, and returns the events."""
+    """One response. Each method appends the answers to its message, and returns the events."""
 
     def __init__(self, mode: BodyMode, most_headers: int = 1000) -> None:
         """The body of a response with more than `most_headers` isn't read."""
         self.mode = mode
-        """How the proxy shows the body."""
+        """How the proxy sends the body."""
         self._most_headers = most_headers
         self._reader: ResponseReader | None = None
         self._observe: Callable[[], bool] = bool  # no
         self._pieces: wire.ChunkReader | None = None
-        """Set while pieces go back without being decoded."""
+        """Set while chunks go back undecoded."""
         self._body_started = False
         self._over = False
         self.started = False
@@ -50,9 +50,9 @@ class Response:
         self.requested_to_observe = False
         """Whether it did so only to observe the response."""
         self.readable = False
-        """Whether it is an answer whose tokens a reader can read, if the body is shown."""
+        """Whether a reader can read its tokens, if the proxy sends the body."""
         self.observed = False
-        """Whether such a body began to come."""
+        """Whether the reader got such a body."""
 
     @property
     def seen(self) -> bool:
@@ -77,7 +77,7 @@ class Response:
         return [ResponseStarted(incoming.read_status(shown), message.context.served)]
 
     def _answer_headers(self, shown: Any) -> bytes:
-        """Finds out whether the body is to be read, and asks for it where that takes asking."""
+        """Decides whether to read the body, and requests it if the proxy doesn't send it."""
         reader = self._reader
         if reader is None:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
@@ -181,7 +181,7 @@ class Response:
 
 
 def _is_success(shown: Any) -> bool:
-    """Whether the response is an answer: an error tells of no tokens."""
+    """Whether the response reports tokens: an error doesn't."""
     return (incoming.read_status(shown) or 0) < 300
 
 

@@ -117,12 +117,7 @@ class ParserChain:
 
     def __repr__(self) -> str:
         claims = [f"{suffix} → {parser.name}" for suffix, parser in self._by_suffix.items()]
-        for parser in self._parsers:
-            if not parser.SUFFIXES:
-                claims.append(f"other → {parser.name}")
-                break
-            if type(parser).takes is not Parser.takes:
-                claims.append(f"some other → {parser.name}")
+        claims += [f"other → {parser.name}" for parser in self._parsers if not parser.SUFFIXES]
         return f"<ParserChain {', '.join(claims) or 'empty'}>"
 
 

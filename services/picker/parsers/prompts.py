@@ -104,8 +104,7 @@ def dialogue(messages: Iterable[Message | str]) -> bytes:
         if isinstance(message, str):
             pieces += (b"user\n", message.encode(), b"\n")
             continue
-        pieces.append((message.role or "").encode())
-        pieces.append(b"\n")
+        pieces += ((message.role or "").encode(), b"\n")
         content = message.content
         if isinstance(content, str):
             pieces.append(content.encode())

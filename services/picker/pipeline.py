@@ -5,6 +5,7 @@ index) belongs to neither and stays.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,22 +26,18 @@ from shared.datalayer.wiring import feeds
 from shared.plugin import Role, Tier
 
 
+@dataclass(repr=False, eq=False)
 class Pipeline:
     """Parsers and director of one configuration."""
 
-    def __init__(
-        self,
-        config: LoadedConfig,
-        parsers: ParserChain,
-        director: Director,
-        endpoint_feeds: tuple[EndpointExtractors, ...] = (),
-    ) -> None:
-        self.config = config
-        self.parsers = parsers
-        self.director = director
-        self.endpoint_feeds = endpoint_feeds
-        """Extractors of endpoint events."""
-        self.reads = _reads(config)
+    config: LoadedConfig
+    parsers: ParserChain
+    director: Director
+    endpoint_feeds: tuple[EndpointExtractors, ...] = ()
+    """Extractors of endpoint events."""
+
+    def __post_init__(self) -> None:
+        self.reads = _reads(self.config)
 
     def state(self) -> dict[str, Any]:
         """What `/debug/state` shows of the configuration."""

@@ -11,8 +11,6 @@ from services.picker.decision import SHOWN, Decision
 from services.picker.state.layout import Layout
 from shared.service.admin import REFUSED, as_json_list
 
-LAYOUTS = 16
-
 
 class DecisionRing:
     """The newest decisions. Request ids come from clients: several decisions can have the same.
@@ -21,7 +19,7 @@ class DecisionRing:
     layout its decisions go.
     """
 
-    def __init__(self, size: int, layouts: int = LAYOUTS) -> None:
+    def __init__(self, size: int, layouts: int = 16) -> None:
         self._ring: deque[Decision] = deque()
         self._size = size
         self._most_layouts = layouts

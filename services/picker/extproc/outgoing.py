@@ -84,23 +84,28 @@ def answer_trailers(mutation: Mutation) -> bytes:
     return _serialized(answer)
 
 
-def echo_request(piece: bytes, end: bool, mutation: Mutation | None = None) -> bytes:
-    """A piece of the request body on its way back (FULL_DUPLEX_STREAMED)."""
-    return _streamed("request_body", piece, end, mutation)
-
-
 def replacing(mutation: Mutation, body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
     """The answer with a long body in the place of the one that came."""
     yield answer_body(mutation, body)
 
 
-def echoing(parts: Sequence[bytes | memoryview], ends: bool, mutation: Mutation | None) -> Iterator[bytes]:
-    """A body on its way back in pieces: the first carries the decision, the last says whether the body `ends` there."""
+def echoing(
+    parts: Sequence[bytes | memoryview], ends: bool, mutation: Mutation | None = None, phase: Phase = "request_body"
+) -> Iterator[bytes]:
+    """A body on its way back in pieces (FULL_DUPLEX_STREAMED): the first carries the decision, the last says whether
+    the body `ends` there."""
     body = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
     last = max(0, len(body) - 1) // PIECE * PIECE
     for start in range(0, last + 1, PIECE):
-        yield echo_request(bytes(body[start : start + PIECE]), ends and start == last, mutation)
-        mutation = None
+        answer = _pb.ProcessingResponse()
+        response = getattr(answer, phase).response
+        if mutation is not None:
+            _mutate(answer, response, mutation)
+            mutation = None
+        streamed = response.body_mutation.streamed_response
+        streamed.body = bytes(body[start : start + PIECE])
+        streamed.end_of_stream = ends and start == last
+        yield _serialized(answer)
 
 
 @cache
@@ -127,11 +132,6 @@ def replace_response(body: bytes, *, whole: bool) -> bytes:
     return _serialized(answer)
 
 
-def stream_response(piece: bytes, end: bool) -> bytes:
-    """A piece of a response body that isn't the one that came (FULL_DUPLEX_STREAMED)."""
-    return _streamed("response_body", piece, end)
-
-
 def echo_response(chunk: Any) -> bytes:
     """A piece of the response body on its way back, unchanged (FULL_DUPLEX_STREAMED and GRPC). `HttpBody` and
     `StreamedBodyResponse` have the same fields with the same numbers."""
@@ -153,17 +153,6 @@ def immediate(
         _set_headers(response.headers.set_headers, headers)
     if grpc_status is not None:
         response.grpc_status.status = grpc_status
-    return _serialized(answer)
-
-
-def _streamed(phase: Phase, piece: bytes, end: bool, mutation: Mutation | None = None) -> bytes:
-    answer = _pb.ProcessingResponse()
-    response = getattr(answer, phase).response
-    if mutation is not None:
-        _mutate(answer, response, mutation)
-    streamed = response.body_mutation.streamed_response
-    streamed.body = piece
-    streamed.end_of_stream = end
     return _serialized(answer)
 
 

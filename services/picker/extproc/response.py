@@ -136,20 +136,12 @@ class Response:
         if not body:
             return None
         self.received += len(body)
-        if self.mode is _STREAMED:
-            return self._relay_in_place(body)
-        if self._reader is not None:
-            body = self._reader.feed(body, False)
-            if not body:
-                return ()
-        if len(body) <= PIECE or self._reader is None:
-            return (wire.echo(body),)
-        return [wire.echo(body[start : start + PIECE]) for start in range(0, len(body), PIECE)]
-
-    def _relay_in_place(self, body: bytes) -> Sequence[bytes]:
-        """The answer where an unchanged piece isn't sent back (STREAMED)."""
         goes_on = body if self._reader is None else self._reader.feed(body, False)
-        return _UNCHANGED if goes_on == body else (outgoing.replace_response(goes_on, whole=False),)
+        if self.mode is _STREAMED:  # an unchanged piece isn't sent back
+            return _UNCHANGED if goes_on == body else (outgoing.replace_response(goes_on, whole=False),)
+        if len(goes_on) <= PIECE or self._reader is None:
+            return (wire.echo(goes_on),) if goes_on else ()
+        return [wire.echo(goes_on[start : start + PIECE]) for start in range(0, len(goes_on), PIECE)]
 
     def trailers(self, answers: list[bytes]) -> None:
         """The response trailers, which end the body too. What a reader still holds can be sent before them only where
@@ -171,9 +163,7 @@ class Response:
         """Send `body` on in place of what was shown."""
         if self.mode is _FULL_DUPLEX:
             if body or end:
-                last = max(0, len(body) - 1) // PIECE * PIECE
-                for start in range(0, last + 1, PIECE):
-                    answers.append(outgoing.stream_response(body[start : start + PIECE], end and start == last))
+                answers.extend(outgoing.echoing((body,), end, phase="response_body"))
         elif body == shown:
             answers.append(outgoing.RESPONSE_BODY_UNCHANGED)
         else:

@@ -48,11 +48,11 @@ def test_every_picker_becomes_an_endpoint_with_its_health_port() -> None:
     endpoints = clusters["pickers"]["load_assignment"]["endpoints"][0]["lb_endpoints"]
     shown = [
         (
-            member["endpoint"]["address"]["socket_address"]["address"],
-            member["endpoint"]["address"]["socket_address"]["port_value"],
-            member["endpoint"]["health_check_config"]["port_value"],
+            one["endpoint"]["address"]["socket_address"]["address"],
+            one["endpoint"]["address"]["socket_address"]["port_value"],
+            one["endpoint"]["health_check_config"]["port_value"],
         )
-        for member in endpoints
+        for one in endpoints
     ]
     assert shown == [("127.0.0.1", 4, 5), ("127.0.0.2", 6, 7), ("127.0.0.1", 8, 9)]
 
@@ -105,7 +105,7 @@ def test_the_quick_start_makes_a_configuration_with_one_picker() -> None:
     made = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert written == "envoy.yaml"
     document, expected = yaml.safe_load(made), load(STANDALONE)
-    [pickers] = [cluster for cluster in expected["static_resources"]["clusters"] if cluster["name"] == "pickers"]
+    [pickers] = [one for one in expected["static_resources"]["clusters"] if one["name"] == "pickers"]
     [endpoints] = pickers["load_assignment"]["endpoints"]
     first, _ = endpoints["lb_endpoints"]
     first["endpoint"]["address"]["socket_address"]["address"] = "127.0.0.1"

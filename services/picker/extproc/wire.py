@@ -5,8 +5,7 @@ have the same fields with the same numbers. So the answer is the chunk's own byt
 cases are left to the protobuf library.
 """
 
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
 
 from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
@@ -68,7 +67,7 @@ class ChunkReader:
         any other message."""
         tail = self._tail
         size = len(text) - len(tail)
-        head = _head(size)
+        head = _HEADS[size]
         if head and text.startswith(head) and (not tail or text.endswith(tail)):
             return text[len(head) : size]
         return self._learn(text) if text[:1] == _RESPONSE_BODY and len(text) <= _LONGEST else b""
@@ -82,7 +81,7 @@ class ChunkReader:
         shown = message.response_body
         size = shown.ByteSize()
         end = 1 + len(varint(size)) + size
-        head = _head(end)
+        head = _HEADS[end]
         whole = len(head) + len(shown.body) == end  # there is nothing but the body in it
         if message.WhichOneof("request") != "response_body" or not whole or not text.startswith(head):
             return b""
@@ -92,7 +91,7 @@ class ChunkReader:
 
 def echo(body: bytes) -> bytes:
     """The answer that sends on `body`, which isn't empty and not the last of the response."""
-    return _answer(len(body)) + body
+    return _ANSWERS[len(body)] + body
 
 
 _LONGEST = 64 * 2**10
@@ -100,7 +99,6 @@ _LONGEST = 64 * 2**10
 _REMEMBERED = 4096
 
 
-@lru_cache(_REMEMBERED)
 def _head(size: int) -> bytes:
     """How a message of `size` bytes begins that is nothing but a piece; empty where none has that size."""
     for width in range(1, 5):
@@ -114,6 +112,18 @@ def _head(size: int) -> bytes:
     return b""
 
 
-@lru_cache(_REMEMBERED)
-def _answer(size: int) -> bytes:
-    return nested((_PIECE, *_LAYERS), size)
+class _Prefixes(dict[int, bytes]):
+    """What precedes a piece, by size, made on demand: a subscript costs half of a call to `lru_cache`."""
+
+    def __init__(self, make: Callable[[int], bytes]) -> None:
+        self._make = make
+
+    def __missing__(self, size: int) -> bytes:
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        prefix = self[size] = self._make(size)
+        return prefix
+
+
+_HEADS = _Prefixes(_head)
+_ANSWERS = _Prefixes(lambda size: nested((_PIECE, *_LAYERS), size))

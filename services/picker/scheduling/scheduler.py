@@ -1,16 +1,22 @@
-"""Runs a configuration's profiles on a cycle: producers first, then the profiles that the handler asks for.
+"""Runs a configuration's plugins on a cycle: producers, admitters, the profiles that the handler asks for, and
+pre-request plugins.
 
 Only producers whose product some plugin reads are run (`LoadedConfig.producers`): what nobody reads is not computed.
 """
 
+import re
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
+from services.picker.request import Refusal
 from services.picker.scheduling.cycle import Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import (
+    Admitter,
     Filter,
     Picker,
     Placement,
+    PreRequest,
     Producer,
     ProfileHandler,
     Scorer,
@@ -18,11 +24,15 @@ from services.picker.scheduling.interfaces import (
 )
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.profile import Observe, Profile, untimed
-from services.picker.scheduling.record import ProfileRun
+from services.picker.scheduling.record import Plan, ProfileRun
 from shared.config.loaded import LoadedConfig, ProfileSpec
 from shared.config.problems import Invalid, Problem
 from shared.plugin import Plugin, Role
 from shared.plugin_failures import reason_of
+
+_NO_HEADERS: Mapping[str, str] = {}
+_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,256}")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]{0,8192}")
 
 
 class Scheduler:
@@ -47,6 +57,10 @@ class Scheduler:
             for producer in self.producers
             for products in [producer.produces(producer.name, producer.parameters)]
         ]
+        self.preparing = tuple(each for each in self.producers if type(each).prepare is not Producer.prepare)
+        """Producers that may need time before a request is scheduled."""
+        self._admitters = tuple(each for each in plugins.values() if isinstance(each, Admitter))
+        self._pre_request = tuple(each for each in plugins.values() if isinstance(each, PreRequest))
         self._weigher = next(
             (plugin for plugin in plugins.values() if isinstance(plugin, InFlightLoadProducer)),
             InFlightLoadProducer(InFlightLoadProducer.TYPE),
@@ -54,10 +68,12 @@ class Scheduler:
         self.tokens_until_end = self._weigher.until_end
         """Whether a request's tokens are in flight until its end; else until its response begins to come."""
 
-    def schedule(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], str]:
-        """(each profile's run, the name of the one whose pick is the destination)."""
+    def produce(self, cycle: Cycle) -> None:
+        """Run the producers."""
         started = perf_counter()
         for producer, products, unchecked, observe in self._producing:
+            if producer.name in cycle.unprepared:
+                continue
             try:
                 producer.produce(cycle)
                 for key in unchecked:
@@ -69,6 +85,22 @@ class Scheduler:
             ended = perf_counter()
             observe(ended - started)
             started = ended
+
+    def admit(self, cycle: Cycle) -> Refusal | None:
+        """The first refusal of an admitter, in the order of the document; None if all admit the request."""
+        for admitter in self._admitters:
+            try:
+                refusal = admitter.admit(cycle, cycle.candidates)
+                if isinstance(refusal, Refusal):
+                    return refusal
+                if refusal is not None:
+                    raise TypeError(f"{refusal!r} is neither a Refusal nor None")
+            except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
+                cycle.plugin_failed(admitter, Role.ADMITTER, error)
+        return None
+
+    def run(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], Plan]:
+        """(each profile's run, what they come to)."""
         runs: dict[str, ProfileRun] = {}
         handler = self._handler
         try:
@@ -77,19 +109,41 @@ class Scheduler:
                     if name in runs:
                         raise ValueError(f"profile {name!r} has run already")
                     runs[name] = self._profiles[name].run(cycle, cycle.candidates)
-            primary = handler.primary(cycle, runs)
-            if primary not in runs:
-                raise ValueError(f"the primary profile {primary!r} hasn't run")
+            plan = handler.plan(cycle, runs)
+            if plan.primary not in runs:
+                raise ValueError(f"the primary profile {plan.primary!r} hasn't run")
+            for role, wanted in plan.roles.items():
+                if wanted.profile not in runs or not runs[wanted.profile].picked:
+                    raise ValueError(f"role {role!r}: the profile {wanted.profile!r} has picked nothing")
+            if plan.set_headers:
+                _check_headers(plan.set_headers)
         except Exception as error:  # noqa: BLE001 - as above: the first profile decides alone
             cycle.plugin_failed(handler, Role.PROFILE_HANDLER, error)
             primary = self._names[0]
             if primary not in runs:
                 runs[primary] = self._profiles[primary].run(cycle, cycle.candidates)
-        return runs, primary
+            plan = Plan(primary)
+        return runs, plan
 
-    def picked(self, cycle: Cycle, row: int) -> tuple[int, tuple[Placement, ...]]:
-        """Tell the producers where the request goes: (the tokens that it weighs there, whom to tell of another endpoint
-        that serves it, or that nobody does)."""
+    def pre_request(self, cycle: Cycle, picked: tuple[int, ...]) -> Mapping[str, str] | Refusal:
+        """Headers that pre-request plugins set, later ones over earlier ones; or the first refusal."""
+        if not self._pre_request:
+            return _NO_HEADERS
+        headers: dict[str, str] = {}
+        for plugin in self._pre_request:
+            try:
+                result = plugin.pre_request(cycle, picked)
+                if isinstance(result, Refusal):
+                    return result
+                _check_headers(result)
+                headers.update(result)
+            except Exception as error:  # noqa: BLE001 - as above
+                cycle.plugin_failed(plugin, Role.PRE_REQUEST, error)
+        return headers
+
+    def picked(self, cycle: Cycle, row: int) -> tuple[Placement, ...]:
+        """Tell the producers where the request goes: whom to tell of another endpoint that serves it, or that nobody
+        does."""
         placements: list[Placement] = []
         for producer in self.producers:
             try:
@@ -97,11 +151,15 @@ class Scheduler:
                     placements.append(_guarded(placement, producer.name, cycle.failed, cycle.request.id))
             except Exception as error:  # noqa: BLE001 - as above: it hasn't learnt of this one
                 cycle.plugin_failed(producer, Role.DATA_PRODUCER, error)
+        return tuple(placements)
+
+    def tokens(self, cycle: Cycle, row: int) -> int:
+        """What the request is charged with on this endpoint."""
         try:
-            return self._weigher.tokens(cycle, row), tuple(placements)
+            return self._weigher.tokens(cycle, row)
         except Exception as error:  # noqa: BLE001 - as above: the whole prompt is charged
             cycle.plugin_failed(self._weigher, Role.DATA_PRODUCER, error)
-            return cycle.prompt_tokens, tuple(placements)
+            return cycle.prompt_tokens
 
     def state(self) -> dict[str, object]:
         return {
@@ -112,6 +170,13 @@ class Scheduler:
 
     def __repr__(self) -> str:
         return f"<Scheduler {', '.join(map(repr, self._profiles.values()))}>"
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    """Raises ValueError for what can't be set as headers."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise ValueError(f"{name!r}: {value!r} is no header")
 
 
 def _state(producer: Producer) -> dict[str, Any]:

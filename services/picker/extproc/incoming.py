@@ -231,18 +231,12 @@ def _subset(message: Any, most: int) -> tuple[str, ...] | None:
 
 def _served(message: Any) -> str | None:
     """The endpoint that answered, as `address:port`, from the attribute or else the metadata; None when not told."""
-    for attributes in message.attributes.values():
-        if metadata.UPSTREAM_ADDRESS in attributes.fields:
-            text = attributes.fields[metadata.UPSTREAM_ADDRESS].string_value
-            if text:
-                return authority(text[:_LONGEST_ADDRESS])
-    if message.HasField("metadata_context"):
-        found = message.metadata_context.filter_metadata
-        if metadata.NAMESPACE in found:
-            fields = found[metadata.NAMESPACE].fields
-            if metadata.SERVED in fields and (text := fields[metadata.SERVED].string_value):
-                return authority(text[:_LONGEST_ADDRESS])
-    return None
+    places = [(attributes, metadata.UPSTREAM_ADDRESS) for attributes in message.attributes.values()]
+    if metadata.NAMESPACE in (found := message.metadata_context.filter_metadata):
+        places.append((found[metadata.NAMESPACE], metadata.SERVED))
+    texts = (struct.fields[name].string_value for struct, name in places if name in struct.fields)
+    text = next(filter(None, texts), "")
+    return authority(text[:_LONGEST_ADDRESS]) if text else None
 
 
 def authority(text: str) -> str:

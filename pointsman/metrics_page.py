@@ -29,9 +29,15 @@ INTRODUCTION = """\
 
 Every process serves Prometheus metrics at `/metrics` of its admin port, including those of its Python process
 (`process_…`, `python_…`). [Operations](operations.md#what-to-watch) lists which ones to watch. Histograms have
-`_bucket`, `_sum` and `_count` series. Labels that clients choose are bounded: after `--metrics-models` models, further
-models are `other`. So is the model of a refused request, until a resource names the model or a request for it was
-routed. `make docs` generates this page from the code.
+`_bucket`, `_sum` and `_count` series.
+
+Clients choose model names, so pickers tell at most `--metrics-models` of them apart. A model has series of its own when
+a resource names it, or when a model server has answered a request for it with a status below 400. All others are
+`other`. A request for a model without series is counted when its response begins. When all places are taken, names that
+only occur in rewritten requests make room for the pool's models, all names make room for those that resources name, and
+a model makes room after an hour without requests.
+
+`make docs` generates this page from the code.
 """
 PRESENT_TEXT = """\
 These metrics have the names and meanings of the Go original's current generation, so its dashboards work. They don't

@@ -107,7 +107,7 @@ class PickerService(Service):
                 request_body=settings.max_request_body,
                 held_bodies=settings.max_held_bodies,
                 header_bytes=settings.max_request_headers,
-                header_count=settings.max_request_header_count,
+                header_count=settings.max_header_count,
                 response_object=settings.max_response_object,
                 model_name=settings.max_model_name,
                 subset_entries=settings.max_subset_entries,
@@ -128,8 +128,7 @@ class PickerService(Service):
         self._endpoint_events = self._dispatcher()
         self.registry.register(DataLayerMetrics(self._event_counts))
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
-        malformed = MalformedLog(time.monotonic)
-        self._malformed = malformed
+        malformed = self._malformed = MalformedLog(time.monotonic)
         self.replica = Replica(self.bus, self._subjects, self._pool, self._on_event, malformed=malformed)
         self.frames = FrameReader(
             self.bus,
@@ -214,7 +213,7 @@ class PickerService(Service):
     def state(self) -> Mapping[str, Any]:
         now = time.monotonic()
         age = self.replica.age(now)
-        picks = self.metrics.requests.picks()
+        picks = self.metrics.requests.picks
         return {
             "pool": self._pool,
             "grpc_port": self.grpc.port,
@@ -361,15 +360,11 @@ class PickerService(Service):
             if gone := self.view.in_flight.expire(time.monotonic()):
                 log.info("peers.expired", count=len(gone), peers=gone[:NAMED])
             self.view.prefixes.sweep()
-            self._look_for_vanished()
+            layout, pipeline = self.view.layout, self.handler.pipeline  # changed endpoints first
+            stale_after = pipeline.config.stale_metrics.after
+            self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
             self.view.health.refresh(time.monotonic())
             self.metrics.forget_endpoints()
-
-    def _look_for_vanished(self) -> None:
-        layout = self.view.layout  # changed endpoints first
-        pipeline = self.handler.pipeline
-        stale_after = pipeline.config.stale_metrics.after
-        self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
 
 
 def _certificate(settings: PickerSettings) -> certificate.Certificate:

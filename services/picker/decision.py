@@ -203,6 +203,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     def _explain_run(self, run: ProfileRun) -> dict[str, Any]:
         columns = [(step.plugin, step.weight, step.scores.tolist()) for step in run.scores]
+        before = [run.candidates, *(step.kept for step in run.filters)]
         endpoints = {
             self.layout.endpoints[row].id: {
                 "total": _number(total),
@@ -219,8 +220,8 @@ class Decision(Struct, frozen=True, kw_only=True):
         }
         return {
             "filters": [
-                {"plugin": step.plugin, "kept": len(step.kept), "removed": self._ids(_without(before, step.kept))}
-                for step, before in zip(run.filters, _befores(run), strict=True)
+                {"plugin": step.plugin, "kept": len(step.kept), "removed": self._ids(given[~np.isin(given, step.kept)])}
+                for given, step in zip(before, run.filters, strict=False)
             ],
             "endpoints": endpoints,
             "picker": run.picker,
@@ -245,16 +246,6 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     def _ids(self, rows: Rows | None) -> list[str]:
         return [] if rows is None else [self.layout.endpoints[row].id for row in rows.tolist()]
-
-
-def _befores(run: ProfileRun) -> list[Rows]:
-    """What each filter of a run was given."""
-    return [run.candidates, *(step.kept for step in run.filters[:-1])] if run.filters else []
-
-
-def _without(rows: Rows, kept: Rows) -> Rows:
-    left: Rows = rows[~np.isin(rows, kept)]
-    return left
 
 
 def _number(value: float) -> float | None:

@@ -20,7 +20,7 @@ from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, R
 from services.picker.parsers.grpc_frame import is_grpc
 from services.picker.parsers.parser import ParserFailed, bare_path
 from services.picker.request import Headers, Refusal, Request, Route, unknown_model
-from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, OnPluginFailure, ignore_failure
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import Placement, Producer, SaturationDetector
 from services.picker.scheduling.record import ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
@@ -87,7 +87,7 @@ class Director:
     named_models_only: bool = False
     revision: str = ""
     """Of the configuration, for explanations."""
-    on_failure: OnPluginFailure = ignore_failure
+    on_failure: OnPluginFailure = lambda *_: None
 
     def decide(self, request: Request, view: View, now: float, unparsed: Sequence[ParserFailed] = ()) -> Decision:
         """Both steps at the monotonic time `now`, for a request that waits for nothing."""

@@ -27,10 +27,6 @@ SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 UPSTREAM_ADDRESS = "upstream.address"
 """Envoy's response attribute: `address:port` of the endpoint that answered."""
 
-FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
-SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
-VIDEO = ("x-llm-d-video-fps", "x-llm-d-video-duration-seconds", "x-llm-d-video-resolution")
 HOSTS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port")
 """Name servers that a model server's sidecar will connect to: only a picker may say so, never a client."""
 
@@ -39,13 +35,12 @@ CONTROL_HEADERS = frozenset(
         SERVED,
         SUBSET,
         DROPPED_REASON,
-        *FAIRNESS_ID,
         *OBJECTIVE_HEADERS,
         *REWRITE_HEADERS,
-        *SLO_TTFT_MS,
-        *SLO_TPOT_MS,
-        *VIDEO,
         *HOSTS,
+        *("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"),
+        *("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"),
+        *("x-llm-d-video-fps", "x-llm-d-video-duration-seconds", "x-llm-d-video-resolution"),
     }
 )
 """Headers between client, proxy and picker: taken out of what a model server gets. (The destination is overwritten.)"""

@@ -5,15 +5,16 @@ index) belongs to neither and stays.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from services.picker.director import Director
 from services.picker.parsers.parser import Parser, ParserChain
-from services.picker.scheduling.cycle import OnPluginFailure, ignore_failure
+from services.picker.scheduling.cycle import OnPluginFailure
 from services.picker.scheduling.interfaces import SaturationDetector
-from services.picker.scheduling.profile import Observe, no_timing
+from services.picker.scheduling.profile import Observe, untimed
 from services.picker.scheduling.scheduler import Scheduler
 from shared.attributes import AttributeKey
 from shared.config.defaults import BUILT_IN
@@ -25,22 +26,18 @@ from shared.datalayer.wiring import feeds
 from shared.plugin import Role, Tier
 
 
+@dataclass(repr=False, eq=False)
 class Pipeline:
     """Parsers and director of one configuration."""
 
-    def __init__(
-        self,
-        config: LoadedConfig,
-        parsers: ParserChain,
-        director: Director,
-        endpoint_feeds: tuple[EndpointExtractors, ...] = (),
-    ) -> None:
-        self.config = config
-        self.parsers = parsers
-        self.director = director
-        self.endpoint_feeds = endpoint_feeds
-        """Extractors of endpoint events."""
-        self.reads = _reads(config)
+    config: LoadedConfig
+    parsers: ParserChain
+    director: Director
+    endpoint_feeds: tuple[EndpointExtractors, ...] = ()
+    """Extractors of endpoint events."""
+
+    def __post_init__(self) -> None:
+        self.reads = _reads(self.config)
 
     def state(self) -> dict[str, Any]:
         """What `/debug/state` shows of the configuration."""
@@ -83,11 +80,11 @@ def build(
     config: LoadedConfig,
     random: np.random.Generator,
     wall_clock: Callable[[], float],
-    observe: Observe = no_timing,
+    observe: Observe = untimed,
     *,
     honour_subset: bool = True,
     named_models_only: bool = False,
-    failed: OnPluginFailure = ignore_failure,
+    failed: OnPluginFailure = lambda *_: None,
 ) -> Pipeline:
     """Instances of the configuration's plugins, wired. Raises `Invalid` when a plugin refuses to be made."""
     plugins = config.instances(Tier.PICKER)

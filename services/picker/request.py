@@ -46,9 +46,6 @@ class Headers:
     def names(self) -> Iterable[str]:
         return self._values.keys()
 
-    def items(self) -> Iterable[tuple[str, str]]:
-        return ((name, value) for name, values in self._values.items() for value in values)
-
     def __contains__(self, name: object) -> bool:
         return name in self._values
 

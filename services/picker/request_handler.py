@@ -334,7 +334,7 @@ class RequestStream:
         if self._charge is None or self._decision is None:
             return
         if self._counted is not None:
-            self._counted.status = event.status
+            self._counted.answered(event.status)
         self._charge.response_began()
         decision, view = self._decision, self._handler.view
         assert isinstance(decision.outcome, Route)

@@ -42,8 +42,13 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     max_request_headers: Annotated[
         Size, Meta(description="maximum bytes of request headers; more are refused with 431")
     ] = 256 * 2**10
-    max_request_header_count: Annotated[
-        int, Meta(ge=1, description="maximum number of request headers; more are refused with 431")
+    max_header_count: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="maximum number of headers; a request with more is refused with 431, and a response with more "
+            "passes unread",
+        ),
     ] = 1000
     max_response_object: Annotated[
         Size,
@@ -96,7 +101,7 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     ] = 16
     log_decisions: Annotated[bool, Meta(description="log one line per decision")] = False
     metrics_models: Annotated[
-        int, Meta(ge=1, description="maximum model names in metrics; further ones are counted as `other`")
+        int, Meta(ge=1, description="maximum model names in metrics; others are counted as `other`")
     ] = 100
     observe_responses: Annotated[
         float,

@@ -270,7 +270,7 @@ class Case(Struct, frozen=True):
 
 
 def _parsed(path: str, sent: bytes, encoding: str = "") -> Callable[[], Iterator[Any]]:
-    shown = Headers([*HEADERS.items(), ("grpc-encoding", encoding)])
+    shown = Headers([(":method", "POST"), ("content-type", "application/json"), ("grpc-encoding", encoding)])
 
     def run() -> Iterator[Any]:
         try:

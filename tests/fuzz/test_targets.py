@@ -43,7 +43,7 @@ def test_what_a_target_states_holds_whatever_an_input_becomes(target: str, data:
 
 def test_the_corpus_of_the_parsers_has_every_claimed_path() -> None:
     paths = {seed.read_bytes().partition(b"\n")[0].partition(b" ")[0].decode("latin-1") for seed in seeds("parsers")}
-    found = {CHAIN.find(path, Headers()) for path in paths}
-    claimed = {suffix for parser in found if parser is not None for suffix in parser.SUFFIXES}
+    found = {CHAIN.find(path, Headers())[1] for path in paths}
+    claimed = {suffix for parser in found for suffix in parser.SUFFIXES}
     assert len(found) == 5
     assert {suffix for suffix in claimed if any(path.endswith(suffix) for path in paths)} == claimed

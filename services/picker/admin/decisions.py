@@ -1,4 +1,4 @@
-"""The last decisions, kept so that each can be explained: a bounded ring, and its admin routes."""
+"""A ring of the last decisions, which admin pages explain."""
 
 from collections import deque
 from itertools import islice
@@ -11,17 +11,15 @@ from services.picker.decision import SHOWN, Decision
 from services.picker.state.layout import Layout
 from shared.service.admin import REFUSED, as_json_list
 
-LAYOUTS = 16
-
 
 class DecisionRing:
     """The newest decisions. Request ids come from clients: several decisions can have the same.
 
-    A decision keeps its layout, which has every endpoint: of more than `layouts` different ones, those go that have the
-    oldest, whatever room there is.
+    A decision keeps its layout, which has every endpoint. The ring keeps at most `layouts` of them: with the oldest
+    layout its decisions go.
     """
 
-    def __init__(self, size: int, layouts: int = LAYOUTS) -> None:
+    def __init__(self, size: int, layouts: int = 16) -> None:
         self._ring: deque[Decision] = deque()
         self._size = size
         self._most_layouts = layouts

@@ -1,28 +1,20 @@
-"""What requests and responses come to, by model: the series of the Go original.
+"""Requests and responses by model: the series of the Go original."""
 
-They appear under its present names (`llm_d_epp_…`) and, unless that is switched off, under those that its dashboards
-know from before (`inference_objective_…`, `inference_extension_…`). Clients choose model names, so
-there is a limit on how many are told apart: later ones are counted together.
-"""
-
+import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
-from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from services.picker.admin.families import Names
+from services.picker.admin.model_labels import OTHER, ModelLabels, Rank
 from services.picker.decision import Decision
 from services.picker.request import Route
 from services.picker.responses.usage import Usage
 from services.picker.state.histogram import Histogram
 
-OTHER = "other"
-"""Stands for the models beyond the limit."""
 MODELS = 100
 """Models that are told apart. Each takes up to 600 lines of a page; the Go original's limit is 1 000."""
-SHOWN = 128
-"""Characters of a model's name in a label."""
 
 _LATENCY = (
     *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0),
@@ -45,59 +37,30 @@ _CODES = {404: "NotFound", 412: "PreconditionFailed", 429: "ResourceExhausted", 
 _MODEL_SERVER = "ModelServerError"
 
 
-class _Family(NamedTuple):
-    """A histogram of `Series`, and how it is shown."""
-
-    field: str
-    name: str
-    former: str
-    meaning: str
-
-
-_FAMILIES = (
-    _Family(
-        "duration",
-        "request_duration_seconds",
-        "request_duration_seconds",
-        "Time from a request's headers to the end of its response",
-    ),
-    _Family("request_bytes", "request_size_bytes", "request_sizes", "Sizes of request bodies, as sent by clients"),
-    _Family(
-        "response_bytes", "response_size_bytes", "response_sizes", "Sizes of response bodies, if the proxy shows them"
-    ),
-    _Family("prompt", "request_input_tokens", "input_tokens", "Prompt tokens, as reported by responses"),
-    _Family("completion", "request_output_tokens", "output_tokens", "Generated tokens, as reported by responses"),
-    _Family(
-        "cached",
-        "request_cached_tokens",
-        "prompt_cached_tokens",
-        "Prompt tokens found in the KV cache, as reported by responses",
-    ),
-    _Family(
-        "normalized",
-        "request_ntpot_seconds",
-        "normalized_time_per_output_token_seconds",
-        "A request's duration divided by its generated tokens",
-    ),
-    _Family(
+_HISTOGRAMS = (
+    ("duration", "request_duration_seconds", "Time from a request's headers to the end of its response"),
+    ("request_bytes", "request_size_bytes", "Sizes of request bodies, as sent by clients"),
+    ("response_bytes", "response_size_bytes", "Sizes of response bodies, if the proxy shows them"),
+    ("prompt", "request_input_tokens", "Prompt tokens, as reported by responses"),
+    ("completion", "request_output_tokens", "Generated tokens, as reported by responses"),
+    ("cached", "request_cached_tokens", "Prompt tokens found in the KV cache, as reported by responses"),
+    ("normalized", "request_ntpot_seconds", "A request's duration divided by its generated tokens"),
+    (
         "first_token",
-        "request_ttft_seconds",
         "request_ttft_seconds",
         "Time from a request's headers to the first chunk of its streamed response",
     ),
-    _Family(
-        "per_token",
-        "request_streaming_tpot_seconds",
-        "request_tpot_seconds",
-        "Time per token of a stream after the first",
-    ),
+    ("per_token", "request_streaming_tpot_seconds", "Time per token of a stream after the first"),
 )
+"""Histograms of `Series`: attribute, metric, meaning."""
 
 
 class Series:
-    """Everything about the requests of one client's model that went to one target model."""
+    """The requests for one client's model that went to one target model."""
 
     def __init__(self) -> None:
+        self.running = 0
+        """Routed requests under way."""
         self.requests: dict[int, int] = {}
         """Routed requests, by priority."""
         self.picked: dict[str, int] = {}
@@ -120,67 +83,83 @@ class Series:
 class RequestMetrics:
     """Counts requests by model. Not for several threads."""
 
-    def __init__(self, models: int = MODELS, named: Callable[[str], bool] = lambda _: False) -> None:
-        """So many models at most are told apart; of those that are refused before any request for them was routed, only
-        those that a resource has `named`: clients could use up all names otherwise."""
-        self._most = models
-        self._named = named
+    def __init__(
+        self,
+        models: int = MODELS,
+        named: Callable[[str], bool] = lambda _: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Up to `models` models are told apart; `named` tells which of them a resource names."""
+        self._labels = ModelLabels(models, named, self._forget_model, clock)
+        self._most_pairs = models
+        self._pairs = 0
+        """Series whose two models differ."""
         self.series: dict[tuple[str, str], Series] = {}
         """By client's model and target model."""
-        self.running: dict[str, int] = {}
-        """Requests under way, by the client's model."""
         self.rewrites: dict[tuple[str, str, str], int] = {}
         """Rewritten requests, by resource, client's model and target."""
+        self.picks: dict[str, int] = {}
+        """How often each endpoint was the first choice, by its id."""
         self.unscheduled: dict[str, int] = {}
         """Requests that scheduling left no endpoint for, by target model."""
-        self._models: set[str] = set()
 
     def decided(self, decision: Decision) -> "OpenRequest | None":
-        """A request was routed or refused; what follows of a routed one is told to the result."""
-        if not isinstance(decision.outcome, Route):
-            self._refused(decision, decision.outcome.status)
-            return None
-        model, target = self._bounded(decision.request.model), self._bounded(decision.target_model)
-        series = self._of(model, target)
+        """Count a decision. The result counts what follows of a routed request."""
+        key = model, target = self._key(decision)
+        if isinstance(decision.outcome, Route):
+            if picked := decision.picked:
+                endpoint = decision.layout.endpoints[picked[0]].id
+                self.picks[endpoint] = self.picks.get(endpoint, 0) + 1
+            if OTHER in key:
+                return OpenRequest(self, self._of((model, model)), decision)
+            return OpenRequest(self, self._count(decision, key))
+        self._of(key).failed(_code(decision.outcome.status))
+        if decision.runs and not decision.picked:
+            self.unscheduled[target] = self.unscheduled.get(target, 0) + 1
+        return None
+
+    def refused(self, status: int) -> None:
+        """Count a request that was refused before its model was known."""
+        self._of(("", "")).failed(_code(status))
+
+    def answered(self, decision: Decision, status: int | None) -> Series:
+        """Count a routed request that waited for its response's status, which may give its models labels. Returns the
+        series of its models."""
+        if status is not None and status < 400:
+            self._labels.answered(decision.target_model, Rank.SERVED)
+            self._labels.answered(decision.request.model, Rank.REWRITTEN)
+        return self._count(decision, self._key(decision))
+
+    def _key(self, decision: Decision) -> tuple[str, str]:
+        """The labels of the client's model and of the target model."""
+        asked, target = decision.request.model, decision.target_model
+        model = self._labels.of(asked)
+        if target == asked and not decision.rewrite:
+            return model, model
+        return model, self._labels.of(target, named=bool(decision.rewrite))
+
+    def _count(self, decision: Decision, key: tuple[str, str]) -> Series:
+        series = self._of(key)
         series.requests[decision.priority] = series.requests.get(decision.priority, 0) + 1
         if picked := decision.picked:
             endpoint = decision.layout.endpoints[picked[0]].id
             series.picked[endpoint] = series.picked.get(endpoint, 0) + 1
         series.request_bytes.observe(decision.request.body_bytes)
-        if model:
-            self.running[model] = self.running.get(model, 0) + 1
         if decision.rewrite:
-            key = decision.rewrite, model, target
-            self.rewrites[key] = self.rewrites.get(key, 0) + 1
-        return OpenRequest(self, series, model)
+            rewrite = decision.rewrite, *key
+            self.rewrites[rewrite] = self.rewrites.get(rewrite, 0) + 1
+        return series
 
-    def refused(self, status: int) -> None:
-        """A request was refused before anything was known of it."""
-        self._of("", "").failed(_code(status))
-
-    def _refused(self, decision: Decision, status: int) -> None:
-        model = self._told_apart(decision.request.model)
-        target = self._bounded(decision.target_model) if decision.rewrite else self._told_apart(decision.target_model)
-        self._of(model, target).failed(_code(status))
-        if decision.runs and not decision.picked:
-            self.unscheduled[target] = self.unscheduled.get(target, 0) + 1
-
-    def _told_apart(self, model: str) -> str:
-        """How a refused request's model is called."""
-        cut = model[:SHOWN]
-        if not model or cut in self._models or self._named(model):
-            return self._bounded(cut)
-        return OTHER
-
-    def picks(self) -> Counter[str]:
-        """How often each endpoint was the first choice, by its id."""
+    def running(self) -> Counter[str]:
+        """Requests under way, by the client's model."""
         found: Counter[str] = Counter()
-        for series in self.series.values():
-            found.update(series.picked)
+        for (model, _), series in self.series.items():
+            if model:
+                found[model] += series.running
         return found
 
     def scheduled(self) -> Counter[tuple[str, str]]:
-        """The same by target model and endpoint id."""
+        """How often each endpoint was the first choice, by target model and endpoint id."""
         found: Counter[tuple[str, str]] = Counter()
         for (_, target), series in self.series.items():
             for endpoint, count in series.picked.items():
@@ -189,57 +168,64 @@ class RequestMetrics:
 
     def forget_endpoints(self, known: Container[str]) -> None:
         """Drop the counts of all other endpoints."""
+        self.picks = {id: count for id, count in self.picks.items() if id in known}
         for series in self.series.values():
             series.picked = {id: count for id, count in series.picked.items() if id in known}
 
-    def ended(self, model: str) -> None:
-        if model:
-            self.running[model] -= 1
+    def _forget_model(self, label: str) -> None:
+        self.series = {key: series for key, series in self.series.items() if label not in key}
+        self._pairs = sum(model != target for model, target in self.series)
+        self.rewrites = {key: count for key, count in self.rewrites.items() if label not in key[1:]}
+        self.unscheduled.pop(label, None)
 
-    def _of(self, model: str, target: str) -> Series:
-        series = self.series.get((model, target))
+    def _of(self, key: tuple[str, str]) -> Series:
+        series = self.series.get(key)
         if series is None:
-            if len(self.series) >= 2 * self._most:
-                model = target = OTHER
-            series = self.series.setdefault((model, target), Series())
+            if key[0] != key[1]:
+                if self._pairs >= self._most_pairs:
+                    return self._of((OTHER, OTHER))
+                self._pairs += 1
+            series = self.series[key] = Series()
         return series
 
-    def _bounded(self, model: str) -> str:
-        model = model[:SHOWN]
-        if model in self._models or not model:
-            return model
-        if len(self._models) >= self._most:
-            return OTHER
-        self._models.add(model)
-        return model
-
     def __repr__(self) -> str:
-        return f"<RequestMetrics {len(self.series)} series, {sum(self.running.values())} running>"
+        return f"<RequestMetrics {len(self.series)} series, {self.running().total()} running>"
 
 
 class OpenRequest:
-    """A routed request until its end."""
+    """A routed request until its end. `uncounted` is its decision if the request waits for its response's status."""
 
-    __slots__ = ("_first_at", "_metrics", "_model", "_series", "status")
+    __slots__ = ("_first_at", "_metrics", "_series", "_uncounted", "status")
 
-    def __init__(self, metrics: RequestMetrics, series: Series, model: str) -> None:
+    def __init__(self, metrics: RequestMetrics, series: Series, uncounted: Decision | None = None) -> None:
         self._metrics = metrics
         self._series = series
-        self._model = model
+        self._uncounted = uncounted
         self._first_at: float | None = None
         self.status: int | None = None
         """Of the response, once it is known."""
+        series.running += 1
+
+    def answered(self, status: int | None) -> None:
+        """The response's headers have come, or the request is over."""
+        self.status = status
+        if self._uncounted is not None:
+            self._series.running -= 1
+            self._series = self._metrics.answered(self._uncounted, status)
+            self._series.running += 1
+            self._uncounted = None
 
     def first_token(self, seconds: float) -> None:
-        """The first piece of a streamed response came, `seconds` after the request's headers."""
+        """Count the first chunk of a streamed response, `seconds` after the request's headers."""
         self._first_at = seconds
         self._series.first_token.observe(seconds)
 
     def completed(self, seconds: float, usage: Usage | None, response_bytes: int, *, aborted: bool = False) -> None:
-        """The response has ended, or it broke off (`aborted`): then its time and size say nothing, and what it has told
-        of its tokens does."""
+        """Count the end of the response. If it broke off (`aborted`), its tokens count, but not its time and size."""
+        if self.status is None:
+            self.answered(None)
         series = self._series
-        self._metrics.ended(self._model)
+        series.running -= 1
         if self.status is None:
             return
         if self.status >= 400:
@@ -263,52 +249,36 @@ class OpenRequest:
                 series.per_token.observe((seconds - self._first_at) / (usage.completion - 1))
 
 
-class RequestCollector(Collector):
-    """Makes metrics of the counts when somebody asks."""
-
-    def __init__(self, metrics: RequestMetrics, *, former_names: bool = True) -> None:
-        self._metrics = metrics
-        self._prefixes = ("llm_d_epp_", "inference_objective_") if former_names else ("llm_d_epp_",)
-        self._former = former_names
-
-    def collect(self) -> Iterator[Metric]:
-        metrics = self._metrics
-        models = ["model_name", "target_model_name"]
-        for prefix in self._prefixes:
-            total = CounterMetricFamily(f"{prefix}request", "Routed requests", labels=[*models, "priority"])
-            errors = CounterMetricFamily(
-                f"{prefix}request_error", "Refused and failed requests", labels=[*models, "error_code"]
-            )
-            for key, series in metrics.series.items():
-                for priority, count in series.requests.items():
-                    total.add_metric([*key, str(priority)], count)
-                for code, count in series.errors.items():
-                    errors.add_metric([*key, code], count)
-            name = "request_running" if prefix == "llm_d_epp_" else "running_requests"
-            running = GaugeMetricFamily(f"{prefix}{name}", "Requests in progress", labels=["model_name"])
-            for model, count in metrics.running.items():
-                running.add_metric([model], count)
-            yield from (total, errors, running)
-            for spec in _FAMILIES:
-                name = spec.name if prefix == "llm_d_epp_" else spec.former
-                family = HistogramMetricFamily(f"{prefix}{name}", spec.meaning, labels=models)
-                for key, series in metrics.series.items():
-                    histogram: Histogram = getattr(series, spec.field)
-                    if histogram.count:
-                        histogram.add_to(family, key)
-                yield family
-        yield from self._rewrites()
-
-    def _rewrites(self) -> Iterator[Metric]:
-        for prefix in ("llm_d_epp_", "inference_extension_")[: 1 + self._former]:
-            family = CounterMetricFamily(
-                f"{prefix}model_rewrite_decisions",
-                "Requests whose model was rewritten",
-                labels=["model_rewrite_name", "model_name", "target_model"],
-            )
-            for key, count in self._metrics.rewrites.items():
-                family.add_metric(list(key), count)
-            yield family
+def request_families(metrics: RequestMetrics, names: Names) -> Iterator[Metric]:
+    """Requests by model."""
+    series, models = metrics.series.items(), ("model_name", "target_model_name")
+    yield from names(
+        CounterMetricFamily,
+        "request",
+        "Routed requests",
+        (*models, "priority"),
+        (((*key, str(priority)), count) for key, each in series for priority, count in each.requests.items()),
+    )
+    yield from names(
+        CounterMetricFamily,
+        "request_error",
+        "Refused and failed requests",
+        (*models, "error_code"),
+        (((*key, code), count) for key, each in series for code, count in each.errors.items()),
+    )
+    running = (((model,), count) for model, count in metrics.running().items())
+    yield from names(GaugeMetricFamily, "request_running", "Requests in progress", models[:1], running)
+    for field, name, meaning in _HISTOGRAMS:
+        found = ((key, getattr(each, field)) for key, each in series)
+        some = ((key, histogram) for key, histogram in found if histogram.count)
+        yield from names(HistogramMetricFamily, name, meaning, models, some)
+    yield from names(
+        CounterMetricFamily,
+        "model_rewrite_decisions",
+        "Requests whose model was rewritten",
+        ("model_rewrite_name", "model_name", "target_model"),
+        metrics.rewrites.items(),
+    )
 
 
 def _code(status: int) -> str:

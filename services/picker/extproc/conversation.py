@@ -81,7 +81,7 @@ class Conversation:
         self._headers_owed = False
         self._unanswered_chunks = 0
         self._trailers_owed = False
-        self.response = Response(self._modes.response)
+        self.response = Response(self._modes.response, limits.header_count)
         self._completed = False
         self._answers: list[bytes] = []
         self._echo: Iterator[bytes] | None = None

@@ -20,7 +20,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Bytes of bodies that all conversations together hold; a request whose body would go beyond is refused with 503,
     and a response passes unread."""
     header_count: int = 1000
-    """Request headers; more are refused with 431."""
+    """Headers; a request with more is refused with 431, a response with more passes unread."""
     subset_entries: int = 5_000
     """Entries of a subset hint; a request with more is refused with 400."""
     header_bytes: Size = 256 * 2**10

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from services.picker import metadata
 from services.picker.extproc import wire
-from services.picker.extproc.messages import BodyMode, BodyModes, HttpHeaders, Phase, ProcessingRequest
+from services.picker.extproc.messages import BodyMode, BodyModes, Phase, ProcessingRequest
 from services.picker.parsers.protobuf import Reader
 from services.picker.request import Headers
 from shared.model import is_ip, join_host_port
@@ -37,8 +37,8 @@ _HEADERS = ("request_headers", "response_headers")
 _BODIES = frozenset((_pb.ProcessingRequest.REQUEST_BODY_FIELD_NUMBER, _pb.ProcessingRequest.RESPONSE_BODY_FIELD_NUMBER))
 _MOST_FIELDS = 256
 """Of a long message, without those in its headers and in what comes along: proxies write a handful."""
-MOST_HEADERS = 1000
-"""Headers of a response that are looked at, and of a request that is refused for its headers."""
+_SEARCHED = 1000
+"""Headers that are searched for a response's status, or for what an error's format depends on."""
 _LONGEST_ADDRESS = 256
 """Characters of the endpoint that answered."""
 _LONGEST = 1024
@@ -89,6 +89,8 @@ def read(data: bytes, most_entries: int = 5_000) -> Message:
     for bytes that are none."""
     if len(data) == 2 and (bare := _BARE.get(data)) is not None:
         return bare
+    if len(data) > _LONG and (long := _long_body(data)) is not None:
+        return long
     short = _SHORT.get(data[:1])
     if short is not None:
         start, end = wire.span(data)
@@ -97,8 +99,6 @@ def read(data: bytes, most_entries: int = 5_000) -> Message:
             context = _CONTEXTS.get(tail) or _learn(tail, most_entries)
             if context is not None:
                 return Message(short[0], short[1](data[start:end]), end - start, context)
-    if len(data) > _LONG and (long := _long_body(data)) is not None:
-        return long
     message = ProcessingRequest.FromString(data)
     phase = message.WhichOneof("request")
     if phase is None:
@@ -126,10 +126,10 @@ def beside_body(data: bytes) -> int:
 
 def _long_body(data: bytes) -> Message | None:
     """A message that begins with a request's body, and that with its bytes; None for one that is laid out otherwise."""
-    start, end = wire.long_field(data, 0)
+    start, end = wire.span(data)
     if data[:1] != _REQUEST_BODY or not end or data[start : start + 1] != _BODY:
         return None
-    first, last = wire.long_field(data, start)
+    first, last = wire.span(data, start)
     if not last or last > end or len(data) - last > _LONGEST:
         return None
     rest, tail = _pb.HttpBody.FromString(data[last:end]), data[end:]
@@ -155,7 +155,7 @@ def _learn(tail: bytes, most_entries: int = _LONGEST) -> Context | None:
     return context
 
 
-def _context(message: ProcessingRequest, most_entries: int) -> Context:
+def _context(message: Any, most_entries: int) -> Context:
     announced, told, answered = message.HasField("protocol_config"), message.HasField("metadata_context"), None
     if message.attributes or told:
         answered = _served(message)
@@ -168,7 +168,7 @@ def _context(message: ProcessingRequest, most_entries: int) -> Context:
     return Context(modes, _subset(message, most_entries) if told else None, answered)
 
 
-def read_headers(headers: HttpHeaders) -> Headers:
+def read_headers(headers: Any) -> Headers:
     """All headers. `raw_value` goes before `value`; bytes that aren't UTF-8 become U+FFFD."""
     shown = headers.headers.headers
     # As proxies send them: names in lower case, each once, with a raw value. One look at all of them tells.
@@ -191,25 +191,25 @@ def _read_any(shown: Any) -> Headers:
     return Headers.of({name: tuple(all_of_it) for name, all_of_it in values.items()})
 
 
-def read_few(headers: HttpHeaders, wanted: Container[str]) -> Headers:
-    """The last value of each of the `wanted` headers among the first `MOST_HEADERS`."""
+def read_few(headers: Any, wanted: Container[str]) -> Headers:
+    """The last value of each of the `wanted` headers among the first `_SEARCHED`."""
     values: dict[str, tuple[str, ...]] = {}
-    for header in islice(headers.headers.headers, MOST_HEADERS):
+    for header in islice(headers.headers.headers, _SEARCHED):
         if (name := header.key.lower()) in wanted:
             values[name] = (header.raw_value.decode("utf-8", "replace") or header.value,)
     return Headers.of(values)
 
 
-def read_status(headers: HttpHeaders) -> int | None:
+def read_status(headers: Any) -> int | None:
     """The HTTP status of a response, or None when there is none that is a number."""
-    for header in islice(headers.headers.headers, MOST_HEADERS):
+    for header in islice(headers.headers.headers, _SEARCHED):
         if header.key == ":status":
             text = header.raw_value or header.value.encode()
             return int(text) if len(text) == 3 and text.isdigit() else None
     return None
 
 
-def _subset(message: ProcessingRequest, most: int) -> tuple[str, ...] | None:
+def _subset(message: Any, most: int) -> tuple[str, ...] | None:
     """The subset hint of this message: a list of strings, or one string with commas. None when it has no hint."""
     found = message.metadata_context.filter_metadata
     if metadata.SUBSET_NAMESPACE not in found:
@@ -229,20 +229,14 @@ def _subset(message: ProcessingRequest, most: int) -> tuple[str, ...] | None:
     return tuple(islice(entries, most + 1))
 
 
-def _served(message: ProcessingRequest) -> str | None:
+def _served(message: Any) -> str | None:
     """The endpoint that answered, as `address:port`, from the attribute or else the metadata; None when not told."""
-    for attributes in message.attributes.values():
-        if metadata.UPSTREAM_ADDRESS in attributes.fields:
-            text = attributes.fields[metadata.UPSTREAM_ADDRESS].string_value
-            if text:
-                return authority(text[:_LONGEST_ADDRESS])
-    if message.HasField("metadata_context"):
-        found = message.metadata_context.filter_metadata
-        if metadata.NAMESPACE in found:
-            fields = found[metadata.NAMESPACE].fields
-            if metadata.SERVED in fields and (text := fields[metadata.SERVED].string_value):
-                return authority(text[:_LONGEST_ADDRESS])
-    return None
+    places = [(attributes, metadata.UPSTREAM_ADDRESS) for attributes in message.attributes.values()]
+    if metadata.NAMESPACE in (found := message.metadata_context.filter_metadata):
+        places.append((found[metadata.NAMESPACE], metadata.SERVED))
+    texts = (struct.fields[name].string_value for struct, name in places if name in struct.fields)
+    text = next(filter(None, texts), "")
+    return authority(text[:_LONGEST_ADDRESS]) if text else None
 
 
 def authority(text: str) -> str:

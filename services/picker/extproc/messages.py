@@ -1,11 +1,7 @@
-"""The protobuf messages of `envoy.service.ext_proc.v3`, typed as far as the conversation knows them.
+"""The protobuf messages of `envoy.service.ext_proc.v3`, and how a proxy shows bodies. `xds-protos` has no types."""
 
-`xds-protos` has no type stubs: untyped access is here, in `incoming`, which reads, and in `outgoing`, which answers.
-"""
-
-from collections.abc import Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal
 
 from envoy.service.ext_proc.v3 import external_processor_pb2
 from msgspec import Struct
@@ -22,53 +18,10 @@ Phase = Literal[
 ]
 
 
-class HttpHeaders(Protocol):
-    """`HttpHeaders`: the headers, and whether nothing follows them."""
-
-    headers: Any
-    end_of_stream: bool
-
-
-class HttpBody(Protocol):
-    """`HttpBody`: the whole body, or a piece of it, as the body mode says."""
-
-    body: bytes
-    end_of_stream: bool
-    end_of_stream_without_message: bool
-    grpc_message_compressed: bool
-
-    def ByteSize(self) -> int: ...
-
-
-if TYPE_CHECKING:
-
-    class ProcessingRequest:
-        """One phase of one HTTP request or response, as the proxy sees it."""
-
-        request_headers: HttpHeaders
-        response_headers: HttpHeaders
-        request_body: HttpBody
-        response_body: HttpBody
-        metadata_context: Any
-        attributes: Mapping[str, Any]
-        protocol_config: Any
-
-        @staticmethod
-        def FromString(data: bytes) -> "ProcessingRequest": ...
-        def SerializeToString(self) -> bytes: ...
-        def WhichOneof(self, oneof: Literal["request"]) -> Phase | None: ...
-        def HasField(self, name: str) -> bool: ...
-
-    class ProcessingResponse:
-        """The answer to one phase."""
-
-        @staticmethod
-        def FromString(data: bytes) -> "ProcessingResponse": ...
-        def SerializeToString(self) -> bytes: ...
-
-else:
-    ProcessingRequest = _pb.ProcessingRequest
-    ProcessingResponse = _pb.ProcessingResponse
+ProcessingRequest: Any = _pb.ProcessingRequest
+"""One phase of one HTTP request or response, as the proxy sees it."""
+ProcessingResponse: Any = _pb.ProcessingResponse
+"""The answer to one phase."""
 
 
 class BodyMode(IntEnum):

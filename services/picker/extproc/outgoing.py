@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from services.picker import metadata
 from services.picker.extproc import wire
-from services.picker.extproc.messages import BodyMode, HttpBody, Phase
+from services.picker.extproc.messages import BodyMode, Phase
 
 _pb: Any = external_processor_pb2
 _status_pb: Any = http_status_pb2
@@ -84,30 +84,28 @@ def answer_trailers(mutation: Mutation) -> bytes:
     return _serialized(answer)
 
 
-def echo_request(piece: bytes, end: bool, mutation: Mutation | None = None) -> bytes:
-    """A piece of the request body on its way back (FULL_DUPLEX_STREAMED)."""
-    answer = _pb.ProcessingResponse()
-    response = answer.request_body.response
-    if mutation is not None:
-        _mutate(answer, response, mutation)
-    streamed = response.body_mutation.streamed_response
-    streamed.body = piece
-    streamed.end_of_stream = end
-    return _serialized(answer)
-
-
 def replacing(mutation: Mutation, body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
     """The answer with a long body in the place of the one that came."""
     yield answer_body(mutation, body)
 
 
-def echoing(parts: Sequence[bytes | memoryview], ends: bool, mutation: Mutation | None) -> Iterator[bytes]:
-    """A body on its way back in pieces: the first carries the decision, the last says whether the body `ends` there."""
+def echoing(
+    parts: Sequence[bytes | memoryview], ends: bool, mutation: Mutation | None = None, phase: Phase = "request_body"
+) -> Iterator[bytes]:
+    """A body on its way back in pieces (FULL_DUPLEX_STREAMED): the first carries the decision, the last says whether
+    the body `ends` there."""
     body = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
     last = max(0, len(body) - 1) // PIECE * PIECE
     for start in range(0, last + 1, PIECE):
-        yield echo_request(bytes(body[start : start + PIECE]), ends and start == last, mutation)
-        mutation = None
+        answer = _pb.ProcessingResponse()
+        response = getattr(answer, phase).response
+        if mutation is not None:
+            _mutate(answer, response, mutation)
+            mutation = None
+        streamed = response.body_mutation.streamed_response
+        streamed.body = bytes(body[start : start + PIECE])
+        streamed.end_of_stream = ends and start == last
+        yield _serialized(answer)
 
 
 @cache
@@ -134,26 +132,11 @@ def replace_response(body: bytes, *, whole: bool) -> bytes:
     return _serialized(answer)
 
 
-def stream_response(piece: bytes, end: bool) -> bytes:
-    """A piece of a response body that isn't the one that came (FULL_DUPLEX_STREAMED)."""
+def echo_response(chunk: Any) -> bytes:
+    """A piece of the response body on its way back, unchanged (FULL_DUPLEX_STREAMED and GRPC). `HttpBody` and
+    `StreamedBodyResponse` have the same fields with the same numbers."""
     answer = _pb.ProcessingResponse()
-    streamed = answer.response_body.response.body_mutation.streamed_response
-    streamed.body = piece
-    streamed.end_of_stream = end
-    return _serialized(answer)
-
-
-def echo_response(chunk: HttpBody) -> bytes:
-    """A piece of the response body on its way back, unchanged (FULL_DUPLEX_STREAMED and GRPC)."""
-    answer = _pb.ProcessingResponse()
-    streamed = answer.response_body.response.body_mutation.streamed_response
-    streamed.body = chunk.body
-    if chunk.end_of_stream:
-        streamed.end_of_stream = True
-    if chunk.end_of_stream_without_message:
-        streamed.end_of_stream_without_message = True
-    if chunk.grpc_message_compressed:
-        streamed.grpc_message_compressed = True
+    answer.response_body.response.body_mutation.streamed_response.MergeFromString(chunk.SerializeToString())
     return _serialized(answer)
 
 
@@ -184,18 +167,10 @@ def _plain(phase: Phase, mutation: Mutation) -> bytes:
     if mutation.set_headers or mutation.remove_headers:
         return b""
     destination = mutation.destination.encode()
-    key = phase, len(destination)
-    pieces = _PIECES.get(key)
-    if pieces is None:
-        if not 0 < len(destination) <= _LONGEST:
-            return b""
-        pieces = _PIECES[key] = _pieces(phase, len(destination))
-    return destination.join(pieces)
+    return destination.join(_pieces(phase, len(destination))) if 0 < len(destination) <= _LONGEST else b""
 
 
-_PIECES: dict[tuple[Phase, int], tuple[bytes, ...]] = {}
-
-
+@cache
 def _pieces(phase: Phase, length: int) -> tuple[bytes, ...]:
     """What stands before, between and after the places of a destination of this length: header and metadata."""
     blank = "\0" * length  # no tag and no length is zero

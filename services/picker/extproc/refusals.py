@@ -17,14 +17,8 @@ from services.picker.parsers.grpc_frame import is_grpc
 from services.picker.parsers.parser import bare_path
 from services.picker.request import Headers, Refusal
 
-
-class ErrorFormat(Enum):
-    """Whose errors a client reads."""
-
-    OPENAI = "openai"
-    ANTHROPIC = "anthropic"
-    GRPC = "grpc"
-
+ErrorFormat = Enum("ErrorFormat", ["OPENAI", "ANTHROPIC", "GRPC"])
+"""Whose errors a client reads."""
 
 _GRPC_STATUS = {
     400: 3,  # INVALID_ARGUMENT
@@ -84,26 +78,22 @@ def answer(refusal: Refusal, form: ErrorFormat) -> bytes:
     return immediate(
         status,
         headers,
-        refusal.message.encode() if grpc else _BODIES[form](refusal, status),
+        refusal.message.encode() if grpc else _json(refusal, status, form),
         refusal.reason or refusal.kind,
         _GRPC_STATUS.get(status, _UNKNOWN) if grpc else None,
     )
 
 
-def _openai(refusal: Refusal, status: int) -> bytes:
-    """The error object of the OpenAI API. `code` is the HTTP status, as model servers fill it."""
-    error = {"message": refusal.message, "type": refusal.kind, "param": None, "code": status}
-    return msgspec.json.encode({"error": error})
+def _json(refusal: Refusal, status: int, form: ErrorFormat) -> bytes:
+    """The error object of the Messages API, or of the OpenAI API, whose `code` model servers fill with the status."""
+    if form is ErrorFormat.ANTHROPIC:
+        general = "invalid_request_error" if status < 500 else "api_error"
+        error = {"type": _ANTHROPIC_TYPES.get(status, general), "message": refusal.message}
+        return msgspec.json.encode({"type": "error", "error": error})
+    return msgspec.json.encode(
+        {"error": {"message": refusal.message, "type": refusal.kind, "param": None, "code": status}}
+    )
 
-
-def _anthropic(refusal: Refusal, status: int) -> bytes:
-    """The error object of the Messages API."""
-    general = "invalid_request_error" if status < 500 else "api_error"
-    error = {"type": _ANTHROPIC_TYPES.get(status, general), "message": refusal.message}
-    return msgspec.json.encode({"type": "error", "error": error})
-
-
-_BODIES = {ErrorFormat.OPENAI: _openai, ErrorFormat.ANTHROPIC: _anthropic}
 
 GRPC_BODIES = Refusal(
     status=500,
@@ -114,19 +104,14 @@ GRPC_BODIES = Refusal(
 
 def large_headers(count: int, size: int, limits: Limits) -> Refusal:
     """Of a request with too many headers, or of too many bytes."""
-    return Refusal(
-        status=431,
-        message=f"the request has {count} headers with {size} bytes; "
-        f"the limit is {limits.header_count} headers with {limits.header_bytes} bytes",
-    )
+    limit = f"{limits.header_count} headers with {limits.header_bytes} bytes"
+    return Refusal(status=431, message=f"the request has {count} headers with {size} bytes; the limit is {limit}")
 
 
 def large_message(size: int, limits: Limits) -> Refusal:
     """Of a request with too much beside its body, all together."""
-    return Refusal(
-        status=431,
-        message=f"headers, subset hint and attributes have {size} bytes; the limit is {limits.beside_body}",
-    )
+    message = f"headers, subset hint and attributes have {size} bytes; the limit is {limits.beside_body}"
+    return Refusal(status=431, message=message)
 
 
 def large_subset(limits: Limits) -> Refusal:

@@ -5,11 +5,12 @@ the picker requests it when the reader has to change it, or to observe it.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from services.picker.extproc import incoming, outgoing, wire
 from services.picker.extproc.events import Event, ResponseBodyStarted, ResponseStarted
 from services.picker.extproc.incoming import Message
-from services.picker.extproc.messages import BodyMode, HttpHeaders
+from services.picker.extproc.messages import BodyMode
 from services.picker.extproc.outgoing import PIECE
 from services.picker.request import Headers
 from services.picker.responses.reader import Interest, ResponseReader
@@ -28,15 +29,17 @@ _READABLE = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED
 
 
 class Response:
-    """One response. Each method appends what the message is answered with, and returns the events."""
+    """One response. Each method appends the answers to its message, and returns the events."""
 
-    def __init__(self, mode: BodyMode) -> None:
+    def __init__(self, mode: BodyMode, most_headers: int = 1000) -> None:
+        """The body of a response with more than `most_headers` isn't read."""
         self.mode = mode
-        """How the proxy shows the body."""
+        """How the proxy sends the body."""
+        self._most_headers = most_headers
         self._reader: ResponseReader | None = None
         self._observe: Callable[[], bool] = bool  # no
         self._pieces: wire.ChunkReader | None = None
-        """Set while pieces go back without being decoded."""
+        """Set while chunks go back undecoded."""
         self._body_started = False
         self._over = False
         self.started = False
@@ -47,9 +50,9 @@ class Response:
         self.requested_to_observe = False
         """Whether it did so only to observe the response."""
         self.readable = False
-        """Whether it is an answer whose tokens a reader can read, if the body is shown."""
+        """Whether a reader can read its tokens, if the proxy sends the body."""
         self.observed = False
-        """Whether such a body began to come."""
+        """Whether the reader got such a body."""
 
     @property
     def seen(self) -> bool:
@@ -73,13 +76,13 @@ class Response:
         answers.append(self._answer_headers(shown))
         return [ResponseStarted(incoming.read_status(shown), message.context.served)]
 
-    def _answer_headers(self, shown: HttpHeaders) -> bytes:
-        """Finds out whether the body is to be read, and asks for it where that takes asking."""
+    def _answer_headers(self, shown: Any) -> bytes:
+        """Decides whether to read the body, and requests it if the proxy doesn't send it."""
         reader = self._reader
         if reader is None:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         self._reader = None
-        if shown.end_of_stream or len(shown.headers.headers) > incoming.MOST_HEADERS:
+        if shown.end_of_stream or len(shown.headers.headers) > self._most_headers:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         headers = incoming.read_headers(shown)
         interest = reader.begin(headers)
@@ -133,20 +136,12 @@ class Response:
         if not body:
             return None
         self.received += len(body)
-        if self.mode is _STREAMED:
-            return self._relay_in_place(body)
-        if self._reader is not None:
-            body = self._reader.feed(body, False)
-            if not body:
-                return ()
-        if len(body) <= PIECE or self._reader is None:
-            return (wire.echo(body),)
-        return [wire.echo(body[start : start + PIECE]) for start in range(0, len(body), PIECE)]
-
-    def _relay_in_place(self, body: bytes) -> Sequence[bytes]:
-        """The answer where an unchanged piece isn't sent back (STREAMED)."""
         goes_on = body if self._reader is None else self._reader.feed(body, False)
-        return _UNCHANGED if goes_on == body else (outgoing.replace_response(goes_on, whole=False),)
+        if self.mode is _STREAMED:  # an unchanged piece isn't sent back
+            return _UNCHANGED if goes_on == body else (outgoing.replace_response(goes_on, whole=False),)
+        if len(goes_on) <= PIECE or self._reader is None:
+            return (wire.echo(goes_on),) if goes_on else ()
+        return [wire.echo(goes_on[start : start + PIECE]) for start in range(0, len(goes_on), PIECE)]
 
     def trailers(self, answers: list[bytes]) -> None:
         """The response trailers, which end the body too. What a reader still holds can be sent before them only where
@@ -168,17 +163,15 @@ class Response:
         """Send `body` on in place of what was shown."""
         if self.mode is _FULL_DUPLEX:
             if body or end:
-                last = max(0, len(body) - 1) // PIECE * PIECE
-                for start in range(0, last + 1, PIECE):
-                    answers.append(outgoing.stream_response(body[start : start + PIECE], end and start == last))
+                answers.extend(outgoing.echoing((body,), end, phase="response_body"))
         elif body == shown:
             answers.append(outgoing.RESPONSE_BODY_UNCHANGED)
         else:
             answers.append(outgoing.replace_response(body, whole=self.mode is _BUFFERED))
 
 
-def _is_success(shown: HttpHeaders) -> bool:
-    """Whether the response is an answer: an error tells of no tokens."""
+def _is_success(shown: Any) -> bool:
+    """Whether the response reports tokens: an error doesn't."""
     return (incoming.read_status(shown) or 0) < 300
 
 

@@ -5,7 +5,7 @@ have the same fields with the same numbers. So the answer is the chunk's own byt
 cases are left to the protobuf library.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
@@ -31,28 +31,16 @@ _LAYERS = (
 _PIECE = tag("StreamedBodyResponse", "body")
 
 
-def span(data: bytes) -> tuple[int, int]:
-    """Where the content of the length-delimited field that `data` begins with starts and ends; (0, 0) where that isn't
-    plain to see."""
-    size, start = int.from_bytes(data[1:3], "little"), 3
-    if not size & 0x80:
-        size, start = size & 0x7F, 2
-    elif size & 0x8000:
-        return 0, 0
-    else:
-        size = (size & 0x7F) | (size & 0x7F00) >> 1
-    end = start + size
-    return (start, end) if end <= len(data) else (0, 0)
-
-
-def long_field(data: bytes, start: int) -> tuple[int, int]:
-    """As `span`, of a field that begins at `start` and may be of any length."""
-    size = shift = 0
-    for at in range(start + 1, min(start + 6, len(data))):
-        size |= (data[at] & 0x7F) << shift
+def span(data: bytes, start: int = 0) -> tuple[int, int]:
+    """Where the content of the length-delimited field at `start` begins and ends; (0, 0) where that isn't plain to
+    see."""
+    size, shift, at = 0, 0, start + 1
+    for byte in data[at : at + 5]:
+        at += 1
+        size |= (byte & 0x7F) << shift
         shift += 7
-        if data[at] < 0x80:
-            return (at + 1, at + 1 + size) if at + 1 + size <= len(data) else (0, 0)
+        if byte < 0x80:
+            return (at, at + size) if at + size <= len(data) else (0, 0)
     return 0, 0
 
 
@@ -79,7 +67,7 @@ class ChunkReader:
         any other message."""
         tail = self._tail
         size = len(text) - len(tail)
-        head = _HEADS.get(size) or _head(size)
+        head = _HEADS[size]
         if head and text.startswith(head) and (not tail or text.endswith(tail)):
             return text[len(head) : size]
         return self._learn(text) if text[:1] == _RESPONSE_BODY and len(text) <= _LONGEST else b""
@@ -93,51 +81,49 @@ class ChunkReader:
         shown = message.response_body
         size = shown.ByteSize()
         end = 1 + len(varint(size)) + size
-        head = _head(end)
+        head = _HEADS[end]
         whole = len(head) + len(shown.body) == end  # there is nothing but the body in it
         if message.WhichOneof("request") != "response_body" or not whole or not text.startswith(head):
             return b""
         self._tail = text[end:]
         return text[len(head) : end]
 
-    def __repr__(self) -> str:
-        return f"<ChunkReader followed by {len(self._tail)} bytes>"
-
 
 def echo(body: bytes) -> bytes:
     """The answer that sends on `body`, which isn't empty and not the last of the response."""
-    size = len(body)
-    return (_ANSWERS.get(size) or _answer(size)) + body
+    return _ANSWERS[len(body)] + body
 
 
 _LONGEST = 64 * 2**10
 """Bytes of a message that is decoded to see what is in it: others are looked through first."""
-_HEADS: dict[int, bytes] = {}
-_ANSWERS: dict[int, bytes] = {}
 _REMEMBERED = 4096
 
 
 def _head(size: int) -> bytes:
     """How a message of `size` bytes begins that is nothing but a piece; empty where none has that size."""
-    head = b""
     for width in range(1, 5):
         # The prefix of the body's length is as long as it happens to be; so is that of the message around it.
         inner = size - 1 - len(varint(max(size - 1 - width, 0)))
         body = inner - 1 - len(varint(max(inner - 1 - width, 0)))
         if body > 0:
-            candidate = b"".join((_RESPONSE_BODY, varint(inner), _BODY, varint(body)))
-            if len(candidate) + body == size:
-                head = candidate
-                break
-    return _remember(_HEADS, size, head)
+            head = b"".join((_RESPONSE_BODY, varint(inner), _BODY, varint(body)))
+            if len(head) + body == size:
+                return head
+    return b""
 
 
-def _answer(size: int) -> bytes:
-    return _remember(_ANSWERS, size, nested((_PIECE, *_LAYERS), size))
+class _Prefixes(dict[int, bytes]):
+    """What precedes a piece, by size, made on demand: a subscript costs half of a call to `lru_cache`."""
+
+    def __init__(self, make: Callable[[int], bytes]) -> None:
+        self._make = make
+
+    def __missing__(self, size: int) -> bytes:
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        prefix = self[size] = self._make(size)
+        return prefix
 
 
-def _remember(into: dict[int, bytes], size: int, prefix: bytes) -> bytes:
-    if len(into) >= _REMEMBERED:
-        into.clear()
-    into[size] = prefix
-    return prefix
+_HEADS = _Prefixes(_head)
+_ANSWERS = _Prefixes(lambda size: nested((_PIECE, *_LAYERS), size))

@@ -62,8 +62,10 @@ class _Messages(JsonBody):
             missing = lacking(self.messages)
             raise Unparsable(f"messages: {missing}; invalid messages request: must have at least one message")
         pieces = [prompts.front(self.tools, self.chat_template_kwargs)]
-        if self.system is not None:
-            pieces += (b"system\n", _laid_out(_without_attribution(self.system)), b"\n")
+        if (system := self.system) is not None:
+            if not isinstance(system, str):
+                system = [block for block in system if not (block.text or "").startswith(_ATTRIBUTION)]
+            pieces += (b"system\n", _laid_out(system), b"\n")
         for message in self.messages:
             pieces += ((message.role or "").encode(), b"\n", _laid_out(message.content), b"\n")
         return Prompt(b"".join(pieces))
@@ -99,12 +101,6 @@ class AnthropicParser(Parser):
 
 _READER = BodyReader(_Messages)
 _decode_counted = json.Decoder(_Counted).decode
-
-
-def _without_attribution(system: str | list[_Block]) -> str | list[_Block]:
-    if isinstance(system, str):
-        return system
-    return [block for block in system if block.text is None or not block.text.startswith(_ATTRIBUTION)]
 
 
 def _laid_out(content: str | Iterable[_Piece] | None) -> bytes:

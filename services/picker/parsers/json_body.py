@@ -67,14 +67,13 @@ class JsonBody(Struct):
         model = self._model()
         if prompt is None:
             prompt = self.prompt_of()
+        takes_model = self.NEEDS_MODEL or bool(model)
         if self.RENDERED:
-            return Content(
-                api=self.API, model=model, takes_model=self.NEEDS_MODEL or bool(model), prompt_tokens=UNREAD.tokens
-            )
+            return Content(api=self.API, model=model, takes_model=takes_model, prompt_tokens=UNREAD.tokens)
         return Content(
             api=self.API,
             model=model,
-            takes_model=self.NEEDS_MODEL or bool(model),
+            takes_model=takes_model,
             stream=self.stream == _TRUE,
             prompt=prompt.text,
             prompt_tokens=prompt.tokens,
@@ -114,6 +113,3 @@ class BodyReader:
         """What a body says. Raises `Unparsable`."""
         found: JsonBody = read(self._decode, body, most, self._decode_coarsely)
         return found.content(found.undecoded_prompt(body) if isinstance(found, self._coarse) else None)
-
-    def __repr__(self) -> str:
-        return f"<BodyReader of {self._kind.API}>"

@@ -77,9 +77,6 @@ class JsonCounts:
                 count += int(np.count_nonzero((piece | np.uint8(also) if also else piece) == mark[0]))
         return count
 
-    def __repr__(self) -> str:
-        return f"<JsonCounts of {self._size} bytes>"
-
 
 def _parts(body: bytes, start: int, end: int) -> Iterator[npt.NDArray[Any]]:
     """What is left of the bytes from `start` to `end` without stretches that have no marks."""

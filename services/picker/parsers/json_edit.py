@@ -51,9 +51,5 @@ def _insert(body: bytes, value: bytes) -> tuple[bytes | memoryview, ...]:
 
 def start_of(value: Raw, text: bytes) -> int:
     """The position in `text`, which it was decoded from, where a raw value that isn't empty begins."""
-    return _address(memoryview(value)) - _address(memoryview(text))
-
-
-def _address(view: memoryview) -> int:
-    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
-    return address
+    begin, origin = [np.frombuffer(view, np.uint8).__array_interface__["data"][0] for view in (memoryview(value), text)]
+    return int(begin - origin)

@@ -5,8 +5,7 @@ judges everything else: a picker that knows less of an API than the server must 
 """
 
 from collections.abc import Iterable, Mapping
-from types import NoneType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from services.picker.request import Content, Headers, Unparsable
 from shared.plugin import Plugin, Role
@@ -21,15 +20,7 @@ _SHOWN = 256
 """Characters of a path that an error shows."""
 _REMEMBERED = 256
 """Paths whose parser is remembered: clients ask for a few."""
-_FIELDS: tuple[tuple[str, type | tuple[type, ...]], ...] = (
-    ("api", str),
-    ("model", str),
-    ("prompt", bytes),
-    ("cache_salt", str),
-    ("parallel", int),
-    ("prompt_tokens", (int, NoneType)),
-    ("output_limit", (int, NoneType)),
-)
+_FIELDS = {name: kind for name, kind in get_type_hints(Content).items() if kind is not bool}
 """What the fields of a parser's `Content` have to be."""
 
 
@@ -84,11 +75,7 @@ class ParserChain:
 
         Only what is posted is read: none of the APIs has another method with a body, so the server says what is wrong.
         """
-        known = self._known.get(path)
-        if known is not None:
-            path, parser = known
-        else:
-            path, parser = self._find(path, headers, failures)
+        path, parser = self._known.get(path) or self.find(path, headers, failures)
         if headers.get(":method", "POST") != "POST":
             return _UNREAD
         try:
@@ -102,13 +89,18 @@ class ParserChain:
         except TypeError as error:
             raise ParserFailed(parser, error) from error
 
-    def find(self, path: str, headers: Headers, failures: list[ParserFailed] | None = None) -> Parser | None:
-        """The parser for a path without query and trailing slash; None when there is none. One that fails to say
-        whether it takes the request doesn't: its failure is added to `failures`. Where no other takes it either, the
-        last failure is raised instead."""
+    def find(self, asked: str, headers: Headers, failures: list[ParserFailed] | None = None) -> tuple[str, Parser]:
+        """The bare path, and the parser for it, remembered where the path alone decides. One that fails to say whether
+        it takes the request doesn't: its failure is added to `failures`. Where no other takes it either, the last
+        failure is raised instead. Raises `Unparsable` where there is none."""
+        path = bare_path(asked)
         for suffix, parser in self._longest_first:
             if path.endswith(suffix):
-                return parser
+                if len(asked) <= _SHOWN:
+                    if len(self._known) >= _REMEMBERED:
+                        self._known.clear()
+                    self._known[asked] = path, parser
+                return path, parser
         failed = [] if failures is None else failures
         for parser in self._parsers:
             try:
@@ -117,34 +109,15 @@ class ParserChain:
                 failed.append(ParserFailed(parser, Withheld(error)))
                 continue
             if takes:
-                return parser
+                return path, parser
         if failed:
             raise failed.pop()
-        return None
-
-    def _find(self, asked: str, headers: Headers, failures: list[ParserFailed] | None) -> tuple[str, Parser]:
-        """(bare path, parser), remembered where the path alone decides."""
-        path = bare_path(asked)
-        parser = self.find(path, headers, failures)
-        if parser is None:
-            raise Unparsable(
-                f"no parser registered matching path suffix for: {_shown(path)} "
-                f"(known: {', '.join(self._by_suffix) or 'none'})"
-            )
-        if len(asked) <= _SHOWN and path.endswith(parser.SUFFIXES) and parser.SUFFIXES:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[asked] = path, parser
-        return path, parser
+        known = ", ".join(self._by_suffix) or "none"
+        raise Unparsable(f"no parser registered matching path suffix for: {_shown(path)} (known: {known})")
 
     def __repr__(self) -> str:
         claims = [f"{suffix} → {parser.name}" for suffix, parser in self._by_suffix.items()]
-        for parser in self._parsers:
-            if not parser.SUFFIXES:
-                claims.append(f"other → {parser.name}")
-                break
-            if type(parser).takes is not Parser.takes:
-                claims.append(f"some other → {parser.name}")
+        claims += [f"other → {parser.name}" for parser in self._parsers if not parser.SUFFIXES]
         return f"<ParserChain {', '.join(claims) or 'empty'}>"
 
 
@@ -152,7 +125,7 @@ def _sound(content: Any) -> Content:
     """What a parser returned. Raises TypeError for what the picker can't work with."""
     if not isinstance(content, Content):
         raise TypeError(f"expected a Content, got a {type(content).__name__}")
-    for name, kinds in _FIELDS:
+    for name, kinds in _FIELDS.items():
         if not isinstance(value := getattr(content, name), kinds):
             raise TypeError(f"the Content has a {type(value).__name__} as {name}")
     return content

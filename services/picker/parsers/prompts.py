@@ -104,8 +104,7 @@ def dialogue(messages: Iterable[Message | str]) -> bytes:
         if isinstance(message, str):
             pieces += (b"user\n", message.encode(), b"\n")
             continue
-        pieces.append((message.role or "").encode())
-        pieces.append(b"\n")
+        pieces += ((message.role or "").encode(), b"\n")
         content = message.content
         if isinstance(content, str):
             pieces.append(content.encode())
@@ -133,14 +132,9 @@ def plain(prompt: TextOrIds | Embeddable) -> Prompt:
     if Part in kinds:
         return Prompt(b"\n".join([part_of(part) for part in cast(list[Part], prompt)]), count=len(prompt))
     if int in kinds:
-        return Prompt(_packed(cast(list[int], prompt)), len(prompt))
+        return Prompt(pack(cast(list[int], prompt)), len(prompt))
     lists = cast(list[list[int]], prompt)
-    return Prompt(b"".join([_packed(ids) for ids in lists]), sum(map(len, lists)), len(lists))
-
-
-def token_ids(ids: Sequence[int], placeholders: Iterable[Placeholder] = ()) -> Prompt:
-    """A prompt of token ids. Raises ValueError for numbers that are no token ids."""
-    return packed_ids(_packed(ids), placeholders)
+    return Prompt(b"".join([pack(ids) for ids in lists]), sum(map(len, lists)), len(lists))
 
 
 def packed_ids(ids: bytes, placeholders: Iterable[Placeholder] = ()) -> Prompt:
@@ -148,10 +142,6 @@ def packed_ids(ids: bytes, placeholders: Iterable[Placeholder] = ()) -> Prompt:
 
     Of placeholders that overlap the first one counts, and what is beyond the ids doesn't.
     """
-    return Prompt(_marked(ids, placeholders), len(ids) // _ID_BYTES)
-
-
-def _marked(ids: bytes, placeholders: Iterable[Placeholder]) -> bytes:
     pieces: list[bytes] = []
     free = 0
     for item in sorted(placeholders, key=attrgetter("offset")):
@@ -161,10 +151,11 @@ def _marked(ids: bytes, placeholders: Iterable[Placeholder]) -> bytes:
         digest = xxhash.xxh3_64_digest(item.hash)
         pieces += (ids[free:start], (digest * ((end - start) // len(digest) + 1))[: end - start])
         free = end
-    return b"".join((*pieces, ids[free:])) if pieces else ids
+    return Prompt(b"".join((*pieces, ids[free:])) if pieces else ids, len(ids) // _ID_BYTES)
 
 
-def _packed(ids: Sequence[int]) -> bytes:
+def pack(ids: Sequence[int]) -> bytes:
+    """Token ids, 4 bytes each, little-endian. Raises ValueError for numbers that are none."""
     try:
         return struct.pack(f"<{len(ids)}I", *ids)
     except struct.error as error:

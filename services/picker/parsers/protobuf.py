@@ -57,8 +57,9 @@ class Reader:
                 yield number, message[at : at + size]
             at += size
 
-    def __repr__(self) -> str:
-        return f"<Reader {self.read} of {self._most} fields>"
+    def numbers(self, message: memoryview) -> dict[int, int]:
+        """By field: the last number of 32 bits in the message."""
+        return {number: value & UINT32 for number, value in self.fields(message) if isinstance(value, int)}
 
 
 def varint(number: int) -> bytes:

@@ -13,7 +13,7 @@ from services.picker.parsers.grpc_frame import COMPRESSED, INFLATED, first_messa
 from services.picker.parsers.json_counts import LONGEST
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import TOKEN_BYTES, Placeholder, Prompt, packed_ids
-from services.picker.parsers.protobuf import UINT32, Reader, numbers, packed, varint
+from services.picker.parsers.protobuf import Reader, numbers, packed, varint
 from services.picker.request import Content, Headers, Unparsable
 
 _GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
@@ -121,14 +121,10 @@ class VllmGrpcParser(Parser):
 
     def _sampling(self, reader: Reader, parts: list[memoryview]) -> tuple[int | None, int]:
         """Fields of SamplingParams: 8 max_tokens, 15 n."""
-        limit, parallel = None, 1
+        found: dict[int, int] = {}
         for part in parts:
-            for number, value in reader.fields(part):
-                if isinstance(value, int) and number == 8:
-                    limit = value & UINT32
-                elif isinstance(value, int) and number == 15:
-                    parallel = max(value & UINT32, 1)
-        return limit, parallel
+            found |= reader.numbers(part)
+        return found.get(8), max(found.get(15, 1), 1)
 
 
 def _text(text: memoryview) -> Prompt:
@@ -147,17 +143,9 @@ def _placeholders(reader: Reader, parts: Iterable[memoryview]) -> Iterator[Place
     for part in parts:
         for number, value in reader.fields(part):
             if number == 5 and isinstance(value, memoryview):
-                ranges.append(_range(reader, value))
+                place = reader.numbers(value)  # fields of PlaceholderRange: 1 offset, 2 length
+                ranges.append((place.get(1, 0), place.get(2, 0)))
             elif number == 6 and isinstance(value, memoryview):
                 hashes.append(bytes(value))
     for (offset, length), name in zip(ranges, hashes, strict=False):
         yield Placeholder(offset, length, name)
-
-
-def _range(reader: Reader, message: memoryview) -> tuple[int, int]:
-    """Fields of PlaceholderRange: 1 offset, 2 length."""
-    found = {1: 0, 2: 0}
-    for number, value in reader.fields(message):
-        if isinstance(value, int):
-            found[number] = value & UINT32
-    return found[1], found[2]

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from services.picker.parsers.json_body import BodyReader, JsonBody
 from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, lacking
 from services.picker.parsers.parser import Parser
-from services.picker.parsers.prompts import Placeholder, Prompt, token_ids
+from services.picker.parsers.prompts import Placeholder, Prompt, pack, packed_ids
 from services.picker.request import Content, Headers, Unparsable
 
 
@@ -54,7 +54,7 @@ class _Generate(JsonBody):
             raise Unparsable(f"token_ids: {lacking(self.token_ids)}; a non-empty list of token ids is needed")
         features = self.features.placeholders() if isinstance(self.features, _Features) else ()
         try:
-            return token_ids(self.token_ids, features)
+            return packed_ids(pack(self.token_ids), features)
         except ValueError as error:
             raise Unparsable(f"token_ids: {error}") from error
 

@@ -27,7 +27,7 @@ _LONGEST_USAGE = 64 * 2**10
 """Bytes of a usage object that is read: those of servers have a few hundred."""
 _LONGEST_INNER = 2 * 2**20
 """Bytes of an object in the object that are looked at: they are passed over a second time."""
-_ESCAPED = 6
+ESCAPED = 6
 """Bytes that one of a name takes at most in JSON, escaped."""
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -48,12 +48,12 @@ def read(text: bytes, target: bytes, client: bytes) -> Document | None:
     """
     try:
         top = _object(text)
-        inner = [_object(part) for part in (top.response, top.message) if _is_inner(part)]
+        inner = [_object(part) for part in (top.response, top.message) if _is_object(part, _LONGEST_INNER)]
     except _ERRORS:
         return None
     usage = NOTHING
     for part in (*inner, top):
-        if _is_object(part.usage) and len(memoryview(part.usage)) <= _LONGEST_USAGE:
+        if _is_object(part.usage, _LONGEST_USAGE):
             try:
                 usage = usage.merged(read_usage(_any(part.usage)))
             except _ERRORS:
@@ -71,7 +71,7 @@ def read(text: bytes, target: bytes, client: bytes) -> Document | None:
 def is_name(found: bytes | Raw, name: bytes) -> bool:
     """Whether a JSON value is this name, a JSON string as `msgspec` writes it: servers may escape what needn't be."""
     view = memoryview(found)
-    if view == name or len(view) > _ESCAPED * len(name):
+    if view == name or len(view) > ESCAPED * len(name):
         return view == name
     value = bytes(view)
     if b"\\" not in value or not value.startswith(b'"'):
@@ -82,9 +82,7 @@ def is_name(found: bytes | Raw, name: bytes) -> bool:
         return False
 
 
-def _is_inner(value: Raw) -> bool:
-    return _is_object(value) and len(memoryview(value)) <= _LONGEST_INNER
-
-
-def _is_object(value: Raw) -> bool:
-    return bytes(memoryview(value)[:1]) == b"{"
+def _is_object(value: Raw, most: int) -> bool:
+    """Whether it is an object of at most so many bytes."""
+    view = memoryview(value)
+    return len(view) <= most and bytes(view[:1]) == b"{"

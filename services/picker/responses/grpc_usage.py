@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from services.picker.body_buffer import BodyBuffer
 from services.picker.parsers.grpc_frame import COMPRESSED, HEADER, INFLATED, first_message
-from services.picker.parsers.protobuf import UINT32, Reader
+from services.picker.parsers.protobuf import Reader
 from services.picker.request import Unparsable
 from services.picker.responses.usage import NOTHING, Usage
 
@@ -33,13 +33,13 @@ class GrpcUsage:
         self._buffer = buffer
         """The beginning of a message."""
         self._needed = 0
-        """Bytes that it takes to go on from there."""
+        """Bytes of the held message that are needed to go on."""
         self._skipped = 0
         """Bytes still to come of a message that isn't read."""
         self._last = b""
         """The last piece of a stream, not read yet."""
         self._piece: Usage = NOTHING
-        """What it said, where it was read at once."""
+        """The usage of a last piece that was read at once."""
         self._reader = Reader(_MOST_FIELDS)
         self._frames, self._compressed, self._inflated = _MOST_FRAMES, COMPRESSED, INFLATED
         """What is left to be read of what came at once: messages, bytes of compressed ones, and those uncompressed."""
@@ -47,7 +47,7 @@ class GrpcUsage:
 
     @property
     def usage(self) -> Usage:
-        """What the response has told so far."""
+        """The usage that the response has reported so far."""
         if self._complete is not NOTHING:
             return self._complete
         return self._reading(memoryview(self._last), Reader(_MOST_FIELDS)) if self._last else self._piece
@@ -140,10 +140,8 @@ APIS: dict[str, Callable[[memoryview, Reader], Usage]] = {"generate": _generated
 
 def _counts(message: memoryview, reader: Reader, names: Mapping[int, str]) -> Usage:
     """The counts in a message, which leaves out zeros. One without prompt and output says nothing."""
-    found = dict.fromkeys(names.values(), 0)
-    for number, value in reader.fields(message):
-        if number in names and isinstance(value, int):
-            found[names[number]] = value & UINT32
+    numbers = reader.numbers(message)
+    found = {name: numbers.get(number, 0) for number, name in names.items()}
     return Usage(**found) if found["prompt"] or found.get("completion") else NOTHING
 
 

@@ -7,49 +7,47 @@ rewrites the same names as `document`. A text that isn't JSON passes unchanged f
 
 import re
 
-from services.picker.responses.document import is_name
+from services.picker.responses.document import ESCAPED, is_name
 
 _MODEL = b"model"
 _INNER = (b"response", b"message")
 """Keys whose objects have the name too, one level down."""
 _LONGEST_KEY = 64
-"""Bytes of a key that are looked at: more than any spelling of those above has."""
-_SPELLING = 6
-"""Bytes that a byte of a name may take at most: `\\u00e9`."""
+"""Bytes of a key that are read: no spelling of the keys above has more."""
 _STEPS = 10_000
-"""JsonCounts of a piece that are looked at, at a microsecond each: what has more passes on."""
+"""Marks of a piece that are read, at a microsecond each. The rest of the response passes unread."""
 _LONGEST = 128 * 2**10
-"""Bytes of a piece that are looked at."""
+"""Bytes of a piece that is read."""
 
 _BLANKS = re.compile(rb"[ \t\r\n]*")
 _SHALLOW = re.compile(rb'[^"{}\[\],:]*')
 _DEEP = re.compile(rb'[^"{}\[\]]*(?:"[^"\\]*(?:\\.[^"\\]*)*"[^"{}\[\]]*)*', re.DOTALL)
-"""Inside a value that nobody looks into: whole strings, and everything else up to a bracket."""
+"""Inside a value that isn't read: whole strings, and everything else up to a bracket."""
 _STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 """The rest of a string, without its closing quote."""
 _QUOTE, _COLON, _COMMA, _OPEN, _CLOSE = b'":,{}'
 
 
 class ModelNameRewriter:
-    """Passes one object. `target` becomes `client` (both as JSON strings). `lead` is what stands before the object, if
-    it is one: a text that begins otherwise passes as it is."""
+    """Passes one object. `target` becomes `client` (both as JSON strings). `lead` has to precede the object: a text
+    that begins otherwise passes unchanged."""
 
     def __init__(self, target: bytes, client: bytes, lead: bytes = b"") -> None:
         self._target = target
         self._client = client
         self._lead = lead
-        """What of it is still to come."""
+        """The part that hasn't come yet."""
         self._level = 0
         """1 in the object, 2 in one of the inner ones, 0 before it."""
         self._depth = 0
-        """How deep in a value that nobody looks into."""
+        """Open brackets of a value that isn't read."""
         self._key = b""
         self._partial: bytes | None = None
-        """What has come of a key that isn't complete."""
+        """The beginning of a key that isn't complete."""
         self._value = False
         """Whether a value follows."""
         self._string = False
-        """Whether inside a string that nobody looks at."""
+        """Whether the position is in a string that isn't read."""
         self._escaped = False
         """Whether the last byte was a backslash that escapes the next."""
         self._held = b""
@@ -57,7 +55,7 @@ class ModelNameRewriter:
         """Whether the object has ended, or isn't one: what follows passes."""
 
     def feed(self, piece: bytes) -> bytes:
-        """A piece came; what goes on now."""
+        """Take a piece; the bytes that go on."""
         if self.done or len(piece) > _LONGEST:
             return self.rest() + piece
         steps = _STEPS
@@ -92,13 +90,13 @@ class ModelNameRewriter:
         return b"".join(out)
 
     def rest(self) -> bytes:
-        """What was held back, when nothing follows."""
+        """The bytes that are held back, when nothing follows."""
         held, self._held = self._held, b""
         self.done = True
         return held
 
     def _begin(self, text: bytes) -> int:
-        """The position behind what has to stand before the object's first key."""
+        """The position of the object's first key."""
         at = 0
         if self._lead:
             at = min(len(self._lead), len(text))
@@ -122,7 +120,7 @@ class ModelNameRewriter:
         return len(text) + 1 if self._may_be_name(text[at:]) else 0
 
     def _step(self, mark: int) -> None:
-        """A mark in one of the objects that are looked at."""
+        """Step over a mark in one of the objects that are read."""
         if mark == _QUOTE:
             if self._value:
                 self._string = True
@@ -173,7 +171,7 @@ class ModelNameRewriter:
         """Whether a string that has begun like this may become the name. One with escapes may as long as what stands
         before them does, and it isn't longer than any spelling of the name."""
         plain, escape, _ = begun.partition(b"\\")
-        return self._target.startswith(plain) and (not escape or len(begun) <= _SPELLING * len(self._target))
+        return self._target.startswith(plain) and (not escape or len(begun) <= ESCAPED * len(self._target))
 
     def __repr__(self) -> str:
         state = "done" if self.done else f"level {self._level}, depth {self._depth}"

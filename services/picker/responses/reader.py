@@ -22,13 +22,12 @@ LIMIT = 4 * 2**20
 """Bytes of a JSON object, or of a line of an event stream, that are held to be read."""
 
 MOST_LINES = 2000
-"""Lines of an event stream that are read of what comes at once."""
+"""Lines of an event stream that are read of one chunk."""
 GROWTH = 2**20
-"""Bytes by which names that were put back may lengthen a response that is short; a long one may double."""
+"""Bytes by which restored names may lengthen a short response. A long one may double."""
 
 _TRIES = 8
-"""How often the limit may be read in vain to find out whether an object is whole: it may come in pieces that all look
-like its end."""
+"""How often as many bytes as the limit may be read in vain: an object may come in pieces that all look like its end."""
 _USAGE = re.compile(rb'"usage"[ \t]*:[ \t]*\{')
 _LINE_END = re.compile(rb"[\r\n]")
 _DATA = b"data:"
@@ -74,24 +73,24 @@ class ResponseReader:
         self._format = _Format.OTHER
         self._buffer = BodyBuffer(budget)
         self._begun = False
-        """Whether something but blanks has come of an object."""
+        """Whether the object has begun; blanks may precede it."""
         self._tried = 0
-        """Bytes that were looked at for whether they are a whole object."""
+        """Bytes that were read in vain, because the object wasn't whole."""
         self._prefix = b""
-        """How the last event began, up to the name that was replaced: the next one mostly begins alike."""
+        """The beginning of the last event, up to the replaced name: the next one mostly begins alike."""
         self._replacement = b""
         self._growth = GROWTH
         """Bytes by which the response may still grow."""
         self._rewriter: ModelNameRewriter | None = None
-        """Of an object, or the line of an event, whose beginning has gone on already. It is held only to be read."""
+        """Set while the beginning of an object, or of an event's line, has gone on. The rest is only read."""
         self.holds = True
-        """Whether what is held is taken whenever the body ends; else nothing is held that isn't part of a name."""
+        """Whether the proxy takes held bytes however the body ends. If not, only parts of a name are held."""
         self._usage: Usage = NOTHING
         self._grpc: GrpcUsage | None = None
 
     @property
     def usage(self) -> Usage:
-        """The tokens that the response has told of so far."""
+        """The tokens that the response has reported so far."""
         return self._usage if self._grpc is None else self._grpc.usage
 
     @property
@@ -100,7 +99,7 @@ class ResponseReader:
         return bool(self._target)
 
     def begin(self, headers: Headers) -> Interest:
-        """The response's headers have come: what is wanted of its body."""
+        """Take the response's headers; what to do with its body."""
         kind = headers.get("content-type").partition(";")[0].strip().lower()
         if headers.get("content-encoding", "identity").strip().lower() in ("", "identity"):
             if kind == "text/event-stream":
@@ -116,7 +115,7 @@ class ResponseReader:
         return Interest.CHANGE if self._target else Interest.READ
 
     def feed(self, chunk: bytes, end: bool) -> bytes:
-        """A piece of the body came; what the client gets now. With `end` nothing is held back."""
+        """Take a piece of the body; what the client gets now. With `end`, nothing is held back."""
         if self._format is _Format.EVENTS:
             return self._bounded(chunk, self._events(chunk, end))
         if self._format is _Format.JSON:
@@ -126,7 +125,7 @@ class ResponseReader:
         return chunk
 
     def drop(self) -> None:
-        """Nothing more is read: let go what is held."""
+        """Stop reading, and release the held bytes."""
         self._format = _Format.OTHER
         self._buffer.clear()
         self._rewriter = None
@@ -157,12 +156,11 @@ class ResponseReader:
             self._tried += len(text)
         read = None
         if len(text) <= self.limit and self._tried <= _TRIES * self.limit:
-            read = document.read(text, self._target, self._client)
+            read = self._read(text)
             if read is None and not end:
                 return self._hold(text, chunk)
         self._format = _Format.OTHER
         if read is not None:
-            self._usage = self._usage.merged(read.usage)
             text = read.text
         return text if self._target else chunk
 
@@ -188,9 +186,7 @@ class ResponseReader:
             return self._give_up(chunk)
         if not end and not rewriter.done:
             return chunk
-        read = document.read(buffer.take(), b"", b"")
-        if read is not None:
-            self._usage = self._usage.merged(read.usage)
+        self._read(buffer.take())
         return self._give_up(chunk)
 
     def _events(self, chunk: bytes, end: bool) -> bytes:
@@ -243,16 +239,20 @@ class ResponseReader:
         if changed := self._like_last(line):
             return changed
         start = 6 if line[5:6] == b" " else 5
-        read = document.read(line[start:], self._target, self._client)
-        if read is None:  # [DONE], or nothing that can be read
-            return line
-        self._usage = self._usage.merged(read.usage)
-        if not read.end:
+        read = self._read(line[start:])
+        if read is None or not read.end:  # [DONE], nothing that can be read, or no name to replace
             return line
         changed = line[:start] + read.text
         ending = len(read.text) - read.end
         self._prefix, self._replacement = line[: len(line) - ending], changed[: len(changed) - ending]
         return changed
+
+    def _read(self, text: bytes) -> document.Document | None:
+        """Read an object, and note its usage."""
+        read = document.read(text, self._target, self._client)
+        if read is not None:
+            self._usage = self._usage.merged(read.usage)
+        return read
 
     def _like_last(self, event: bytes) -> bytes:
         """An event that begins as the last one did, as it goes on; empty for one that has more to be looked at."""

@@ -54,10 +54,7 @@ def read_usage(raw: Any) -> Usage:
 
 
 def _first(raw: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        if (count := _count(raw.get(name))) is not None:
-            return count
-    return None
+    return next((count for name in names if (count := _count(raw.get(name))) is not None), None)
 
 
 def _count(value: Any) -> int | None:

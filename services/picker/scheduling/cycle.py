@@ -35,10 +35,6 @@ OnPluginFailure = Callable[[str, Exception, str], None]
 """Hears of a plugin's failure: the plugin's name, the exception, the request's id."""
 
 
-def ignore_failure(_plugin: str, _error: Exception, _request_id: str) -> None:
-    """Nobody hears of failures."""
-
-
 class PrefixMatch(Struct, frozen=True):
     """How much of the prompt each endpoint probably has in its KV cache."""
 
@@ -103,7 +99,7 @@ class Cycle:
         model: str,
         priority: int = 0,
         candidates: Rows,
-        failed: OnPluginFailure = ignore_failure,
+        failed: OnPluginFailure = lambda *_: None,
     ) -> None:
         self.request = request
         self.view = view

@@ -7,6 +7,7 @@ empty one takes whichever plugin makes an attribute of that name.
 
 from math import isfinite
 
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD
 from shared.attributes import CORE
 from shared.plugin import Input
 
@@ -21,6 +22,11 @@ def named(parameter: str, key: str, producer: str | None) -> Input:
     """
     default = "" if "/" in key else CORE
     return Input(parameter=parameter, name=key, producer=default if producer is None else producer, advice=ADVICE)
+
+
+def in_flight_load(producer: str) -> Input:
+    """The need of a plugin whose parameter names the producer of the load in flight."""
+    return Input(IN_FLIGHT_LOAD, parameter="inFlightLoadProducerName", producer=producer)
 
 
 def check_range(low: float, high: float) -> None:

@@ -25,9 +25,9 @@ Observe = Callable[[str, str, str], Callable[[float], None]]
 """Makes of (extension point, plugin type, plugin name) what takes the seconds of every call of that plugin."""
 
 
-def no_timing(_point: str, _kind: str, _name: str) -> Callable[[float], None]:
+def untimed(*_: str) -> Callable[[float], None]:
     """Observes nothing."""
-    return lambda _seconds: None
+    return lambda _: None
 
 
 class _Weighed(Struct, frozen=True):
@@ -42,11 +42,11 @@ class _Weighed(Struct, frozen=True):
 class _Scoring:
     """A scorer at its place in a profile.
 
-    Scores that depend on nothing but metrics are the same array for many requests. What is made of such a one is kept,
-    and so is the sum up to it, until another array comes.
+    Scores that depend on nothing but metrics are the same array for many requests. Their weighted scores are kept until
+    another array comes.
     """
 
-    __slots__ = ("_before", "_bounded", "_kept", "_sum", "observe", "scorer", "weight")
+    __slots__ = ("_bounded", "_kept", "observe", "scorer", "weight")
 
     def __init__(self, scorer: Scorer, weight: float, observe: Callable[[float], None]) -> None:
         self.scorer = scorer
@@ -54,8 +54,6 @@ class _Scoring:
         self.observe = observe
         self._bounded = is_bounded(scorer)
         self._kept: _Weighed | None = None
-        self._before: Floats | None = None
-        self._sum: Floats | None = None
 
     def score(self, cycle: Cycle, rows: Rows) -> _Weighed:
         """The scores of these rows; 0 for all where the scorer fails."""
@@ -84,19 +82,8 @@ class _Scoring:
             scores = np.fmin(np.fmax(scores, 0.0), 1.0)
         weighed = _Weighed(given, ScoreStep(self.scorer.name, self.weight, scores), self.weight * scores)
         if not given.flags.writeable:
-            self._kept, self._before = weighed, None
+            self._kept = weighed
         return weighed
-
-    def add(self, totals: Floats, weighed: _Weighed) -> Floats:
-        """The sum of this scorer's share and those before it."""
-        kept = weighed is self._kept
-        if kept and totals is self._before and self._sum is not None:
-            return self._sum
-        # not a matrix product: it rounds by position, and endpoints that score alike must tie
-        added: Floats = totals + weighed.weighted
-        if kept:
-            self._before, self._sum = totals, added
-        return added
 
 
 class Profile:
@@ -108,7 +95,7 @@ class Profile:
         filters: tuple[Filter, ...],
         scorers: tuple[tuple[Scorer, float], ...],
         picker: Picker,
-        observe: Observe = no_timing,
+        observe: Observe = untimed,
     ) -> None:
         self.name = name
         self.filters = filters
@@ -143,7 +130,8 @@ class Profile:
         for scoring in self._scoring:
             weighed = scoring.score(cycle, rows)
             steps.append(weighed.step)
-            totals = weighed.weighted if totals is None else scoring.add(totals, weighed)
+            # not a matrix product: it rounds by position, and endpoints that score alike must tie
+            totals = weighed.weighted if totals is None else totals + weighed.weighted
             ended = perf_counter()
             scoring.observe(ended - started)
             started = ended

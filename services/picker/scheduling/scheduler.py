@@ -23,7 +23,7 @@ from services.picker.scheduling.interfaces import (
     is_bounded,
 )
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
-from services.picker.scheduling.profile import Observe, Profile, no_timing
+from services.picker.scheduling.profile import Observe, Profile, untimed
 from services.picker.scheduling.record import Plan, ProfileRun
 from shared.config.loaded import LoadedConfig, ProfileSpec
 from shared.config.problems import Invalid, Problem
@@ -38,7 +38,7 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]{0,8192}")
 class Scheduler:
     """The plugins of one configuration, wired."""
 
-    def __init__(self, config: LoadedConfig, plugins: dict[str, Plugin], observe: Observe = no_timing) -> None:
+    def __init__(self, config: LoadedConfig, plugins: dict[str, Plugin], observe: Observe = untimed) -> None:
         """Wire the instances that `config` names. Raises `Invalid` for a plugin that isn't what its role demands."""
         self._profiles = {spec.name: _profile(spec, plugins, observe) for spec in config.profiles}
         self._names = tuple(self._profiles)

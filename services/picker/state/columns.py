@@ -25,10 +25,6 @@ OnOutOfRange: TypeAlias = Callable[[str, str, str, float, int], None]
 id, its number, and how many numbers of that attribute are beyond."""
 
 
-def ignore(_sender: str, _attribute: str, _endpoint: str, _value: float, _count: int) -> None:
-    """Does nothing."""
-
-
 REMEMBERED = 64
 """Sets of attributes whose lines are remembered: a sender's frames mostly have the same."""
 MOST_NUMBERS, MOST_OBJECTS = 512, 64
@@ -100,15 +96,13 @@ class NumberTable:
         """The column of this name, for who reads it; one that nobody reported is all absent."""
         self._read.add(name)
         column = self.columns.get(name) or self._unreported.get(name)
-        if column is None:
-            column = self._unreported[name] = NumberColumn.absent(self.size)
-        return column
+        return column or self._unreported.setdefault(name, NumberColumn.absent(self.size))
 
     def _add(self, names: Sequence[str]) -> None:
         """Lines for what is reported for the first time."""
         for name in names:
-            known = name in self._unreported
-            self.columns[name] = self._unreported.pop(name) if known else NumberColumn.absent(self.size)
+            column = self._unreported.pop(name, None)
+            self.columns[name] = NumberColumn.absent(self.size) if column is None else column
         self._lines.clear()
         more = (len(names), self.size)
         self._show(np.vstack((self._values, np.full(more, np.nan))), np.vstack((self._at, np.full(more, NEVER))))
@@ -246,7 +240,7 @@ class FrameRows:
 class Columns:
     """All attributes of all endpoints of a layout, by the attribute's wire name."""
 
-    def __init__(self, on_out_of_range: OnOutOfRange = ignore) -> None:
+    def __init__(self, on_out_of_range: OnOutOfRange = lambda *_: None) -> None:
         self._layout = Layout()
         self._on_out_of_range = on_out_of_range
         self._numbers = NumberTable(0)
@@ -282,18 +276,15 @@ class Columns:
         self._own_objects = {}
         for id, attributes in made.items():
             row = self._layout.index.get(id)
-            if row is None:
-                continue
             for key, sample in attributes.items():
-                if sample.value is None:
+                if row is None or sample.value is None:
                     continue
                 if key.kind is float:
                     values, at = numbers.setdefault(key.wire, (np.full(size, np.nan), np.full(size, NEVER)))
                     values[row], at[row] = sample.value, sample.at
                 else:
-                    if key.wire not in self._own_objects:
-                        self._own_objects[key.wire] = ObjectColumn(size)
-                    self._own_objects[key.wire].place(row, sample.value, sample.at)
+                    column = self._own_objects.setdefault(key.wire, ObjectColumn(size))
+                    column.place(row, sample.value, sample.at)
         self._own_numbers = {name: NumberColumn(values, at) for name, (values, at) in numbers.items()}
 
     def apply(self, frame: Frame, now: float, extra_age: float) -> None:
@@ -356,21 +347,12 @@ class Columns:
             self._objects = {other: column for other, column in self._objects.items() if other in self._read}
 
     def _reported(self, name: str) -> ObjectColumn:
-        column = self._objects.get(name)
-        if column is None:
-            column = self._objects[name] = ObjectColumn(len(self._layout))
-        return column
+        return self._objects.get(name) or self._objects.setdefault(name, ObjectColumn(len(self._layout)))
 
     def of(self, row: int, now: float) -> dict[str, dict[str, Any]]:
         """Every attribute that one endpoint has: `{wire name: {value, age}}`, ages in seconds."""
         known: dict[str, dict[str, Any]] = {}
-        columns: dict[str, NumberColumn | ObjectColumn] = {
-            **self._numbers.columns,
-            **self._objects,
-            **self._own_numbers,
-            **self._own_objects,
-        }
-        for name, column in columns.items():
+        for name, column in self._columns().items():
             if column.at[row] > NEVER:
                 value, at = column.values[row], float(column.at[row])
                 known[name] = {
@@ -378,6 +360,9 @@ class Columns:
                     "age": 0.0 if at == ALWAYS else round(now - at, 4),
                 }
         return known
+
+    def _columns(self) -> dict[str, NumberColumn | ObjectColumn]:
+        return {**self._numbers.columns, **self._objects, **self._own_numbers, **self._own_objects}
 
     def newest(self) -> Floats:
         """Each endpoint's newest sample time over all attributes that were reported; minus infinity when there is
@@ -394,23 +379,18 @@ class Columns:
             rows = np.fromiter(found.keys(), np.intp, len(found))
             positions = np.fromiter(found.values(), np.intp, len(found))
             place = FrameRows(rows, positions, len(ids), len(self._layout))
-            self._remember(ids, place)
+            if found:
+                size = sum(map(len, ids)) + ID_SPARE * len(ids)
+                # parts that changed their members leave their former ids behind
+                if self._remembered + size > REMEMBERED_IDS or len(self._places) > 4 * (1 + len(self._layout)):
+                    self._places.clear()
+                    self._remembered = 0
+                self._places[ids] = place
+                self._remembered += size
         return place
 
-    def _remember(self, ids: tuple[str, ...], place: FrameRows) -> None:
-        """Parts that changed their members leave their former ids behind."""
-        if not len(place.rows):
-            return
-        size = sum(map(len, ids)) + ID_SPARE * len(ids)
-        if self._remembered + size > REMEMBERED_IDS or len(self._places) > 4 * (1 + len(self._layout)):
-            self._places.clear()
-            self._remembered = 0
-        self._places[ids] = place
-        self._remembered += size
-
     def __repr__(self) -> str:
-        attributes = len({*self._numbers.columns, *self._objects, *self._own_numbers, *self._own_objects})
-        return f"<Columns {attributes} attributes of {len(self._layout)} endpoints, {self.frames} frames>"
+        return f"<Columns {len(self._columns())} attributes of {len(self._layout)} endpoints, {self.frames} frames>"
 
 
 def _sampled(sent: float, ages: Ages) -> Floats:

@@ -46,8 +46,8 @@ class Health:
         self.refresh(self._now)
 
     def replace(self, endpoint: Endpoint, now: float) -> None:
-        """A fallback served a request in this endpoint's place. Says nothing of one that has left the layout since, or
-        is another server now."""
+        """A fallback served a request in this endpoint's place. Has no effect if the endpoint has left the layout or is
+        another server now."""
         row = self._layout.index.get(endpoint.id)
         if row is None:
             return
@@ -57,7 +57,7 @@ class Health:
             self.refresh(now)
 
     def refresh(self, now: float) -> None:
-        """Look at the collectors' reports and at the time again."""
+        """Update from the collectors' reports and the time."""
         self._now = now
         column = self._columns.numbers(REACHABLE.wire)
         reported, at = column.values, column.at

@@ -30,12 +30,11 @@ FORGOTTEN = 300.0
 class Charge:
     """The load of one request on an endpoint. Released once; further releases do nothing."""
 
-    __slots__ = ("_table", "endpoint_id", "requests", "tokens")
+    __slots__ = ("_table", "endpoint_id", "tokens")
 
     def __init__(self, table: "InFlight", endpoint_id: str, tokens: int) -> None:
         self._table: InFlight | None = table
         self.endpoint_id = endpoint_id
-        self.requests = 1
         self.tokens = tokens
 
     @property
@@ -45,8 +44,8 @@ class Charge:
     def move(self, endpoint_id: str) -> None:
         """The request turned out to be served by another endpoint."""
         if self._table is not None and endpoint_id != self.endpoint_id:
-            self._table.add(self.endpoint_id, -self.requests, -self.tokens)
-            self._table.add(endpoint_id, self.requests, self.tokens)
+            self._table.add(self.endpoint_id, -1, -self.tokens)
+            self._table.add(endpoint_id, 1, self.tokens)
             self.endpoint_id = endpoint_id
 
     def response_began(self) -> None:
@@ -61,7 +60,7 @@ class Charge:
     def release(self) -> None:
         """The request is over."""
         if self._table is not None:
-            self._table.add(self.endpoint_id, -self.requests, -self.tokens)
+            self._table.add(self.endpoint_id, -1, -self.tokens)
             self._table = None
 
     def __repr__(self) -> str:

@@ -72,17 +72,13 @@ class Layout:
             named = {row for entry in hint for row in self._named(entry)}
             rows = np.array(sorted(named), dtype=np.intp)
             rows.flags.writeable = False
-            self._remember(hint, rows)
+            if len(hint) <= REMEMBERED_ENTRIES and max(map(len, hint), default=0) <= REMEMBERED_TEXT:
+                self._remembered += max(len(hint), 1)
+                if self._remembered > REMEMBERED_ENTRIES:
+                    self._subsets.clear()
+                    self._remembered = max(len(hint), 1)
+                self._subsets[hint] = rows
         return rows
-
-    def _remember(self, hint: tuple[str, ...], rows: Rows) -> None:
-        if len(hint) > REMEMBERED_ENTRIES or max(map(len, hint), default=0) > REMEMBERED_TEXT:
-            return
-        self._remembered += max(len(hint), 1)
-        if self._remembered > REMEMBERED_ENTRIES:
-            self._subsets.clear()
-            self._remembered = max(len(hint), 1)
-        self._subsets[hint] = rows
 
     def _named(self, entry: str) -> list[int]:
         try:

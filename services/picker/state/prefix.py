@@ -43,16 +43,16 @@ def block_hashes(prompt: bytes, block_bytes: int, seed: bytes, max_blocks: int) 
 
 
 class PrefixHits:
-    """How much of each prompt its endpoint held already, for metrics. It outlives configurations, as the index does."""
+    """Metrics of how much of each prompt its endpoint already held. They outlive configurations, as the index does."""
 
     def __init__(self) -> None:
         self.plugin = ""
-        """Who looked last."""
+        """The plugin that used the index last."""
         self.ratios = Histogram(RATIOS)
         self.bytes = Histogram(SIZES)
 
     def add(self, plugin: str, matched: int, blocks: int, block_bytes: int) -> None:
-        """Of a prompt of so many blocks, more than none, the chosen endpoint holds the first `matched`."""
+        """Count a prompt of `blocks` blocks, at least 1, of which the chosen endpoint holds the first `matched`."""
         self.plugin = plugin
         self.ratios.observe(matched / blocks)
         self.bytes.observe(matched * block_bytes)

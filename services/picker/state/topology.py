@@ -3,6 +3,7 @@
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from shared.attributes import ALWAYS, AttributeKey, AttributeMap
 from shared.datalayer.endpoints import EndpointEvent, EndpointExtractor
@@ -46,13 +47,8 @@ class TopologyExtractor(EndpointExtractor):
     def on_endpoint(self, event: EndpointEvent, attributes: AttributeMap) -> None:
         if event.change is Change.DELETED:
             return
-        labels, names = event.endpoint.labels, self.parameters
-        topology = Topology(
-            hostname=labels.get(names.hostname) or None,
-            rack=labels.get(names.rack) or None,
-            zone=labels.get(names.zone) or None,
-            region=labels.get(names.region) or None,
-        )
+        labels = event.endpoint.labels
+        topology = Topology(**{part: labels.get(name) or None for part, name in asdict(self.parameters).items()})
         if topology == Topology():
             attributes.drop(TOPOLOGY)
         else:

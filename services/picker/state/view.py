@@ -6,7 +6,7 @@ tables. A burst of endpoint changes makes one new layout, when it is next read.
 
 from typing import Any
 
-from services.picker.state.columns import Columns, OnOutOfRange, ignore
+from services.picker.state.columns import Columns, OnOutOfRange
 from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight
 from services.picker.state.layout import Layout
@@ -20,7 +20,7 @@ from shared.model import Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 class View:
     """Endpoints with their attributes, load and prefixes, and the resources that steer the pool's traffic."""
 
-    def __init__(self, unhealthy_expiry: float = EXPIRY, on_out_of_range: OnOutOfRange = ignore) -> None:
+    def __init__(self, unhealthy_expiry: float = EXPIRY, on_out_of_range: OnOutOfRange = lambda *_: None) -> None:
         self.columns = Columns(on_out_of_range)
         self.health = Health(self.columns, unhealthy_expiry)
         self.in_flight = InFlight()
@@ -93,31 +93,25 @@ class View:
         if before is not None:
             self.delete(key)
         self._facts[key] = fact
-        match fact:
-            case Endpoint():
-                self._endpoints_changed = True
-            case Pool():
-                self.pool = fact
-            case Objective():
-                self.objectives[fact.name] = fact
-            case ModelRewrite() | Model():
-                self._rewrites = None
-            case _:
-                pass  # the configuration is the process's business, not the view's
+        if isinstance(fact, Pool):
+            self.pool = fact
+        elif isinstance(fact, Objective):
+            self.objectives[fact.name] = fact
+        self._changed(fact)
 
     def delete(self, key: str) -> None:
         """A fact is gone. One that isn't known is none the less gone."""
-        match self._facts.pop(key, None):
-            case Endpoint():
-                self._endpoints_changed = True
-            case Pool():
-                self.pool = None
-            case Objective(name=name):
-                self.objectives.pop(name, None)
-            case ModelRewrite() | Model():
-                self._rewrites = None
-            case _:
-                pass
+        fact = self._facts.pop(key, None)
+        if isinstance(fact, Pool):
+            self.pool = None
+        elif isinstance(fact, Objective):
+            self.objectives.pop(fact.name, None)
+        self._changed(fact)
+
+    def _changed(self, fact: Fact | None) -> None:
+        self._endpoints_changed |= isinstance(fact, Endpoint)
+        if isinstance(fact, ModelRewrite | Model):
+            self._rewrites = None
 
     def apply_frame(self, frame: Frame, now: float, extra_age: float) -> None:
         """Attributes from a collector, which were `extra_age` seconds longer under way than usual."""

@@ -7,19 +7,18 @@ A failure in a handler ends that stream only.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import chain
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import grpc
 import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
-from msgspec import Meta, Struct
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.picker.transport.certificate import Certificate
 from shared.config.problems import Invalid, Problem
 from shared.model import join_host_port
-from shared.quantities import PositiveDuration, Size
 
 log = structlog.get_logger(__name__)
 
@@ -35,9 +34,6 @@ _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs is older
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 Outcome = Literal["finished", "refused", "malformed", "failed", "turned away"]
-_OUTCOMES: tuple[Outcome, ...] = ("finished", "refused", "malformed", "failed", "turned away")
-
-
 _BUFFERED_BY_ENVOY = 16 * 2**20
 """Bytes of a body that deploy/envoy keeps: as many arrive, to be refused with 413, whatever the limit of a body is."""
 _BESIDE = 2**20
@@ -53,12 +49,10 @@ def message_limit(request_body: int) -> int:
 class ServerOptions(Struct, frozen=True, kw_only=True):
     """What the ext_proc server takes from its peers."""
 
-    max_message_size: Annotated[Size, Meta(gt=0, description="largest gRPC message; more than the body limit")] = (
-        message_limit(0)
-    )
-    max_streams: Annotated[int, Meta(ge=1, description="open streams; further ones are turned away")] = 20_000
-    keepalive_time: Annotated[PositiveDuration, Meta(description="time without traffic before a keepalive ping")] = 30.0
-    keepalive_timeout: Annotated[PositiveDuration, Meta(description="time for its answer")] = 10.0
+    max_message_size: int = message_limit(0)
+    """Bytes of a gRPC message; more than the limit of a body."""
+    max_streams: int = 20_000
+    """Open streams; further ones are turned away."""
 
 
 DEFAULTS = ServerOptions()
@@ -134,7 +128,7 @@ class ExtProcServer:
             ["outcome"],
             registry=registry,
         )
-        self._ended = {outcome: streams.labels(outcome) for outcome in _OUTCOMES}
+        self._ended = {outcome: streams.labels(outcome) for outcome in get_args(Outcome)}
         gauge = Gauge("pointsman_ext_proc_open_streams", "Open ext_proc streams", registry=registry)
         gauge.set_function(lambda: self.open)
 
@@ -146,8 +140,8 @@ class ExtProcServer:
                 ("grpc.so_reuseport", 0),  # a taken port is an error, not a second listener that gets half
                 ("grpc.max_receive_message_length", options.max_message_size),
                 ("grpc.max_send_message_length", options.max_message_size),
-                ("grpc.keepalive_time_ms", int(options.keepalive_time * 1000)),
-                ("grpc.keepalive_timeout_ms", int(options.keepalive_timeout * 1000)),
+                ("grpc.keepalive_time_ms", 30_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # proxies may ping as often as once a second
             )

@@ -108,8 +108,8 @@ def unhurried(configuration: Path, directory: Path, message_timeout: str = LONG,
 
     def visit(node: Any) -> None:
         if isinstance(node, list):
-            for one in node:
-                visit(one)
+            for child in node:
+                visit(child)
         elif isinstance(node, dict):
             for key, value in node.items():
                 if key == "connect_timeout":
@@ -133,7 +133,7 @@ def unhurried(configuration: Path, directory: Path, message_timeout: str = LONG,
 
 def write_eds(path: Path, authorities: Sequence[str]) -> None:
     """As the watcher does."""
-    places = [split_host_port(one) for one in authorities]
+    places = [split_host_port(authority) for authority in authorities]
     endpoints = [
         Endpoint(id=f"{at}", name=f"{at}", address=host, port=port or 0) for at, (host, port) in enumerate(places)
     ]
@@ -156,7 +156,7 @@ class Pool:
 
     def endpoints(self) -> None:
         """The servers and the dead ones."""
-        self.bench.endpoints([one.authority for one in self.models] + self.dead)
+        self.bench.endpoints([server.authority for server in self.models] + self.dead)
 
     async def follows(self) -> bool:
         """Whether Envoy has the endpoints, and sends a request to the first."""
@@ -180,8 +180,8 @@ async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Poo
         for name in "abc":
             await bench.model(name)
         picker = await bench.picker(Script())
-        dead = [bench.dead() for _ in range(3)]
-        bench.endpoints([one.authority for one in bench.models] + dead)
+        dead = [bench.dead() for _ in range(2)]
+        bench.endpoints([server.authority for server in bench.models] + dead)
         envoy = await bench.envoy()
         yield Pool(bench, envoy, picker, await bench.client(envoy), dead)
 

@@ -1,6 +1,7 @@
 """All files of deploy/envoy are accepted by Envoy; and what gateway.yaml does without a pick."""
 
 import asyncio
+import struct
 from pathlib import Path
 
 import httpx
@@ -58,6 +59,20 @@ async def test_envoy_accepts_the_configuration_without_a_warning(configuration: 
     assert "OK" in output
     complaints = [line for line in output.splitlines() if "[warning]" in line or "[error]" in line]
     assert complaints == []
+
+
+@pytest.mark.parametrize("configuration", [STANDALONE, STANDALONE_CLOSED, GATEWAY], ids=lambda path: path.stem)
+async def test_a_connection_has_at_most_100_requests_at_once(bench: Bench, configuration: Path) -> None:
+    """Envoy's first frame is SETTINGS: nine bytes of header, then an id of two bytes and a value of four for each."""
+    await bench.model("a")
+    await bench.picker()
+    url = httpx.URL((await bench.envoy(configuration, picker_tls=False)).url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">HBBBI", 0, 0, 4, 0, 0))
+    header = await reader.readexactly(9)
+    settings = dict(struct.iter_unpack(">HI", await reader.readexactly(int.from_bytes(header[:3]))))
+    writer.close()
+    assert (header[3], settings[3]) == (4, 100)
 
 
 async def test_others_see_statistics_and_readiness_and_nothing_else_of_the_admin_interface(bench: Bench) -> None:

@@ -46,5 +46,5 @@ async def test_a_picker_that_drains_gets_no_new_streams_and_keeps_its_open_ones(
     assert (len(drained.conversations), drained.open) == (before, kept)
     model.release.set()
     responses = await asyncio.gather(*running)
-    assert {(one.status_code, one.text) for one in responses} == {(200, "chunk 0\nchunk 1\nchunk 2\n")}
+    assert {(response.status_code, response.text) for response in responses} == {(200, "chunk 0\nchunk 1\nchunk 2\n")}
     await eventually(lambda: drained.open == 0)

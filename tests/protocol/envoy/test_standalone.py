@@ -26,23 +26,45 @@ CHAT = "/v1/chat/completions"
 async def by(pool: Pool, requests: int = 6) -> Counter[str]:
     """Who serves so many requests."""
     responses = [await pool.client.post(CHAT, content=b"hello") for _ in range(requests)]
-    assert {(one.status_code, one.content) for one in responses} == {(200, b"hello")}
-    return Counter(one.headers["x-served-by"] for one in responses)
+    assert {(response.status_code, response.content) for response in responses} == {(200, b"hello")}
+    return Counter(response.headers["x-served-by"] for response in responses)
 
 
 async def test_dead_choices_are_passed_over_in_order_and_the_picker_learns_who_served(pool: Pool) -> None:
     """One of them isn't even in the endpoints' file."""
     last = pool.models[2].authority
     stranger = last.replace("127.0.0.1", "127.0.0.2")
-    pool.picker.script = Script(destinations=[stranger, *pool.dead[:1], last])
+    pool.picker.script = Script(destinations=[stranger, *pool.dead, last])
     assert await by(pool) == {"c": 6}
-    assert {(one.served, one.served_metadata) for one in pool.picker.conversations} == {(last, last)}
+    assert {(conversation.served, conversation.served_metadata) for conversation in pool.picker.conversations} == {
+        (last, last)
+    }
+
+
+async def test_a_request_on_which_servers_crash_reaches_at_most_three(pool: Pool) -> None:
+    servers = [*pool.models, await pool.bench.model("d")]
+    pool.bench.endpoints([model.authority for model in servers])
+    try:
+        await eventually(pool.follows)
+        pool.reset()
+        for model in servers:
+            model.reset = True
+        pool.picker.script = Script(destinations=[model.authority for model in servers])
+        assert (await pool.client.post(CHAT, content=b"x")).status_code == 503
+        assert [len(model.received) for model in servers] == [1, 1, 1, 0]
+    finally:
+        pool.reset()
+        pool.models.remove(servers[-1])
+        pool.endpoints()
+        await eventually(pool.follows)
 
 
 async def test_when_all_choices_are_dead_another_server_takes_the_request(pool: Pool) -> None:
     pool.picker.script = Script(destinations=pool.dead)
     assert set(await by(pool)) <= {"a", "b", "c"}
-    assert {one.served for one in pool.picker.conversations} <= {one.authority for one in pool.models}
+    assert {conversation.served for conversation in pool.picker.conversations} <= {
+        server.authority for server in pool.models
+    }
 
 
 async def test_a_4_mb_body_passes_a_dead_first_choice_byte_for_byte(pool: Pool) -> None:
@@ -65,7 +87,7 @@ async def test_a_server_that_cant_is_passed_over_and_one_that_fails_is_heard(
     pool: Pool, status: int, reset: bool, served: tuple[int, str]
 ) -> None:
     pool.models[0].status, pool.models[0].reset = status, reset
-    pool.picker.script = Script(destinations=[one.authority for one in pool.models])
+    pool.picker.script = Script(destinations=[server.authority for server in pool.models])
     response = await pool.client.post(CHAT, content=b"x")
     assert (response.status_code, response.headers["x-served-by"]) == served
 
@@ -105,10 +127,10 @@ async def test_headers_by_which_a_client_would_steer_envoy_are_dropped(pool: Poo
     for model in pool.models:
         model.delay = 0.2
     responses = [await pool.client.post(CHAT, content=b"x", headers=wish) for _ in range(6)]
-    assert {one.status_code for one in responses} == {200}
-    assert {one.headers["x-served-by"] for one in responses} == {"a", "b", "c"}
-    assert all(DESTINATION not in one.headers for one in pool.picker.conversations)
-    assert all(not one.header(DESTINATION) for model in pool.models for one in model.received)
+    assert {response.status_code for response in responses} == {200}
+    assert {response.headers["x-served-by"] for response in responses} == {"a", "b", "c"}
+    assert all(DESTINATION not in conversation.headers for conversation in pool.picker.conversations)
+    assert all(not answer.header(DESTINATION) for model in pool.models for answer in model.received)
 
 
 async def test_the_client_s_request_id_stays_and_every_response_has_one(pool: Pool) -> None:

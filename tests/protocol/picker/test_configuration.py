@@ -64,7 +64,10 @@ async def told_everywhere(service: Service, configurations: list[dict[str, str]]
 
     async def tells() -> Any:
         ready, state = (await asked(service, "/readyz")).json(), (await asked(service, "/debug/state")).json()
-        counted = [service.registry.get_sample_value("pointsman_config_info", one) for one in configurations]
+        counted = [
+            service.registry.get_sample_value("pointsman_config_info", configuration)
+            for configuration in configurations
+        ]
         return ready["configurations"] == state["configurations"] == configurations and counted == [1.0]
 
     await eventually(tells, f"{configurations} of {service!r}")
@@ -78,7 +81,7 @@ async def test_a_bad_configuration_leaves_the_good_one_and_is_told_everywhere(
     with capture_logs() as logs:
         await owner.publish([endpoint("a", 8000)], BAD)
         await eventually(lambda: bool(service.config.problem), "the refusal")
-    (line,) = [one for one in logs if one["event"] == "config.refused"]
+    (line,) = [entry for entry in logs if entry["event"] == "config.refused"]
     assert "'no-such-scorer' is no plugin" in line["problems"][0]
     note, problem, counts = await told(service)
     assert note == problem == "\n".join(line["problems"])
@@ -146,14 +149,14 @@ async def test_every_tier_tells_the_origin_and_revision_of_the_configuration_in_
 
 async def test_a_scored_metric_that_has_vanished_from_all_servers_is_a_note(nats: NatsServer, owner: Owner) -> None:
     both = answer(b"vllm:num_requests_waiting 1\nvllm:num_requests_running 2\n")
-    one = answer(b"vllm:num_requests_running 2\n")
+    page = answer(b"vllm:num_requests_running 2\n")
     config = QUEUE + "dataLayer: {staleMetrics: {after: 500ms}}\n"
     async with OddServer(both) as server:
         await owner.publish([endpoint("a", server.port)], config)
         async with collector(nats.url), serving(picker(nats.url)) as deciding:
             await eventually(lambda: deciding.view.columns.frames > 5, "values")
             assert "metrics" not in deciding.readiness.notes()
-            server.behaviour = one
+            server.behaviour = page
 
             async def noted() -> bool:
                 page = (await asked(deciding, "/readyz")).json()

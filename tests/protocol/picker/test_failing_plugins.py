@@ -42,7 +42,7 @@ async def test_a_scorer_that_raises_costs_no_request_and_is_told_everywhere(nats
                 for message in (headers(path, modes=LEAN), body(BODY, end=True)):
                     stream.receive(message.SerializeToString())
                 stream.end()
-        told = [(one["plugin"], one["request_id"]) for one in logs if one["event"] == "plugin.failed"]
+        told = [(entry["plugin"], entry["request_id"]) for entry in logs if entry["event"] == "plugin.failed"]
         assert told == [("bad-scorer", "r0")], "a line a minute"
         assert service.registry.get_sample_value(failures, {"plugin": "bad-scorer"}) == 3
         assert service.registry.get_sample_value("pointsman_picker_decisions_total", {"status": "200"}) == 3
@@ -51,6 +51,6 @@ async def test_a_scorer_that_raises_costs_no_request_and_is_told_everywhere(nats
             kept = (await client.get("/debug/decisions")).json()["decisions"]
         assert ready.status_code == 200
         assert "'bad-scorer' has failed 3 times" in ready.json()["notes"]["plugins"]
-        assert [one["plugin_failures"] for one in kept] == [
+        assert [decision["plugin_failures"] for decision in kept] == [
             [{"plugin": "bad-scorer", "role": "scorer", "error": "KeyError: 'gpu'"}]
         ] * 3

@@ -25,15 +25,8 @@ class Requirement(Struct, frozen=True):
             raise ValueError(f"operator {self.operator!r} takes no values")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        match self.operator:
-            case "In":
-                return labels.get(self.key) in self.values
-            case "NotIn":
-                return labels.get(self.key) not in self.values
-            case "Exists":
-                return self.key in labels
-            case "DoesNotExist":
-                return self.key not in labels
+        found = labels.get(self.key) in self.values if self.values else self.key in labels
+        return found is (self.operator in ("In", "Exists"))
 
 
 class LabelSelector(Struct, frozen=True, rename="camel"):

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
 from services.picker.scheduling.interfaces import Filter
+from services.picker.scheduling.named_attribute import in_flight_load
 from services.picker.state.layout import Mask, Rows
 from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey
 from shared.plugin import Input
@@ -64,11 +65,7 @@ class UtilizationFilter(Filter):
 
     @classmethod
     def consumes(cls, parameters: UtilizationFilterParameters) -> tuple[Input, ...]:
-        load = Input(
-            IN_FLIGHT_LOAD,
-            parameter="inFlightLoadProducerName",
-            producer=parameters.in_flight_load_producer_name,
-        )
+        load = in_flight_load(parameters.in_flight_load_producer_name)
         keys = dict.fromkeys(condition.reads for condition in parameters.conditions)
         return tuple(load if key is IN_FLIGHT_LOAD else Input(key) for key in keys)
 

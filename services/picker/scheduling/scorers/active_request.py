@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
+from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Scorer
+from services.picker.scheduling.named_attribute import in_flight_load
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Input
 
@@ -30,8 +31,7 @@ class ActiveRequestScorer(Scorer):
 
     @classmethod
     def consumes(cls, parameters: ActiveRequestParameters) -> tuple[Input, ...]:
-        producer = parameters.in_flight_load_producer_name
-        return (Input(IN_FLIGHT_LOAD, parameter="inFlightLoadProducerName", producer=producer),)
+        return (in_flight_load(parameters.in_flight_load_producer_name),)
 
     @classmethod
     def deprecations(cls, parameters: ActiveRequestParameters) -> list[str]:

@@ -7,20 +7,12 @@ from msgspec import Meta, Struct, to_builtins
 
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Scorer
-from services.picker.scheduling.producers.approx_prefix import former_size
+from services.picker.scheduling.producers.approx_prefix import ApproxPrefixParameters, former_size
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Input
 
 PRODUCER = "approx-prefix-cache-producer"
-FORMER = (
-    "autoTune",
-    "blockSizeTokens",
-    "blockSize",
-    "hashBlockSize",
-    "maxPrefixBlocksToMatch",
-    "maxPrefixTokensToMatch",
-    "lruCapacityPerServer",
-)
+FORMER = ApproxPrefixParameters.__struct_encode_fields__
 """The index's own parameters, which stood here while the scorer owned the index (GIE 0.5 to 1.4)."""
 IN_BYTES = ("blockSize", "hashBlockSize")
 TRACKING = "cache_tracking"

@@ -3,8 +3,9 @@
 import numpy as np
 from msgspec import Struct
 
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Scorer
+from services.picker.scheduling.named_attribute import in_flight_load
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Input
 
@@ -29,9 +30,7 @@ class TokenLoadScorer(Scorer):
 
     @classmethod
     def consumes(cls, parameters: TokenLoadParameters) -> tuple[Input, ...]:
-        producer = parameters.in_flight_load_producer_name
-        load = Input(IN_FLIGHT_LOAD, parameter="inFlightLoadProducerName", producer=producer)
-        return load, Input(PREFIX_MATCH, optional=True)
+        return in_flight_load(parameters.in_flight_load_producer_name), Input(PREFIX_MATCH, optional=True)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         threshold = float(self.parameters.queue_threshold_tokens)

@@ -80,7 +80,7 @@ class PickerUnderTest:
 
 def destinations(answers: list[Answer]) -> str:
     """The one destination that these answers name."""
-    found = [value for one in answers if (value := one.set_headers.get("x-gateway-destination-endpoint"))]
+    found = [value for answer in answers if (value := answer.set_headers.get("x-gateway-destination-endpoint"))]
     assert len(found) == 1, answers
     return found[0]
 

@@ -73,15 +73,15 @@ def test_unfinished_bodies_make_room(bodies: dict[str, tuple[int, float]], more:
             chunks[name].whole()
     now = 100.0
     assert budget.has_room(more) == (more <= 70)
-    assert {name for name, one in chunks.items() if not one.dropped} == stay
+    assert {name for name, item in chunks.items() if not item.dropped} == stay
     assert budget.used == sum(bodies[name][0] for name in stay)
 
 
 def test_more_room_is_made_than_is_missing_so_that_few_pieces_have_to_look_for_it() -> None:
     budget = MemoryBudget(1000)
     many = [BodyBuffer(budget, droppable=True) for _ in range(1000)]
-    for one in many:
-        one.add(b"x")
+    for each_body_buffer in many:
+        each_body_buffer.add(b"x")
     assert budget.has_room(1)
     assert budget.used == 875
-    assert sum(one.dropped for one in many) == 125
+    assert sum(body_buffer.dropped for body_buffer in many) == 125

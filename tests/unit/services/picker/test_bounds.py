@@ -80,7 +80,9 @@ def test_whatever_servers_report_the_metrics_are_finite() -> None:
     for values in ([1.7e308, 1.7e308, -1.7e308], [math.inf, 1, 2], [1e9, 1e9, 0]):
         report(made, dict.fromkeys(keys, values))
         for family in text_string_to_metric_families(generate_latest(registry).decode()):
-            assert [one for one in family.samples if "age" not in one.name and not math.isfinite(one.value)] == []
+            assert [
+                sample for sample in family.samples if "age" not in sample.name and not math.isfinite(sample.value)
+            ] == []
 
 
 def test_a_column_can_hold_any_number_within_the_bounds() -> None:

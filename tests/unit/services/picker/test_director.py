@@ -86,18 +86,22 @@ def test_a_default_decision_is_reproduced_by_hand_from_its_explanation() -> None
     by_hand = {"a1": (1.0, 0.5, 0.0), "a2": (0.5, 0.8, 0.75), "a3": (0.0, 1.0, 0.25)}
     for name, scores in by_hand.items():
         told = profile["endpoints"][name]
-        assert {plugin: one["weight"] for plugin, one in told["scores"].items()} == weights
+        assert {plugin: step["weight"] for plugin, step in told["scores"].items()} == weights
         for plugin, score in zip(weights, scores, strict=True):
             assert told["scores"][plugin]["score"] == pytest.approx(score)
             assert told["scores"][plugin]["weighted"] == pytest.approx(weights[plugin] * score)
-        assert told["total"] == pytest.approx(sum(one["weighted"] for one in told["scores"].values()))
+        assert told["total"] == pytest.approx(sum(step["weighted"] for step in told["scores"].values()))
     assert {name: told["total"] for name, told in profile["endpoints"].items()} == {"a1": 3.0, "a2": 4.85, "a3": 2.75}
     assert profile["picked"] == ["a2"]
     assert explained["destinations"] == ["10.0.0.2:8000"]
     assert explained["charged_tokens"] == 64
     inputs = explained["inputs"]
-    assert {name: one["value"] for name, one in inputs[WAITING_QUEUE_SIZE.wire].items()} == {"a1": 0, "a2": 5, "a3": 10}
-    assert {one["age"] for one in inputs[WAITING_QUEUE_SIZE.wire].values()} == {0.5}
+    assert {name: read["value"] for name, read in inputs[WAITING_QUEUE_SIZE.wire].items()} == {
+        "a1": 0,
+        "a2": 5,
+        "a3": 10,
+    }
+    assert {input["age"] for input in inputs[WAITING_QUEUE_SIZE.wire].values()} == {0.5}
     assert inputs["PrefixCacheMatchInfo/approx-prefix-cache-producer"]["a2"]["value"] == 3
 
 
@@ -203,7 +207,7 @@ PREFIX = "plugins:\n- type: prefix-cache-scorer\n- type: max-score-picker\n  par
 )
 def test_who_prefers_only_a_cached_prompt_gets_a_412_where_nobody_has_it(prefer: list[str], conditional: bool) -> None:
     view, made, prompt = pool("a1", "a2"), director(PREFIX), b"x" * 2000
-    asked = request(prompt, headers=[("Prefer", one) for one in prefer])
+    asked = request(prompt, headers=[("Prefer", preference) for preference in prefer])
     first = made.decide(asked, view, NOW)
     if conditional:
         made_of_it = refusal(first)

@@ -129,7 +129,7 @@ class World:
         self.view: View = pool("a1", "a2", "a3")
         report(self.view, {WAITING_QUEUE_SIZE: [0, 5, 10], KV_CACHE_USAGE: [0.1, 0.1, 0.1]})
         self.heard: list[tuple[str, str, str]] = []
-        document = HEADER + "".join(f"- type: {one}\n" for one in plugins) + more
+        document = HEADER + "".join(f"- type: {kind}\n" for kind in plugins) + more
         self.pipeline: Pipeline = build(
             load(document, REGISTRY),
             np.random.default_rng(5),
@@ -152,7 +152,7 @@ def endpoint(decision: Decision) -> str:
 
 
 def failed(decision: Decision) -> list[tuple[str, str]]:
-    return [(one.plugin, one.role) for one in decision.failures]
+    return [(failure.plugin, failure.role) for failure in decision.failures]
 
 
 def corrupts(totals: Floats) -> list[int]:
@@ -269,14 +269,14 @@ def test_what_a_failing_plugin_does_is_left_out_and_the_others_decide(
     world.view.upsert("pool.objective.low", Objective(name="low", priority=-1))
     asked = request(b"x" * 600, headers=[(OBJECTIVE_HEADERS[0], "low")] if kind is BadDetector else [])
     decisions = [world.decide(asked) for _ in range(60 if kind is BadPicker else 1)]
-    assert {endpoint(one) for one in decisions} == ({"a1", "a2", "a3"} if kind is BadPicker else {"a1"})
+    assert {endpoint(decision) for decision in decisions} == ({"a1", "a2", "a3"} if kind is BadPicker else {"a1"})
     for decision in decisions:
         assert (failed(decision), decision.tokens, decision.saturation) == ([(kind.TYPE, role)], 150, None)
         assert decision.runs["default"].rows.tolist() == [0, 1, 2]
         told = json.loads(json.dumps(decision.explain(), allow_nan=False))
-        assert [(one["plugin"], one["role"]) for one in told["plugin_failures"]] == [(kind.TYPE, role)]
-        for one in told["profiles"]["default"]["endpoints"].values():
-            assert one["scores"].get("bad-scorer", {"score": 0})["score"] == 0
+        assert [(failure["plugin"], failure["role"]) for failure in told["plugin_failures"]] == [(kind.TYPE, role)]
+        for member in told["profiles"]["default"]["endpoints"].values():
+            assert member["scores"].get("bad-scorer", {"score": 0})["score"] == 0
     assert [(plugin, id) for plugin, _, id in world.heard] == [(kind.TYPE, "request-1")] * len(decisions)
 
 
@@ -338,7 +338,7 @@ def test_neither_filter_nor_picker_can_leave_the_subset_that_the_gateway_asks_fo
     kind.does = does
     world = World(kind.TYPE, "queue-scorer", *(() if kind is BadPicker else ("max-score-picker",)))
     decisions = [world.decide(request(subset=("10.0.0.2", "10.0.0.3"))) for _ in range(40)]
-    assert {endpoint(one) for one in decisions} == ({"a2", "a3"} if kind is BadPicker else {"a2"})
+    assert {endpoint(decision) for decision in decisions} == ({"a2", "a3"} if kind is BadPicker else {"a2"})
 
 
 def test_a_filter_that_leaves_nothing_has_not_failed() -> None:
@@ -373,8 +373,8 @@ class WithParsers(PickerUnderTest):
     def __init__(self, view: View, *others: str) -> None:
         super().__init__(view)
         parsers = ("bad-parser", *others)
-        document = HEADER + "".join(f"- type: {one}\n" for one in ("queue-scorer", *parsers))
-        document += "requestHandler:\n  parsers:\n" + "".join(f"  - pluginRef: {one}\n" for one in parsers)
+        document = HEADER + "".join(f"- type: {kind}\n" for kind in ("queue-scorer", *parsers))
+        document += "requestHandler:\n  parsers:\n" + "".join(f"  - pluginRef: {parser}\n" for parser in parsers)
         self.handler.pipeline = build(load(document, REGISTRY), np.random.default_rng(1), lambda: 0.0)
 
 

@@ -20,7 +20,7 @@ SETTINGS: Mapping[str, str] = {
     "max_request_body": "request_body",
     "max_held_bodies": "held_bodies",
     "max_request_headers": "header_bytes",
-    "max_request_header_count": "header_count",
+    "max_header_count": "header_count",
     "max_model_name": "model_name",
     "max_subset_entries": "subset_entries",
     "max_response_object": "response_object",
@@ -46,7 +46,7 @@ def test_an_object_of_a_response_beyond_the_limit_passes_unread(fits: bool) -> N
     kind = {":status": "200", "content-type": "application/json"}
     said = world.say(stream, headers(kind, phase="response_headers"), response_body(answer[:-1]))
     said += world.say(stream, response_body(answer[-1:], end=True))
-    came = b"".join(one.streamed or b"" for one in said)
+    came = b"".join(answer.streamed or b"" for answer in said)
     assert came == (answer.replace(b"tuned", b"m") if fits else answer)
 
 
@@ -60,8 +60,9 @@ def test_what_is_kept_of_decisions_and_of_models_are_settings() -> None:
         asked = b'{"model":"%s","messages":[{"role":"user","content":"h"}]}' % model.encode()
         for message in (headers(shown, modes=FULL_DUPLEX), body(asked, end=True)):
             list(stream.receive(message.SerializeToString()))
+        list(stream.receive(headers({":status": "200"}, phase="response_headers").SerializeToString()))
         stream.end()
-    assert [one.request.model for one in service.ring.newest(10)] == ["third", "second"]
+    assert [decision.request.model for decision in service.ring.newest(10)] == ["third", "second"]
     page = generate_latest(service.registry).decode()
     assert {name for name in ("first", "second", "third", "other") if f'model_name="{name}"' in page} == {
         "first",

@@ -39,7 +39,7 @@ def test_a_decision_names_the_revision_of_the_configuration_that_made_it() -> No
         made.director.decide(request(), pool("a1"), NOW),
         made.director.schedule(Prepared(request(), NOW, Refusal(status=400, message="no")), pool("a1"), NOW),
     ]
-    assert [one.explain()["configuration"] for one in decisions] == [config.revision] * 2
+    assert [decision.explain()["configuration"] for decision in decisions] == [config.revision] * 2
     assert made.state()["revision"] == config.revision
 
 

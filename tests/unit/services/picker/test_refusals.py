@@ -156,7 +156,7 @@ def ask(case: Case, modes: tuple[BodyMode, BodyMode], picker: PickerUnderTest) -
         said += [body(data[:20]), body(data[20:], end=True)] if modes is FULL_DUPLEX else [body(data, end=True)]
     stream, answers = picker.begin(*said)
     assert stream.closed
-    assert not any(one.set_headers.get("x-gateway-destination-endpoint") for one in answers)
+    assert not any(answer.set_headers.get("x-gateway-destination-endpoint") for answer in answers)
     stream.end()
     return refused(answers)
 
@@ -175,7 +175,7 @@ def test_refusal(case: Case, modes: tuple[BodyMode, BodyMode]) -> None:
     assert answer.set_headers == {"content-type": "application/json", **case.gets}
     assert answer.grpc_status is None
     assert (picker.load, picker.handler.open, picker.metrics.statuses) == ({}, 0, {case.status: 1})
-    decided = [one.explain()["refused"]["message"] for one in picker.ring.newest(9)]
+    decided = [decision.explain()["refused"]["message"] for decision in picker.ring.newest(9)]
     assert len(decided) == (case.decided and case.status not in (413, 431))
     assert all(kept == error["message"] or len(kept) < len(error["message"]) for kept in decided)
     if case.status == 413:

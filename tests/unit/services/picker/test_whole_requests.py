@@ -181,12 +181,13 @@ def test_request(case: Case) -> None:
     assert head.metadata == {"x-gateway-destination-endpoint": to}
     assert head.remove_headers == tuple(sorted(name for name in case.sent if name.startswith("x-")))
     assert (echo.phase, echo.streamed, echo.end) == ("request_body", gets, True)
+    assert picker.load == {f"a{case.to}": 1}
+    picker.say(stream, headers({":status": "200"}, phase="response_headers"))
     model, target, priority = case.counted
     for prefix in ("inference_objective_", "llm_d_epp_"):
         labels = {"model_name": model, "target_model_name": target, "priority": priority}
         assert picker.sample(f"{prefix}request_total", **labels) == 1
     assert picker.sample("inference_pool_ready_pods", name="") == len(case.loads)
-    assert picker.load == {f"a{case.to}": 1}
     stream.end()
     assert (picker.load, picker.handler.open) == ({}, 0)
 

@@ -25,13 +25,13 @@ def endpoint(name: str, address: str = "", port: int = 8000, **labels: str) -> E
 
 
 def facts(*endpoints: Endpoint) -> dict[str, Fact]:
-    return {f"pool.endpoint.{one.id}": one for one in endpoints}
+    return {f"pool.endpoint.{member.id}": member for member in endpoints}
 
 
 def pool(*endpoints: Endpoint | str) -> View:
     """A view of these endpoints."""
     view = View()
-    view.reset(facts(*(endpoint(one) if isinstance(one, str) else one for one in endpoints)))
+    view.reset(facts(*(endpoint(member) if isinstance(member, str) else member for member in endpoints)))
     return view
 
 
@@ -46,7 +46,7 @@ def frame(
     columns, objects = {}, {}
     for key, column in values.items():
         if key.kind is float:
-            columns[key.wire] = pack_floats([np.nan if one is None else one for one in column])
+            columns[key.wire] = pack_floats([np.nan if value is None else value for value in column])
         else:
             objects[key.wire] = list(column)
     return Frame(
@@ -64,7 +64,7 @@ def report(
     view: View, values: Mapping[AttributeKey[Any], Sequence[Any]], ages: float | Sequence[float] = 0.0, now: float = NOW
 ) -> None:
     """Have all endpoints, in the layout's order, report these values of these ages."""
-    view.apply_frame(frame([one.id for one in view.layout.endpoints], values, ages), now, 0.0)
+    view.apply_frame(frame([endpoint.id for endpoint in view.layout.endpoints], values, ages), now, 0.0)
 
 
 def load(
@@ -76,7 +76,7 @@ def load(
         sent=sent,
         sequence=1,
         run=run,
-        ids=pack_hashes([endpoint_hash(one) for one in table]),
+        ids=pack_hashes([endpoint_hash(id) for id in table]),
         requests=pack_counts([requests for requests, _ in table.values()]),
         tokens=pack_counts([tokens for _, tokens in table.values()]),
         leaving=leaving,

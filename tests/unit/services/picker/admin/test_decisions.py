@@ -22,8 +22,8 @@ def decision(request_id: str, at: float = 0.0) -> Decision:
 
 def ring(*ids: str, size: int = 3) -> DecisionRing:
     made = DecisionRing(size)
-    for at, one in enumerate(ids):
-        made.add(decision(one, at))
+    for at, id in enumerate(ids):
+        made.add(decision(id, at))
     return made
 
 
@@ -35,8 +35,8 @@ def get(made: DecisionRing, path: str) -> tuple[int, Any]:
 
 def test_the_newest_are_kept() -> None:
     made = ring("a", "b", "c", "d")
-    assert [one.request.id for one in made.newest(9)] == ["d", "c", "b"]
-    assert [one.request.id for one in made.newest(2)] == ["d", "c"]
+    assert [decision.request.id for decision in made.newest(9)] == ["d", "c", "b"]
+    assert [decision.request.id for decision in made.newest(2)] == ["d", "c"]
     assert (len(made), made.total, repr(made)) == (3, 4, "<DecisionRing 3 of 4>")
 
 
@@ -62,26 +62,26 @@ def test_decisions_on_the_oldest_layouts_go_first(layouts: str, size: int, kept:
     made = DecisionRing(size, layouts=2)
     for at, name in enumerate(layouts):
         made.add(structs.replace(decision("x", at), layout=named[name]))
-    assert [one.at for one in reversed(made.newest(9))] == kept
+    assert [decision.at for decision in reversed(made.newest(9))] == kept
 
 
 @pytest.mark.parametrize("id", ["a", "x" * 5 * SHOWN])
 def test_several_decisions_on_one_request_id_of_any_length_are_all_found_the_newest_first(id: str) -> None:
     made = ring(id, "b", id)
-    assert [one.at for one in made.of_request(id, 9)] == [2, 0]
-    assert [one.at for one in made.of_request(id, 1)] == [2]
+    assert [decision.at for decision in made.of_request(id, 9)] == [2, 0]
+    assert [decision.at for decision in made.of_request(id, 1)] == [2]
     assert made.of_request("c", 9) == []
 
 
 def test_decisions_are_listed() -> None:
     status, body = get(ring("a", "b"), "/debug/decisions?limit=1")
-    assert (status, body["total"], [one["request_id"] for one in body["decisions"]]) == (200, 2, ["b"])
+    assert (status, body["total"], [decision["request_id"] for decision in body["decisions"]]) == (200, 2, ["b"])
 
 
 def test_a_decision_is_explained_by_its_request_id_whatever_characters_it_has() -> None:
     status, body = get(ring("a/b?c d"), "/debug/decisions/a/b%3Fc%20d")
     assert status == 200
-    assert [one["request_id"] for one in body["decisions"]] == ["a/b?c d"]
+    assert [decision["request_id"] for decision in body["decisions"]] == ["a/b?c d"]
 
 
 def test_at_most_as_many_are_explained_as_asked_for() -> None:

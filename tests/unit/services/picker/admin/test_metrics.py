@@ -12,7 +12,7 @@ from services.picker.decision import Decision, RequestSummary
 from services.picker.pipeline import build
 from services.picker.request import Refusal, Route
 from services.picker.scheduling.record import ProfileRun
-from services.picker.state.histogram import Histogram, Timings
+from services.picker.state.histogram import Histogram
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.config import load as load_config
@@ -30,7 +30,9 @@ def metrics(view: View) -> tuple[PickerMetrics, CollectorRegistry]:
 
 def scrape(registry: CollectorRegistry) -> Samples:
     families = text_string_to_metric_families(generate_latest(registry).decode())
-    return {(one.name, tuple(one.labels.values())): one.value for family in families for one in family.samples}
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value for family in families for sample in family.samples
+    }
 
 
 def routed(view: View, row: int, model: str = "") -> Decision:
@@ -52,13 +54,13 @@ def test_a_histogram_counts_by_upper_bound() -> None:
         histogram.observe(seconds)
     family = HistogramMetricFamily("x", "", labels=[])
     histogram.add_to(family)
-    found = {one.labels.get("le", one.name): one.value for one in family.samples}
+    found = {sample.labels.get("le", sample.name): sample.value for sample in family.samples}
     assert found == {"0.1": 2, "1": 3, "+Inf": 4, "x_count": 4, "x_sum": pytest.approx(3.65)}
     assert repr(histogram) == "<Histogram 4 times, 3.65 together>"
 
 
-def test_timings_are_what_a_histogram_of_the_same_would_be_whenever_they_are_counted() -> None:
-    plain, late = Histogram((0.1, 1.0)), Timings((0.1, 1.0))
+def test_what_is_noted_counts_as_if_it_had_been_observed() -> None:
+    plain, late = Histogram((0.1, 1.0)), Histogram((0.1, 1.0))
     for round in ((0.05, 0.1), (), (0.5, 3.0, 1.0, 0.0)):
         for seconds in round:
             plain.observe(seconds)
@@ -70,7 +72,7 @@ def test_timings_are_what_a_histogram_of_the_same_would_be_whenever_they_are_cou
     for histogram in (plain, late):
         family = HistogramMetricFamily("x", "", labels=[])
         histogram.add_to(family)
-        shown.append([(one.name, one.labels, pytest.approx(one.value)) for one in family.samples])
+        shown.append([(sample.name, sample.labels, pytest.approx(sample.value)) for sample in family.samples])
     assert shown[0] == shown[1]
     assert (late.count, plain.count) == (7, 7)
 
@@ -151,7 +153,7 @@ def test_endpoints_that_have_gone_are_forgotten() -> None:
     made.decided(routed(view, 1), 0.0)
     view.delete("pool.endpoint.a1")
     made.forget_endpoints()
-    assert made.requests.picks() == {"a2": 1}
+    assert made.requests.picks == {"a2": 1}
     assert ("pointsman_picker_picks_total", ("a1",)) not in scrape(registry)
 
 
@@ -162,9 +164,10 @@ def test_attempts_to_schedule_are_counted_by_who_got_the_request() -> None:
     ]
     view = pool(*ranks)
     made, registry = metrics(view)
-    for row in (0, 1, 1):
-        made.decided(routed(view, row, "m"), 0.0)
-    made.decided(routed(view, 1, "other"), 0.0)
+    for row, model in ((0, "m"), (1, "m"), (1, "m"), (1, "other")):
+        opened = made.decided(routed(view, row, model), 0.0)
+        assert opened is not None
+        opened.answered(200)
     nobody = ProfileRun("p", view.layout.all_rows, (), view.layout.all_rows[:0], (), np.zeros(0), "picker", ())
     refusal = Refusal(status=429, message="")
     for runs in ({"p": nobody}, {}):

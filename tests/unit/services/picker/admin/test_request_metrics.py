@@ -1,14 +1,17 @@
 """Requests by model, under the names that dashboards of the Go original know."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.picker.admin.pool_metrics import PoolCollector
-from services.picker.admin.request_metrics import OTHER, SHOWN, OpenRequest, RequestCollector, RequestMetrics
+from services.picker.admin.families import Families
+from services.picker.admin.model_labels import IDLE, OTHER, SHOWN
+from services.picker.admin.pool_metrics import pool_families
+from services.picker.admin.request_metrics import OpenRequest, RequestMetrics, request_families
 from services.picker.decision import Decision, RequestSummary
 from services.picker.request import Content, Refusal, Request, Route
 from services.picker.responses.usage import Usage
@@ -28,27 +31,38 @@ def decision(model: str = "m", target: str = "", **more: Any) -> Decision:
     )
 
 
-def routed(metrics: RequestMetrics, *args: str, **more: Any) -> OpenRequest:
+def routed(metrics: RequestMetrics, *args: str, status: int | None = 200, **more: Any) -> OpenRequest:
+    """A routed request whose response has begun."""
     opened = metrics.decided(decision(*args, **more))
     assert opened is not None
+    opened.answered(status)
     return opened
+
+
+def models_of(metrics: RequestMetrics) -> dict[str, float]:
+    """Routed requests by the client's model."""
+    name = "llm_d_epp_request_total{model_name="
+    counts = scrape(metrics, former_names=False).items()
+    return {key[len(name) :].partition(",")[0]: count for key, count in counts if key.startswith(name)}
 
 
 def scrape(metrics: RequestMetrics, view: View | None = None, *, former_names: bool = True) -> dict[str, float]:
     registry = CollectorRegistry()
-    registry.register(RequestCollector(metrics, former_names=former_names))
-    registry.register(PoolCollector(view or View(), lambda: NOW, former_names=former_names))
+    for make in (partial(request_families, metrics), partial(pool_families, view or View(), NOW)):
+        registry.register(Families(make, former_names=former_names))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return {
-        f"{one.name}{{{','.join(f'{name}={value}' for name, value in one.labels.items())}}}": one.value
+        f"{sample.name}{{{','.join(f'{name}={value}' for name, value in sample.labels.items())}}}": sample.value
         for family in families
-        for one in family.samples
+        for sample in family.samples
     }
 
 
 def test_routed_requests_are_counted_by_model_target_priority_and_rewrite_and_run_until_they_are_completed() -> None:
-    metrics = RequestMetrics()
-    opened = [routed(metrics, "m", "m-v2", priority=priority, rewrite="rollout") for priority in (0, 0, -1)]
+    metrics = RequestMetrics(named=lambda model: model == "m")
+    opened = [
+        routed(metrics, "m", "m-v2", priority=priority, rewrite="rollout", status=None) for priority in (0, 0, -1)
+    ]
     opened[0].completed(1.0, None, 0)
     found = scrape(metrics)
     models = "model_name=m,target_model_name=m-v2"
@@ -69,7 +83,6 @@ def test_routed_requests_are_counted_by_model_target_priority_and_rewrite_and_ru
 def test_a_response_tells_durations_and_tokens() -> None:
     metrics = RequestMetrics()
     opened = routed(metrics)
-    opened.status = 200
     opened.first_token(0.5)
     opened.completed(2.5, Usage(prompt=100, completion=21, cached=0), 5000)
     found = scrape(metrics)
@@ -92,9 +105,8 @@ def test_a_response_tells_durations_and_tokens() -> None:
 
 @pytest.mark.parametrize(("status", "errors"), [(200, None), (399, None), (400, 1), (500, 1)])
 def test_from_400_on_a_response_is_the_model_servers_error(status: int, errors: float | None) -> None:
-    metrics = RequestMetrics()
-    opened = routed(metrics)
-    opened.status = status
+    metrics = RequestMetrics(named=lambda _: True)
+    opened = routed(metrics, status=status)
     opened.completed(0.1, None, 0)
     name = f"{PRESENT}request_error_total{{error_code=ModelServerError,model_name=m,target_model_name=m}}"
     assert scrape(metrics).get(name) == errors
@@ -104,7 +116,6 @@ def test_from_400_on_a_response_is_the_model_servers_error(status: int, errors: 
 def test_the_time_per_token_is_that_between_tokens(tokens: int, count: float | None) -> None:
     metrics = RequestMetrics()
     opened = routed(metrics)
-    opened.status = 200
     opened.first_token(0.5)
     opened.completed(2.5, Usage(prompt=100, completion=tokens, cached=0), 5000)
     name = f"{PRESENT}request_streaming_tpot_seconds_count{{model_name=m,target_model_name=m}}"
@@ -112,15 +123,14 @@ def test_the_time_per_token_is_that_between_tokens(tokens: int, count: float | N
 
 
 def test_a_response_that_broke_off_has_no_times_and_no_size() -> None:
-    metrics = RequestMetrics()
-    opened = routed(metrics)
-    opened.status = 500
+    metrics = RequestMetrics(named=lambda _: True)
+    opened = routed(metrics, status=500)
     opened.first_token(0.5)
     opened.completed(2.5, Usage(prompt=100, completion=21, cached=0), 5000, aborted=True)
     found = scrape(metrics)
     counted = {name.partition("_count{")[0] for name in found if "_count{" in name and name.startswith(PRESENT)}
     told = ("size_bytes", "ttft_seconds", "input_tokens", "output_tokens", "cached_tokens")
-    assert counted == {f"{PRESENT}request_{one}" for one in told}
+    assert counted == {f"{PRESENT}request_{label}" for label in told}
     errors = "llm_d_epp_request_error_total{error_code=ModelServerError,model_name=m,target_model_name=m}"
     assert found[errors] == 1
 
@@ -142,13 +152,69 @@ def test_models_beyond_the_limit_are_counted_together() -> None:
     metrics = RequestMetrics(models=2)
     for name in ("a", "b", "c", "d", "a"):
         routed(metrics, name).completed(1.0, None, 0)
+    assert models_of(metrics) == {"a": 2, "b": 1, OTHER: 2}
+
+
+@pytest.mark.parametrize("status", [None, 400, 404, 500])
+def test_a_model_that_no_server_has_answered_for_has_no_series(status: int | None) -> None:
+    metrics = RequestMetrics(models=2)
+    for number in range(10):
+        routed(metrics, f"invented-{number}", status=status).completed(1.0, None, 0)
+    for _ in range(2):
+        routed(metrics, "a").completed(1.0, None, 0)
+    assert models_of(metrics) == {OTHER: 10, "a": 2}
+
+
+@pytest.mark.parametrize("model", ["a", "invented"])
+def test_a_request_is_counted_once_and_runs_from_its_decision_on(model: str) -> None:
+    metrics = RequestMetrics(named=lambda model: model == "a")
+    opened = metrics.decided(decision(model))
+    assert opened is not None
+    running = {"a": "a"}.get(model, OTHER)
+    assert scrape(metrics)[f"llm_d_epp_request_running{{model_name={running}}}"] == 1
+    opened.answered(200)
+    opened.completed(1.0, None, 0)
+    assert (models_of(metrics), metrics.running().total()) == ({model: 1}, 0)
+
+
+RENAMES: dict[str, dict[str, Any]] = {
+    "a header": {"target": "real"},
+    "a rewrite of every model": {"target": "real", "rewrite": "rollout"},
+}
+
+
+@pytest.mark.parametrize("rename", RENAMES)
+def test_invented_names_of_rewritten_requests_make_room_for_models_of_the_pool(rename: str) -> None:
+    metrics = RequestMetrics(models=4, named=lambda model: model == "named")
+    for number in range(10):
+        routed(metrics, f"invented-{number}", **RENAMES[rename]).completed(1.0, None, 0)
+    for model in ("real", "named", "real-2"):
+        routed(metrics, model).completed(1.0, None, 0)
+    assert {"real", "real-2", "named"} < models_of(metrics).keys()
+    assert len(models_of(metrics)) <= 5
+
+
+def test_a_model_that_a_resource_names_has_a_series_where_servers_answer_to_any_name() -> None:
+    metrics = RequestMetrics(models=3, named=lambda model: model.startswith("named"))
+    under_way = [routed(metrics, f"invented-{number}") for number in range(10)]
+    for model in ("named", "named-2", "named-3", "named-4", "named"):
+        routed(metrics, model).completed(1.0, None, 0)
+    for opened in under_way:
+        opened.completed(1.0, None, 0)
+    assert models_of(metrics) == {"named": 2, "named-2": 1, "named-3": 1, OTHER: 8}
+    assert set(metrics.running().values()) == {0}
+
+
+def test_a_model_that_is_not_used_makes_room() -> None:
+    now = 0.0
+    metrics = RequestMetrics(models=3, clock=lambda: now)
+    for at, model in ((0.0, "a"), (1.0, "b"), (IDLE - 1, "b"), (IDLE - 0.5, "c"), (IDLE, "c"), (IDLE + 1, "d")):
+        now = at
+        routed(metrics, model, "v2", rewrite="r").completed(1.0, None, 0)
     found = scrape(metrics, former_names=False)
-    counts = {name: value for name, value in found.items() if name.startswith("llm_d_epp_request_total")}
-    assert counts == {
-        "llm_d_epp_request_total{model_name=a,priority=0,target_model_name=a}": 2,
-        "llm_d_epp_request_total{model_name=b,priority=0,target_model_name=b}": 1,
-        f"llm_d_epp_request_total{{model_name={OTHER},priority=0,target_model_name={OTHER}}}": 2,
-    }
+    assert models_of(metrics) == {"b": 2, "c": 1, OTHER: 2}
+    rewrites = "llm_d_epp_model_rewrite_decisions_total{model_name=a"
+    assert not [name for name in found if name.startswith(rewrites)]
 
 
 def test_refused_requests_for_invented_models_leave_the_names_to_real_ones() -> None:
@@ -199,7 +265,6 @@ ORIGINAL_BOUNDS = {
 def test_a_histogram_has_the_bounds_that_dashboards_of_the_go_original_name(name: str) -> None:
     metrics = RequestMetrics()
     opened = routed(metrics)
-    opened.status = 200
     opened.first_token(0.5)
     opened.completed(2.5, Usage(prompt=100, completion=21, cached=0), 5000)
     start = f"inference_objective_{name}_bucket{{le="
@@ -218,7 +283,7 @@ def test_pairs_of_models_are_bounded_too() -> None:
 def test_a_long_model_name_is_cut() -> None:
     metrics = RequestMetrics()
     routed(metrics, "x" * 5000)
-    assert {len(model) for model, _ in metrics.series} == {SHOWN}
+    assert {len(model) for model in models_of(metrics)} == {SHOWN}
 
 
 def test_a_pools_averages_are_over_what_is_fresh() -> None:
@@ -251,4 +316,4 @@ def test_a_request_without_a_model_isnt_counted_as_running() -> None:
     metrics = RequestMetrics()
     opened = routed(metrics, "")
     opened.completed(1.0, None, 0)
-    assert metrics.running == {}
+    assert metrics.running() == {}

@@ -152,7 +152,7 @@ for _mode in BodyMode:
 def test_whole_conversation(steps: Sequence[Step]) -> None:
     proxy = Proxy()
     for message, expected in steps:
-        assert [str(answer) for answer in proxy.say(message)] == expected  # type: ignore[arg-type]
+        assert [str(answer) for answer in proxy.say(message)] == expected
     proxy.hang_up()
     assert sum(isinstance(event, Completed) for event in proxy.events) == 1
     assert isinstance(proxy.events[-1], Completed)
@@ -420,7 +420,7 @@ def test_a_stream_that_ends_early_completes_as_what_it_looks_like(
     proxy = Proxy()
     proxy.say(headers(end=True, modes=way))
     for message in heard:
-        proxy.say(message)  # type: ignore[arg-type]
+        proxy.say(message)
     assert proxy.hang_up() == Completed(aborted)
     assert proxy.hang_up() is None
 

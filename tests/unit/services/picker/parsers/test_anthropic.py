@@ -93,11 +93,11 @@ def test_pictures_stand_as_short_digests(nested: bool) -> None:
         image = {"type": "image", "source": source}
         return ask(user([{"type": "tool_result", "content": [image]} if nested else image])).prompt
 
-    one, other = prompt({"type": "base64", "data": "A" * 100_000}), prompt({"type": "url", "url": "https://e.com/a"})
-    assert one.startswith(b"user\n<source ")
-    assert one == prompt({"type": "base64", "data": "A" * 100_000})
-    assert one != other
-    assert len(one) == len(other) < 60
+    first, other = prompt({"type": "base64", "data": "A" * 100_000}), prompt({"type": "url", "url": "https://e.com/a"})
+    assert first.startswith(b"user\n<source ")
+    assert first == prompt({"type": "base64", "data": "A" * 100_000})
+    assert first != other
+    assert len(first) == len(other) < 60
 
 
 TURNS = st.lists(

@@ -79,7 +79,7 @@ def with_picture(data: str) -> bytes:
 
 def test_pictures_stand_as_digests() -> None:
     cat, dog = "iVBO" * LONGEST, "iVBP" * LONGEST
-    first, same, other = (read("/v1/chat/completions", with_picture(one)) for one in (cat, cat, dog))
+    first, same, other = (read("/v1/chat/completions", with_picture(animal)) for animal in (cat, cat, dog))
     assert first.prompt == same.prompt != other.prompt
     assert b"what is it? what" in first.prompt
     assert len(first.prompt) < 20_000, "they count as no text"
@@ -124,7 +124,7 @@ def test_a_name_is_decoded_and_a_salt_kept_up_to_a_length() -> None:
     body = b'{"model":"%s","cache_salt":"%s","prompt":"hi"}'
     assert "the limit is 65536" in str(outcome("/v1/completions", body % (b"m" * 7 * MOST_NAME, b"s")))
     short, long, other = (
-        read("/v1/completions", body % (b"m", one)) for one in (b"s" * 1022, b"s" * 9999, b"t" * 9999)
+        read("/v1/completions", body % (b"m", salt)) for salt in (b"s" * 1022, b"s" * 9999, b"t" * 9999)
     )
     assert short.cache_salt == "s" * 1022
     assert long.cache_salt != other.cache_salt

@@ -6,7 +6,7 @@ import pytest
 
 from services.picker.parsers.json_counts import LONGEST
 from services.picker.parsers.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
-from services.picker.request import Content, Unparsable
+from services.picker.request import Content, Headers, Unparsable
 from tests.benchmarks.bench_longest import empty_blocks, field, frame
 from tests.unit.services.picker.parsers.test_bad_input import HEADERS
 
@@ -25,7 +25,7 @@ def test_many_token_ids_are_counted_and_stand_as_they_came() -> None:
     longer = read(field(2, field(2, b"\x81\x01" * MANY + b"\x07")))
     assert longer.prompt.startswith(content.prompt)
     pictures = read(IDS + field(7, field(6, b"cat"))), read(IDS + field(7, field(6, b"dog")))
-    assert len({one.prompt for one in (content, *pictures)}) == 3
+    assert len({parsed.prompt for parsed in (content, *pictures)}) == 3
 
 
 def test_of_a_long_text_the_beginning_is_kept_and_all_of_it_counted() -> None:
@@ -36,7 +36,7 @@ def test_of_a_long_text_the_beginning_is_kept_and_all_of_it_counted() -> None:
 def test_ids_in_several_fields_are_one_prompt() -> None:
     parts = field(2, field(2, b"\x07\x81\x01") + b"\x10\xff\xff\xff\xff\xff\x01") + field(2, field(2, b"\x08"))
     content = read(parts)
-    assert content.prompt == b"".join(one.to_bytes(4, "little") for one in (7, 129, 0xFFFFFFFF, 8))
+    assert content.prompt == b"".join(id.to_bytes(4, "little") for id in (7, 129, 0xFFFFFFFF, 8))
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,6 @@ def test_a_message_beyond_the_limits_is_refused(message: bytes, says: str) -> No
     ids=["becomes too much", "is too much"],
 )
 def test_a_compressed_message_beyond_the_limits_passes_unread(sent: bytes) -> None:
-    headers = type(HEADERS)([*HEADERS.items(), ("grpc-encoding", "deflate")])
+    headers = Headers([(":method", "POST"), ("content-type", "application/json"), ("grpc-encoding", "deflate")])
     body = b"\x01" + len(sent).to_bytes(4, "big") + sent
     assert VllmGrpcParser("p").parse(GENERATE, headers, body) == Content()

@@ -222,12 +222,12 @@ def test_texts_and_pictures_can_be_embedded() -> None:
 )
 def test_parts_that_are_no_text_stand_as_short_digests(part: dict[str, Any]) -> None:
     kind = part["type"]
-    one = chat(user([part])).prompt
+    small = chat(user([part])).prompt
     large = chat(user([part | {kind: "x" * 100_000}])).prompt
-    assert one.startswith(f"user\n<{kind} ".encode())
-    assert one == chat(user([part])).prompt
-    assert one != large
-    assert len(one) == len(large) < 60
+    assert small.startswith(f"user\n<{kind} ".encode())
+    assert small == chat(user([part])).prompt
+    assert small != large
+    assert len(small) == len(large) < 60
 
 
 TEXTS = st.text(max_size=20)

@@ -54,11 +54,11 @@ def test_only_the_ids_have_to_be_there(sampling: dict[str, Any]) -> None:
 
 def test_pictures_make_equal_ids_differ_from_where_they_stand() -> None:
     ids = [1, 9, 9, 9, 2]
-    one, other = pictured(ids, ["cat"], [(1, 3)]), pictured(ids, ["dog"], [(1, 3)])
-    assert one[:4] == other[:4]
-    assert one[4:8] != other[4:8]
-    assert one[16:] == other[16:] == b"\x02\0\0\0"
-    assert len(one) == len(other) == 20
+    first, other = pictured(ids, ["cat"], [(1, 3)]), pictured(ids, ["dog"], [(1, 3)])
+    assert first[:4] == other[:4]
+    assert first[4:8] != other[4:8]
+    assert first[16:] == other[16:] == b"\x02\0\0\0"
+    assert len(first) == len(other) == 20
 
 
 def test_a_picture_is_the_same_in_a_conversation_that_goes_on() -> None:

@@ -66,9 +66,9 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
         if name in _ONE_OF:
             group, members = _ONE_OF[name]
             message.oneof_decl.add(name=group)
-            for one in message.field:
-                if one.name in members:
-                    one.oneof_index = 0
+            for described in message.field:
+                if described.name in members:
+                    described.oneof_index = 0
     return file
 
 

@@ -56,11 +56,11 @@ def reader(
     return made
 
 
-def told(pieces: Iterable[bytes], one: ResponseReader) -> Usage:
+def told(pieces: Iterable[bytes], response_reader: ResponseReader) -> Usage:
     for piece in pieces:
-        assert one.feed(piece, False) == piece
-    assert one.feed(b"", True) == b""
-    return one.usage
+        assert response_reader.feed(piece, False) == piece
+    assert response_reader.feed(b"", True) == b""
+    return response_reader.usage
 
 
 @given(st.lists(st.integers(0, 200), max_size=12))
@@ -112,11 +112,11 @@ def test_a_message_beyond_the_limit_is_passed_over_and_the_next_one_is_read() ->
     large, budget = complete(5000), MemoryBudget()
     text = large + complete(1) + large
     for size in (1, 7, 100, len(text)):
-        one = reader(limit=100, budget=budget)
+        response_reader = reader(limit=100, budget=budget)
         for at in range(0, len(text), size):
-            one.feed(text[at : at + size], False)
+            response_reader.feed(text[at : at + size], False)
             assert budget.used <= 105
-        assert one.usage == Usage(7, 1, 4)
+        assert response_reader.usage == Usage(7, 1, 4)
     assert told([large, complete(1)], reader(limit=100)) == Usage(7, 1, 4)
 
 
@@ -125,7 +125,7 @@ def test_long_pieces_arent_kept_until_the_next() -> None:
     long = frame(message("GenerateResponse", chunk=chunk).SerializeToString())
     tracemalloc.start()
     readers = [reader() for _ in range(20)]
-    assert [told([long], one) for one in readers] == [Usage(7, 2, 0)] * 20
+    assert [told([long], response_reader) for response_reader in readers] == [Usage(7, 2, 0)] * 20
     assert tracemalloc.get_traced_memory()[0] < 2 * len(long)
     tracemalloc.stop()
     assert told([piece(3)], readers[0]) == Usage(7, 3, 0), "the last piece counts"
@@ -134,8 +134,8 @@ def test_long_pieces_arent_kept_until_the_next() -> None:
 def test_nothing_is_held_where_there_is_no_room() -> None:
     budget = MemoryBudget(50)
     budget.used = 45
-    one = reader(budget=budget)
-    assert told([complete()[:20], complete()[20:]], one) == NOTHING
+    response_reader = reader(budget=budget)
+    assert told([complete()[:20], complete()[20:]], response_reader) == NOTHING
     assert budget.used == 45
     assert told([complete()], reader(budget=budget)) == Usage(7, 10, 4)
 

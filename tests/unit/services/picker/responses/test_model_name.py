@@ -20,8 +20,8 @@ def rewriter(lead: bytes = b"") -> ModelNameRewriter:
     return ModelNameRewriter(SERVED, ASKED, lead)
 
 
-def through(one: ModelNameRewriter, pieces: Iterable[bytes]) -> bytes:
-    return b"".join([*map(one.feed, pieces), one.rest()])
+def through(name_rewriter: ModelNameRewriter, pieces: Iterable[bytes]) -> bytes:
+    return b"".join([*map(name_rewriter.feed, pieces), name_rewriter.rest()])
 
 
 VALUES = st.recursive(
@@ -61,13 +61,13 @@ def test_an_object_comes_out_as_if_it_had_been_whole(
     pieces = [text[start:end] for start, end in pairwise(edges)]
     expected = text if whole is None else whole.text
     assert through(rewriter(), pieces) == expected
-    one, came = rewriter(), b""
+    name_rewriter, came = rewriter(), b""
     for index in range(len(text)):
-        came += one.feed(text[index : index + 1])
+        came += name_rewriter.feed(text[index : index + 1])
         assert expected.startswith(came)
-        assert len(one._held) < 6 * len(SERVED)
+        assert len(name_rewriter._held) < 6 * len(SERVED)
     assert came == expected
-    assert one.done
+    assert name_rewriter.done
 
 
 @pytest.mark.parametrize("key", [b'"model"', rb'"mod\u0065l"', rb'"\u006d\u006f\u0064\u0065\u006c"'])
@@ -78,12 +78,21 @@ def test_a_key_is_known_however_it_is_spelled_and_cut(key: bytes) -> None:
 
 
 def test_nothing_is_held_but_what_may_be_the_name() -> None:
-    one = rewriter()
-    assert one.feed(b'{"id":"x","model":"org/') == b'{"id":"x","model":'
-    assert repr(one) == "<ModelNameRewriter level 1, depth 0, holds 5 bytes>"
-    assert one.feed(b'mine","x":"org/tun') == b'"org/mine","x":"org/tun'
-    assert one.feed(b'ed"') == b'ed"'
-    assert one.rest() == b""
+    name_rewriter = rewriter()
+    assert name_rewriter.feed(b'{"id":"x","model":"org/') == b'{"id":"x","model":'
+    assert repr(name_rewriter) == "<ModelNameRewriter level 1, depth 0, holds 5 bytes>"
+    assert name_rewriter.feed(b'mine","x":"org/tun') == b'"org/mine","x":"org/tun'
+    assert name_rewriter.feed(b'ed"') == b'ed"'
+    assert name_rewriter.rest() == b""
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_string_with_escapes_is_held_until_it_is_longer_than_the_name_can_be(more: int) -> None:
+    """Six bytes for each of the name's: a name in which all are escaped comes out replaced."""
+    name = b'"' + b"".join(b"\\u%04x" % byte for byte in b"org/tuned") + b'"'
+    assert through(rewriter(), [b'{"model":' + name[:-1], name[-1:] + b"}"]) == b'{"model":"asked"}'
+    begun = (b'"' + rb"\u0041" * 50)[: 6 * len(SERVED) + more]
+    assert rewriter().feed(b'{"model":' + begun) == b'{"model":' + (begun if more else b"")
 
 
 @pytest.mark.parametrize(
@@ -103,16 +112,16 @@ def test_nothing_is_held_but_what_may_be_the_name() -> None:
 )
 def test_what_is_no_object_or_breaks_off_passes_whole(text: bytes) -> None:
     for size in (1, 7, 1000):
-        one = rewriter()
-        came = b"".join(one.feed(text[at : at + size]) for at in range(0, len(text), size))
+        name_rewriter = rewriter()
+        came = b"".join(name_rewriter.feed(text[at : at + size]) for at in range(0, len(text), size))
         assert came == text
 
 
 def test_an_object_that_breaks_off_in_the_name_lacks_only_that_until_the_rest_is_asked_for() -> None:
-    one = rewriter()
-    assert one.feed(b'{"model":"org/tun') == b'{"model":'
-    assert one.rest() == b'"org/tun'
-    assert one.feed(b'ed"}') == b'ed"}'
+    name_rewriter = rewriter()
+    assert name_rewriter.feed(b'{"model":"org/tun') == b'{"model":'
+    assert name_rewriter.rest() == b'"org/tun'
+    assert name_rewriter.feed(b'ed"}') == b'ed"}'
 
 
 def test_an_object_has_to_follow_what_leads_to_it() -> None:
@@ -128,7 +137,7 @@ def test_what_follows_the_object_passes() -> None:
 
 
 def test_an_object_of_very_many_parts_passes_from_some_point_on() -> None:
-    one = rewriter()
+    name_rewriter = rewriter()
     text = b'{"a":[' + b"{}," * 300_000 + b'{}],"model":"org/tuned"}'
-    assert through(one, [text[at : at + 65_536] for at in range(0, len(text), 65_536)]) == text
-    assert one.done
+    assert through(name_rewriter, [text[at : at + 65_536] for at in range(0, len(text), 65_536)]) == text
+    assert name_rewriter.done

@@ -83,5 +83,5 @@ def test_marks_of_a_passing_object_are_looked_at_up_to_a_number(piece: bytes, na
     reader.begin(Headers([("content-type", "application/json")]))
     reader.holds = False
     pieces = [b'{"a":[' + piece, piece, piece + b"{}", b'],"model":"served"}']
-    text = b"".join(reader.feed(one, one is pieces[-1]) for one in pieces)
+    text = b"".join(reader.feed(chunk, chunk is pieces[-1]) for chunk in pieces)
     assert json.loads(text)["model"] == name

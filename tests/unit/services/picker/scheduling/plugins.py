@@ -49,7 +49,7 @@ def read(parameters: type[Any], raw: dict[str, Any]) -> tuple[Any, list[str]]:
     """(the parameters, or None; what is wrong with them)."""
     problems = Problems()
     made = decode(raw, parameters, "at", problems, ignore_case=True)
-    return (None if made is MISSING else made), [str(one) for one in problems.errors]
+    return (None if made is MISSING else made), [str(problem) for problem in problems.errors]
 
 
 def plugin(kind: type[Any], raw: dict[str, Any], **inputs: AttributeKey[float]) -> Any:

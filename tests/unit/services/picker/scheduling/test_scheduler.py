@@ -16,7 +16,7 @@ HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 
 def scheduler(plugins: str) -> Scheduler:
     """Of a configuration with these plugin types, one a word; all that can be are in the one profile."""
-    text = HEAD + "plugins:\n" + "".join(f"- type: {one}\n" for one in plugins.split())
+    text = HEAD + "plugins:\n" + "".join(f"- type: {kind}\n" for kind in plugins.split())
     config = load(text, REGISTRY)
     return Scheduler(config, config.instances(Tier.PICKER))
 
@@ -35,7 +35,7 @@ def scheduler(plugins: str) -> Scheduler:
     ],
 )
 def test_only_what_some_plugin_reads_is_produced(plugins: str, producers: list[str]) -> None:
-    assert sorted(one.name for one in scheduler(plugins).producers) == producers
+    assert sorted(producer.name for producer in scheduler(plugins).producers) == producers
 
 
 def test_a_request_without_a_load_scorer_is_charged_all_the_same() -> None:

@@ -217,12 +217,14 @@ def test_whatever_frames_come_each_endpoint_has_its_newest_value_of_each_attribu
     for row, name in enumerate(NAMES):
         known = made.of(row, NOW)
         expected = {wire: value for (id, wire), value in newest.items() if id == name}
-        assert {wire: (NOW - one["age"], one["value"]) for wire, one in known.items()} == expected
+        assert {
+            wire: (NOW - known_value["age"], known_value["value"]) for wire, known_value in known.items()
+        } == expected
         assert made.newest()[row] == max([NEVER, *(at for at, _ in expected.values())])
     models = [newest.get((name, MODELS.wire), (0.0, ()))[1] for name in NAMES]
     assert made.objects(MODELS).counts.tolist() == list(map(len, models))
-    for item in "xyz":
-        assert made.objects(MODELS).holders(item).tolist() == [item in held for held in models]
+    for letter in "xyz":
+        assert made.objects(MODELS).holders(letter).tolist() == [letter in held for held in models]
 
 
 def test_a_column_that_is_asked_for_first_is_filled_by_later_frames() -> None:

@@ -96,8 +96,8 @@ class InFlightMachine(RuleBasedStateMachine):
             for name, (more_requests, more_tokens) in rows.items():
                 requests[name] += more_requests
                 tokens[name] += more_tokens
-        assert self.table.requests.tolist() == [requests[one.id] for one in self.layout.endpoints]
-        assert self.table.tokens.tolist() == [tokens[one.id] for one in self.layout.endpoints]
+        assert self.table.requests.tolist() == [requests[member.id] for member in self.layout.endpoints]
+        assert self.table.tokens.tolist() == [tokens[endpoint.id] for endpoint in self.layout.endpoints]
         assert sorted(self.table.peers()) == sorted(self.peers)
 
 

@@ -22,7 +22,7 @@ def ids(layout: Layout, rows: object) -> list[str]:
 
 def test_endpoints_are_in_the_order_of_their_ids() -> None:
     layout = Layout([endpoint("c"), endpoint("a"), endpoint("b")], generation=4)
-    assert [one.id for one in layout.endpoints] == ["a", "b", "c"]
+    assert [member.id for member in layout.endpoints] == ["a", "b", "c"]
     assert layout.index == {"a": 0, "b": 1, "c": 2}
     assert repr(layout) == "<Layout 4: 3 endpoints>"
 

@@ -22,9 +22,9 @@ def test_a_last_partial_block_counts_as_one(prompt: bytes, blocks: int) -> None:
 
 
 def test_a_block_stands_for_all_that_precedes_it() -> None:
-    one, other = block_hashes(b"aaaabbbbcccc", 4, b"", 0), block_hashes(b"aaaaXbbbcccc", 4, b"", 0)
-    assert one[0] == other[0]
-    assert not set(one[1:]) & set(other[1:])
+    first, other = block_hashes(b"aaaabbbbcccc", 4, b"", 0), block_hashes(b"aaaaXbbbcccc", 4, b"", 0)
+    assert first[0] == other[0]
+    assert not set(first[1:]) & set(other[1:])
     assert len(set(block_hashes(b"aaaa" * 8, 4, b"", 0))) == 8
 
 

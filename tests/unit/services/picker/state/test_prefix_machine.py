@@ -26,10 +26,10 @@ class PrefixMachine(RuleBasedStateMachine):
 
     @rule(present=st.sets(st.sampled_from(NAMES)), moved=st.sets(st.sampled_from(NAMES)))
     def endpoints_change(self, present: set[str], moved: set[str]) -> None:
-        before = {one.id: one.authority for one in self.layout.endpoints}
+        before = {member.id: member.authority for member in self.layout.endpoints}
         self.layout = Layout([endpoint(name, port=9000 if name in moved else 8000) for name in present])
         self.index.relayout(self.layout)
-        same = {one.id for one in self.layout.endpoints if before.get(one.id) == one.authority}
+        same = {member.id for member in self.layout.endpoints if before.get(member.id) == member.authority}
         self.swept = self.swept and not (self.blocks.keys() - same)
         self.blocks = {name: held for name, held in self.blocks.items() if name in same}
         self.placed = {name: counts for name, counts in self.placed.items() if name in same}
@@ -38,7 +38,7 @@ class PrefixMachine(RuleBasedStateMachine):
     def prompt_is_placed(self, name: str, prompt: list[int], capacity: int) -> None:
         self.index.add(name, prompt, capacity)
         if name in self.layout.index:
-            held = [one for one in self.blocks.get(name, []) if one not in prompt] + prompt[::-1]
+            held = [block for block in self.blocks.get(name, []) if block not in prompt] + prompt[::-1]
             self.blocks[name] = held[-capacity:]
             counts = self.placed.get(name, Counter()) + Counter(prompt)
             self.placed[name] = Counter({block: counts[block] for block in self.blocks[name]})
@@ -62,8 +62,8 @@ class PrefixMachine(RuleBasedStateMachine):
     @rule(prompt=PROMPTS)
     def prompt_is_looked_up(self, prompt: list[int]) -> None:
         expected = []
-        for one in self.layout.endpoints:
-            held = self.blocks.get(one.id, [])
+        for member in self.layout.endpoints:
+            held = self.blocks.get(member.id, [])
             expected.append(next((at for at, block in enumerate(prompt) if block not in held), len(prompt)))
         assert self.index.match(prompt).tolist() == expected
 

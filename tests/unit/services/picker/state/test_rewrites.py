@@ -7,7 +7,7 @@ from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
 
 
 def rule(*targets: str | tuple[str, int], models: tuple[str, ...] = ()) -> RewriteRule:
-    parts = [(one, None) if isinstance(one, str) else one for one in targets]
+    parts = [(target, None) if isinstance(target, str) else target for target in targets]
     return RewriteRule(models=models, targets=tuple(Target(model=name, weight=weight) for name, weight in parts))
 
 
@@ -98,7 +98,7 @@ def test_of_more_models_than_are_looked_at_the_oldest_resources_count() -> None:
 
 
 def test_of_more_models_than_are_looked_at_the_youngest_arent_served() -> None:
-    models = [Model(name=f"{one:05}", model_name=f"m{one}") for one in range(MOST_MODELS + 1)]
+    models = [Model(name=f"{number:05}", model_name=f"m{number}") for number in range(MOST_MODELS + 1)]
     rewrites = Rewrites(models=models)
     assert rewrites.names("m0")
     assert rewrites.closed

@@ -80,7 +80,7 @@ def test_it_follows_the_labels_and_the_endpoints_and_never_grows_old() -> None:
     def parts(*endpoints: Endpoint) -> list[Any]:
         view.reset(facts(*endpoints))
         events.reset(view.endpoints)
-        return [one["attributes"].get(TOPOLOGY.wire) for one in view.state(NOW + 3600.0)]
+        return [shown["attributes"].get(TOPOLOGY.wire) for shown in view.state(NOW + 3600.0)]
 
     def known(zone: str) -> dict[str, Any]:
         return {"value": Topology(zone=zone), "age": 0.0}

@@ -7,7 +7,7 @@ from tests.unit.services.picker.world import NOW, endpoint, facts, frame, load, 
 
 
 def names(view: View) -> list[str]:
-    return [one.id for one in view.layout.endpoints]
+    return [endpoint.id for endpoint in view.layout.endpoints]
 
 
 def test_a_reset_is_everything_that_there_is() -> None:
@@ -17,7 +17,7 @@ def test_a_reset_is_everything_that_there_is() -> None:
     view.reset({**facts(endpoint("a2"), endpoint("a3")), "pool.objective.high": Objective(name="high", priority=1)})
     assert names(view) == ["a2", "a3"]
     assert view.pool is None
-    assert {name: one.priority for name, one in view.objectives.items()} == {"high": 1}
+    assert {name: objective.priority for name, objective in view.objectives.items()} == {"high": 1}
 
 
 def test_a_burst_of_changes_costs_one_layout() -> None:

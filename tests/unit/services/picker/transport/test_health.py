@@ -35,7 +35,7 @@ class Client:
     async def list(self) -> dict[str, str]:
         answer = await self._list(pb.HealthListRequest(), timeout=60)
         name = pb.HealthCheckResponse.ServingStatus.Name
-        return {service: name(one.status) for service, one in answer.statuses.items()}
+        return {service: name(item.status) for service, item in answer.statuses.items()}
 
     def watch(self, name: str) -> Any:
         return self._watch(pb.HealthCheckRequest(service=name), timeout=60)

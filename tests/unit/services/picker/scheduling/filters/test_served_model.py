@@ -92,7 +92,7 @@ HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- t
 def test_without_somebody_who_asks_the_servers_it_is_an_error_that_says_what_to_add() -> None:
     with pytest.raises(Invalid) as caught:
         load(HEAD, Registry.installed())
-    assert [str(one) for one in caught.value.problems] == [
+    assert [str(problem) for problem in caught.value.problems] == [
         "plugins[0]: served-model-filter needs /v1/models; add models-data-extractor, which produces it, to plugins; "
         "it comes with a models-data-source"
     ]
@@ -100,7 +100,7 @@ def test_without_somebody_who_asks_the_servers_it_is_an_error_that_says_what_to_
 
 def test_with_the_extractor_listed_the_source_comes_by_itself() -> None:
     config = load(HEAD + "- type: models-data-extractor\n", Registry.installed())
-    fed = {one.source: one.extractors for one in config.sources}
+    fed = {feed.source: feed.extractors for feed in config.sources}
     assert fed["models-data-source"] == ("models-data-extractor",)
     assert fed["metrics-data-source"] == ("core-metrics-extractor",)
 
@@ -111,7 +111,7 @@ def test_in_a_mixed_pool_every_decision_is_for_a_server_of_the_model() -> None:
     director = build(config, np.random.default_rng(1), lambda: 0.0).director
     for model, servers in (("llama", {"10.0.0.0", "10.0.0.2"}), ("llama-sql", {"10.0.0.0"}), ("qwen", {"10.0.0.1"})):
         routes = [director.decide(request(model=model), view, NOW).outcome for _ in range(30)]
-        named = {one.destinations[0].partition(":")[0] for one in routes if isinstance(one, Route)}
+        named = {route.destinations[0].partition(":")[0] for route in routes if isinstance(route, Route)}
         assert named == servers
     outcome = director.decide(request(model="nobodys"), view, NOW).outcome
     assert isinstance(outcome, Refusal)

@@ -22,7 +22,7 @@ def limits(fallback: bool = False, **most: float) -> dict[str, Any]:
         "running": "running-requests",
         "active": "active-requests",
     }
-    conditions = [{"metric": metrics[one], "maxValue": value} for one, value in most.items()]
+    conditions = [{"metric": metrics[name], "maxValue": value} for name, value in most.items()]
     return {"conditions": conditions, **({"fallbackOnEmpty": True} if fallback else {})}
 
 
@@ -102,7 +102,7 @@ def test_only_what_the_conditions_read_is_required() -> None:
         (limits(q=5), (WAITING_QUEUE_SIZE,)),
         (limits(active=2, running=2), (IN_FLIGHT_LOAD, RUNNING_REQUESTS_SIZE)),
     ):
-        assert tuple(one.key for one in UtilizationFilter.consumes(read(PARAMETERS, raw)[0])) == required
+        assert tuple(need.key for need in UtilizationFilter.consumes(read(PARAMETERS, raw)[0])) == required
 
 
 @pytest.mark.parametrize(

@@ -65,18 +65,18 @@ def test_the_best_total_wins(wanted: int) -> None:
 @pytest.mark.parametrize("wanted", [1, 3, FEW + 1])
 def test_ties_are_broken_uniformly_at_every_place(wanted: int) -> None:
     picked = draws(picker(MaxScorePicker, wanted), [3, 1, 3, 3, 0])
-    assert p_value([Counter(one[0] for one in picked)[row] for row in (4, 9, 7)], [1 / 3] * 3) > 1e-4
+    assert p_value([Counter(choice[0] for choice in picked)[row] for row in (4, 9, 7)], [1 / 3] * 3) > 1e-4
     if wanted > 1:
-        orders = Counter(tuple(one[:3]) for one in picked)
+        orders = Counter(tuple(choice[:3]) for choice in picked)
         assert len(orders) == 6
         assert p_value(list(orders.values()), [1 / 6] * 6) > 1e-4
     if wanted > 3:
-        assert {tuple(one[3:]) for one in picked} == {(2, 5)}
+        assert {tuple(choice[3:]) for choice in picked} == {(2, 5)}
 
 
 def test_the_random_picker_is_uniform_whatever_the_totals() -> None:
     picked = draws(picker(RandomPicker), [100, 0, 0, 0, 1])
-    assert p_value([Counter(one[0] for one in picked)[row] for row in ROWS.tolist()], [0.2] * 5) > 1e-4
+    assert p_value([Counter(choice[0] for choice in picked)[row] for row in ROWS.tolist()], [0.2] * 5) > 1e-4
 
 
 def test_the_random_picker_draws_without_replacement_in_any_order() -> None:
@@ -87,7 +87,7 @@ def test_the_random_picker_draws_without_replacement_in_any_order() -> None:
 
 @pytest.mark.parametrize("totals", [[1, 2, 3, 4], [0.001, 0.001, 0.002], [1e-300, 3e-300], [5, 0, 5]])
 def test_the_weighted_picker_takes_shares_of_the_totals(totals: list[float]) -> None:
-    counts = Counter(one[0] for one in draws(picker(WeightedRandomPicker), totals))
+    counts = Counter(choice[0] for choice in draws(picker(WeightedRandomPicker), totals))
     chosen = [(row, total) for row, total in zip(ROWS.tolist(), totals, strict=False) if total]
     assert set(counts) == {row for row, _ in chosen}
     whole = sum(total for _, total in chosen)
@@ -98,20 +98,20 @@ def test_the_weighted_pickers_fallbacks_are_drawn_from_the_rest() -> None:
     """First i with probability w_i / W, then j with w_j / (W - w_i)."""
     totals = {4: 1.0, 2: 2.0, 9: 3.0}
     orders = Counter(map(tuple, draws(picker(WeightedRandomPicker, 2), list(totals.values()))))
-    pairs = [(one, other) for one in totals for other in totals if one != other]
-    shares = [totals[one] / 6 * totals[other] / (6 - totals[one]) for one, other in pairs]
+    pairs = [(total, other) for total in totals for other in totals if total != other]
+    shares = [totals[first] / 6 * totals[other] / (6 - totals[first]) for first, other in pairs]
     assert p_value([orders[pair] for pair in pairs], shares) > 1e-4
 
 
 def test_where_all_total_0_the_weighted_picker_is_uniform() -> None:
-    counts = Counter(one[0] for one in draws(picker(WeightedRandomPicker), [0, 0, 0, 0]))
+    counts = Counter(choice[0] for choice in draws(picker(WeightedRandomPicker), [0, 0, 0, 0]))
     assert p_value([counts[row] for row in ROWS[:4].tolist()], [0.25] * 4) > 1e-4
 
 
 def test_what_totals_0_comes_after_everything_that_doesnt_and_is_ordered_by_chance() -> None:
     picked = draws(picker(WeightedRandomPicker, 4), [0, 1e-9, 0, 3])
-    assert {frozenset(one[:2]) for one in picked} == {frozenset({2, 7})}
-    last = Counter(one[2] for one in picked)
+    assert {frozenset(choice[:2]) for choice in picked} == {frozenset({2, 7})}
+    last = Counter(choice[2] for choice in picked)
     assert p_value([last[4], last[9]], [0.5, 0.5]) > 1e-4
 
 

@@ -48,7 +48,7 @@ def test_a_value_scores_its_place_in_the_range(
     made = plugin(EndpointAttributeScorer, raw, attributeKey=KEY)
     assert made.score(run, run.candidates).tolist() == expected
     shown = run.samples[KEY.wire].values
-    assert [None if one != one else one for one in shown.tolist()] == values, "as they were read"
+    assert [None if value != value else value for value in shown.tolist()] == values, "as they were read"
 
 
 @pytest.mark.parametrize("raw", [fixed(LOWER), fixed(HIGHER), algorithm(LOWER), algorithm(HIGHER)])

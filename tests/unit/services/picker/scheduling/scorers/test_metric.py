@@ -25,7 +25,7 @@ def scores(raw: dict[str, Any], values: list[float | None], ages: Any = 0, polic
 
 def shares(*powers: float) -> list[float]:
     """`e^p` of each over their sum."""
-    return [exp(one) / sum(map(exp, powers)) for one in powers]
+    return [exp(power) / sum(map(exp, powers)) for power in powers]
 
 
 @pytest.mark.parametrize(

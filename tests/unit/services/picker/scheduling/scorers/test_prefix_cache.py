@@ -46,7 +46,7 @@ def test_the_indexs_parameters_of_older_documents_go_to_the_index() -> None:
     parameters = config.plugins["approx-prefix-cache-producer"].parameters
     assert isinstance(parameters, ApproxPrefixParameters)
     assert (parameters.tokens, parameters.lru_capacity_per_server, parameters.auto_tune) == (64, 99, False)
-    assert sum("is deprecated" in str(one) for one in config.warnings) == 3
+    assert sum("is deprecated" in str(warning) for warning in config.warnings) == 3
 
 
 @pytest.mark.parametrize("parameters", ["{matchLengthWeight: 1.5}", "{matchLengthScaleTokens: 0}"])

@@ -84,7 +84,7 @@ class PickerService(Service):
         self._random = np.random.default_rng(settings.seed)
         self.out_of_range = OutOfRange(time.monotonic)
         self.registry.register(self.out_of_range)
-        self.view = View(settings.unhealthy_expiry, self._on_out_of_range)
+        self.view = View(settings.unhealthy_expiry, self._on_out_of_range, settings.view_limits)
         self.ring = DecisionRing(settings.decisions_kept, settings.decision_layouts_kept)
         self.metrics = PickerMetrics(
             self.registry,

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from services.picker.state.limits import LIMITS_OF_VIEW, ViewLimits
 from shared.quantities import Duration, PositiveDuration, Size, format_duration
 from shared.service import CommonSettings
 from shared.service.settings import MAX_TEXT
@@ -98,6 +99,39 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     metrics_models: Annotated[
         int, Meta(ge=1, description="maximum model names in metrics; further ones are counted as `other`")
     ] = 100
+    max_model_names: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="maximum model names of all rewrites, and InferenceModels; the youngest beyond it have no "
+            "effect",
+        ),
+    ] = LIMITS_OF_VIEW.model_names
+    max_peer_rows: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="maximum rows of the loads of all other pickers, each with at least 1 000; further pickers "
+            "aren't counted",
+        ),
+    ] = LIMITS_OF_VIEW.peer_rows
+    max_attributes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="maximum attributes that no plugin reads, and an eighth as many of those that aren't numbers; "
+            "the oldest are dropped",
+        ),
+    ] = LIMITS_OF_VIEW.attributes
+    max_attribute_bytes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            extra={"format": "size"},
+            description="maximum memory of attributes that no plugin reads and that aren't numbers; all are dropped "
+            "beyond it",
+        ),
+    ] = LIMITS_OF_VIEW.attribute_bytes
     observe_responses: Annotated[
         float,
         Meta(
@@ -143,6 +177,17 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         ),
     ] = 2.0
     seed: Annotated[int | None, Meta(description="seed that makes random choices repeatable")] = None
+
+    @property
+    def view_limits(self) -> ViewLimits:
+        """How much of what others publish the view keeps."""
+        return ViewLimits(
+            model_names=self.max_model_names,
+            peer_rows=self.max_peer_rows,
+            runs=self.bus_limits.runs,
+            attributes=self.max_attributes,
+            attribute_bytes=self.max_attribute_bytes,
+        )
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:

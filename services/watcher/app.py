@@ -105,6 +105,7 @@ class WatcherService(Service):
             event_counts=self._event_counts,
             metrics=self.metrics,
             fact_limit=lambda: most(self.bus.max_payload),
+            fact_entries=settings.max_fact_entries,
             on_accepted=self._provider.accepted,
             on_change=self._publish,
         )

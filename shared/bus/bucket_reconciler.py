@@ -4,6 +4,7 @@ Pure: the publisher reports which changes were acknowledged and which may have b
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, islice
 
 import msgspec
 from msgspec import Struct
@@ -52,8 +53,8 @@ class BucketReconciler:
         """What of these was found there."""
         self._found_ages: dict[str, float] = {}
         """Those pools of which a complete copy was found, with the age that it was said to have."""
-        self._due: dict[str, Change] | None = None
-        """The changes to write, by key; None after something that concerns all keys."""
+        self._due: tuple[dict[str, Change], ...] | None = None
+        """The changes to write, by key, in the order of `changes`; None after something that concerns all keys."""
         self.has_desired = False
         """Something is wanted, if only that there be nothing."""
         self.epoch = 0
@@ -147,26 +148,31 @@ class BucketReconciler:
         """A fact, encoded for its key, as the next change."""
         return encode(FactEnvelope(epoch=self.epoch, sequence=self.next_sequence(), fact=msgspec.Raw(raw)))
 
-    def changes(self) -> Sequence[Change]:
-        """What has to be written: news, then deletes (a pool is never emptier on its way), then repetitions."""
+    def changes(self, most: int | None = None) -> list[Change]:
+        """What has to be written, or the first `most` of it: news, then deletes (a pool is never emptier on its way),
+        those of facts before those of other keys, then repetitions. The cost depends on `most` alone, so ask again
+        after each batch: what is news by then comes first."""
         if self._due is None:
-            self._due = {}
+            self._due = ({}, {}, {}, {})
             for key in [*self._desired, *self.orphans()]:
                 self._review(key)
-        news = [one for one in self._due.values() if one.raw is not None and self._repeated.get(one.key) != one.raw]
-        deletes = sorted((one for one in self._due.values() if one.raw is None), key=lambda one: one.key)
-        repetitions = [one for one in self._due.values() if one.raw and self._repeated.get(one.key) == one.raw]
-        return news + deletes + repetitions
+        return list(islice(chain.from_iterable(changes.values() for changes in self._due), most))
 
     def _review(self, key: str) -> None:
         """Find out whether the key has to be written."""
         if self._due is None:
             return
-        raw = self._desired.get(key)
-        if (key in self._stored or key in self._unknown) if raw is None else self._stored.get(key) != raw:
-            self._due[key] = Change(key, raw)
-        else:
-            self._due.pop(key, None)
+        news, deletes, removals, repetitions = self._due
+        for changes in self._due:
+            changes.pop(key, None)
+        raw, repeated = self._desired.get(key), self._repeated.get(key)
+        if raw is not None:
+            if self._stored.get(key) != raw:
+                (repetitions if repeated == raw else news)[key] = Change(key, raw)
+        elif key in self._stored or repeated is not None:
+            deletes[key] = Change(key, None)
+        elif key in self._unknown:
+            removals[key] = Change(key, None)
 
     def orphans(self) -> list[str]:
         """Keys that are, or may be, in the bucket, and are to be deleted."""
@@ -175,6 +181,7 @@ class BucketReconciler:
     def acknowledge(self, change: Change) -> None:
         """A change was acknowledged."""
         self._unknown.discard(change.key)
+        self._repeated.pop(change.key, None)
         self._unstore(change.key)
         if change.raw is not None:
             self._store(change.key, change.raw)
@@ -186,28 +193,24 @@ class BucketReconciler:
         self._unknown.add(change.key)
         self._review(change.key)
 
-    def mark_all_unknown(self) -> None:
-        """Nothing is known of the bucket: everything has to be written again."""
-        self._due = None
-        self._unknown |= self._stored.keys()
-        self._stored.clear()
-        self._totals.clear()
+    def recognize(self, key: str, raw: bytes) -> bytes | None:
+        """What `observe` has to know of a key's content, an encoded fact or a `synced`: the content where it is as it
+        should be, was believed to be, or is kept. None otherwise: that the key is there is enough. What is known
+        already isn't held twice."""
+        for known in (self._desired.get(key), self._stored.get(key)):
+            if known == raw:
+                return known
+        return raw if self._is_kept(key) and _is_key(key) else None
 
-    def concerns(self, key: str) -> bool:
-        """Whether it matters what is under a key of the bucket; of others only that they are there."""
-        if key.endswith(f".{SYNCED}"):
-            return _pool(key) in self._pools
-        return key in self._desired or key in self._stored or self._is_kept(key)
-
-    def observe(self, found: Iterable[tuple[str, bytes | None]], *, trust: bool) -> int:
-        """Compare with what the bucket really holds: (key, encoded fact or `synced`; None where that can't be told).
+    def observe(self, found: Iterable[tuple[str, bytes | None]], *, trust: bool = False) -> int:
+        """Compare with what the bucket really holds: (key, what `recognize` said of its content).
 
         With `trust`, what is found and as it should be needs no writing; without it, everything does. What is found
         and isn't wanted will be deleted, also a `synced` of a pool that no longer exists. Returns how many of the
         keys that were believed to be right are not.
         """
-        believed = dict(self._stored)
-        self.mark_all_unknown()
+        believed, self._stored, self._due = self._stored, {}, None
+        self._totals.clear()
         self._unknown.clear()
         self._repeated.clear()
         self._forget_found()
@@ -282,6 +285,15 @@ def _require_fact(key: str, pools: Collection[str]) -> None:
     if kind == SYNCED or pool not in pools:
         told = ", ".join(sorted(pools)) or "(none)"
         raise ValueError(f"key {key!r} is no fact of one of the pools {told}")
+
+
+def _is_key(key: str) -> bool:
+    """Whether a pool can have such a key."""
+    try:
+        parse_key(key)
+    except ValueError:
+        return False
+    return True
 
 
 def _pool(key: str) -> str:

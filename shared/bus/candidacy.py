@@ -20,20 +20,21 @@ from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.messages import Candidate
 from shared.bus.subjects import Subjects
+from shared.limits import LIMITS
 
 Fitness: TypeAlias = tuple[int, ...]
 """Compared as tuples are: the first number counts most."""
 
 PATIENCE = 3.0
-MOST_CANDIDATES = 100
-"""Candidates that are kept in mind; those that come then are passed over until others fall silent."""
 
 
 class Candidates:
-    """The other candidates that were heard lately, by the receiver's monotonic clock."""
+    """The other candidates that were heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are
+    ignored until others fall silent."""
 
-    def __init__(self, expiry: float = EXPIRY) -> None:
+    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.watchers) -> None:
         self._expiry = expiry
+        self._most = most
         self._heard: dict[str, tuple[float, Fitness]] = {}
 
     def heard(self, candidate: Candidate, now: float) -> None:
@@ -41,9 +42,9 @@ class Candidates:
         if candidate.leaving:
             self._heard.pop(candidate.owner, None)
             return
-        if candidate.owner not in self._heard and len(self._heard) >= MOST_CANDIDATES:
+        if candidate.owner not in self._heard and len(self._heard) >= self._most:
             self._heard = self._live(now)
-        if candidate.owner in self._heard or len(self._heard) < MOST_CANDIDATES:
+        if candidate.owner in self._heard or len(self._heard) < self._most:
             self._heard[candidate.owner] = now, candidate.fitness
 
     def better(self, fitness: Fitness, now: float) -> str | None:
@@ -90,7 +91,7 @@ class Candidacy:
         self._patience = patience
         self._clock = clock
         self._malformed = malformed or MalformedLog(clock)
-        self._candidates = Candidates(expiry)
+        self._candidates = Candidates(expiry, bus.limits.watchers)
         self._listens_since: float | None = None
         self._subscription: Subscription | None = None
         self._unhook: list[Callable[[], None]] = []

@@ -22,6 +22,7 @@ from shared.bus.messages import (
     Message,
     Synced,
 )
+from shared.limits import LIMITS
 from shared.model import Fact
 
 M = TypeVar("M", bound=Message)
@@ -33,8 +34,6 @@ _fact_decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
 
 SHOWN = 256
 """Characters of a sender's name, and of what is wrong with a message, that are kept."""
-MAX_FACT_ENTRIES = 10_000
-"""Labels, ports, rules, models and targets of one fact."""
 _EMPTY = msgspec.Raw(b"\x90")
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 """Digests are sums modulo 2^64."""
@@ -116,13 +115,13 @@ class _FactShape(msgspec.Struct):
     targets: msgspec.Raw = _EMPTY
     rules: msgspec.Raw = _EMPTY
 
-    def entries(self) -> int:
-        """As `shared.model.entries_of` counts them."""
+    def entries(self, most: int) -> int:
+        """As `shared.model.entries_of` counts them, at least where there are at `most` so many."""
         lists = [self.labels, self.selector, self.target_ports, self.targets, self.rules]
-        found = sum(entries(bytes(one)) for one in lists)
-        if found <= MAX_FACT_ENTRIES and self.rules != _EMPTY:
+        found = sum(entries(bytes(raw)) for raw in lists)
+        if found <= most and self.rules != _EMPTY:
             rules = _rule_shapes.decode(self.rules)
-            found += sum(entries(bytes(one.models)) + entries(bytes(one.targets)) for one in rules)
+            found += sum(entries(bytes(rule.models)) + entries(bytes(rule.targets)) for rule in rules)
         return found
 
 
@@ -130,11 +129,11 @@ _fact_shapes = msgspec.msgpack.Decoder(_FactShape)
 _rule_shapes = msgspec.msgpack.Decoder(list[_RuleShape])
 
 
-def decode_fact(raw: bytes | msgspec.Raw) -> Fact:
-    """Raises Malformed, also for a kind of fact that this version doesn't know."""
+def decode_fact(raw: bytes | msgspec.Raw, most: int = LIMITS.fact_entries) -> Fact:
+    """Raises Malformed, also for a kind of fact that this version doesn't know, and for more than `most` entries."""
     try:
-        if len(bytes(raw)) > MAX_FACT_ENTRIES and (count := _fact_shapes.decode(raw).entries()) > MAX_FACT_ENTRIES:
-            raise Malformed(f"no fact: {count} entries; {MAX_FACT_ENTRIES} are allowed")
+        if len(bytes(raw)) > most and (count := _fact_shapes.decode(raw).entries(most)) > most:
+            raise Malformed(f"no fact: {count} entries; {most} are allowed")
         return _fact_decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise Malformed(f"no fact: {error}") from error

@@ -28,7 +28,8 @@ from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeout
 from shared.bus.options import check_login, checked_servers, login_of, tls_context, without_secrets
 from shared.bus.publishable import MAX_PAYLOAD
-from shared.bus.replies import Replies, Reply, is_no_responders
+from shared.bus.replies import Replies, is_no_responders
+from shared.limits import LIMITS, Limits
 
 Handler: TypeAlias = Callable[[Msg], None]
 """Takes a message: `subject`, `data`, `headers` (or None), `reply`. Runs in the event loop and must not block."""
@@ -43,8 +44,6 @@ _HANDING_OVER = 5e-6
 """Seconds that nats-py takes for a message beside its handler."""
 TURN = 0.005
 """Seconds that a subscription's messages may take in one go, after which others have their turn."""
-PENDING_MESSAGES, PENDING_BYTES = 65_536, 32 * 2**20
-"""Of a subscription, that have come and aren't handled; beyond it they are lost, as when the connection is."""
 
 
 class Subscription:
@@ -58,20 +57,19 @@ class Subscription:
         self._inner: object | None = None
         self._spent = 0.0
         self._silent_until = 0.0
-        self.received = 0
 
     async def _attach(self, client: Client) -> None:
         if self._client is not client:
             self._client = client
+            limits = self._bus.limits  # what exceeds them is lost, as without a connection
             self._inner = await client.subscribe(
                 self.subject,
                 cb=self._handle,
-                pending_msgs_limit=PENDING_MESSAGES,
-                pending_bytes_limit=PENDING_BYTES,
+                pending_msgs_limit=limits.pending_messages,
+                pending_bytes_limit=limits.pending_bytes,
             )
 
     async def _handle(self, message: Msg) -> None:
-        self.received += 1
         began = time.monotonic()
         try:
             self._handler(message)
@@ -96,7 +94,7 @@ class Subscription:
                 pass  # the connection is gone, and the subscription with it
 
     def __repr__(self) -> str:
-        return f"<Subscription {self.subject!r} received={self.received}>"
+        return f"<Subscription {self.subject!r}>"
 
 
 class Bus:
@@ -104,7 +102,7 @@ class Bus:
 
     `servers` are URLs (`nats://host:4222`, `tls://host:4222`), tried in turn. `name` shows in the server's
     monitoring. Credentials are a `credentials` file, or `user` and `password`, or a `token`, or stand in the URL.
-    `tls_ca`, `tls_cert` with `tls_key`: PEM files; TLS is required with any of them or a `tls://` URL.
+    TLS is required with `tls_ca`, a PEM file, or a `tls://` URL. `limits` bound what is kept of others' messages.
     Times are seconds; `reconnect_wait` is the range of the pause between two attempts.
 
     Raises BusOptionError for an option that can't be used.
@@ -120,9 +118,7 @@ class Bus:
         password: str | None = None,
         token: str | None = None,
         tls_ca: Path | None = None,
-        tls_cert: Path | None = None,
-        tls_key: Path | None = None,
-        tls_hostname: str | None = None,
+        limits: Limits = LIMITS,
         connect_timeout: float = 1.0,
         ping_interval: float = 1.0,
         reconnect_wait: tuple[float, float] = (0.1, 0.25),
@@ -134,8 +130,8 @@ class Bus:
         self.name = name
         self._credentials = None if credentials is None else CredentialsFile(credentials)
         self._user, self._password, self._token = user, password, token
-        self._tls = tls_context(self.servers, tls_ca, tls_cert, tls_key)
-        self._tls_hostname = tls_hostname
+        self._tls = tls_context(self.servers, tls_ca)
+        self.limits = limits
         self._connect_timeout = connect_timeout
         self._ping_interval = ping_interval
         self._reconnect_wait = reconnect_wait
@@ -316,7 +312,6 @@ class Bus:
                     pending_size=0,
                     no_echo=True,
                     tls=self._tls,
-                    tls_hostname=self._tls_hostname,
                     user=user,
                     password=password,
                     token=token,
@@ -441,25 +436,23 @@ class Bus:
 
         Raises NotConnected (also when the connection is lost meanwhile), NoResponders, RequestTimeout, BusError.
         """
-        reply = self._replies.expect(lambda message: True)
-        await self._ask(reply, subject, payload, timeout, headers)
-        return reply.answers[0]
+        answers = await self.request_many(subject, payload, last=lambda _: True, timeout=timeout, headers=headers)
+        return answers[0]
 
     async def request_many(
-        self, subject: str, payload: bytes, *, last: Callable[[Msg], bool], timeout: float = 1.0
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        last: Callable[[Msg], bool],
+        timeout: float = 1.0,
+        headers: Mapping[str, str] | None = None,
     ) -> list[Msg]:
         """Send a request and collect its answers, up to the one of which `last` says that it is the last.
 
         Raises as `request` does; what came before is then lost.
         """
-        reply = self._replies.expect(last)
-        await self._ask(reply, subject, payload, timeout, None)
-        return reply.answers
-
-    async def _ask(
-        self, reply: Reply, subject: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None
-    ) -> None:
-        with reply:
+        with self._replies.expect(last) as reply:
             if not await self.publish(subject, payload, headers=headers, reply=f"{self._inbox}.{reply.token}"):
                 raise NotConnected(self.readiness() or "the connection has just been lost")
             try:
@@ -469,6 +462,7 @@ class Bus:
                 raise RequestTimeout(f"{subject}: no answer in {timeout:g} s") from error
         if is_no_responders(reply.answers[-1]):
             raise NoResponders(f"{subject}: nobody answers requests")
+        return reply.answers
 
     def __repr__(self) -> str:
         state = "connected" if self.connected else f"disconnected ({self.error})"

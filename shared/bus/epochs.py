@@ -10,6 +10,11 @@ FARTHEST_AHEAD = 86400.0
 """Seconds by which an epoch may be ahead of the clock of who reads it."""
 
 
+def next_epoch(unix_seconds: float, highest_seen: int) -> int:
+    """The epoch of a new leader: the clock's milliseconds, and in any case more than was seen before."""
+    return max(int(unix_seconds * 1000), highest_seen + 1)
+
+
 def believed(epoch: int, unix_seconds: float) -> int:
     """The epoch as it counts: below 0 where it can't be one."""
     return epoch if epoch <= (unix_seconds + FARTHEST_AHEAD) * 1000 else epoch - EPOCHS

@@ -63,8 +63,9 @@ class FramePublisher:
         self.unacknowledged = 0
 
     async def start(self) -> None:
-        """Make sure of the bucket at every connection; doesn't wait for it."""
-        self._unhook = self._bus.on_connect(self._connected)
+        """Make sure of the bucket at every connection; doesn't wait for it. Does nothing if it was called before."""
+        if self._unhook is None:
+            self._unhook = self._bus.on_connect(self._connected)
 
     async def close(self) -> None:
         if self._unhook is not None:

@@ -21,6 +21,7 @@ from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.messages import Frame
 from shared.bus.subjects import Subjects
 from shared.bus.transit import IMPLAUSIBLE, Transit
+from shared.limits import LIMITS
 
 OnFrame: TypeAlias = Callable[[Frame, float], None]
 """Called with a frame and the seconds to add to each of its ages."""
@@ -33,21 +34,19 @@ OVERTAKEN = 1000
 """By how many frames one that was overtaken may be behind: 20 a second for three quarters of a minute."""
 
 
-MOST_KEYS = 10_000
-"""Keys of frames that are kept in mind: parts of all collectors."""
-
-
 class FrameSequence:
     """Which frames are news: those later than the last live one of their key, or of another run.
 
-    One that is far behind wasn't overtaken: what came before it had a number that its sender never gave."""
+    One that is far behind wasn't overtaken: what came before it had a number that its sender never gave. The order of
+    at most `most` keys is known; of further ones, all frames are news."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = LIMITS.runs) -> None:
+        self._most = most
         self._newest: dict[str, tuple[int, int, float]] = {}
 
     def live(self, key: str, frame: Frame, now: float) -> None:
         """Take down a live frame; one that was overtaken doesn't count as the last one."""
-        if key not in self._newest and len(self._newest) >= MOST_KEYS:
+        if key not in self._newest and len(self._newest) >= self._most:
             return
         if self.news(key, frame) or frame.sequence < self._newest[key][1] - OVERTAKEN:
             self._newest[key] = (frame.run, frame.sequence, now)
@@ -95,8 +94,8 @@ class FrameReader:
         self._timeout = timeout
         self._clock = clock
         self.malformed = malformed or MalformedLog(clock)
-        self._transit = Transit(window)
-        self._order = FrameSequence()
+        self._transit = Transit(window, bus.limits.runs)
+        self._order = FrameSequence(bus.limits.runs)
         self._window = window
         self._prune_at = clock() + window
         self._subscription: Subscription | None = None

@@ -20,9 +20,8 @@ from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.messages import Member
 from shared.bus.subjects import Subjects
+from shared.limits import LIMITS
 
-MOST_MEMBERS = 1000
-"""Members that are kept in mind; those that come then are passed over until others leave or fall silent."""
 GATHER = 0.02
 """Seconds after a change in which others join it."""
 NAMED = 20
@@ -30,10 +29,12 @@ NAMED = 20
 
 
 class Members:
-    """Who was heard lately, by the receiver's monotonic clock."""
+    """Who was heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are ignored until others leave
+    or fall silent."""
 
-    def __init__(self, expiry: float = EXPIRY) -> None:
+    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.senders) -> None:
         self._expiry = expiry
+        self._most = most
         self._heard: dict[str, float] = {}
         self._paused = False
 
@@ -43,7 +44,7 @@ class Members:
         if member.leaving:
             self._heard.pop(member.id, None)
             return known
-        if not known and len(self._heard) >= MOST_MEMBERS:
+        if not known and len(self._heard) >= self._most:
             return False
         self._heard[member.id] = now
         return not known
@@ -113,7 +114,7 @@ class Membership:
         self._clock = clock
         self.malformed = malformed or MalformedLog(clock)
         self.duplicate_id = DuplicateId(tier, id or "")
-        self._members = Members(expiry)
+        self._members = Members(expiry, bus.limits.senders)
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._subscription: Subscription | None = None

@@ -75,21 +75,11 @@ def without_secrets(server: str) -> str:
     return f"{scheme}{separator}{parts.netloc.rpartition('@')[2]}"
 
 
-def tls_context(servers: Sequence[str], ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+def tls_context(servers: Sequence[str], ca: Path | None) -> ssl.SSLContext | None:
     """TLS as asked for, or None when nothing asks for it. Raises BusOptionError for a file that can't be used."""
-    if (cert is None) != (key is None):
-        raise BusOptionError("one is given without the other", "tls_cert", "tls_key")
-    if ca is None and cert is None and not any(server.startswith("tls://") for server in servers):
+    if ca is None and not any(server.startswith("tls://") for server in servers):
         return None
     try:
-        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        return ssl.create_default_context(cafile=None if ca is None else str(ca))
     except (OSError, ssl.SSLError) as error:
         raise BusOptionError(f"{str(ca)!r} can't be used: {error}", "tls_ca") from error
-    if cert is not None:
-        try:
-            context.load_cert_chain(str(cert), None if key is None else str(key))
-        except (OSError, ssl.SSLError) as error:
-            raise BusOptionError(
-                f"{str(cert)!r} with {str(key)!r} can't be used: {error}", "tls_cert", "tls_key"
-            ) from error
-    return context

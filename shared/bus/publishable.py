@@ -4,7 +4,7 @@ Whoever reads facts refuses what can't be published at its place, with the usual
 again, with that of the server that it is connected to.
 """
 
-from shared.bus.codec import MAX_FACT_ENTRIES, encode_fact
+from shared.bus.codec import encode_fact
 from shared.bus.subjects import fact_key
 from shared.model import Fact, entries_of
 
@@ -21,16 +21,17 @@ MAX_POOL = 1024
 """Bytes of a pool's token in a key."""
 
 
-def fault(fact: Fact, most: int = MAX_FACT) -> str | None:
-    """Why the fact can't be published, where messages hold facts of `most` bytes; None when it can."""
+def fault(fact: Fact, most: int = MAX_FACT, max_entries: int | None = None) -> str | None:
+    """Why the fact can't be published, where messages hold facts of `most` bytes; None when it can. Where
+    `max_entries` is given, readers take facts of so many."""
     try:
         size = len(encode_fact(fact))
     except (ValueError, OverflowError, TypeError, RecursionError) as error:  # UnicodeError is a ValueError
         return f"no message can hold it: {error}"
     if size > most:
         return f"it makes a message of {size} bytes; NATS takes {most} at most"
-    if (count := entries_of(fact)) > MAX_FACT_ENTRIES:
-        return f"it has {count} entries; {MAX_FACT_ENTRIES} are allowed"
+    if max_entries is not None and (count := entries_of(fact)) > max_entries:
+        return f"it has {count} entries; {max_entries} are allowed"
     name = len(fact_key("", fact).rpartition(".")[2])
     if name > MAX_NAME:
         return f"its name takes {name} bytes of a key on the bus; {MAX_NAME} are allowed"

@@ -13,32 +13,25 @@ from typing import NoReturn
 import structlog
 
 from shared.bus import jetstream
+from shared.bus.bucket_reading import BucketReading
 from shared.bus.bucket_reconciler import BucketReconciler, Change
 from shared.bus.codec import MalformedLog, decode, encode
 from shared.bus.connection import Bus
-from shared.bus.epochs import believed
+from shared.bus.epochs import believed, next_epoch
 from shared.bus.errors import BusError, LostLeadership, Malformed, NoRoom, WrongLastSequence
 from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Upsert
-from shared.bus.messages import Epoch, FactEnvelope
-from shared.bus.subjects import EPOCH, SYNCED, Subjects, synced_key
+from shared.bus.messages import Epoch
+from shared.bus.subjects import EPOCH, Subjects, synced_key
 from shared.model import Fact
 
 _EPOCH_ATTEMPTS = 5
 _NOWHERE = -1
 """Instead of a sequence: the bucket has to be read, for a pool that is no more has left its `synced` there."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 LONGEST_SUBJECT = 3000
 """Bytes of a subject to which a delete is published. No fact has a longer one; somebody else's message may, up to what
 the server takes in a line, which a delete with its reply subject would be beyond: the server would hang up."""
-_NO_TEXT = "\ufffd"
-"""In a key: what isn't UTF-8."""
 _NAMED = 3
 """Keys that a message names at most."""
-
-
-def next_epoch(unix_seconds: float, highest_seen: int) -> int:
-    """The epoch of a new leader: the clock's milliseconds, and in any case more than was seen before."""
-    return max(int(unix_seconds * 1000), highest_seen + 1)
 
 
 class FactPublisher:
@@ -47,9 +40,9 @@ class FactPublisher:
     `owner` is this process's identity, new at each start. `is_leader` is asked before each burst and each serial write
     (a lease's `held`); `age` gives the seconds since the source of a pool's facts last confirmed them. Seconds:
     `ack_timeout` after which an acknowledgement makes everything be published again, `synced_interval` between two
-    repetitions of `synced`, `check_interval` between two comparisons with what the bucket really holds, `marker_ttl`
-    that a delete stays visible. `window`: writes on their way at a time, where the bucket has one replica; with more of
-    them it is one.
+    repetitions of `synced` and after a failure, `check_interval` between two comparisons with what the bucket really
+    holds, `marker_ttl` that a delete stays visible. `window`: writes on their way at a time, where the bucket has one
+    replica; with more of them it is one.
     """
 
     def __init__(
@@ -107,10 +100,12 @@ class FactPublisher:
         """The bucket's last sequence when it was looked at last."""
         self._stored_since = 0
         """Messages that were stored for us since then."""
+        self._partly_read = False
+        """There is more in the bucket than was read of it."""
         self._marked_until = 0.0
         """Until then there are markers of deletes in the bucket, and its messages aren't as many as its keys."""
         self._wake = asyncio.Event()
-        self._published = asyncio.Event()
+        self._published = False
         self._failure = ""
 
         self.establishments = 0
@@ -133,24 +128,19 @@ class FactPublisher:
         self._reconciler.set_desired(facts, pools, kept)
         if not set(before) <= set(self._reconciler.pools):
             self._look_from(_NOWHERE)
-        self._published.clear()
+        self._published = False
         self._wake.set()
 
     def apply(self, events: Sequence[Upsert | Delete]) -> None:
         """Change single facts of what `update` has set. Raises ValueError as `update` does."""
         self._reconciler.apply(events)
-        self._published.clear()
+        self._published = False
         self._wake.set()
-
-    async def wait_published(self, timeout: float | None = None) -> None:
-        """Wait until everything of the last `update` is in the bucket, `synced` included. Raises TimeoutError."""
-        async with asyncio.timeout(timeout):
-            await self._published.wait()
 
     @property
     def published(self) -> bool:
-        """Everything of the last `update` is in the bucket."""
-        return self._published.is_set()
+        """Everything of the last `update` is in the bucket, `synced` included."""
+        return self._published
 
     @property
     def epoch(self) -> int:
@@ -158,7 +148,7 @@ class FactPublisher:
 
     def readiness(self) -> str | None:
         """None when everything is published, otherwise what is missing."""
-        if self._published.is_set():
+        if self._published:
             return None
         if not self._reconciler.has_desired:
             return "no facts to publish yet"
@@ -173,7 +163,6 @@ class FactPublisher:
         self._established = False
         self._failure = ""
         unhook = self._bus.on_connect(self._connected)
-        pause = _FIRST_PAUSE
         try:
             while True:
                 self._wake.clear()
@@ -193,16 +182,15 @@ class FactPublisher:
                     if isinstance(error, NoRoom):
                         await self._make_room()
                     self._fail(error)
-                    await self._sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
-                else:
-                    pause = _FIRST_PAUSE
-                    if self._established:
-                        await self._sleep(self._synced_interval)
+                try:
+                    async with asyncio.timeout(self._synced_interval):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
         finally:
             unhook()
             self._leads = False
-            self._published.clear()
+            self._published = False
 
     def _connected(self) -> None:
         self._established = False
@@ -210,7 +198,7 @@ class FactPublisher:
 
     def _fail(self, error: BusError) -> None:
         self._established = False
-        self._published.clear()
+        self._published = False
         self.failures += 1
         reason = str(error)
         if isinstance(error, NoRoom):
@@ -220,13 +208,6 @@ class FactPublisher:
         if reason != self._failure:
             self._log.warning("facts.publish.failed", bucket=self._bucket.name, reason=reason)
         self._failure = reason
-
-    async def _sleep(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
 
     # Taking the bucket
 
@@ -297,7 +278,7 @@ class FactPublisher:
         try:
             before = (await self._extent()).last_sequence + 1
             if self._clock() - self._found_at >= self._check_interval:
-                self._adopt(await self._read(fenced=False), trust=False)
+                self._adopt(await self._read(fenced=False))
             for key in self._reconciler.orphans():
                 self._require_leadership()
                 subject = self._subjects.fact(key)
@@ -310,38 +291,21 @@ class FactPublisher:
 
     async def _read(self, *, fenced: bool = True) -> list[tuple[str, bytes | None]]:
         """What the bucket holds; unless it is not `fenced`, at least up to the present fence."""
-        everything = self._subjects.fact(">")
-        found: list[tuple[str, bytes | None]] = []
-        complete = not fenced
-        start = len(self._subjects.fact(""))
-        kept = self._reconciler.kept
-
-        def read(message: jetstream.Stored) -> None:
-            nonlocal complete
-            key = message.subject[start:]
-            complete = complete or (key == EPOCH and message.sequence == self._fence)
-            if message.headers.get(jetstream.OPERATION) and EPOCH_HEADER in message.headers:
-                return
-            if _NO_TEXT in key:
-                return  # it can't be named, so not be deleted; no reader takes it
-            found.append((key, self._content(key, message.data) if self._reconciler.concerns(key) else None))
-
-        await jetstream.snapshot(self._bus, self._bucket.name, everything, read=read, timeout=self._timeout)
+        reading = BucketReading(
+            self._reconciler,
+            self._subjects,
+            fence=self._fence,
+            memory=self._bus.limits.fact_memory,
+            plausible=lambda epoch: self._believed(epoch) >= 0,
+        )
+        kept, everything = self._reconciler.kept, self._subjects.fact(">")
+        await jetstream.snapshot(self._bus, self._bucket.name, everything, read=reading.read, timeout=self._timeout)
         if self._reconciler.kept != kept:
             raise BusError("what is left as it is has changed while the bucket was read")  # its content is missing
-        if not complete:
+        if fenced and not reading.fenced:
             raise BusError(f"bucket {self._bucket.name!r} was read from a replica that is behind")
-        return found
-
-    def _content(self, key: str, data: bytes) -> bytes | None:
-        """The encoded fact or the `synced` under a key; None where it is neither."""
-        if key.endswith(f".{SYNCED}"):
-            return data
-        try:
-            envelope = decode(FactEnvelope, data)
-        except Malformed:
-            return None
-        return bytes(envelope.fact) if self._believed(envelope.epoch) >= 0 else None
+        self._partly_read = reading.partial
+        return reading.found
 
     def _believed(self, epoch: int) -> int:
         return believed(epoch, self._wall())
@@ -354,15 +318,15 @@ class FactPublisher:
         found = await self._extent()
         ours = found.last_sequence - self._base == self._stored_since
         self._look_from(found.last_sequence)
-        if ours and found.messages >= self._reconciler.keys and now > self._marked_until:
+        if ours and found.messages >= self._reconciler.keys and now > self._marked_until and not self._partly_read:
             return
         repaired = self._adopt(await self._read(), trust=True)
         if repaired:
             self.repaired += repaired
-            self._published.clear()
+            self._published = False
             self._log.warning("facts.repaired", bucket=self._bucket.name, keys=repaired)
 
-    def _adopt(self, found: list[tuple[str, bytes | None]], *, trust: bool) -> int:
+    def _adopt(self, found: list[tuple[str, bytes | None]], *, trust: bool = False) -> int:
         self._found_at = self._clock()
         return self._reconciler.observe(found, trust=trust)
 
@@ -382,15 +346,16 @@ class FactPublisher:
     async def _publish(self) -> None:
         """Write what differs, then each pool's `synced`."""
         self._require_leadership()
-        while changes := self._reconciler.changes():
-            width = self._window if self._replicas == 1 else 1
-            for start in range(0, len(changes), width):
-                await self._write(changes[start : start + width])
+        while changes := self._reconciler.changes(self._window if self._replicas == 1 else 1):
+            await self._write(changes)
+        if self._partly_read:
+            self._check_at = 0.0
+            return
         for pool in self._reconciler.complete:
             await self._fenced_put(synced_key(pool), encode(self._reconciler.synced(pool, self._age_of(pool))), {})
         if not self._reconciler.changes():
             self._failure = ""
-            self._published.set()
+            self._published = True
 
     async def _write(self, changes: Sequence[Change]) -> None:
         self._require_leadership()

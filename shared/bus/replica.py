@@ -6,7 +6,7 @@ were refused), and takes its snapshots by batched direct gets.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 from msgspec import structs
@@ -19,7 +19,7 @@ from shared.bus.epochs import believed
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.facts import Entry, Event, Put, parse_entry
 from shared.bus.messages import Synced
-from shared.bus.replica_state import MOST_WEIGHT, Counters, ReplicaState
+from shared.bus.replica_state import Counters, ReplicaState
 from shared.bus.subjects import Subjects
 from shared.model import Fact
 
@@ -50,7 +50,10 @@ class Replica:
         self._bus = bus
         self._subjects = subjects
         self.pool = pool
-        self._state = ReplicaState(on_event, disagreement=disagreement, lower_epoch=lower_epoch, retry=retry)
+        self._limits = bus.limits
+        self._state = ReplicaState(
+            on_event, disagreement=disagreement, lower_epoch=lower_epoch, retry=retry, limits=bus.limits
+        )
         self._page = page
         self._timeout = timeout
         self._clock = clock
@@ -126,7 +129,7 @@ class Replica:
     def _receive(self, message: Msg) -> None:
         key = self._subjects.republished_key(message.subject)
         try:
-            entry = self._checked(parse_entry(key, message.data, message.headers or {}), message.subject)
+            entry = self._parse(key, message.data, message.headers or {}, message.subject)
         except Malformed as error:
             self._report(error, message.subject)
             return
@@ -134,7 +137,8 @@ class Replica:
         if self._state.snapshot_due() is not None:
             self._wake.set()
 
-    def _checked(self, entry: Entry, subject: str) -> Entry:
+    def _parse(self, key: str, data: bytes, headers: Mapping[str, str], subject: str) -> Entry:
+        entry = parse_entry(key, data, headers, self._limits.fact_entries)
         if isinstance(entry, Put) and entry.fact is None:
             self._report(entry.fault, subject, entry.epoch)
         epoch = believed(entry.epoch, self._wall())
@@ -175,20 +179,16 @@ class Replica:
         state.snapshot_started(self._clock())
         bucket = self._subjects.endpoints_bucket
         subjects = self._subjects.stored(bucket, f"{self.pool}.>")
-        entries: list[Entry] = []
-        start, weight = len(self._subjects.stored(bucket, "")), 0
+        start = len(self._subjects.stored(bucket, ""))
 
         def read(stored: jetstream.Stored) -> None:
-            nonlocal weight
             try:
-                entry = self._checked(parse_entry(stored.subject[start:], stored.data, stored.headers), stored.subject)
+                entry = self._parse(stored.subject[start:], stored.data, stored.headers, stored.subject)
             except Malformed as error:
                 self._report(error, stored.subject)
                 return
-            entries.append(entry)
-            weight += 0 if isinstance(entry, Synced) else entry.weight
-            if weight > MOST_WEIGHT:
-                raise BusError(f"the facts of {self.pool} take more than {MOST_WEIGHT >> 20} MiB")
+            if not state.snapshot_entry(entry, self._clock()):
+                raise BusError(f"the facts of {self.pool} take more than {self._limits.fact_memory} bytes")
 
         try:
             await jetstream.snapshot(self._bus, bucket, subjects, read=read, page=self._page, timeout=self._timeout)
@@ -206,7 +206,7 @@ class Replica:
         self._failure = ""
         if generation != state.generation:
             return
-        state.snapshot(entries, self._clock())
+        state.snapshot_read(self._clock())
         if state.synced and not was_synced:
             self._log.info("replica.synced", pool=self.pool, epoch=state.epoch, facts=len(state.facts()))
 

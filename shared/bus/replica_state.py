@@ -11,26 +11,25 @@ believes of them (`shared.bus.epochs`).
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from msgspec import Struct, structs
 
 from shared.bus.codec import MASK
 from shared.bus.facts import FACT_BYTES, NEVER, Delete, Entry, Event, Purge, Put, Reset, Upsert, Version
 from shared.bus.messages import Synced
+from shared.limits import LIMITS, Limits
 from shared.model import Fact
-
-MOST_CHALLENGERS = 64
-"""Lower epochs that are kept in mind: watchers that take turns are few."""
-
-MOST_WEIGHT = 256 * 2**20
-"""Bytes of memory that a copy of the facts takes, about; further facts aren't taken into it."""
 
 
 class _Copy:
-    """Facts by key with their versions; knows its count and digest at any moment."""
+    """Facts by key with their versions; knows its count and digest at any moment. It takes about `memory` bytes at
+    most, and ignores further facts."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self.full = False
+        """A fact was ignored because there was no room for it."""
         self.entries: dict[str, Put] = {}
         self.removed: dict[str, Version] = {}
         self.digest = 0
@@ -49,7 +48,8 @@ class _Copy:
             return False, None
         before = self.entries.get(entry.key)
         more = entry.weight - (0 if before is None else before.weight)
-        if more > 0 and self._weight + self._weight_removed + more > MOST_WEIGHT:
+        if more > 0 and self._weight + self._weight_removed + more > self._memory:
+            self.full = True
             return False, None
         if before is not None:
             del self.entries[entry.key]
@@ -109,10 +109,10 @@ class Counters(Struct):
 class ReplicaState:
     """The view of one pool, as its reader drives it; `emit` is called with each event, after the state has changed.
 
-    The reader takes a snapshot whenever `snapshot_due` has come: `snapshot_started` as it asks, then `snapshot` or
-    `snapshot_failed`. Times are seconds of its monotonic clock: `disagreement` before another snapshot is taken,
-    `lower_epoch` before an owner with a lower epoch, or a lower sequence of one epoch, is believed, `retry` after a
-    snapshot that failed.
+    The reader takes a snapshot whenever `snapshot_due` has come: `snapshot_started` as it asks, `snapshot_entry` for
+    each message as it is read, then `snapshot_read` or `snapshot_failed`. Times are seconds of its monotonic clock:
+    `disagreement` before another snapshot is taken, `lower_epoch` before an owner with a lower epoch, or a lower
+    sequence of one epoch, is believed, `retry` after a snapshot that failed.
     """
 
     def __init__(
@@ -122,12 +122,14 @@ class ReplicaState:
         disagreement: float = 1.0,
         lower_epoch: float = 5.0,
         retry: float = 0.25,
+        limits: Limits = LIMITS,
     ) -> None:
         self._emit = emit
+        self._limits = limits
         self._disagreement = disagreement
         self._lower_epoch = lower_epoch
         self._retry = retry
-        self._view = _Copy()
+        self._view = _Copy(limits.fact_memory)
         self._candidate: _Copy | None = None
         self._latest: Synced | None = None
         """The newest `synced` of the epoch that counts."""
@@ -189,27 +191,23 @@ class ReplicaState:
             self.counters.gaps += 1
         self._disagrees_since = None
         self._snapshot_due = None
-        self._candidate = _Copy()
+        self._candidate = _Copy(self._limits.fact_memory)
 
-    def snapshot(self, entries: Iterable[Entry], now: float) -> None:
-        """The snapshot that was asked for."""
+    def snapshot_entry(self, entry: Entry, now: float) -> bool:
+        """A message of the snapshot. Returns whether there is room for more."""
+        if isinstance(entry, Synced):
+            self._read_synced(entry, now)
+        elif self._candidate is not None:  # otherwise the view has been confirmed in the meantime
+            self._candidate.apply(entry)
+            return not self._candidate.full
+        return True
+
+    def snapshot_read(self, now: float) -> None:
+        """The snapshot is complete."""
         self.counters.snapshots += 1
-        heard = self._candidate
-        if heard is None:
-            return  # the view has been confirmed in the meantime
-        taken = _Copy()
-        for entry in entries:
-            if isinstance(entry, Synced):
-                self._read_synced(entry, now)
-            else:
-                taken.apply(entry)
-        for key, version in heard.removed.items():
-            taken.apply(Purge(key, version))
-        for written in heard.entries.values():
-            taken.apply(written)
-        self._candidate = taken
-        self._snapshot_due = now + self._disagreement
-        self._compare(now)
+        if self._candidate is not None:
+            self._snapshot_due = now + self._disagreement
+            self._compare(now)
 
     def snapshot_failed(self, now: float) -> None:
         """No snapshot could be had; the view stays as it is."""
@@ -265,7 +263,7 @@ class ReplicaState:
         """Whether a lower epoch counts from now on: its `synced` came long enough, and nothing of the higher one."""
         if not isinstance(entry, Synced):
             return False
-        if entry.epoch not in self._challengers and len(self._challengers) >= MOST_CHALLENGERS:
+        if entry.epoch not in self._challengers and len(self._challengers) >= self._limits.watchers:
             del self._challengers[next(iter(self._challengers))]
         if now - self._challengers.setdefault(entry.epoch, now) < self._lower_epoch:
             return False

@@ -14,6 +14,8 @@ own. Within a run a message that was sent before the last one was overtaken, and
 of which one takes the place of the other, keep no order among them.
 """
 
+from shared.limits import LIMITS
+
 AHEAD = 0.5
 """Seconds by which a message may be quicker than the usual way."""
 AHEAD_AT_FIRST = 10.0
@@ -22,8 +24,6 @@ AT_FIRST = 1.0
 """Seconds after a run's first message until its usual way is known: two heartbeats."""
 UNCONTRADICTED = 1.0
 """Seconds without a message of the usual way after which quicker ones are believed."""
-MOST_RUNS = 10_000
-"""Runs that are kept in mind. What others send then counts as unhindered."""
 IMPLAUSIBLE = "it was sent at a time that doesn't go with its sender's other messages"
 
 
@@ -47,10 +47,12 @@ class Transit:
     """The usual way of each run of a sender: the minimum over the last one half to one `window` of seconds.
 
     The window slides in halves, so a message costs the same however many came before it. A window follows clocks that
-    drift apart (50 ppm is 3 ms a minute); after a silence the last usual way still holds.
+    drift apart (50 ppm is 3 ms a minute); after a silence the last usual way still holds. Beyond `most` runs, what
+    further ones send counts as unhindered.
     """
 
-    def __init__(self, window: float = 60.0) -> None:
+    def __init__(self, window: float = 60.0, most: int = LIMITS.runs) -> None:
+        self._most = most
         self._half = window / 2
         self._runs: dict[tuple[str, int], _Run] = {}
         self._full_until = float("-inf")
@@ -79,10 +81,10 @@ class Transit:
     def _has_room(self, now: float) -> bool:
         """Whether another run can be kept in mind. Where there are too many, those go that weren't heard for two
         heartbeats; who goes on sending stays."""
-        if len(self._runs) >= MOST_RUNS and now >= self._full_until:
+        if len(self._runs) >= self._most and now >= self._full_until:
             self._full_until = now + AT_FIRST
             self.prune(now - AT_FIRST)
-        return len(self._runs) < MOST_RUNS
+        return len(self._runs) < self._most
 
     def _can_be(self, known: _Run, difference: float, received: float) -> bool:
         """Whether a message can be as quick as that."""

@@ -17,6 +17,7 @@ from msgspec import NODEFAULT, Meta, Struct, inspect
 from shared.config.decode import MISSING, decode, expected
 from shared.config.problems import Invalid, Problem, Problems, closest, show
 from shared.config.schema import BOUNDS, Bounds
+from shared.limits import LIMITS, Limits
 from shared.quantities import Duration, PositiveDuration, format_duration, format_size
 from shared.service.flags import flag_of, read_flags, wants_help
 from shared.service.usage import Entry, Section, also, usage
@@ -88,6 +89,39 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
             "more is refused. The same for all tiers",
         ),
     ] = BOUNDS.values
+    max_fact_entries: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="maximum labels, ports, rules, models and targets of a fact on the bus; one with more is "
+            "neither published nor read. The same for all tiers",
+        ),
+    ] = LIMITS.fact_entries
+    max_fact_memory: Annotated[
+        int,
+        Meta(
+            ge=1,
+            extra={"format": "size"},
+            description="maximum memory of one copy of a pool's facts, approximately; further facts are ignored",
+        ),
+    ] = LIMITS.fact_memory
+    max_senders: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="maximum collectors that a process knows; of watchers a tenth as many, of runs of processes and "
+            "keys of frames ten times as many. Further ones are ignored",
+        ),
+    ] = LIMITS.senders
+    max_pending_bytes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            extra={"format": "size"},
+            description="maximum bytes of the waiting messages of a subscription, 512 of them for each message; "
+            "further ones are lost",
+        ),
+    ] = LIMITS.pending_bytes
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="minimum severity of logged lines")
     ] = "info"
@@ -107,6 +141,16 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     def config_bounds(self) -> Bounds:
         """How much a configuration may hold."""
         return Bounds(self.max_config_entries, self.max_config_values)
+
+    @property
+    def bus_limits(self) -> Limits:
+        """How much is kept of what others publish."""
+        return Limits(
+            fact_entries=self.max_fact_entries,
+            fact_memory=self.max_fact_memory,
+            senders=self.max_senders,
+            pending_bytes=self.max_pending_bytes,
+        )
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -10,6 +10,7 @@ from services.picker.state.columns import Columns, OnOutOfRange, ignore
 from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight
 from services.picker.state.layout import Layout
+from services.picker.state.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.prefix import PrefixIndex
 from services.picker.state.rewrites import Rewrites
 from shared.attributes import REACHABLE, AttributeMap
@@ -20,10 +21,16 @@ from shared.model import Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 class View:
     """Endpoints with their attributes, load and prefixes, and the resources that steer the pool's traffic."""
 
-    def __init__(self, unhealthy_expiry: float = EXPIRY, on_out_of_range: OnOutOfRange = ignore) -> None:
-        self.columns = Columns(on_out_of_range)
+    def __init__(
+        self,
+        unhealthy_expiry: float = EXPIRY,
+        on_out_of_range: OnOutOfRange = ignore,
+        limits: ViewLimits = LIMITS_OF_VIEW,
+    ) -> None:
+        self._limits = limits
+        self.columns = Columns(on_out_of_range, limits)
         self.health = Health(self.columns, unhealthy_expiry)
-        self.in_flight = InFlight()
+        self.in_flight = InFlight(limits)
         self.prefixes = PrefixIndex()
         self.pool: Pool | None = None
         self.objectives: dict[str, Objective] = {}
@@ -75,6 +82,7 @@ class View:
             self._rewrites = Rewrites(
                 [fact for fact in facts if isinstance(fact, ModelRewrite)],
                 [fact for fact in facts if isinstance(fact, Model)],
+                self._limits.model_names,
             )
         return self._rewrites
 

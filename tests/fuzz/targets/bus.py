@@ -139,7 +139,9 @@ class Listener:
 
     def _snapshot(self) -> None:
         self.replica.snapshot_started(self.picker.now)
-        self.replica.snapshot(self._stored, self.picker.now)
+        for entry in self._stored:
+            self.replica.snapshot_entry(entry, self.picker.now)
+        self.replica.snapshot_read(self.picker.now)
 
     def _on_frame(self, frame: Frame, extra: float) -> None:
         assert extra >= 0, extra

@@ -162,7 +162,7 @@ async def test_a_stopped_reader_catches_up(system: System) -> None:
     changed = numbered(100) | endpoints("new")
     await system.picker.close()
     system.update(changed)
-    await system.publisher.wait_published(TIMEOUT)
+    await eventually(lambda: system.publisher.published, lambda: system.publisher)
     assert system.view.facts == numbered(200)
     await system.picker.start()
     await system.converges(changed)

@@ -133,7 +133,7 @@ async def test_a_bucket_full_of_junk_is_read_in_small_pages_and_cleared(connect:
     stranger, count = await connect("stranger"), 40
     async with leading(owner := FactPublisher(await connect(), SUBJECTS, "w1")):
         owner.update(endpoints("a"), [POOL])
-        await owner.wait_published(TIMEOUT)
+        await eventually(lambda: owner.published, lambda: owner)
     for number in range(count):
         await js.put(stranger, SUBJECTS.fact(f"{POOL}.endpoint.{number}"), bytes(1_000_000), timeout=10.0)
     sizes: list[int] = []
@@ -150,5 +150,5 @@ async def test_a_bucket_full_of_junk_is_read_in_small_pages_and_cleared(connect:
     assert max(sizes) < js.PAGE_BYTES + 2**20
     async with leading(owner := FactPublisher(await connect(), SUBJECTS, "w2", ack_timeout=TIMEOUT)):
         owner.update(endpoints("a"), [POOL])
-        await owner.wait_published(TIMEOUT)
+        await eventually(lambda: owner.published, lambda: owner)
         assert owner.deleted == count

@@ -25,7 +25,7 @@ from shared.bus import (
 from shared.model import Configuration, Endpoint, Fact
 from tests.in_process import serving
 from tests.protocol.process import TierProcess
-from tests.waiting import TIMEOUT
+from tests.waiting import TIMEOUT, eventually
 
 POOL = pool_token("default", "default")
 
@@ -53,7 +53,7 @@ class Owner:
         configs = [] if config is None else [Configuration(text=config, origin="test")]
         facts: list[Fact] = [*endpoints, *configs, *others]
         self._publisher.update({fact_key(POOL, fact): fact for fact in facts}, [POOL])
-        await self._publisher.wait_published(TIMEOUT)
+        await eventually(lambda: self._publisher.published, lambda: self._publisher)
 
     async def close(self) -> None:
         if self._task is not None:

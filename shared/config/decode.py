@@ -11,14 +11,12 @@ from typing import Any
 
 from msgspec import Struct, inspect
 
-from shared.config.problems import Problems, join, nearest, show
+from shared.config.problems import MAX_HINTS, Problems, join, nearest, show
 from shared.quantities import parse_duration, parse_size
 
 MISSING: Any = object()
 """What `decode` returns for a value that had problems."""
 
-MOST_HINTS = 100
-"""Problems of a document up to which an unknown field is told what may be meant."""
 _INFINITY = float("inf")
 
 
@@ -95,8 +93,8 @@ class _Decoder:
         return MISSING
 
     def _meant(self, key: str, fields: Collection[str]) -> str:
-        """What to write instead. Of a document that is wrong all over not: to compare words takes its time."""
-        if len(self._problems.errors) > MOST_HINTS:
+        """What to write instead."""
+        if len(self._problems.errors) > MAX_HINTS:
             return ""
         return nearest(key, fields) or (f"; known: {', '.join(sorted(fields))}" if fields else "; there are none")
 

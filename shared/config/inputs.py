@@ -9,7 +9,7 @@ from typing import Any
 
 from shared.attributes import AttributeKey
 from shared.config.loaded import PluginSpec, SourceSpec
-from shared.config.problems import Problems, join, nearest, show
+from shared.config.problems import Problems, join, show
 from shared.plugin import Input, Role
 
 _WORDS: dict[type[Any], str] = {float: "a number", tuple: "names"}
@@ -108,15 +108,15 @@ def resolve(
                 who = " and ".join(show(one.name) for one in found.values())
                 problems.error(path, f"{show(wanted.name)} is made by {who}; write the name of one of these plugins")
             else:
-                problems.error(path, _missing(wanted, idle, made))
+                problems.error(path, _missing(wanted, idle, made, problems))
     return resolved
 
 
-def _missing(wanted: Input, idle: Iterable[PluginSpec], made: Iterable[_Made]) -> str:
+def _missing(wanted: Input, idle: Iterable[PluginSpec], made: Iterable[_Made], problems: Problems) -> str:
     by = f" by {show(wanted.producer)}" if wanted.producer else ""
     what = f"nothing makes {show(wanted.name)}{by}"
     for spec in idle:
         if wanted.name == spec.name or any(wanted.name in _names(key, spec) for key in spec.produces):
             return f"{what}: no source feeds {show(spec.name)}; list it under a source in dataLayer.sources"
-    hint = nearest(wanted.name, [name for one in made for name in one.names])
+    hint = problems.hint(wanted.name, [name for one in made for name in one.names])
     return f"{what}{hint}{f'; {wanted.advice}' if wanted.advice else ''}"

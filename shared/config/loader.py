@@ -22,7 +22,7 @@ from shared.config.loaded import LoadedConfig, PluginSpec, ProfileMember, Profil
 from shared.config.names import Names
 from shared.config.order import in_order
 from shared.config.originals import absent
-from shared.config.problems import Invalid, Problems, join, nearest, show
+from shared.config.problems import Invalid, Problems, join, show
 from shared.config.schema import (
     API_VERSIONS,
     BOUNDS,
@@ -224,7 +224,7 @@ class _Loader:
             return None
         kind = self._registry.find(entry.type)
         if kind is None:
-            unknown = f"is no plugin type that is installed{nearest(entry.type, self._registry.names())}"
+            unknown = f"is no plugin type that is installed{self._problems.hint(entry.type, self._registry.names())}"
             broken = "".join(f"; {failure}" for failure in self._registry.failures)
             self._problems.error(at, f"{show(entry.type)} {absent(entry.type) or unknown}{broken}")
             return None

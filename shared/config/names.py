@@ -1,7 +1,7 @@
 """Names that a document refers to: which plugin each one means, and what is said where it means none."""
 
 from shared.config.loaded import PluginSpec
-from shared.config.problems import Problems, nearest, show
+from shared.config.problems import Problems, show
 from shared.plugin import Registry, Role
 
 
@@ -29,7 +29,7 @@ class Names:
         if not name:
             self._problems.error(path, "required, and missing")
         elif spec is None and name not in self.broken and not self._nameless:
-            listed = "; list it under plugins" if self._registry.find(name) else nearest(name, self.plugins)
+            listed = "; list it under plugins" if self._registry.find(name) else self._problems.hint(name, self.plugins)
             self._problems.error(path, f"{show(name)} is no plugin's name{listed}")
         return spec
 

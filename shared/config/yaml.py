@@ -20,7 +20,6 @@ MAX_DEPTH = 64
 MAX_EXPANSION = 100_000
 """Values that a document may have once each alias counts for what it names, beyond ten times those that are written."""
 
-
 MAX_DIGITS = 100
 """Characters of a whole number: PyYAML's time for one with colons (`1:30` is 90) grows with their square."""
 _FLOAT = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
@@ -78,7 +77,9 @@ def parse_documents(text: str, problems: Problems, most: int | None = None) -> l
                 return [parsed]
         mark = error.problem_mark
         problems.error("", f"not valid YAML: {error.problem or 'syntax error'}", mark.line + 1 if mark else None)
-    except (yaml.YAMLError, ValueError) as error:  # unreadable characters; scalars that aren't what their tag says
+    except (LookupError, AttributeError, ArithmeticError):  # PyYAML's constructors raise them
+        problems.error("", "not valid YAML: a value isn't what its tag says")
+    except (yaml.YAMLError, ValueError) as error:  # unreadable characters; values that aren't what their tag says
         problems.error("", f"not valid YAML: {' '.join(str(error).split())}")
     except _Refused:
         pass

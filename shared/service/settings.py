@@ -109,8 +109,8 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="maximum collectors that a process knows; of watchers a tenth as many, of runs of processes and "
-            "keys of frames ten times as many. Further ones are ignored",
+            description="maximum collectors that a process knows; of watchers a tenth as many, of runs of processes "
+            "and keys of frames ten times as many. Further ones are ignored",
         ),
     ] = LIMITS.senders
     max_pending_bytes: Annotated[

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -87,8 +87,8 @@ async def connect(server: NatsServer) -> AsyncIterator[Connect]:
     """Makes buses that are connected to the server; they are closed at the end, before the server stops."""
     async with AsyncExitStack() as stack:
 
-        async def connected(name: str = "test", **options: float) -> Bus:
-            bus = Bus(server.url, name=name, **options)  # type: ignore[arg-type]
+        async def connected(name: str = "test", **options: Any) -> Bus:
+            bus = Bus(server.url, name=name, **options)
             await bus.start(wait=TIMEOUT)
             assert bus.connected, bus.readiness()
             stack.push_async_callback(bus.close)

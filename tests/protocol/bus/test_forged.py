@@ -15,6 +15,7 @@ from shared.bus import jetstream as js
 from shared.bus.codec import encode_fact
 from shared.bus.messages import Epoch, FactEnvelope, Synced
 from shared.bus.subjects import EPOCH, synced_key
+from shared.limits import Limits
 from shared.model import Endpoint
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, reading
@@ -152,3 +153,23 @@ async def test_a_bucket_full_of_junk_is_read_in_small_pages_and_cleared(connect:
         owner.update(endpoints("a"), [POOL])
         await eventually(lambda: owner.published, lambda: owner)
         assert owner.deleted == count
+
+
+async def test_an_owner_clears_more_junk_than_it_may_hold_also_from_a_pool_that_it_keeps(connect: Connect) -> None:
+    """Keys that no pool can have lie in the kept one: their content looks like facts."""
+    other, stranger = pool_token("default", "other"), await connect("stranger")
+    theirs: dict[str, Fact] = {fact_key(other, fact): fact for fact in endpoints("x", "y").values()}
+    async with leading(first := FactPublisher(await connect(), SUBJECTS, "w1")):
+        first.update(endpoints("a") | theirs, [POOL, other])
+        await eventually(lambda: first.published, lambda: first)
+    fact = encode_fact(next(iter(theirs.values())))
+    for number in range(30):
+        envelope = encode(FactEnvelope(epoch=1, sequence=number, fact=msgspec.Raw(fact)))
+        await js.put(stranger, SUBJECTS.fact(f"{other}.junk-{number}"), envelope, timeout=TIMEOUT)
+    bus = await connect("w2", limits=Limits(fact_memory=10_000))
+    async with leading(second := FactPublisher(bus, SUBJECTS, "w2", synced_interval=0.05)):
+        second.update(endpoints("a"), [POOL], kept=[other])
+        await eventually(lambda: second.published, lambda: second)
+        assert second.deleted == 30
+    async with reading(await connect(), other) as (_, view):
+        await eventually(lambda: view.facts == theirs, lambda: second)

@@ -22,8 +22,12 @@ from services.collector.pipeline import Pipeline, build
 from services.collector.scraper import EndpointScrape, Scraper
 from services.collector.settings import CollectorSettings
 from shared.attributes import AttributeMap
-from shared.bus import Delete, Event, FramePublisher, MalformedLog, Membership, Replica, Reset, Upsert
+from shared.bus.codec import MalformedLog
+from shared.bus.facts import Delete, Event, Reset, Upsert
+from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_sender import FrameSender
+from shared.bus.membership import Membership
+from shared.bus.replica import Replica
 from shared.bus.subjects import fact_key
 from shared.config import Invalid, LoadedConfig, load
 from shared.config.defaults import BUILT_IN

@@ -28,22 +28,14 @@ from services.picker.transport import certificate
 from services.picker.transport.grpc_server import ExtProcServer, ServerOptions, message_limit
 from services.picker.transport.health import HealthServer
 from shared.attributes import bounds_of
-from shared.bus import (
-    BusError,
-    Delete,
-    DuplicateId,
-    Event,
-    FrameReader,
-    Load,
-    Malformed,
-    MalformedLog,
-    Msg,
-    Replica,
-    Reset,
-    Upsert,
-    decode,
-    encode,
-)
+from shared.bus import Msg
+from shared.bus.codec import MalformedLog, decode, encode
+from shared.bus.duplicate_id import DuplicateId
+from shared.bus.errors import BusError, Malformed
+from shared.bus.facts import Delete, Event, Reset, Upsert
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Load
+from shared.bus.replica import Replica
 from shared.bus.subjects import parse_key
 from shared.bus.transit import IMPLAUSIBLE
 from shared.config import LoadedConfig, load

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from services.picker.state.limits import LIMITS_OF_VIEW, ViewLimits
+from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from shared.quantities import Duration, PositiveDuration, Size, format_duration
 from shared.service import CommonSettings
 from shared.service.settings import MAX_TEXT

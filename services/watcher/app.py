@@ -21,9 +21,9 @@ from services.watcher.provider import Provider
 from services.watcher.reconciler import PoolReconciler, Publications
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
-from shared.bus import FramePublisher
 from shared.bus.candidacy import Fitness
 from shared.bus.facts import Event, Reset, Upsert
+from shared.bus.frame_publisher import FramePublisher
 from shared.bus.publishable import most
 from shared.bus.subjects import pool_token
 from shared.datalayer.events import EventCounts

@@ -21,7 +21,8 @@ from services.watcher.resources import PoolId
 from services.watcher.sources import Event, Source, bounded
 from services.watcher.state import Changes, Merged, State, collect
 from services.watcher.unpublishable import Unpublishable
-from shared.bus import Delete, FramePublisher, Upsert
+from shared.bus.facts import Delete, Upsert
+from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key, named_key, pool_token
 from shared.config.defaults import BUILT_IN, revision

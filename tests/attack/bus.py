@@ -17,11 +17,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error
 
-from shared.bus import Malformed, Subjects, decode, encode, pool_token
-from shared.bus.codec import decode_fact
+from shared.bus.codec import decode, decode_fact, encode
+from shared.bus.errors import Malformed
 from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER
 from shared.bus.messages import Candidate, Epoch, FactEnvelope, Frame, Holder, Load, Member, Message, Synced
-from shared.bus.subjects import EPOCH, synced_key
+from shared.bus.subjects import EPOCH, Subjects, pool_token, synced_key
 from tests.attack.fronts import Act, Front, Scene
 
 POOL = pool_token("default", "default")

@@ -29,21 +29,15 @@ import structlog
 
 from services.picker.state.columns import Columns
 from services.picker.state.layout import Layout
-from shared.bus import (
-    Bus,
-    FactPublisher,
-    Frame,
-    FramePublisher,
-    FrameReader,
-    Replica,
-    Subjects,
-    decode,
-    encode,
-    fact_key,
-    pack_ages,
-    pack_floats,
-    pool_token,
-)
+from shared.bus.codec import decode, encode
+from shared.bus.columns import pack_ages, pack_floats
+from shared.bus.connection import Bus
+from shared.bus.frame_publisher import FramePublisher
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Frame
+from shared.bus.publisher import FactPublisher
+from shared.bus.replica import Replica
+from shared.bus.subjects import Subjects, fact_key, pool_token
 from shared.model import Endpoint, Fact
 from tests.benchmarks.bench_conversation import reference
 from tests.benchmarks.bench_scrape import held

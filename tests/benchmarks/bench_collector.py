@@ -37,7 +37,11 @@ import uvloop
 
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
-from shared.bus import Bus, FactPublisher, Frame, FrameReader, Subjects, fact_key, pool_token
+from shared.bus.connection import Bus
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Frame
+from shared.bus.publisher import FactPublisher
+from shared.bus.subjects import Subjects, fact_key, pool_token
 from shared.model import Endpoint, Fact
 from shared.service import logs
 from tests.benchmarks.bench_conversation import reference

@@ -33,9 +33,10 @@ import uvloop
 from aiohttp import web
 
 from services.picker.state.view import View
-from shared.bus import Bus, Delete, Replica, Reset, Subjects, Upsert, pool_token
-from shared.bus.facts import Event
-from shared.bus.subjects import parse_key
+from shared.bus.connection import Bus
+from shared.bus.facts import Delete, Event, Reset, Upsert
+from shared.bus.replica import Replica
+from shared.bus.subjects import Subjects, parse_key, pool_token
 from shared.service import logs
 from tests.benchmarks.bench_collector import Child, _cpu, _resident, child
 from tests.benchmarks.bench_kubernetes import PAGE, PODS_LISTED, pod

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.layout import Floats, Layout, Mask, Rows
-from services.picker.state.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.object_column import NEVER, ObjectColumn
 from shared.attributes import ALWAYS, REACHABLE, AttributeKey, AttributeMap, bounds_of
 from shared.bus.columns import Ages, unpack_ages, unpack_floats

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.layout import Floats, Layout
-from services.picker.state.limits import LIMITS_OF_VIEW, ViewLimits
 from shared.bus.columns import endpoint_hash, pack_counts, pack_hashes, unpack_counts, unpack_hashes
 from shared.bus.messages import Load
 from shared.bus.transit import Transit

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import xxhash
 
-from services.picker.state.limits import LIMITS_OF_VIEW
+from services.picker.limits import LIMITS_OF_VIEW
 from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
 
 PRIORITIES = {Criticality.CRITICAL: 1, Criticality.STANDARD: 0, Criticality.SHEDDABLE: -1}

@@ -6,11 +6,11 @@ tables. A burst of endpoint changes makes one new layout, when it is next read.
 
 from typing import Any
 
+from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.columns import Columns, OnOutOfRange, ignore
 from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight
 from services.picker.state.layout import Layout
-from services.picker.state.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.prefix import PrefixIndex
 from services.picker.state.rewrites import Rewrites
 from shared.attributes import REACHABLE, AttributeMap

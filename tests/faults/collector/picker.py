@@ -13,7 +13,12 @@ import numpy as np
 
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
-from shared.bus import Bus, Delete, Event, Frame, FrameReader, Replica, Reset, Subjects, Upsert
+from shared.bus.connection import Bus
+from shared.bus.facts import Delete, Event, Reset, Upsert
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Frame
+from shared.bus.replica import Replica
+from shared.bus.subjects import Subjects
 from tests.protocol.collector.harness import POOL, OddServer, answer
 from tests.soak.promises import soaking
 

@@ -7,7 +7,11 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from shared.bus import Bus, Delete, Event, FactPublisher, Replica, Reset, Subjects, Upsert, fact_key, pool_token
+from shared.bus.connection import Bus
+from shared.bus.facts import Delete, Event, Reset, Upsert
+from shared.bus.publisher import FactPublisher
+from shared.bus.replica import Replica
+from shared.bus.subjects import Subjects, fact_key, pool_token
 from shared.model import Endpoint, Fact
 from tests.nats import NatsServer
 from tests.waiting import TIMEOUT

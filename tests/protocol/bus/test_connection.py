@@ -12,7 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nats.aio.msg import Msg
 
-from shared.bus import Bus, NoResponders, NotConnected, RequestTimeout, connection
+from shared.bus import connection
+from shared.bus.connection import Bus
+from shared.bus.errors import NoResponders, NotConnected, RequestTimeout
 from tests.nats import NatsServer, nats_server
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.collector.certificates import Authority

@@ -8,19 +8,14 @@ import pytest
 from nats.aio.msg import Msg
 from structlog.testing import capture_logs
 
-from shared.bus import (
-    Bus,
-    FactEnvelope,
-    FactPublisher,
-    JetStreamError,
-    LostLeadership,
-    Reset,
-    decode,
-    decode_fact,
-    fact_key,
-    pool_token,
-)
 from shared.bus import jetstream as js
+from shared.bus.codec import decode, decode_fact
+from shared.bus.connection import Bus
+from shared.bus.errors import JetStreamError, LostLeadership
+from shared.bus.facts import Reset
+from shared.bus.messages import FactEnvelope
+from shared.bus.publisher import FactPublisher
+from shared.bus.subjects import fact_key, pool_token
 from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, numbered, reading

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from shared.bus import Bus, FactPublisher, LostLeadership, Replica
 from shared.bus import jetstream as js
+from shared.bus.connection import Bus
+from shared.bus.errors import LostLeadership
+from shared.bus.publisher import FactPublisher
+from shared.bus.replica import Replica
 from shared.model import Fact
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, View, endpoints, leading, numbered, reading

@@ -10,13 +10,16 @@ import pytest
 from msgspec import structs
 from structlog.testing import capture_logs
 
-from shared.bus import Bus, FactPublisher, Frame, FramePublisher, FrameReader, encode
 from shared.bus import jetstream as js
-from shared.bus.codec import encode_fact
-from shared.bus.messages import Epoch, FactEnvelope, Synced
-from shared.bus.subjects import EPOCH, synced_key
+from shared.bus.codec import encode, encode_fact
+from shared.bus.connection import Bus
+from shared.bus.frame_publisher import FramePublisher
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Epoch, FactEnvelope, Frame, Synced
+from shared.bus.publisher import FactPublisher
+from shared.bus.subjects import EPOCH, fact_key, pool_token, synced_key
 from shared.limits import Limits
-from shared.model import Endpoint
+from shared.model import Endpoint, Fact
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, reading
 from tests.protocol.watcher.harness import endpoints_text, reader, replace, watcher

@@ -7,18 +7,13 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from shared.bus import (
-    Bus,
-    Frame,
-    FramePublisher,
-    FrameReader,
-    JetStreamError,
-    pack_ages,
-    pack_floats,
-    unpack_ages,
-    unpack_floats,
-)
 from shared.bus import jetstream as js
+from shared.bus.columns import pack_ages, pack_floats, unpack_ages, unpack_floats
+from shared.bus.connection import Bus
+from shared.bus.errors import JetStreamError
+from shared.bus.frame_publisher import FramePublisher
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Frame
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect
 from tests.waiting import eventually

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from shared.bus import Bus
+from shared.bus.connection import Bus
 from tests.nats import nats_server
 from tests.waiting import TIMEOUT
 

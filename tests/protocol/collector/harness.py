@@ -11,17 +11,12 @@ import numpy as np
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from shared.attributes import AttributeKey
-from shared.bus import (
-    Bus,
-    FactPublisher,
-    Frame,
-    FrameReader,
-    Subjects,
-    fact_key,
-    pool_token,
-    unpack_ages,
-    unpack_floats,
-)
+from shared.bus.columns import unpack_ages, unpack_floats
+from shared.bus.connection import Bus
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Frame
+from shared.bus.publisher import FactPublisher
+from shared.bus.subjects import Subjects, fact_key, pool_token
 from shared.model import Configuration, Endpoint, Fact
 from tests.in_process import serving
 from tests.protocol.process import TierProcess

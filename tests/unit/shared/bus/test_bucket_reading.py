@@ -1,5 +1,8 @@
 """What the owner takes of the bucket: all that it knows, and a bounded amount of what others wrote."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 import pytest
 
@@ -23,7 +26,7 @@ def key(name: str, pool: str = POOL) -> str:
     return fact_key(pool, endpoint(name))
 
 
-def message(key: str, fact: Fact | bytes, epoch: int = 1, **headers: str) -> Stored:
+def message(key: str, fact: Fact | bytes, epoch: int = 1, headers: Mapping[str, str] = MappingProxyType({})) -> Stored:
     if isinstance(fact, Endpoint):
         fact = encode(FactEnvelope(epoch=epoch, sequence=1, fact=msgspec.Raw(encode_fact(fact))))
     assert isinstance(fact, bytes)
@@ -74,7 +77,7 @@ def test_content_is_taken_where_it_is_as_it_should_be_or_kept(stored: Stored, co
 
 
 @pytest.mark.parametrize(
-    "stored", [message("a\ufffdb", b""), message(key("a"), b"", **{OPERATION: "PURGE", EPOCH_HEADER: "1"})]
+    "stored", [message("a\ufffdb", b""), message(key("a"), b"", headers={OPERATION: "PURGE", EPOCH_HEADER: "1"})]
 )
 def test_what_cannot_be_named_or_is_deleted_already_is_passed_over(stored: Stored) -> None:
     assert reading(stored).found == []

@@ -10,7 +10,7 @@ from msgspec.msgpack import encode
 from structlog.testing import capture_logs
 
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
-from shared.bus import BusError
+from shared.bus.errors import BusError
 from shared.bus.frame_sender import CHANGES_PART, FrameSender, Outbox
 from tests.waiting import eventually
 

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from services.picker.state.limits import LIMITS_OF_VIEW
+from services.picker.limits import LIMITS_OF_VIEW
 from services.picker.state.rewrites import Rewrites, split
 from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
 

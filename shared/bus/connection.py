@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TypeAlias
 
 import nats.errors
 import structlog
@@ -29,72 +28,13 @@ from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeo
 from shared.bus.options import check_login, checked_servers, login_of, tls_context, without_secrets
 from shared.bus.publishable import MAX_PAYLOAD
 from shared.bus.replies import Replies, is_no_responders
+from shared.bus.subscription import Handler, Subscription
 from shared.limits import LIMITS, Limits
-
-Handler: TypeAlias = Callable[[Msg], None]
-"""Takes a message: `subject`, `data`, `headers` (or None), `reply`. Runs in the event loop and must not block."""
 
 MINIMUM_SERVER = (2, 11)
 """The first nats-server with batched direct gets and a time to live per message."""
 
 _OUTSTANDING_PINGS = 2
-SILENT = 1.0
-"""Seconds after a traceback in the log in which a subscription's further ones aren't."""
-_HANDING_OVER = 5e-6
-"""Seconds that nats-py takes for a message beside its handler."""
-TURN = 0.005
-"""Seconds that a subscription's messages may take in one go, after which others have their turn."""
-
-
-class Subscription:
-    """Interest in a subject, renewed at every connection until `unsubscribe`."""
-
-    def __init__(self, bus: "Bus", subject: str, handler: Handler) -> None:
-        self._bus = bus
-        self.subject = subject
-        self._handler = handler
-        self._client: Client | None = None
-        self._inner: object | None = None
-        self._spent = 0.0
-        self._silent_until = 0.0
-
-    async def _attach(self, client: Client) -> None:
-        if self._client is not client:
-            self._client = client
-            limits = self._bus.limits  # what exceeds them is lost, as without a connection
-            self._inner = await client.subscribe(
-                self.subject,
-                cb=self._handle,
-                pending_msgs_limit=limits.pending_messages,
-                pending_bytes_limit=limits.pending_bytes,
-            )
-
-    async def _handle(self, message: Msg) -> None:
-        began = time.monotonic()
-        try:
-            self._handler(message)
-        except Exception:  # noqa: BLE001 - the top of the subscription's task: one bad message must not end it
-            self._bus.handler_errors += 1
-            if began >= self._silent_until:
-                self._silent_until = began + SILENT
-                structlog.get_logger().exception("bus.handler.failed", subject=message.subject)
-        # nats-py hands over all that has come without a pause
-        self._spent += time.monotonic() - began + _HANDING_OVER
-        if self._spent >= TURN:
-            self._spent = 0.0
-            await asyncio.sleep(0)
-
-    async def unsubscribe(self) -> None:
-        self._bus._subscriptions.discard(self)
-        inner, self._inner, self._client = self._inner, None, None
-        if inner is not None:
-            try:
-                await inner.unsubscribe()  # type: ignore[attr-defined]
-            except nats.errors.Error:
-                pass  # the connection is gone, and the subscription with it
-
-    def __repr__(self) -> str:
-        return f"<Subscription {self.subject!r}>"
 
 
 class Bus:
@@ -123,7 +63,6 @@ class Bus:
         ping_interval: float = 1.0,
         reconnect_wait: tuple[float, float] = (0.1, 0.25),
         clock: Callable[[], float] = time.monotonic,
-        rng: random.Random | None = None,
     ) -> None:
         self.servers = checked_servers([servers] if isinstance(servers, str) else list(servers))
         check_login(credentials, user, password, token)
@@ -136,7 +75,6 @@ class Bus:
         self._ping_interval = ping_interval
         self._reconnect_wait = reconnect_wait
         self._clock = clock
-        self._rng = rng or random.Random()
         self._log = structlog.get_logger()
 
         self._client: Client | None = None
@@ -250,7 +188,7 @@ class Bus:
 
     async def _supervise(self) -> None:
         servers = list(self.servers)
-        self._rng.shuffle(servers)
+        random.shuffle(servers)
         for server in cycle(servers):
             if self._closing:
                 return
@@ -273,7 +211,7 @@ class Bus:
             finally:
                 self._link = None
                 self._abandon(client)
-            await asyncio.sleep(self._rng.uniform(*self._reconnect_wait))
+            await asyncio.sleep(random.uniform(*self._reconnect_wait))
 
     async def _connect(self, client: Client, server: str) -> None:
         last_error: list[Exception] = []
@@ -338,7 +276,7 @@ class Bus:
         self._link = client
         await client.subscribe(f"{self._inbox}.*", cb=self._replies.receive)
         for subscription in list(self._subscriptions):
-            await subscription._attach(client)
+            await subscription.attach(client)
         # Until the server has them, what others publish would be missed by those who hear that there is a connection.
         await client.flush(timeout=self._connect_timeout)  # type: ignore[arg-type]
 
@@ -380,6 +318,9 @@ class Bus:
             self.handler_errors += 1
             self._log.exception("bus.callback.failed")
 
+    def _note_failure(self) -> None:
+        self.handler_errors += 1
+
     def _note_unreadable(self, error: Exception) -> None:
         self.handler_errors += 1
         self._unreadable.report("somebody", f"{type(error).__name__}: {error}")
@@ -417,11 +358,13 @@ class Bus:
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:
         """Have a subject's messages handled, now and after every reconnect. Wildcards as in NATS: `*` and `>`."""
-        subscription = Subscription(self, subject, handler)
+        subscription = Subscription(
+            subject, handler, self.limits, failed=self._note_failure, ended=self._subscriptions.discard
+        )
         self._subscriptions.add(subscription)
         if self._link is not None:
             try:
-                await subscription._attach(self._link)
+                await subscription.attach(self._link)
             except nats.errors.BadSubjectError as error:
                 self._subscriptions.discard(subscription)
                 raise BusError(f"{subject!r} can't be subscribed to") from error

@@ -7,15 +7,16 @@ missing bucket is noticed, which nobody would report otherwise.
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import structlog
+from msgspec import structs
 
 from shared.bus import jetstream
 from shared.bus.codec import encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError
+from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_reader import ATTRIBUTES_TTL
 from shared.bus.messages import Frame
 from shared.bus.subjects import Subjects
@@ -74,20 +75,10 @@ class FramePublisher:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def publish(
-        self,
-        part: int,
-        ids: Sequence[str],
-        *,
-        columns: Mapping[str, bytes],
-        ages: Mapping[str, bytes],
-        objects: Mapping[str, list[Any]] | None = None,
-        absent: Mapping[str, list[int]] | None = None,
-    ) -> bool:
-        """Send one part of the sender's endpoints, as `Frame` describes it: packed columns, an age for every value.
+    async def publish(self, part: int, content: FrameContent) -> bool:
+        """Send one part of the sender's endpoints.
 
-        Returns False when it was dropped because there is no connection. Raises ValueError for columns of a wrong
-        length, and BusError for a frame that is too large.
+        Returns False when it was dropped because there is no connection. Raises BusError for a frame that is too large.
         """
         now = self._clock()
         self.sequence += 1
@@ -96,15 +87,8 @@ class FramePublisher:
             sent=now,
             sequence=self.sequence,
             run=self._run,
-            ids=tuple(ids),
-            columns=dict(columns),
-            ages=dict(ages),
-            objects={} if objects is None else dict(objects),
-            absent={} if absent is None else dict(absent),
+            **structs.asdict(content),
         )
-        fault = frame.fault()
-        if fault is not None:
-            raise ValueError(fault)
         subject, payload = self._subjects.frame(self.pool, self.sender, part), encode(frame)
         if now >= self._check_at and self._bus.connected and (self._task is None or self._task.done()):
             self._check_at = now + self._check_interval

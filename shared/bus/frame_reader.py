@@ -16,10 +16,11 @@ from nats.aio.msg import Msg
 
 from shared.bus import jetstream
 from shared.bus.codec import MalformedLog, decode
-from shared.bus.connection import Bus, Subscription
+from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.messages import Frame
 from shared.bus.subjects import Subjects
+from shared.bus.subscription import Subscription
 from shared.bus.transit import IMPLAUSIBLE, Transit
 from shared.limits import LIMITS
 

@@ -15,7 +15,7 @@ import structlog
 
 from shared.attributes import AttributeKey, AttributeMap, fault
 from shared.bus.errors import BusError
-from shared.bus.frame_columns import Row, pack, parts
+from shared.bus.frame_columns import FrameContent, Row, pack, parts
 from shared.bus.messages import MAX_FRAME_ATTRIBUTES
 
 log = structlog.get_logger(__name__)
@@ -72,16 +72,7 @@ class Outbox:
 class Publisher(Protocol):
     """`shared.bus.frame_publisher.FramePublisher`."""
 
-    async def publish(
-        self,
-        part: int,
-        ids: Sequence[str],
-        *,
-        columns: Mapping[str, bytes],
-        ages: Mapping[str, bytes],
-        objects: Mapping[str, list[Any]] | None = None,
-        absent: Mapping[str, list[int]] | None = None,
-    ) -> bool: ...
+    async def publish(self, part: int, content: FrameContent) -> bool: ...
 
 
 class Described(Protocol):
@@ -152,9 +143,9 @@ class FrameSender:
         if now >= self._outbox.everything_at():
             self._outbox.everything_sent(now)
             part = 0
-            for one in endpoints.values():
-                one.attributes.take_changed()
-            for rows in parts([(id, one.attributes) for id, one in endpoints.items() if len(one.attributes)]):
+            for endpoint in endpoints.values():
+                endpoint.attributes.take_changed()
+            for rows in parts([(id, known.attributes) for id, known in endpoints.items() if len(known.attributes)]):
                 part += await self._send(rows, part, 1)
                 await asyncio.sleep(0)  # a thousand endpoints take milliseconds, and scrapes are under way
         else:
@@ -174,19 +165,13 @@ class FrameSender:
         """
         packed = pack(rows, self._clock(), keys)
         if packed.attributes > MAX_FRAME_ATTRIBUTES:
-            named = list(dict.fromkeys(key for _, one in rows for key, _ in one.items() if keys is None or key in keys))
+            every = dict.fromkeys(key for _, attributes in rows for key, _ in attributes.items())
+            named = [key for key in every if keys is None or key in keys]
             middle = len(named) // 2
             first = await self._send(rows, part, step, named[:middle])
             return first + await self._send(rows, part + first * step, step, named[middle:])
         try:
-            sent = await self._publisher.publish(
-                part,
-                packed.ids,
-                columns=packed.columns,
-                ages=packed.ages,
-                objects=packed.objects,
-                absent=packed.absent,
-            )
+            sent = await self._publisher.publish(part, packed)
         except BusError as error:
             if len(rows) == 1:
                 self.oversized += 1

@@ -17,9 +17,10 @@ from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.bus.connection import TURN, Bus
+from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
 from shared.bus.replies import SEQUENCE, status
+from shared.bus.subscription import TURN
 
 T = TypeVar("T")
 

@@ -13,10 +13,11 @@ import structlog
 
 from shared.bus import jetstream
 from shared.bus.codec import decode, encode
-from shared.bus.connection import Bus, Subscription
+from shared.bus.connection import Bus
 from shared.bus.errors import BusError, BusOptionError, Malformed, NotConnected, WrongLastSequence
 from shared.bus.messages import Holder
 from shared.bus.subjects import Subjects
+from shared.bus.subscription import Subscription
 
 
 class LeaseClock:

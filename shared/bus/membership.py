@@ -14,12 +14,13 @@ import structlog
 from nats.aio.msg import Msg
 
 from shared.bus.codec import MalformedLog, decode, encode
-from shared.bus.connection import Bus, Subscription
+from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.messages import Member
 from shared.bus.subjects import Subjects
+from shared.bus.subscription import Subscription
 from shared.limits import LIMITS
 
 GATHER = 0.02

@@ -14,13 +14,14 @@ from nats.aio.msg import Msg
 
 from shared.bus import jetstream
 from shared.bus.codec import MalformedLog
-from shared.bus.connection import Bus, Subscription
+from shared.bus.connection import Bus
 from shared.bus.epochs import believed
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.facts import Entry, Event, Put, parse_entry
 from shared.bus.messages import Synced
 from shared.bus.replica_state import Counters, ReplicaState
 from shared.bus.subjects import Subjects
+from shared.bus.subscription import Subscription
 from shared.model import Fact
 
 

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from shared.bus import jetstream as js
 from shared.bus.codec import encode, encode_fact
 from shared.bus.connection import Bus
+from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_reader import FrameReader
 from shared.bus.messages import Epoch, FactEnvelope, Frame, Synced
@@ -112,7 +113,7 @@ async def test_a_frame_from_the_future_makes_nothing_that_its_sender_says_look_o
         return seen.pop()
 
     async def sent() -> tuple[Frame, float]:
-        await publisher.publish(0, ["default/a"], columns={}, ages={})
+        await publisher.publish(0, FrameContent(ids=("default/a",)))
         return await heard()
 
     try:

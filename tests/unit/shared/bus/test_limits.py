@@ -102,5 +102,5 @@ async def test_settings_are_the_limits_of_the_bus_and_of_its_subscriptions() -> 
             asked[subject] = options
 
     subscription = await bus.subscribe("a.b", lambda _: None)
-    await subscription._attach(Client())  # type: ignore[arg-type]
+    await subscription.attach(Client())  # type: ignore[arg-type]
     assert (asked["a.b"]["pending_bytes_limit"], asked["a.b"]["pending_msgs_limit"]) == (2**16, 2**7)

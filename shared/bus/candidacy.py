@@ -9,7 +9,8 @@ heard can't be waited for.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import NoReturn, TypeAlias
+from contextlib import AsyncExitStack
+from typing import TypeAlias
 
 import structlog
 from nats.aio.msg import Msg
@@ -20,8 +21,8 @@ from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.messages import Candidate
 from shared.bus.subjects import Subjects
-from shared.bus.subscription import Subscription
 from shared.limits import LIMITS
+from shared.tasks import cancel
 
 Fitness: TypeAlias = tuple[int, ...]
 """Compared as tuples are: the first number counts most."""
@@ -94,31 +95,21 @@ class Candidacy:
         self._malformed = malformed or MalformedLog(clock)
         self._candidates = Candidates(expiry, bus.limits.watchers)
         self._listens_since: float | None = None
-        self._subscription: Subscription | None = None
-        self._unhook: list[Callable[[], None]] = []
-        self._beats: asyncio.Task[NoReturn] | None = None
+        self._started = AsyncExitStack()
         self._log = structlog.get_logger()
 
     async def start(self) -> None:
-        self._subscription = await self._bus.subscribe(self._everybody, self._receive)
-        self._unhook = [self._bus.on_connect(self._connected), self._bus.on_disconnect(self._disconnected)]
-        self._beats = asyncio.create_task(
-            beat(self._say, self._interval, self._clock, self._unsaid), name=f"candidate {self.owner}"
-        )
+        self._started.push_async_callback(self._say, leaving=True)
+        subscription = await self._bus.subscribe(self._everybody, self._receive)
+        self._started.push_async_callback(subscription.unsubscribe)
+        beats = beat(self._say, self._interval, self._clock, self._unsaid)
+        self._started.push_async_callback(cancel, asyncio.create_task(beats, name=f"candidate {self.owner}"))
+        self._started.callback(self._bus.on_connect(self._connected))
+        self._started.callback(self._bus.on_disconnect(self._disconnected))
 
     async def close(self) -> None:
         """Stand no more: the others hear it at once."""
-        for unhook in self._unhook:
-            unhook()
-        self._unhook = []
-        if self._beats is not None:
-            self._beats.cancel()
-            await asyncio.wait([self._beats])
-            self._beats = None
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
-            self._subscription = None
-            await self._say(leaving=True)
+        await self._started.aclose()
 
     def may_lead(self) -> bool:
         """Whether to try for the lease: nobody fitter is there. Who is fit for nothing listens for a while first."""

@@ -30,6 +30,7 @@ from shared.bus.publishable import MAX_PAYLOAD
 from shared.bus.replies import Replies, is_no_responders
 from shared.bus.subscription import Handler, Subscription
 from shared.limits import LIMITS, Limits
+from shared.tasks import cancel, set_within
 
 MINIMUM_SERVER = (2, 11)
 """The first nats-server with batched direct gets and a time to live per message."""
@@ -140,13 +141,10 @@ class Bus:
 
     async def wait_connected(self, timeout: float | None = None) -> None:
         """Wait for a connection. Raises NotConnected, with the reason, when there is none in time."""
-        try:
-            async with asyncio.timeout(timeout):
-                while not self.connected:
-                    self._up.clear()
-                    await self._up.wait()
-        except TimeoutError as error:
-            raise NotConnected(self.readiness() or "no connection in time") from error
+        while not self.connected:
+            self._up.clear()
+            if not await set_within(self._up, timeout):
+                raise NotConnected(self.readiness() or "no connection in time")
 
     # Life
 
@@ -173,8 +171,7 @@ class Bus:
                 pass  # the server doesn't answer; there is nobody to send it to
         self._closing = True  # not before: the supervisor lets go of the connection when it sees this
         if supervisor is not None:
-            supervisor.cancel()
-            await asyncio.wait([supervisor])
+            await cancel(supervisor)
         self._down("closed")
         if self._closers:
             await asyncio.wait(self._closers)

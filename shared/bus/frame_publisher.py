@@ -20,6 +20,7 @@ from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_reader import ATTRIBUTES_TTL
 from shared.bus.messages import Frame
 from shared.bus.subjects import Subjects
+from shared.tasks import cancel
 
 
 class FramePublisher:
@@ -72,8 +73,7 @@ class FramePublisher:
         if self._unhook is not None:
             self._unhook()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await cancel(self._task)
 
     async def publish(self, part: int, content: FrameContent) -> bool:
         """Send one part of the sender's endpoints.

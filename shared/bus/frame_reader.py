@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import TypeAlias
 
 import structlog
@@ -20,9 +21,9 @@ from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.messages import Frame
 from shared.bus.subjects import Subjects
-from shared.bus.subscription import Subscription
 from shared.bus.transit import IMPLAUSIBLE, Transit
 from shared.limits import LIMITS
+from shared.tasks import cancel
 
 OnFrame: TypeAlias = Callable[[Frame, float], None]
 """Called with a frame and the seconds to add to each of its ages."""
@@ -99,9 +100,8 @@ class FrameReader:
         self._order = FrameSequence(bus.limits.runs)
         self._window = window
         self._prune_at = clock() + window
-        self._subscription: Subscription | None = None
         self._snapshot: asyncio.Task[None] | None = None
-        self._unhook: Callable[[], None] | None = None
+        self._started = AsyncExitStack()
         self._start = len(subjects.stored(subjects.attributes_bucket, ""))
         self._log = structlog.get_logger()
         self.frames = 0
@@ -112,17 +112,14 @@ class FrameReader:
 
     async def start(self) -> None:
         """Subscribe, and take a snapshot at every connection; doesn't wait for either."""
-        self._subscription = await self._bus.subscribe(self._subjects.frames(self.pool), self._receive)
-        self._unhook = self._bus.on_connect(self._connected)
+        subscription = await self._bus.subscribe(self._subjects.frames(self.pool), self._receive)
+        self._started.push_async_callback(subscription.unsubscribe)
+        self._started.callback(self._bus.on_connect(self._connected))
 
     async def close(self) -> None:
-        if self._unhook is not None:
-            self._unhook()
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
+        await self._started.aclose()
         if self._snapshot is not None:
-            self._snapshot.cancel()
-            await asyncio.wait([self._snapshot])
+            await cancel(self._snapshot)
 
     def age(self, now: float | None = None) -> float:
         """Seconds since the last live frame; infinite before the first."""

@@ -17,6 +17,7 @@ from shared.attributes import AttributeKey, AttributeMap, fault
 from shared.bus.errors import BusError
 from shared.bus.frame_columns import FrameContent, Row, pack, parts
 from shared.bus.messages import MAX_FRAME_ATTRIBUTES
+from shared.tasks import set_within
 
 log = structlog.get_logger(__name__)
 
@@ -130,10 +131,7 @@ class FrameSender:
                 await asyncio.sleep(min(self._gather, left))
                 return
             self._earlier.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await self._earlier.wait()
-            except TimeoutError:
+            if not await set_within(self._earlier, left):
                 return  # everything is due
 
     async def send(self) -> None:

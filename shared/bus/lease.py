@@ -18,6 +18,7 @@ from shared.bus.errors import BusError, BusOptionError, Malformed, NotConnected,
 from shared.bus.messages import Holder
 from shared.bus.subjects import Subjects
 from shared.bus.subscription import Subscription
+from shared.tasks import cancel, set_within
 
 
 class LeaseClock:
@@ -161,8 +162,7 @@ class Lease:
     async def _stop(self) -> None:
         if self._task is not None:
             task, self._task = self._task, None
-            task.cancel()
-            await asyncio.wait([task])
+            await cancel(task)
 
     def _hear_release(self, _: object) -> None:
         self._wake.set()
@@ -174,11 +174,7 @@ class Lease:
         deadline = self._times.deadline()
         if deadline is not None:
             wait = min(wait, deadline - self._clock())
-        try:
-            async with asyncio.timeout(max(0.0, wait)):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        await set_within(self._wake, wait)
 
     async def _obtain(self, revision: int) -> bool:
         """Write the key where it is at that revision (0: where it isn't at all); returns whether it is held by that.

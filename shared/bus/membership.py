@@ -8,6 +8,7 @@ again; otherwise each of them would take itself for the last one.
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 
 import structlog
@@ -20,8 +21,8 @@ from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.messages import Member
 from shared.bus.subjects import Subjects
-from shared.bus.subscription import Subscription
 from shared.limits import LIMITS
+from shared.tasks import cancel, set_within
 
 GATHER = 0.02
 """Seconds after a change in which others join it."""
@@ -117,9 +118,7 @@ class Membership:
         self.duplicate_id = DuplicateId(tier, id or "")
         self._members = Members(expiry, bus.limits.senders)
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._subscription: Subscription | None = None
-        self._unhook: list[Callable[[], None]] = []
+        self._started = AsyncExitStack()
         self._told: tuple[str, ...] | None = None
         self._log = structlog.get_logger()
 
@@ -130,27 +129,21 @@ class Membership:
         return others if self.id is None else tuple(sorted({*others, self.id}))
 
     async def start(self) -> None:
-        self._subscription = await self._bus.subscribe(self._subjects.members(self.pool, self.tier), self._receive)
+        subscription = await self._bus.subscribe(self._subjects.members(self.pool, self.tier), self._receive)
+        self._started.push_async_callback(subscription.unsubscribe)
         self._members.pause()
-        self._unhook = [self._bus.on_connect(self._connected), self._bus.on_disconnect(self._members.pause)]
-        self._tasks = [asyncio.create_task(self._expire(), name=f"members {self.tier}")]
+        tasks = [asyncio.create_task(self._expire(), name=f"members {self.tier}")]
         if self.id is not None:
             beats = beat(partial(self._say, self.id), self._interval, self._clock, self._unsaid)
-            self._tasks.append(asyncio.create_task(beats, name=f"heartbeat {self.tier}"))
+            tasks.append(asyncio.create_task(beats, name=f"heartbeat {self.tier}"))
+        self._started.push_async_callback(cancel, *tasks)
+        self._started.callback(self._bus.on_connect(self._connected))
+        self._started.callback(self._bus.on_disconnect(self._members.pause))
         self._tell()
 
     async def close(self) -> None:
         """Leave: the others hear it at once."""
-        for unhook in self._unhook:
-            unhook()
-        self._unhook = []
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks = []
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
+        await self._started.aclose()
         if self.id is not None:
             await self._say(self.id, leaving=True)
 
@@ -184,11 +177,7 @@ class Membership:
         while True:
             due = self._members.next_expiry()
             self._wake.clear()
-            try:
-                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await set_within(self._wake, None if due is None else due - self._clock())
             try:
                 self._members.expire(self._clock())
                 self._tell()

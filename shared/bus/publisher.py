@@ -23,6 +23,7 @@ from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Upsert
 from shared.bus.messages import Epoch
 from shared.bus.subjects import EPOCH, Subjects, synced_key
 from shared.model import Fact
+from shared.tasks import set_within
 
 _EPOCH_ATTEMPTS = 5
 _NOWHERE = -1
@@ -182,11 +183,7 @@ class FactPublisher:
                     if isinstance(error, NoRoom):
                         await self._make_room()
                     self._fail(error)
-                try:
-                    async with asyncio.timeout(self._synced_interval):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
+                await set_within(self._wake, self._synced_interval)
         finally:
             unhook()
             self._leads = False

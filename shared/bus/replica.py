@@ -7,6 +7,7 @@ were refused), and takes its snapshots by batched direct gets.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 
 import structlog
 from msgspec import structs
@@ -21,8 +22,8 @@ from shared.bus.facts import Entry, Event, Put, parse_entry
 from shared.bus.messages import Synced
 from shared.bus.replica_state import Counters, ReplicaState
 from shared.bus.subjects import Subjects
-from shared.bus.subscription import Subscription
 from shared.model import Fact
+from shared.tasks import cancel, set_within
 
 
 class Replica:
@@ -61,27 +62,21 @@ class Replica:
         self._wall = wall
         self.malformed = malformed or MalformedLog(clock)
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._subscription: Subscription | None = None
-        self._unhook: list[Callable[[], None]] = []
+        self._started = AsyncExitStack()
         self._failure = ""
         self._log = structlog.get_logger()
 
     async def start(self) -> None:
         """Subscribe, and take the first snapshot as soon as there is a connection; doesn't wait for it."""
-        self._subscription = await self._bus.subscribe(self._subjects.pool_facts(self.pool), self._receive)
-        self._task = asyncio.create_task(self._take_snapshots(), name=f"replica {self.pool}")
-        self._unhook = [self._bus.on_connect(self._connected), self._bus.on_disconnect(self._state.disconnected)]
+        snapshots = asyncio.create_task(self._take_snapshots(), name=f"replica {self.pool}")
+        self._started.push_async_callback(cancel, snapshots)
+        subscription = await self._bus.subscribe(self._subjects.pool_facts(self.pool), self._receive)
+        self._started.push_async_callback(subscription.unsubscribe)
+        self._started.callback(self._bus.on_connect(self._connected))
+        self._started.callback(self._bus.on_disconnect(self._state.disconnected))
 
     async def close(self) -> None:
-        for unhook in self._unhook:
-            unhook()
-        self._unhook = []
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._started.aclose()
 
     # What the consumer may ask
 
@@ -162,11 +157,7 @@ class Replica:
             wait = None if due is None else due - self._clock()
             if wait is None or wait > 0:
                 self._wake.clear()
-                try:
-                    async with asyncio.timeout(wait):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
+                await set_within(self._wake, wait)
                 continue
             try:
                 await self._take_snapshot()

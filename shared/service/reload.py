@@ -22,6 +22,7 @@ from shared.config.problems import Invalid, Problem
 from shared.service.configured import Configured
 from shared.service.settings import MAX_TEXT, read_text
 from shared.service.watch import file_signature, looks
+from shared.tasks import set_within
 
 log = structlog.get_logger(__name__)
 
@@ -93,10 +94,7 @@ class Reloader(Generic[T]):
         """Take what is offered, one after the other; and try one on which a plugin failed again and again: what it
         didn't find may come. For ever."""
         while True:
-            try:
-                async with asyncio.timeout(None if self._failed is None else RETRY):
-                    await self._wake.wait()
-            except TimeoutError:
+            if not await set_within(self._wake, None if self._failed is None else RETRY):
                 self._wanted = self._wanted or self._failed
             self._wake.clear()
             if self._wanted is None:  # the first has failed: to be tried again

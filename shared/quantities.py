@@ -26,6 +26,9 @@ Duration = Annotated[float, Meta(ge=0, extra={"format": "duration"})]
 PositiveDuration = Annotated[float, Meta(gt=0, extra={"format": "duration"})]
 """Seconds; as `Duration`, and not zero."""
 
+PositiveSize = Annotated[int, Meta(ge=1, extra={"format": "size"})]
+"""As `Size`, and not zero."""
+
 Size = Annotated[int, Meta(ge=0, extra={"format": "size"})]
 """Bytes, or a count; written as a Kubernetes quantity or a plain number; never negative."""
 

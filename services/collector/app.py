@@ -33,7 +33,6 @@ from shared.config import Invalid, LoadedConfig, load
 from shared.config.defaults import BUILT_IN
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import EventCounts
-from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Configuration, Endpoint, Pool
 from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
@@ -94,7 +93,7 @@ class CollectorService(Service):
         self._event_counts = EventCounts(self.plugin_failures)
         self._endpoint_events = EndpointDispatcher((), self._attributes, self._event_counts)
         self._use(first)
-        self.registry.register(DataLayerMetrics(self._event_counts))
+        self.registry.register(self._event_counts)
         self.registry.register(self.out_of_range)
         self.registry.register(CollectorMetrics(self.scraper, self.sender))
         self.registry.register(ReloadMetrics("pointsman_collector_config_reloads", self.config))

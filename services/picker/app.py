@@ -41,7 +41,6 @@ from shared.bus.transit import IMPLAUSIBLE
 from shared.config import LoadedConfig, load
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import EventCounts
-from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Configuration, Endpoint
 from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
@@ -118,7 +117,7 @@ class PickerService(Service):
         held.set_function(lambda: self.handler.budget.used)
         self._event_counts = EventCounts(self.plugin_failures)
         self._endpoint_events = self._dispatcher()
-        self.registry.register(DataLayerMetrics(self._event_counts))
+        self.registry.register(self._event_counts)
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
         malformed = MalformedLog(time.monotonic)
         self._malformed = malformed

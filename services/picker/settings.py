@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
-from shared.quantities import Duration, PositiveDuration, Size, format_duration
+from shared.quantities import Duration, PositiveDuration, PositiveSize, Size, format_duration
 from shared.service import CommonSettings
 from shared.service.settings import MAX_TEXT
 
@@ -100,37 +100,17 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         int, Meta(ge=1, description="maximum model names in metrics; further ones are counted as `other`")
     ] = 100
     max_model_names: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="maximum model names of all rewrites, and InferenceModels; the youngest beyond it have no "
-            "effect",
-        ),
+        int, Meta(ge=1, description="maximum model names of rewrites, and InferenceModels; the youngest have no effect")
     ] = LIMITS_OF_VIEW.model_names
     max_peer_rows: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="maximum rows of the loads of all other pickers, each with at least 1 000; further pickers "
-            "aren't counted",
-        ),
+        Meta(ge=1, description="maximum rows of the loads of other pickers, 1 000 each at least"),
     ] = LIMITS_OF_VIEW.peer_rows
     max_attributes: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="maximum attributes that no plugin reads, and an eighth as many of those that aren't numbers; "
-            "the oldest are dropped",
-        ),
+        int, Meta(ge=1, description="maximum attributes that no plugin reads; of those that aren't numbers, an eighth")
     ] = LIMITS_OF_VIEW.attributes
     max_attribute_bytes: Annotated[
-        int,
-        Meta(
-            ge=1,
-            extra={"format": "size"},
-            description="maximum memory of attributes that no plugin reads and that aren't numbers; all are dropped "
-            "beyond it",
-        ),
+        PositiveSize, Meta(description="maximum memory of attributes that no plugin reads and that aren't numbers")
     ] = LIMITS_OF_VIEW.attribute_bytes
     observe_responses: Annotated[
         float,

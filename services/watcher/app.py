@@ -27,7 +27,6 @@ from shared.bus.frame_publisher import FramePublisher
 from shared.bus.publishable import most
 from shared.bus.subjects import pool_token
 from shared.datalayer.events import EventCounts
-from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Endpoint, Fact
 from shared.service import Service, run
 from shared.service.bus import BusMetrics, make_bus
@@ -326,7 +325,7 @@ class WatcherService(Service):
             ("frames", "Frames of attributes sent to NATS", total(lambda pool: pool.sender.frames)),
         ):
             self.metrics.counter(name, text, value)
-        self.registry.register(DataLayerMetrics(self._event_counts))
+        self.registry.register(self._event_counts)
         self.registry.register(BusMetrics(self.bus, malformed=leadership.malformed))
 
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -21,8 +21,6 @@ from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
 from shared.bus.replies import SEQUENCE, status
 from shared.bus.subscription import TURN
-
-T = TypeVar("T")
 
 WRONG_LAST_SEQUENCE: Final = 10071
 STREAM_NOT_FOUND: Final = 10059
@@ -219,26 +217,22 @@ async def last(bus: Bus, bucket: str, subject: str, *, timeout: float = API_TIME
         raise BusError(f"JetStream's answer can't be read: {type(error).__name__}: {error}") from error
 
 
-def _as_stored(stored: Stored) -> Any:
-    return stored
-
-
 async def snapshot(
     bus: Bus,
     bucket: str,
     subjects: str,
     *,
-    read: Callable[[Stored], T] = _as_stored,
+    read: Callable[[Stored], Any] = lambda stored: stored,
     page: int = PAGE,
     timeout: float = API_TIMEOUT,
-) -> list[T]:
+) -> list[Any]:
     """What `read` makes of the last message of every subject that matches `subjects`, in the stream's order, by batched
     direct gets. It is called with each page when it comes, so that no more than a page is held beside its results.
 
     Any replica may answer, also one that is behind. `timeout` is for a page. A bucket with nothing to show gives an
     empty list, a missing one raises NoResponders; else raises JetStreamError and as `Bus.request`.
     """
-    found: list[T] = []
+    found = []
     sequence = 1
     while True:
         body = msgspec.json.encode({"seq": sequence, "batch": page, "max_bytes": PAGE_BYTES, "next_by_subj": subjects})

@@ -77,8 +77,8 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
     """A configuration that can be run. Every name in it is a key of `plugins`."""
 
     origin: str
-    revision: str = ""
-    """What tells its text from others; empty where it was loaded from plain data."""
+    revision: str
+    """What tells its text from others."""
     plugins: dict[str, PluginSpec]
     """In the document's order, then what was injected."""
     profiles: tuple[ProfileSpec, ...]

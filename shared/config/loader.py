@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from shared.config.decode import MISSING, decode, fields_given
 from shared.config.defaults import DEFAULT_DOCUMENT, DEFAULT_PARSERS, DETECTOR, Injector, revision
@@ -52,38 +51,24 @@ def load(
 
     Raises `Invalid` with every problem of the document, led by `origin`.
     """
-    problems = Problems()
-    documents = parse_documents(text if text.strip() else DEFAULT_DOCUMENT, problems, bounds.values)
+    form = Problems()
+    documents = parse_documents(text if text.strip() else DEFAULT_DOCUMENT, form, bounds.values)
     if not documents:
-        if not problems.errors:
-            problems.error("", f"nothing but comments; an {KIND} is expected")
-        problems.raise_if_any(origin)
+        if not form.errors:
+            form.error("", f"nothing but comments; an {KIND} is expected")
+        raise Invalid(form.errors, origin)
     if len(documents) > 1:
-        problems.error("", f"{len(documents)} YAML documents; one is expected")
-    config = _load(documents[0], registry, origin, allow_experimental, problems, bounds.entries)
-    return replace(config, revision=revision(text))
-
-
-def load_document(
-    raw: object, registry: Registry, origin: str = "", *, allow_experimental: bool = False
-) -> LoadedConfig:
-    """Load a configuration that is plain data already. Raises `Invalid` as `load` does."""
-    return _load(raw, registry, origin, allow_experimental, Problems(), BOUNDS.entries)
-
-
-def _load(
-    raw: object, registry: Registry, origin: str, allow_experimental: bool, form: Problems, entries: int
-) -> LoadedConfig:
-    """`form` has what is wrong with the text already; a list has at most so many `entries`."""
-    if _bound_lists(raw, "", form, entries):
+        form.error("", f"{len(documents)} YAML documents; one is expected")
+    raw = documents[0]
+    if _bound_lists(raw, "", form, bounds.entries):
         raise Invalid(form.errors, origin)
     document = decode(raw, Document, "", form, lenient=True)
     if document is MISSING:
         raise Invalid(form.errors, origin)
     meaning = Problems()
-    loaded = _Loader(document, registry, meaning, allow_experimental, form).load(origin)
-    bad = {one.path for one in form.errors}
-    form.errors += [one for one in meaning.errors if bad.isdisjoint(_around(one.path))]
+    loaded = _Loader(document, registry, meaning, allow_experimental, form).load(origin, revision(text))
+    bad = {problem.path for problem in form.errors}
+    form.errors += [problem for problem in meaning.errors if bad.isdisjoint(_around(problem.path))]
     form.raise_if_any(origin)
     return loaded
 
@@ -110,11 +95,6 @@ def _around(path: str) -> Iterator[str]:
             yield path[:end]
 
 
-def _within(path: str, outer: str) -> bool:
-    """Whether a path is, or lies inside, one that is already known to be bad."""
-    return bool(outer) and (path == outer or path.startswith((f"{outer}.", f"{outer}[")))
-
-
 class _Loader:
     def __init__(
         self, document: Document, registry: Registry, problems: Problems, allow_experimental: bool, form: Problems
@@ -123,18 +103,18 @@ class _Loader:
         self._registry = registry
         self._problems = problems
         self._allow_experimental = allow_experimental
-        bad = [one.path for one in form.errors]
+        bad = [problem.path for problem in form.errors]
         self._names = Names(
             registry,
             problems,
             nameless=any(re.fullmatch(r"plugins(\[\d+\])?", path) for path in bad),
-            incomplete=any(_within(path, section) for path in bad for section in ("plugins", "dataLayer", "data")),
+            incomplete=not all({"plugins", "dataLayer", "data"}.isdisjoint(_around(path)) for path in bad),
         )
         self._plugins = self._names.plugins
         self._givers: dict[tuple[str, str], PluginSpec] = {}
         """Sources by what they give."""
 
-    def load(self, origin: str) -> LoadedConfig:
+    def load(self, origin: str, revision: str) -> LoadedConfig:
         """What the document comes to; only sound when there were no problems."""
         self._header()
         gates = read_gates(self._document.feature_gates, "featureGates", self._problems)
@@ -174,6 +154,7 @@ class _Loader:
             self._problems.errors += added.errors
         return LoadedConfig(
             origin=origin,
+            revision=revision,
             plugins=self._plugins,
             profiles=profiles,
             profile_handler=handler,

@@ -24,10 +24,6 @@ class ConfiguredMetrics(Collector):
     def __init__(self, configurations: Callable[[], Sequence[Configured]]) -> None:
         self._configurations = configurations
 
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "pointsman_config_info",

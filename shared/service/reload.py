@@ -172,10 +172,6 @@ class ReloadMetrics(Collector):
         self._name = name
         self._reloader = reloader
 
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(self._name, "Configurations after the first, by result", labels=["result"])
         family.add_metric(["taken"], self._reloader.accepted)

@@ -18,7 +18,7 @@ from shared.config.decode import MISSING, decode, expected
 from shared.config.problems import Invalid, Problem, Problems, closest, show
 from shared.config.schema import BOUNDS, Bounds
 from shared.limits import LIMITS, Limits
-from shared.quantities import Duration, PositiveDuration, format_duration, format_size
+from shared.quantities import Duration, PositiveDuration, PositiveSize, format_duration, format_size
 from shared.service.flags import flag_of, read_flags, wants_help
 from shared.service.usage import Entry, Section, also, usage
 
@@ -91,36 +91,17 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     ] = BOUNDS.values
     max_fact_entries: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="maximum labels, ports, rules, models and targets of a fact on the bus; one with more is "
-            "neither published nor read. The same for all tiers",
-        ),
+        Meta(ge=1, description="maximum labels, ports, rules, models and targets of a fact, the same for all"),
     ] = LIMITS.fact_entries
     max_fact_memory: Annotated[
-        int,
-        Meta(
-            ge=1,
-            extra={"format": "size"},
-            description="maximum memory of one copy of a pool's facts, approximately; further facts are ignored",
-        ),
+        PositiveSize, Meta(description="approximate maximum memory of a copy of the facts; further facts are ignored")
     ] = LIMITS.fact_memory
     max_senders: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="maximum collectors that a process knows; of watchers a tenth as many, of runs of processes "
-            "and keys of frames ten times as many. Further ones are ignored",
-        ),
+        Meta(ge=1, description="maximum collectors known; a tenth as many watchers, ten times the runs of peers"),
     ] = LIMITS.senders
     max_pending_bytes: Annotated[
-        int,
-        Meta(
-            ge=1,
-            extra={"format": "size"},
-            description="maximum bytes of the waiting messages of a subscription, 512 of them for each message; "
-            "further ones are lost",
-        ),
+        PositiveSize, Meta(description="maximum waiting messages of a subscription, 512 bytes each on average, or more")
     ] = LIMITS.pending_bytes
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="minimum severity of logged lines")

@@ -204,7 +204,7 @@ class PickerService(Service):
 
     def state(self) -> Mapping[str, Any]:
         now = time.monotonic()
-        age = self.replica.age(now)
+        age = self.replica.age()
         picks = self.metrics.requests.picks()
         return {
             "pool": self._pool,
@@ -213,7 +213,7 @@ class PickerService(Service):
             "view": {
                 "synced": self.replica.synced,
                 "age": round(age, 3) if age < 1e9 else None,
-                "source_age": round(self.replica.source_age(now), 3) if age < 1e9 else None,
+                "source_age": round(self.replica.source_age(), 3) if age < 1e9 else None,
                 "epoch": self.replica.epoch,
                 "frames": self.view.columns.frames,
             },

@@ -80,7 +80,6 @@ class Candidacy:
         interval: float = INTERVAL,
         expiry: float = EXPIRY,
         patience: float = PATIENCE,
-        clock: Callable[[], float] = time.monotonic,
         malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
@@ -91,8 +90,7 @@ class Candidacy:
         self._interval = interval
         self._expiry = expiry
         self._patience = patience
-        self._clock = clock
-        self._malformed = malformed or MalformedLog(clock)
+        self._malformed = malformed or MalformedLog(time.monotonic)
         self._candidates = Candidates(expiry, bus.limits.watchers)
         self._listens_since: float | None = None
         self._started = AsyncExitStack()
@@ -102,7 +100,7 @@ class Candidacy:
         self._started.push_async_callback(self._say, leaving=True)
         subscription = await self._bus.subscribe(self._everybody, self._receive)
         self._started.push_async_callback(subscription.unsubscribe)
-        beats = beat(self._say, self._interval, self._clock, self._unsaid)
+        beats = beat(self._say, self._interval, time.monotonic, self._unsaid)
         self._started.push_async_callback(cancel, asyncio.create_task(beats, name=f"candidate {self.owner}"))
         self._started.callback(self._bus.on_connect(self._connected))
         self._started.callback(self._bus.on_disconnect(self._disconnected))
@@ -114,19 +112,19 @@ class Candidacy:
     def may_lead(self) -> bool:
         """Whether to try for the lease: nobody fitter is there. Who is fit for nothing listens for a while first."""
         fitness = self._fitness()
-        if not any(fitness) and (self._listens_since is None or self._clock() - self._listens_since < self._expiry):
+        if not any(fitness) and (self._listens_since is None or time.monotonic() - self._listens_since < self._expiry):
             return False
-        return self._candidates.better(fitness, self._clock()) is None
+        return self._candidates.better(fitness, time.monotonic()) is None
 
     def preferred(self) -> str | None:
         """The fittest of those that are fitter; None when nobody is."""
-        return self._candidates.better(self._fitness(), self._clock())
+        return self._candidates.better(self._fitness(), time.monotonic())
 
     async def wait_for_preferred(self) -> str:
         """Wait until somebody has been fitter for as long as `patience`; who."""
         since: float | None = None
         while True:
-            better, now = self.preferred(), self._clock()
+            better, now = self.preferred(), time.monotonic()
             if better is None:
                 since = None
             elif since is None:
@@ -136,7 +134,7 @@ class Candidacy:
             await asyncio.sleep(self._interval / 2)
 
     def _connected(self) -> None:
-        self._listens_since = self._clock()
+        self._listens_since = time.monotonic()
 
     def _disconnected(self) -> None:
         self._listens_since = None
@@ -147,7 +145,7 @@ class Candidacy:
         except Malformed as error:
             self._malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
-        self._candidates.heard(candidate, self._clock())
+        self._candidates.heard(candidate, time.monotonic())
 
     def _unsaid(self) -> None:
         self._log.exception("candidate.heartbeat.failed", owner=self.owner)

@@ -148,17 +148,12 @@ class Bus:
 
     # Life
 
-    async def start(self, wait: float = 0.0) -> None:
-        """Connect and stay connected, in the background; waits up to `wait` seconds for the first connection."""
+    async def start(self) -> None:
+        """Connect and stay connected, in the background."""
         if self._supervisor is None:
             self._closing = False
             self.error = "connecting"
             self._supervisor = asyncio.create_task(self._supervise(), name="bus")
-        if wait > 0:
-            try:
-                await self.wait_connected(wait)
-            except NotConnected:
-                pass  # the supervisor goes on, and readiness() says why it isn't connected
 
     async def close(self) -> None:
         """Send what was published, and disconnect for good."""
@@ -207,7 +202,9 @@ class Bus:
                 self._log.exception("bus.connect.failed", server=without_secrets(server))
             finally:
                 self._link = None
-                self._abandon(client)
+                closer = asyncio.create_task(close_client(client), name="bus-close")
+                self._closers.add(closer)
+                closer.add_done_callback(self._closers.discard)
             await asyncio.sleep(random.uniform(*self._reconnect_wait))
 
     async def _connect(self, client: Client, server: str) -> None:
@@ -312,7 +309,7 @@ class Bus:
         try:
             callback()
         except Exception:  # noqa: BLE001 - one part's mistake must not keep the others from hearing of it
-            self.handler_errors += 1
+            self._note_failure()
             self._log.exception("bus.callback.failed")
 
     def _note_failure(self) -> None:
@@ -321,11 +318,6 @@ class Bus:
     def _note_unreadable(self, error: Exception) -> None:
         self.handler_errors += 1
         self._unreadable.report("somebody", f"{type(error).__name__}: {error}")
-
-    def _abandon(self, client: Client) -> None:
-        closer = asyncio.create_task(close_client(client), name="bus-close")
-        self._closers.add(closer)
-        closer.add_done_callback(self._closers.discard)
 
     # Messages
 

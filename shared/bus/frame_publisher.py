@@ -22,12 +22,14 @@ from shared.bus.messages import Frame
 from shared.bus.subjects import Subjects
 from shared.tasks import cancel
 
+ACK_TIMEOUT = 0.5
+"""Seconds without an acknowledgement after which the bucket is checked."""
+
 
 class FramePublisher:
     """Publishes frames of one sender (a collector's id) about one pool (its token).
 
-    Seconds: `ttl` after which the bucket forgets a frame, `check_interval` between two acknowledged frames,
-    `ack_timeout` after which the bucket is looked after.
+    Seconds: `ttl` after which the bucket forgets a frame, `check_interval` between two acknowledged frames.
     """
 
     def __init__(
@@ -38,18 +40,15 @@ class FramePublisher:
         sender: str,
         *,
         ttl: float = ATTRIBUTES_TTL,
-        replicas: int = 1,
         check_interval: float = 1.0,
-        ack_timeout: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
         self.pool = pool
         self.sender = sender
-        self._bucket = jetstream.Bucket(name=subjects.attributes_bucket, storage="memory", replicas=replicas, ttl=ttl)
+        self._bucket = jetstream.Bucket(name=subjects.attributes_bucket, storage="memory", ttl=ttl)
         self._check_interval = check_interval
-        self._ack_timeout = ack_timeout
         self._clock = clock
         self._check_at = clock() + check_interval
         self._task: asyncio.Task[None] | None = None
@@ -106,7 +105,7 @@ class FramePublisher:
 
     async def _publish_acknowledged(self, subject: str, payload: bytes) -> None:
         try:
-            await jetstream.put(self._bus, subject, payload, timeout=self._ack_timeout)
+            await jetstream.put(self._bus, subject, payload, timeout=ACK_TIMEOUT)
         except BusError:
             self.unacknowledged += 1
             await self._ensure_bucket()

@@ -31,7 +31,10 @@ OnFrame: TypeAlias = Callable[[Frame, float], None]
 ATTRIBUTES_TTL = 5.0
 """Seconds after which the attributes bucket forgets a frame."""
 
-
+WINDOW = 60.0
+"""Seconds after which what is known of a sender that is silent is forgotten."""
+RETRY = 0.25
+"""Seconds until a snapshot that failed is tried again."""
 OVERTAKEN = 1000
 """By how many frames one that was overtaken may be behind: 20 a second for three quarters of a minute."""
 
@@ -81,9 +84,6 @@ class FrameReader:
         on_frame: OnFrame,
         *,
         ttl: float = ATTRIBUTES_TTL,
-        window: float = 60.0,
-        retry: float = 0.25,
-        timeout: float = jetstream.API_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
         malformed: MalformedLog | None = None,
     ) -> None:
@@ -92,14 +92,11 @@ class FrameReader:
         self.pool = pool
         self._on_frame = on_frame
         self._ttl = ttl
-        self._retry = retry
-        self._timeout = timeout
         self._clock = clock
         self.malformed = malformed or MalformedLog(clock)
-        self._transit = Transit(window, bus.limits.runs)
+        self._transit = Transit(WINDOW, bus.limits.runs)
         self._order = FrameSequence(bus.limits.runs)
-        self._window = window
-        self._prune_at = clock() + window
+        self._prune_at = clock() + WINDOW
         self._snapshot: asyncio.Task[None] | None = None
         self._started = AsyncExitStack()
         self._start = len(subjects.stored(subjects.attributes_bucket, ""))
@@ -121,9 +118,9 @@ class FrameReader:
         if self._snapshot is not None:
             await cancel(self._snapshot)
 
-    def age(self, now: float | None = None) -> float:
+    def age(self) -> float:
         """Seconds since the last live frame; infinite before the first."""
-        return math.inf if self.heard_at is None else (self._clock() if now is None else now) - self.heard_at
+        return math.inf if self.heard_at is None else self._clock() - self.heard_at
 
     def _receive(self, message: Msg) -> None:
         now = self._clock()
@@ -141,9 +138,9 @@ class FrameReader:
         self.heard_at = now
         self._on_frame(frame, extra_age)
         if now >= self._prune_at:
-            self._prune_at = now + self._window
-            self._transit.prune(now - self._window)
-            self._order.prune(now - self._window)
+            self._prune_at = now + WINDOW
+            self._transit.prune(now - WINDOW)
+            self._order.prune(now - WINDOW)
 
     def _connected(self) -> None:
         if self._snapshot is not None:
@@ -166,13 +163,12 @@ class FrameReader:
                     self._subjects.attributes_bucket,
                     self._subjects.frames(self.pool),
                     read=self._fill_in,
-                    timeout=self._timeout,
                 )
             except NoResponders:
                 return  # no bucket, so no frames: its owner makes one, and then frames come live
             except BusError as error:
                 self._log.info("frames.snapshot.failed", pool=self.pool, reason=str(error))
-                await asyncio.sleep(self._retry)
+                await asyncio.sleep(RETRY)
                 continue
             return
 

@@ -101,7 +101,6 @@ class Membership:
         id: str | None,
         on_change: Callable[[tuple[str, ...]], None],
         *,
-        interval: float = INTERVAL,
         expiry: float = EXPIRY,
         clock: Callable[[], float] = time.monotonic,
         malformed: MalformedLog | None = None,
@@ -112,7 +111,6 @@ class Membership:
         self.tier = tier
         self.id = id
         self._on_change = on_change
-        self._interval = interval
         self._clock = clock
         self.malformed = malformed or MalformedLog(clock)
         self.duplicate_id = DuplicateId(tier, id or "")
@@ -134,7 +132,7 @@ class Membership:
         self._members.pause()
         tasks = [asyncio.create_task(self._expire(), name=f"members {self.tier}")]
         if self.id is not None:
-            beats = beat(partial(self._say, self.id), self._interval, self._clock, self._unsaid)
+            beats = beat(partial(self._say, self.id), INTERVAL, self._clock, self._unsaid)
             tasks.append(asyncio.create_task(beats, name=f"heartbeat {self.tier}"))
         self._started.push_async_callback(cancel, *tasks)
         self._started.callback(self._bus.on_connect(self._connected))

@@ -58,11 +58,8 @@ class FactPublisher:
         check_interval: float = 10.0,
         marker_ttl: int = 60,
         window: int = 128,
-        timeout: float = jetstream.API_TIMEOUT,
         is_leader: Callable[[], bool] = lambda: True,
         age: Callable[[str], float] = lambda _pool: 0.0,
-        wall: Callable[[], float] = time.time,
-        clock: Callable[[], float] = time.monotonic,
         malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
@@ -80,12 +77,9 @@ class FactPublisher:
         self._check_interval = check_interval
         self._marker_ttl = str(marker_ttl)
         self._window = window
-        self._timeout = timeout
         self._is_leader = is_leader
         self._age = age
-        self._wall = wall
-        self._clock = clock
-        self.malformed = malformed or MalformedLog(clock)
+        self.malformed = malformed or MalformedLog(time.monotonic)
         self._log = structlog.get_logger()
 
         self._reconciler = BucketReconciler()
@@ -97,10 +91,8 @@ class FactPublisher:
         self._check_at = 0.0
         self._found_at = float("-inf")
         """When the bucket was read last."""
-        self._base = 0
-        """The bucket's last sequence when it was looked at last."""
-        self._stored_since = 0
-        """Messages that were stored for us since then."""
+        self._last_sequence = 0
+        """The bucket's, as long as nobody else writes to it."""
         self._partly_read = False
         """There is more in the bucket than was read of it."""
         self._marked_until = 0.0
@@ -128,7 +120,7 @@ class FactPublisher:
         before = self._reconciler.pools
         self._reconciler.set_desired(facts, pools, kept)
         if not set(before) <= set(self._reconciler.pools):
-            self._look_from(_NOWHERE)
+            self._last_sequence = _NOWHERE
         self._published = False
         self._wake.set()
 
@@ -174,7 +166,7 @@ class FactPublisher:
                     if not self._established:
                         self._established = True
                         await self._establish()
-                    elif self._clock() >= self._check_at:
+                    elif time.monotonic() >= self._check_at:
                         await self._check()
                     await self._publish()
                 except LostLeadership:
@@ -213,16 +205,16 @@ class FactPublisher:
 
         At the start of a term that is what differs; later everything, for what happened meanwhile isn't known.
         """
-        self._replicas = (await jetstream.ensure_bucket(self._bus, self._bucket, timeout=self._timeout)).replicas
+        self._replicas = (await jetstream.ensure_bucket(self._bus, self._bucket)).replicas
         for _ in range(_EPOCH_ATTEMPTS):
             first = await self._take_epoch()
             if first is not None:
                 break
         else:
             raise BusError(f"the epoch of bucket {self._bucket.name!r} changes all the time")
-        self._look_from((await self._extent()).last_sequence)
+        self._last_sequence = (await self._extent()).last_sequence
         self._adopt(await self._read(), trust=first)
-        self._check_at = self._clock() + self._check_interval
+        self._check_at = time.monotonic() + self._check_interval
         self.establishments += 1
         self._log.info(
             "facts.established",
@@ -235,7 +227,7 @@ class FactPublisher:
         """Write the epoch anew. Returns whether the term begins with it, or None when somebody else was quicker."""
         self._require_leadership()
         subject = self._subjects.fact(EPOCH)
-        found = await jetstream.last(self._bus, self._bucket.name, subject, timeout=self._timeout)
+        found = await jetstream.last(self._bus, self._bucket.name, subject)
         seen = Epoch(epoch=0, owner="")
         if found is not None:
             try:
@@ -252,7 +244,7 @@ class FactPublisher:
         first = not self._leads
         if not ours:
             self._reconciler.start_epoch(
-                next_epoch(self._wall(), max(seen.epoch, self._believed(self._reconciler.epoch)))
+                next_epoch(time.time(), max(seen.epoch, self._believed(self._reconciler.epoch)))
             )
             self._leads = True
         try:
@@ -261,7 +253,7 @@ class FactPublisher:
                 subject,
                 encode(Epoch(epoch=self._reconciler.epoch, owner=self.owner)),
                 headers={jetstream.EXPECTED_SEQUENCE: str(0 if found is None else found.sequence)},
-                timeout=self._timeout,
+                timeout=jetstream.API_TIMEOUT,
             )
         except WrongLastSequence:
             if first:
@@ -274,12 +266,12 @@ class FactPublisher:
         by the next `synced`. Of what a later owner has written, nothing is removed."""
         try:
             before = (await self._extent()).last_sequence + 1
-            if self._clock() - self._found_at >= self._check_interval:
+            if time.monotonic() - self._found_at >= self._check_interval:
                 self._adopt(await self._read(fenced=False))
             for key in self._reconciler.orphans():
                 self._require_leadership()
                 subject = self._subjects.fact(key)
-                await jetstream.purge(self._bus, self._bucket.name, subject, before=before, timeout=self._timeout)
+                await jetstream.purge(self._bus, self._bucket.name, subject, before=before)
                 self.deleted += 1
         except LostLeadership:
             raise
@@ -296,7 +288,7 @@ class FactPublisher:
             plausible=lambda epoch: self._believed(epoch) >= 0,
         )
         kept, everything = self._reconciler.kept, self._subjects.fact(">")
-        await jetstream.snapshot(self._bus, self._bucket.name, everything, read=reading.read, timeout=self._timeout)
+        await jetstream.snapshot(self._bus, self._bucket.name, everything, read=reading.read)
         if self._reconciler.kept != kept:
             raise BusError("what is left as it is has changed while the bucket was read")  # its content is missing
         if fenced and not reading.fenced:
@@ -305,16 +297,15 @@ class FactPublisher:
         return reading.found
 
     def _believed(self, epoch: int) -> int:
-        return believed(epoch, self._wall())
+        return believed(epoch, time.time())
 
     async def _check(self) -> None:
         """Compare with what the bucket really holds: anybody may write to it by hand, unfenced. It is read only where
         somebody else has written, or something is missing; in thousands of facts that costs a quarter of a second."""
-        now = self._clock()
+        now = time.monotonic()
         self._check_at = now + self._check_interval
         found = await self._extent()
-        ours = found.last_sequence - self._base == self._stored_since
-        self._look_from(found.last_sequence)
+        ours, self._last_sequence = found.last_sequence == self._last_sequence, found.last_sequence
         if ours and found.messages >= self._reconciler.keys and now > self._marked_until and not self._partly_read:
             return
         repaired = self._adopt(await self._read(), trust=True)
@@ -324,19 +315,16 @@ class FactPublisher:
             self._log.warning("facts.repaired", bucket=self._bucket.name, keys=repaired)
 
     def _adopt(self, found: list[tuple[str, bytes | None]], *, trust: bool = False) -> int:
-        self._found_at = self._clock()
+        self._found_at = time.monotonic()
         return self._reconciler.observe(found, trust=trust)
 
     def _age_of(self, pool: str) -> float:
         """Seconds since a pool's facts were confirmed, at least."""
         found = self._reconciler.found_age(pool)
-        return self._age(pool) if found is None else found + self._clock() - self._found_at
+        return self._age(pool) if found is None else found + time.monotonic() - self._found_at
 
     async def _extent(self) -> jetstream.Extent:
-        return await jetstream.extent(self._bus, self._bucket.name, timeout=self._timeout)
-
-    def _look_from(self, sequence: int) -> None:
-        self._base, self._stored_since = sequence, 0
+        return await jetstream.extent(self._bus, self._bucket.name)
 
     # Writing
 
@@ -378,9 +366,9 @@ class FactPublisher:
             return
         if len(subject := self._subjects.fact(change.key)) > LONGEST_SUBJECT:
             last = (await self._extent()).last_sequence
-            await jetstream.purge(self._bus, self._bucket.name, subject, before=last + 1, timeout=self._timeout)
+            await jetstream.purge(self._bus, self._bucket.name, subject, before=last + 1)
             return
-        self._marked_until = self._clock() + float(self._marker_ttl)
+        self._marked_until = time.monotonic() + float(self._marker_ttl)
         await self._fenced_put(
             change.key,
             b"",
@@ -397,7 +385,7 @@ class FactPublisher:
         headers[jetstream.EXPECTED_SEQUENCE] = str(self._fence)
         headers[jetstream.EXPECTED_SUBJECT] = self._subjects.fact(EPOCH)
         await jetstream.put(self._bus, self._subjects.fact(key), payload, headers=headers, timeout=self._ack_timeout)
-        self._stored_since += 1
+        self._last_sequence += 1
 
     def _require_leadership(self) -> None:
         if not self._is_leader():

@@ -40,26 +40,16 @@ class Replica:
         pool: str,
         on_event: Callable[[Event], None],
         *,
-        disagreement: float = 1.0,
-        lower_epoch: float = 5.0,
         retry: float = 0.25,
-        page: int = jetstream.PAGE,
-        timeout: float = jetstream.API_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
         malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
         self.pool = pool
         self._limits = bus.limits
-        self._state = ReplicaState(
-            on_event, disagreement=disagreement, lower_epoch=lower_epoch, retry=retry, limits=bus.limits
-        )
-        self._page = page
-        self._timeout = timeout
+        self._state = ReplicaState(on_event, retry=retry, limits=bus.limits)
         self._clock = clock
-        self._wall = wall
         self.malformed = malformed or MalformedLog(clock)
         self._wake = asyncio.Event()
         self._started = AsyncExitStack()
@@ -85,13 +75,13 @@ class Replica:
         """Whether a complete view has been had: from then on there is one, however old."""
         return self._state.synced
 
-    def age(self, now: float | None = None) -> float:
+    def age(self) -> float:
         """Seconds since an owner was last heard to say that the view is complete; infinite when none ever was."""
-        return self._state.age(self._clock() if now is None else now)
+        return self._state.age(self._clock())
 
-    def source_age(self, now: float | None = None) -> float:
+    def source_age(self) -> float:
         """Seconds since the facts are known to have been right: the age at which they were told, and the time since."""
-        return self._state.source_age + self.age(now)
+        return self._state.source_age + self.age()
 
     def unconfirmed(self) -> float:
         """Seconds that nobody has confirmed the facts: `source_age`, or, before it is known, the time since they were
@@ -137,7 +127,7 @@ class Replica:
         entry = parse_entry(key, data, headers, self._limits.fact_entries)
         if isinstance(entry, Put) and entry.fact is None:
             self._report(entry.fault, subject, entry.epoch)
-        epoch = believed(entry.epoch, self._wall())
+        epoch = believed(entry.epoch, time.time())
         if epoch == entry.epoch:
             return entry
         sender = f"{self.pool}, epoch {entry.epoch}"
@@ -183,7 +173,7 @@ class Replica:
                 raise BusError(f"the facts of {self.pool} take more than {self._limits.fact_memory} bytes")
 
         try:
-            await jetstream.snapshot(self._bus, bucket, subjects, read=read, page=self._page, timeout=self._timeout)
+            await jetstream.snapshot(self._bus, bucket, subjects, read=read)
         except BusError as error:
             missing = isinstance(error, NoResponders)
             reason = f"bucket {bucket!r} is missing" if missing else str(error)

@@ -181,9 +181,6 @@ class Subjects:
 
     # The attributes bucket
 
-    def frame_key(self, pool: str, sender: str, part: int) -> str:
-        return f"{pool}.{escape(sender)}.{part}"
-
     def frame(self, pool: str, sender: str, part: int) -> str:
         """Writes one part of a collector's frame."""
         return f"$KV.{self.attributes_bucket}.{pool}.{escape(sender)}.{part}"

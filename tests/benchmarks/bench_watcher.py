@@ -73,7 +73,8 @@ class PickersView:
 
     async def __aenter__(self) -> "PickersView":
         await self.replica.start()
-        await self._bus.start(wait=5.0)
+        await self._bus.start()
+        await self._bus.wait_connected(5.0)
         return self
 
     async def __aexit__(self, *_: object) -> None:

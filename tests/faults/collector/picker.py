@@ -66,7 +66,8 @@ class PickerView:
     async def __aenter__(self) -> "PickerView":
         await self._replica.start()
         await self._reader.start()
-        await self._bus.start(wait=5.0)
+        await self._bus.start()
+        await self._bus.wait_connected(5.0)
         return self
 
     async def __aexit__(self, *_: object) -> None:

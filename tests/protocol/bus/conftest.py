@@ -93,7 +93,8 @@ async def connect(server: NatsServer) -> AsyncIterator[Connect]:
 
         async def connected(name: str = "test", **options: Any) -> Bus:
             bus = Bus(server.url, name=name, **options)
-            await bus.start(wait=TIMEOUT)
+            await bus.start()
+            await bus.wait_connected(TIMEOUT)
             assert bus.connected, bus.readiness()
             stack.push_async_callback(bus.close)
             return bus

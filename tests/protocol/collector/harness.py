@@ -40,7 +40,8 @@ class Owner:
         self._task: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
-        await self._bus.start(wait=TIMEOUT)
+        await self._bus.start()
+        await self._bus.wait_connected(TIMEOUT)
         self._task = asyncio.create_task(self._publisher.run())
 
     async def publish(self, endpoints: Sequence[Endpoint], config: str | None = None, *others: Fact) -> None:
@@ -70,7 +71,8 @@ class Frames:
 
     async def start(self) -> None:
         await self.reader.start()
-        await self.bus.start(wait=TIMEOUT)
+        await self.bus.start()
+        await self.bus.wait_connected(TIMEOUT)
 
     async def close(self) -> None:
         await self.reader.close()

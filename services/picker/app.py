@@ -35,9 +35,9 @@ from shared.bus.errors import BusError, Malformed
 from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.frame_reader import FrameReader
 from shared.bus.messages import Load
+from shared.bus.queueing_delay import IMPLAUSIBLE
 from shared.bus.replica import Replica
 from shared.bus.subjects import parse_key
-from shared.bus.transit import IMPLAUSIBLE
 from shared.config import LoadedConfig, load
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import EventCounts

@@ -10,7 +10,7 @@ waits for it. A process has one `Bus`, the connection, and builds on it what it 
   decided by `synced`, which names count and digest of the set; only a copy that agrees becomes the view. Epoch and
   sequence of each write put messages in order, whichever way they came; the key `epoch` fences off former leaders.
 - `FramePublisher` and `FrameReader`: attributes of endpoints, in the KV bucket `attributes`, as frames of columns. Each
-  value has its age; what a message spent on its way beyond the usual (`Transit`) is added to it by the reader.
+  value has its age; the reader adds the time that a message was queued on its way (`QueueingDelays`).
 - `Lease`: which watcher leads, in the KV bucket `leases`; `Candidacy`: which of them would lead best, by what they tell
   each other on a core subject.
 - `Membership`: which collectors are alive, by heartbeats on a core subject. Ids are the processes' own business; two
@@ -19,7 +19,7 @@ waits for it. A process has one `Bus`, the connection, and builds on it what it 
 
 Messages are msgspec structs in MessagePack (`encode`, `decode`). One that can't be decoded is `Malformed`. Readers
 count it, log it once a minute per sender (`MalformedLog`) and skip it. `Subjects` names subjects, buckets and keys. Its
-prefix separates installations. The parts that decide (`ReplicaState`, `BucketReconciler`, `Transit`, `LeaseClock`,
+prefix separates installations. The parts that decide (`ReplicaState`, `BucketReconciler`, `QueueingDelays`, `LeaseClock`,
 `Members`) keep plain state and get the time as an argument; the classes around them only move bytes.
 """
 

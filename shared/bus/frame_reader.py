@@ -20,8 +20,8 @@ from shared.bus.codec import MalformedLog, decode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.messages import Frame
+from shared.bus.queueing_delay import IMPLAUSIBLE, QueueingDelays
 from shared.bus.subjects import Subjects
-from shared.bus.transit import IMPLAUSIBLE, Transit
 from shared.limits import LIMITS
 from shared.tasks import cancel
 
@@ -94,7 +94,7 @@ class FrameReader:
         self._ttl = ttl
         self._clock = clock
         self.malformed = malformed or MalformedLog(clock)
-        self._transit = Transit(WINDOW, bus.limits.runs)
+        self._delays = QueueingDelays(WINDOW, bus.limits.runs)
         self._order = FrameSequence(bus.limits.runs)
         self._prune_at = clock() + WINDOW
         self._snapshot: asyncio.Task[None] | None = None
@@ -129,7 +129,7 @@ class FrameReader:
         except Malformed as error:
             self.malformed.report(Subjects.sender(message.subject, -2), error, subject=message.subject)
             return
-        extra_age = self._transit.observe(frame.sender, frame.run, frame.sent, now)
+        extra_age = self._delays.observe(frame.sender, frame.run, frame.sent, now)
         if extra_age is None:
             self.malformed.implausible.report(frame.sender, IMPLAUSIBLE, subject=message.subject)
             return
@@ -139,7 +139,7 @@ class FrameReader:
         self._on_frame(frame, extra_age)
         if now >= self._prune_at:
             self._prune_at = now + WINDOW
-            self._transit.prune(now - WINDOW)
+            self._delays.prune(now - WINDOW)
             self._order.prune(now - WINDOW)
 
     def _connected(self) -> None:

@@ -14,7 +14,7 @@ from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.layout import Floats, Layout
 from shared.bus.columns import endpoint_hash, pack_counts, pack_hashes, unpack_counts, unpack_hashes
 from shared.bus.messages import Load
-from shared.bus.transit import Transit
+from shared.bus.queueing_delay import QueueingDelays
 
 EXPIRY = 1.5
 """Seconds without news after which a peer's row no longer counts: three heartbeats."""
@@ -100,7 +100,7 @@ class InFlight:
         self._peers: dict[str, _Peer] = {}
         self._weight = 0
         """Of all peers."""
-        self._transit = Transit(most=limits.runs)
+        self._delays = QueueingDelays(most=limits.runs)
         self.requests: Floats = np.zeros(0)
         self.tokens: Floats = np.zeros(0)
         self.changed = False
@@ -143,7 +143,7 @@ class InFlight:
     def apply(self, load: Load, now: float) -> bool:
         """Take in a peer's sound table that arrived at `now`; one that a later table overtook says nothing any more.
         False for one that can't have been sent when it says, which isn't taken."""
-        extra_age = self._transit.observe(load.sender, load.run, load.sent, now)
+        extra_age = self._delays.observe(load.sender, load.run, load.sent, now)
         if extra_age is None:
             return False
         seen = now - extra_age
@@ -163,7 +163,7 @@ class InFlight:
         gone = [name for name, peer in self._peers.items() if now - peer.seen > EXPIRY]
         for name in gone:
             self._forget(name)
-        self._transit.prune(now - FORGOTTEN)
+        self._delays.prune(now - FORGOTTEN)
         return gone
 
     def columns(self) -> tuple[bytes, bytes, bytes]:

@@ -13,9 +13,9 @@ from shared.bus.facts import FACT_BYTES, Put, parse_entry
 from shared.bus.frame_reader import FrameSequence
 from shared.bus.membership import Members
 from shared.bus.messages import Candidate, FactEnvelope, Frame, Member, Synced
+from shared.bus.queueing_delay import QueueingDelays
 from shared.bus.replica_state import ReplicaState
 from shared.bus.subjects import fact_key
-from shared.bus.transit import Transit
 from shared.limits import Limits
 from shared.model import Pool
 from shared.service.bus import make_bus
@@ -46,10 +46,10 @@ def members(limits: Limits) -> int:
 
 
 def runs(limits: Limits) -> int:
-    transit = Transit(most=limits.runs)
+    delays = QueueingDelays(most=limits.runs)
     for number in range(MANY):
-        transit.observe(f"{number}", 0, 0.0, 0.0)
-    return len(transit)
+        delays.observe(f"{number}", 0, 0.0, 0.0)
+    return len(delays)
 
 
 def keys(limits: Limits) -> int:

@@ -54,34 +54,34 @@ class OutOfRange(Collector):
         attribute, about = attribute[:SHOWN], {what: which[:SHOWN] for what, which in about.items()}
         if attribute not in self._attributes and len(self._attributes) >= NAMED:
             attribute = OTHERS
-        one = self._attributes.setdefault(attribute, _Attribute())
+        seen = self._attributes.setdefault(attribute, _Attribute())
         now = self._clock()
-        one.count += count
-        one.unlogged += count
-        one.at = now
+        seen.count += count
+        seen.unlogged += count
+        seen.at = now
         told = f"{value:g}"
         where = ", ".join(f"{what} {which!r}" for what, which in about.items())
-        one.said, one.bounds = f"{told} ({where})", bounds
-        if now >= one.log_at:
+        seen.said, seen.bounds = f"{told} ({where})", bounds
+        if now >= seen.log_at:
             log.warning(
                 "attribute.out_of_range",
                 attribute=attribute,
                 value=told,
                 expected=str(bounds),
                 **about,
-                since_last_line=one.unlogged,
+                since_last_line=seen.unlogged,
             )
-            one.log_at, one.unlogged = now + LOG_EVERY, 0
+            seen.log_at, seen.unlogged = now + LOG_EVERY, 0
 
     def note(self) -> str | None:
         """What `/readyz` mentions: the attributes of which there were such numbers within the last minute."""
         now = self._clock()
-        late = {name: one for name, one in self._attributes.items() if now - one.at < LASTING}
+        late = {name: seen for name, seen in self._attributes.items() if now - seen.at < LASTING}
         if not late:
             return None
         told = [
-            f"{name} was {one.said} {now - one.at:.0f} s ago; {one.bounds} is expected, {one.count} numbers weren't"
-            for name, one in list(late.items())[:MENTIONED]
+            f"{name} was {seen.said} {now - seen.at:.0f} s ago; {seen.bounds} is expected, {seen.count} numbers weren't"
+            for name, seen in list(late.items())[:MENTIONED]
         ]
         more = [f"{len(late) - MENTIONED} more"] if len(late) > MENTIONED else []
         return f"numbers that can't be weren't taken: {'; '.join([*told, *more])}"
@@ -92,9 +92,9 @@ class OutOfRange(Collector):
             "Numbers ignored because they are outside the attribute's range",
             labels=["attribute"],
         )
-        for name, one in self._attributes.items():
-            family.add_metric([name], one.count)
+        for name, seen in self._attributes.items():
+            family.add_metric([name], seen.count)
         yield family
 
     def __repr__(self) -> str:
-        return f"<OutOfRange {sum(one.count for one in self._attributes.values())} of {len(self._attributes)}>"
+        return f"<OutOfRange {sum(seen.count for seen in self._attributes.values())} of {len(self._attributes)}>"

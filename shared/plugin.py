@@ -183,8 +183,8 @@ class Registry:
         self._aliases: dict[str, type[Plugin]] = {}
         self.failures: tuple[str, ...] = ()
         """Entry points that could not be loaded, and why."""
-        for one in types:
-            self.add(one)
+        for kind in types:
+            self.add(kind)
 
     @classmethod
     def installed(cls) -> "Registry":
@@ -199,8 +199,8 @@ class Registry:
         for entry in entries:
             try:
                 loaded = entry.load()
-                for one in [loaded] if isinstance(loaded, type) else loaded:
-                    registry.add(one)
+                for kind in [loaded] if isinstance(loaded, type) else loaded:
+                    registry.add(kind)
             except Exception as error:  # noqa: BLE001 - a foreign module can fail in any way; each way is reported
                 registry.failures += (f"entry point {entry.name!r} ({entry.value}): {type(error).__name__}: {error}",)
         return registry
@@ -221,7 +221,7 @@ class Registry:
 
     def producers(self, key: AttributeKey[Any]) -> list[type[Plugin]]:
         """Types that produce the attribute."""
-        return [one for one in self._types.values() if key in one.PRODUCES]
+        return [kind for kind in self._types.values() if key in kind.PRODUCES]
 
     def names(self) -> list[str]:
         return sorted(self._types)

@@ -84,31 +84,31 @@ class PluginFailures(Collector):
         Logged once a minute for each plugin, an exception with the frames of its traceback. The exception's text is in
         the reason alone: it may be of any length.
         """
-        one = self._plugins.setdefault(plugin, _Plugin())
+        state = self._plugins.setdefault(plugin, _Plugin())
         now = self._clock()
-        one.failures += 1
-        one.failed_at = now
-        one.reason = reason_of(error)
-        one.unlogged += 1
-        if now >= one.log_at:
+        state.failures += 1
+        state.failed_at = now
+        state.reason = reason_of(error)
+        state.unlogged += 1
+        if now >= state.log_at:
             raised = {"exception": _frames(error)} if isinstance(error, Exception) and error.__traceback__ else {}
             log.error(
-                "plugin.failed", plugin=plugin, **about, reason=one.reason, since_last_line=one.unlogged, **raised
+                "plugin.failed", plugin=plugin, **about, reason=state.reason, since_last_line=state.unlogged, **raised
             )
-            one.log_at, one.unlogged = now + LOG_EVERY, 0
+            state.log_at, state.unlogged = now + LOG_EVERY, 0
 
     def counts(self) -> dict[str, int]:
         """Failures by plugin."""
-        return {name: one.failures for name, one in self._plugins.items()}
+        return {name: state.failures for name, state in self._plugins.items()}
 
     def note(self) -> str | None:
         """What `/readyz` mentions: the plugins that failed within the last minute; None when there are none."""
         now = self._clock()
         return (
             "; ".join(
-                f"plugin {name!r} has failed {one.failures} times, {now - one.failed_at:.0f} s ago with: {one.reason}"
-                for name, one in self._plugins.items()
-                if now - one.failed_at < WELL_AFTER
+                f"plugin {name!r} has failed {state.failures} times, {now - state.failed_at:.0f} s ago with: {state.reason}"
+                for name, state in self._plugins.items()
+                if now - state.failed_at < WELL_AFTER
             )
             or None
         )
@@ -119,9 +119,9 @@ class PluginFailures(Collector):
             "Failed calls of a plugin: it raised an exception, or its result is unusable",
             labels=["plugin"],
         )
-        for name, one in self._plugins.items():
-            family.add_metric([name], one.failures)
+        for name, state in self._plugins.items():
+            family.add_metric([name], state.failures)
         yield family
 
     def __repr__(self) -> str:
-        return f"<PluginFailures {sum(one.failures for one in self._plugins.values())} of {len(self._plugins)} plugins>"
+        return f"<PluginFailures {sum(state.failures for state in self._plugins.values())} of {len(self._plugins)} plugins>"

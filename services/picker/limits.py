@@ -14,7 +14,7 @@ class ViewLimits(Struct, frozen=True, kw_only=True):
     peer_rows: int = 2_000_000
     """Rows of all peers' load tables: two hundred pickers of ten thousand endpoints have as many."""
     runs: int = LIMITS.runs
-    """Runs of peers whose usual transit times are known."""
+    """Runs of peers whose base delays are known."""
     attributes: int = 512
     """Attributes of numbers that no plugin reads; of others, an eighth as many."""
     attribute_bytes: int = 64 * 2**20

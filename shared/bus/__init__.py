@@ -19,8 +19,8 @@ waits for it. A process has one `Bus`, the connection, and builds on it what it 
 
 Messages are msgspec structs in MessagePack (`encode`, `decode`). One that can't be decoded is `Malformed`. Readers
 count it, log it once a minute per sender (`MalformedLog`) and skip it. `Subjects` names subjects, buckets and keys. Its
-prefix separates installations. The parts that decide (`ReplicaState`, `BucketReconciler`, `QueueingDelays`, `LeaseClock`,
-`Members`) keep plain state and get the time as an argument; the classes around them only move bytes.
+prefix separates installations. The parts that decide (`ReplicaState`, `BucketReconciler`, `QueueingDelays`,
+`LeaseClock`, `Members`) keep plain state and get the time as an argument; the classes around them only move bytes.
 """
 
 import shared.bus.nats_py  # noqa: F401, I001  # before every import of nats

@@ -86,7 +86,7 @@ class BucketReconciler:
 
         Raises ValueError for a key that is no fact's or lies in none of the other pools; nothing has changed then.
         """
-        kept_pools = {one for one in kept if "." not in one}
+        kept_pools = {name for name in kept if "." not in name}
         for pool in (*pools, *kept_pools):
             split_pool(pool)
         stated = set(pools) - kept_pools

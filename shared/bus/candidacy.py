@@ -59,7 +59,7 @@ class Candidates:
         return len(self._heard)
 
     def _live(self, now: float) -> dict[str, tuple[float, Fitness]]:
-        return {owner: one for owner, one in self._heard.items() if now - one[0] < self._expiry}
+        return {owner: heard for owner, heard in self._heard.items() if now - heard[0] < self._expiry}
 
 
 class Candidacy:

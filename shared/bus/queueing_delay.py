@@ -44,9 +44,9 @@ class _Run:
 class QueueingDelays:
     """The base delay of each run of a sender: the minimum over the last one half to one `window` of seconds.
 
-    The window slides in halves, so the cost of a message doesn't depend on the number of earlier ones. It follows clocks
-    that drift apart (50 ppm is 3 ms a minute). After a silence, the last base delay still holds. Beyond `most` runs,
-    messages of further ones count as undelayed.
+    The window slides in halves, so the cost of a message doesn't depend on the number of earlier ones. It follows
+    clocks that drift apart (50 ppm is 3 ms a minute). After a silence, the last base delay still holds. Beyond `most`
+    runs, messages of further ones count as undelayed.
     """
 
     def __init__(self, window: float = 60.0, most: int = LIMITS.runs) -> None:
@@ -56,8 +56,8 @@ class QueueingDelays:
         self._full_until = float("-inf")
 
     def observe(self, sender: str, run: int, sent: float, received: float) -> float | None:
-        """The queueing delay of a message in seconds; `sent` and `received` are monotonic seconds. None if it can't have
-        been sent at that time: such a message is `IMPLAUSIBLE` and must not be used.
+        """The queueing delay of a message in seconds; `sent` and `received` are monotonic seconds. None if it can't
+        have been sent at that time: such a message is `IMPLAUSIBLE` and must not be used.
 
         The first message of a run counts as undelayed.
         """

@@ -74,19 +74,19 @@ class _Decoder:
             case inspect.LiteralType(values=values):
                 return self._choice(raw, values, path)
             case inspect.EnumType(cls=cls):
-                values = tuple(one.value for one in cls)
+                values = tuple(member.value for member in cls)
                 return cls(raw) if raw in values else self._no_choice(raw, values, path)
         raise TypeError(f"{path}: {type(info).__name__} isn't read from documents")
 
     def _union(self, raw: object, types: tuple[inspect.Type, ...], path: str, extra: Mapping[str, Any]) -> Any:
-        if raw is None and any(isinstance(one, inspect.NoneType) for one in types):
+        if raw is None and any(isinstance(kind, inspect.NoneType) for kind in types):
             return None
-        rest = [one for one in types if not isinstance(one, inspect.NoneType)]
+        rest = [kind for kind in types if not isinstance(kind, inspect.NoneType)]
         if len(rest) == 1:
             return self.value(raw, rest[0], path, extra)
-        for one in rest:
+        for kind in rest:
             attempt = Problems()
-            value = _Decoder(attempt, self._ignore_case, lenient=False).value(raw, one, path, extra)
+            value = _Decoder(attempt, self._ignore_case, lenient=False).value(raw, kind, path, extra)
             if not attempt.errors:
                 return value
         self._problems.error(path, f"{_said(raw)}; {' or '.join(map(expected, rest))} is expected")
@@ -145,19 +145,19 @@ class _Decoder:
             self._problems.error(path, f"{len(raw) or 'no'} items; at least {info.min_length} is expected")
             return MISSING
         item = info.item_type
-        values = [self.value(one, item, join(path, index), {}) for index, one in enumerate(raw)]
+        values = [self.value(entry, item, join(path, index), {}) for index, entry in enumerate(raw)]
         if any(value is MISSING for value in values):
             blank = _blank(item)
             if not self._lenient or blank is MISSING:
                 return MISSING
             # a position keeps its number, so that the paths of later problems are right
-            values = [blank if one is MISSING else one for one in values]
+            values = [blank if value is MISSING else value for value in values]
         return tuple(values) if isinstance(info, inspect.VarTupleType) else values
 
     def _dict(self, raw: object, info: inspect.DictType, path: str) -> Any:
         if not isinstance(raw, Mapping):
             return self._mismatch(raw, info, path)
-        values = {str(key): self.value(one, info.value_type, join(path, str(key)), {}) for key, one in raw.items()}
+        values = {str(key): self.value(entry, info.value_type, join(path, str(key)), {}) for key, entry in raw.items()}
         return MISSING if any(value is MISSING for value in values.values()) else values
 
     def _quantity(
@@ -208,7 +208,7 @@ class _Decoder:
         if raw in values:
             return raw
         if self._ignore_case and isinstance(raw, str):
-            folded = {one.lower(): one for one in values if isinstance(one, str)}
+            folded = {value.lower(): value for value in values if isinstance(value, str)}
             if raw.lower() in folded:
                 return folded[raw.lower()]
         return self._no_choice(raw, values, path)
@@ -242,7 +242,7 @@ def expected(info: inspect.Type) -> str:
         case inspect.LiteralType(values=values):
             return " or ".join(map(show, values))
         case inspect.EnumType(cls=cls):
-            return " or ".join(show(one.value) for one in cls)
+            return " or ".join(show(member.value) for member in cls)
         case _:
             return f"a {type(info).__name__.removesuffix('Type').lower()}"
 

@@ -74,8 +74,8 @@ class Injector:
             members = [
                 ProfileMember(spec) for spec in self._plugins.values() if spec.listed and roles & spec.kind.ROLES
             ]
-            pickers = [one for one in members if Role.PICKER in one.plugin.kind.ROLES]
-            given = (ProfileSpec("default", tuple(one for one in members if one not in pickers[1:])),)
+            pickers = [member for member in members if Role.PICKER in member.plugin.kind.ROLES]
+            given = (ProfileSpec("default", tuple(member for member in members if member not in pickers[1:])),)
         if all(profile.having(Role.PICKER) for profile in given):
             return given
         picker = self._playing(Role.PICKER) or self.add("max-score-picker")
@@ -128,8 +128,8 @@ class Injector:
     ) -> PluginSpec | None:
         """The first source of the type, and of the topic if there is one: one that feeds something, else one that is
         listed, else one that is added with the parameters."""
-        known = [*(self._plugins[one.source] for one in sources), *self._plugins.values()]
-        there = next((one for one in known if one.kind.TYPE == kind and topic in ("", one.topic)), None)
+        known = [*(self._plugins[source.source] for source in sources), *self._plugins.values()]
+        there = next((spec for spec in known if spec.kind.TYPE == kind and topic in ("", spec.topic)), None)
         return there or self.add(kind, parameters=dict(parameters))
 
     def producers(self, sources: tuple[SourceSpec, ...]) -> None:
@@ -156,7 +156,7 @@ class Injector:
                         made_by.setdefault(made, added)
 
     def _producer(self, spec: PluginSpec, wanted: Input, key: AttributeKey[Any]) -> PluginSpec | None:
-        kind = next((one for one in self._registry.producers(key) if Role.DATA_PRODUCER in one.ROLES), None)
+        kind = next((kind for kind in self._registry.producers(key) if Role.DATA_PRODUCER in kind.ROLES), None)
         if kind is None:
             self._problems.error(spec.path or spec.name, f"{spec.kind.TYPE} needs {key.name}; {self._advice(key)}")
             return None
@@ -216,7 +216,7 @@ def _hung(
     """The sources with the extractor on that one, which may be new among them; as they are without either."""
     if source is None or extractor is None:
         return sources
-    at = next((at for at, one in enumerate(sources) if one.source == source.name), len(sources))
+    at = next((at for at, hung in enumerate(sources) if hung.source == source.name), len(sources))
     extractors = sources[at].extractors if at < len(sources) else ()
     return (*sources[:at], SourceSpec(source.name, (*extractors, extractor.name)), *sources[at + 1 :])
 

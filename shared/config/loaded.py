@@ -38,7 +38,8 @@ class PluginSpec(Struct, frozen=True):
     @property
     def consumes(self) -> tuple[Input, ...]:
         """The attributes that it reads."""
-        return tuple(one if isinstance(one, Input) else Input(one) for one in self.kind.consumes(self.parameters))
+        wanted = self.kind.consumes(self.parameters)
+        return tuple(read if isinstance(read, Input) else Input(read) for read in wanted)
 
     @property
     def topic(self) -> str:
@@ -63,7 +64,7 @@ class ProfileSpec(Struct, frozen=True):
     members: tuple[ProfileMember, ...]
 
     def having(self, role: Role) -> tuple[ProfileMember, ...]:
-        return tuple(one for one in self.members if role in one.plugin.kind.ROLES)
+        return tuple(member for member in self.members if role in member.plugin.kind.ROLES)
 
 
 class SourceSpec(Struct, frozen=True):

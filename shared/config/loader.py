@@ -259,12 +259,12 @@ class _Loader:
             path = f"schedulingProfiles[{index}]"
             if not entry.name:
                 self._problems.error(join(path, "name"), "required, and missing")
-            elif any(one.name == entry.name for one in profiles):
+            elif any(profile.name == entry.name for profile in profiles):
                 self._problems.error(join(path, "name"), f"{show(entry.name)} is the name of an earlier profile")
             profile = ProfileSpec(entry.name, self._members(entry, path))
             pickers = profile.having(Role.PICKER)
             if len(pickers) > 1:
-                names = " and ".join(show(one.plugin.name) for one in pickers)
+                names = " and ".join(show(member.plugin.name) for member in pickers)
                 self._problems.error(join(path, "plugins"), f"{names} are pickers; a profile has one")
             profiles.append(profile)
         self._check_handlers(len(profiles))
@@ -289,22 +289,22 @@ class _Loader:
         return tuple(members)
 
     def _check_handlers(self, profiles: int) -> None:
-        handlers = [one for one in self._plugins.values() if Role.PROFILE_HANDLER in one.kind.ROLES]
+        handlers = [spec for spec in self._plugins.values() if Role.PROFILE_HANDLER in spec.kind.ROLES]
         if len(handlers) > 1:
-            names = " and ".join(show(one.name) for one in handlers)
+            names = " and ".join(show(spec.name) for spec in handlers)
             self._problems.error("plugins", f"{names} are profile handlers; there is one")
         if profiles > 1 and not handlers and not self._names.incomplete:
             self._problems.error("plugins", f"{profiles} scheduling profiles need a profile handler")
-        for one in handlers:
-            if one.kind.TYPE == "single-profile-handler" and profiles > 1:
-                self._problems.error(one.path, f"single-profile-handler runs one scheduling profile, not {profiles}")
+        for spec in handlers:
+            if spec.kind.TYPE == "single-profile-handler" and profiles > 1:
+                self._problems.error(spec.path, f"single-profile-handler runs one scheduling profile, not {profiles}")
 
     def _parsers(self, injector: Injector) -> tuple[str, ...]:
         section, former = self._document.request_handler, self._document.parser
         if section is not UNSET and section.parsers:
             if former is not UNSET:
                 self._problems.warn("parser", "has no effect beside requestHandler.parsers; leave it out")
-            refs = [(one.plugin_ref, f"requestHandler.parsers[{index}]") for index, one in enumerate(section.parsers)]
+            refs = [(ref.plugin_ref, f"requestHandler.parsers[{at}]") for at, ref in enumerate(section.parsers)]
         elif former is not UNSET:
             self._problems.warn("parser", "deprecated; write requestHandler.parsers")
             refs = [(former.plugin_ref, "parser")]

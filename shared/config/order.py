@@ -35,7 +35,7 @@ class _Order:
     def of(self, profiles: Iterable[ProfileSpec]) -> tuple[str, ...]:
         readers = [spec for spec in self._plugins.values() if not spec.kind.ROLES <= _BY_REFERENCE]
         readers += [member.plugin for profile in profiles for member in profile.members]
-        pending = list({one.name: one for one in readers}.values())
+        pending = list({spec.name: spec for spec in readers}.values())
         while pending:
             pending += self._makers_for(pending.pop())
         for name in self._plugins:
@@ -53,7 +53,7 @@ class _Order:
         return found
 
     def _sources(self, reader: PluginSpec) -> list[PluginSpec]:
-        keys = dict.fromkeys(one.key for one in reader.consumes if one.key is not None)
+        keys = dict.fromkeys(wanted.key for wanted in reader.consumes if wanted.key is not None)
         return [maker for key in keys for maker in self._one(key) if maker is not reader]
 
     def _one(self, key: AttributeKey[Any]) -> list[PluginSpec]:

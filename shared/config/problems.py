@@ -98,17 +98,17 @@ def closest(word: str, known: Iterable[str]) -> str:
     return found
 
 
-def _slips(one: str, other: str, most: int) -> int:
+def _slips(word: str, other: str, most: int) -> int:
     """The optimal string alignment distance of two words, or anything above `most` where it is above that."""
-    if abs(len(one) - len(other)) > most:
+    if abs(len(word) - len(other)) > most:
         return most + 1
     above: list[int] = []
     line = list(range(len(other) + 1))
-    for row, letter in enumerate(one, 1):
+    for row, letter in enumerate(word, 1):
         above, before, line = line, above, [row] + [most + 1] * len(other)
         for column in range(max(1, row - most), min(len(other), row + most) + 1):  # further off are more slips
             cost = min(above[column] + 1, line[column - 1] + 1, above[column - 1] + (letter != other[column - 1]))
-            if row > 1 and column > 1 and letter == other[column - 2] and other[column - 1] == one[row - 2]:
+            if row > 1 and column > 1 and letter == other[column - 2] and other[column - 1] == word[row - 2]:
                 cost = min(cost, before[column - 2] + 1)
             line[column] = cost
     return line[-1]

@@ -78,9 +78,9 @@ class EndpointDispatcher:
         self._known: dict[str, Endpoint] = {}
         self._keys: dict[str, tuple[AttributeKey[Any], ...]] = {}
         for feed in self._feeds:
-            for one in feed.extractors:
-                event_counts.failures.follow(one.name)
-                self._keys[one.name] = one.produces(one.name, one.parameters)
+            for extractor in feed.extractors:
+                event_counts.failures.follow(extractor.name)
+                self._keys[extractor.name] = extractor.produces(extractor.name, extractor.parameters)
 
     def reset(self, endpoints: Mapping[str, Endpoint]) -> list[str]:
         """These are all endpoints, by id. Returns the ids of those that extractors were told of."""
@@ -89,7 +89,7 @@ class EndpointDispatcher:
         gone = [id for id in self._known if id not in endpoints]
         for id in gone:
             self.delete(id)
-        return [*gone, *(id for id, one in endpoints.items() if self.upsert(one))]
+        return [*gone, *(id for id, endpoint in endpoints.items() if self.upsert(endpoint))]
 
     def upsert(self, endpoint: Endpoint) -> bool:
         """An endpoint is there like this; whether that is news."""
@@ -143,7 +143,7 @@ class EndpointDispatcher:
                     self._event_counts.failures.record(extractor.name, reason, endpoint=event.endpoint.id)
 
     def __repr__(self) -> str:
-        extractors = ", ".join(one.name for feed in self._feeds for one in feed.extractors)
+        extractors = ", ".join(extractor.name for feed in self._feeds for extractor in feed.extractors)
         return f"<EndpointDispatcher {len(self._known)} endpoints to {extractors or 'nobody'}>"
 
 

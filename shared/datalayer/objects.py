@@ -127,8 +127,8 @@ class ObjectDispatcher:
         self._event_counts = event_counts
         self._known: dict[tuple[ObjectKind, str, str], KubernetesObject] = {}
         for feed in self.feeds:
-            for one in feed.extractors:
-                event_counts.failures.follow(one.name)
+            for extractor in feed.extractors:
+                event_counts.failures.follow(extractor.name)
 
     @property
     def kinds(self) -> frozenset[ObjectKind]:
@@ -140,31 +140,31 @@ class ObjectDispatcher:
         """The kinds that somebody wants to hear of, each with what is read of its objects."""
         found: dict[ObjectKind, Parts] = {}
         for feed in self.feeds:
-            for one in feed.extractors:
-                before = found.get(feed.source.kind, frozenset())
-                found[feed.source.kind] = None if before is None or one.READS is None else before | one.READS
+            for extractor in feed.extractors:
+                before, read = found.get(feed.source.kind, frozenset()), extractor.READS
+                found[feed.source.kind] = None if before is None or read is None else before | read
         return {kind: found.get(kind) for kind in self.kinds}
 
     @property
     def extractors(self) -> tuple[NotificationExtractor, ...]:
         """All of them, each once."""
-        return tuple({one.name: one for feed in self.feeds for one in feed.extractors}.values())
+        return tuple({extractor.name: extractor for feed in self.feeds for extractor in feed.extractors}.values())
 
     def reset(self, objects: Iterable[KubernetesObject]) -> bool:
         """These are all objects: others that extractors were told of are gone. Whether any extractor may say something
         else of an endpoint now."""
         wanted = self.kinds
-        now = {one.key: one for one in objects if one.kind in wanted}
+        now = {found.key: found for found in objects if found.kind in wanted}
         changed = False
         for key in [key for key in self._known if key not in now]:
             changed |= self._tell(NotificationEvent(Change.DELETED, self._known.pop(key)))
-        for key, one in now.items():
+        for key, found in now.items():
             previous = self._known.get(key)
-            if previous is one or previous == one:
+            if previous is found or previous == found:
                 continue
-            self._known[key] = one
+            self._known[key] = found
             changed |= self._tell(
-                NotificationEvent(Change.ADDED if previous is None else Change.UPDATED, one, previous)
+                NotificationEvent(Change.ADDED if previous is None else Change.UPDATED, found, previous)
             )
         return changed
 
@@ -174,7 +174,7 @@ class ObjectDispatcher:
             {
                 **feed.describe(),
                 "kind": str(feed.source.kind),
-                "objects": sum(one.kind == feed.source.kind for one in self._known.values()),
+                "objects": sum(known.kind == feed.source.kind for known in self._known.values()),
             }
             for feed in self.feeds
         ]

@@ -24,8 +24,8 @@ class AdminProtocol(H11Protocol):
         self._watched = self.cycle
         self._timer = self.loop.call_later(self.TIMEOUT, self._check)
         if len(self.connections) > self.MOST:
-            others = (cast("AdminProtocol", one) for one in self.connections if one is not self)
-            min(others, key=lambda one: one.since).transport.abort()
+            others = (cast("AdminProtocol", other) for other in self.connections if other is not self)
+            min(others, key=lambda other: other.since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()

@@ -30,6 +30,6 @@ class ConfiguredMetrics(Collector):
             "1 for the configuration in use, with its origin and the revision of its document",
             labels=["pool", "origin", "revision"],
         )
-        for one in self._configurations():
-            family.add_metric([one.pool, one.origin, one.revision], 1)
+        for configured in self._configurations():
+            family.add_metric([configured.pool, configured.origin, configured.revision], 1)
         yield family

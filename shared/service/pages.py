@@ -75,7 +75,7 @@ def _exposition(registry: CollectorRegistry) -> Iterator[bytes]:
 def _slices(metric: Metric) -> Iterator[Metric]:
     samples = metric.samples
     # what the client library writes behind the others has a heading of its own
-    if len(samples) <= SLICE or any(one.name.endswith(CREATED) for one in samples):
+    if len(samples) <= SLICE or any(sample.name.endswith(CREATED) for sample in samples):
         yield metric
         return
     for start in range(0, len(samples), SLICE):

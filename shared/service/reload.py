@@ -21,7 +21,7 @@ from shared.config.defaults import BUILT_IN, revision
 from shared.config.problems import Invalid, Problem
 from shared.service.configured import Configured
 from shared.service.settings import MAX_TEXT, read_text
-from shared.service.watch import file_signature, looks
+from shared.service.watch import file_signature, watch_files
 from shared.tasks import set_within
 
 log = structlog.get_logger(__name__)
@@ -141,7 +141,7 @@ class Reloader(Generic[T]):
     async def follow(self, path: str, flag: str, interval: float = RESCAN) -> None:
         """Offer what the file that a flag names says, whenever it changes, for ever. `interval` is seconds."""
         seen: tuple[int, ...] | None = None
-        async for _ in looks(lambda: [Path(path)], interval):
+        async for _ in watch_files(lambda: [Path(path)], interval):
             signature = await asyncio.to_thread(_signature, path)
             if signature is None or signature == seen:
                 continue

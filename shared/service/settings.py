@@ -227,7 +227,7 @@ def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str
     found: list[tuple[str, str]] = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
-            meant = closest(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in sorted(known)])
+            meant = closest(name.removeprefix(PREFIX), [variable.removeprefix(PREFIX) for variable in sorted(known)])
             found += [(name, PREFIX + meant)] if meant else []
     return found
 
@@ -340,9 +340,9 @@ def _placeholder(base: inspect.Type, form: str) -> str:
         case inspect.IntType() | inspect.FloatType():
             return "NUMBER"
         case inspect.LiteralType(values=values):
-            return "|".join(str(one) for one in values)
+            return "|".join(str(value) for value in values)
         case inspect.EnumType(cls=cls):
-            return "|".join(str(one.value) for one in cls)
+            return "|".join(str(member.value) for member in cls)
         case _:
             return "TEXT"
 
@@ -355,7 +355,7 @@ def _base(info: inspect.Type) -> tuple[inspect.Type, str]:
             form = (info.extra or {}).get("format", form)
             info = info.type
         else:
-            info = next(one for one in info.types if not isinstance(one, inspect.NoneType))
+            info = next(kind for kind in info.types if not isinstance(kind, inspect.NoneType))
     return info, form
 
 
@@ -394,7 +394,7 @@ def _default(field: inspect.Field) -> str:
         case _, bool():
             return str(value).lower()
         case _, tuple():
-            return ",".join(str(one) for one in value)
+            return ",".join(str(item) for item in value)
         case _:
             return str(value)
 

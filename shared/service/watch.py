@@ -24,7 +24,7 @@ MAX_LINKS = 40
 """Symbolic links that are followed from one path (Linux's own limit)."""
 
 
-async def looks(paths: Callable[[], Iterable[Path]], interval: float) -> AsyncIterator[None]:
+async def watch_files(paths: Callable[[], Iterable[Path]], interval: float) -> AsyncIterator[None]:
     """Yield whenever something under the paths may have changed: at once, after notices, and every interval."""
     complained = False
     while True:

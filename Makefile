@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SECONDS ?=
 # Test processes at a time. Most tests wait for servers, so two are worth it on a single core, too.
-WORKERS ?= 2
+WORKERS ?= 3
 # Recorded pages and published configurations, where somebody put them beside the project.
 FIXTURES := $(abspath ../shared/fixtures)
 export POINTSMAN_FIXTURES ?= $(if $(wildcard $(FIXTURES)/.),$(FIXTURES))

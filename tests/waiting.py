@@ -42,7 +42,7 @@ async def eventually(
     """Call `condition` every `step` seconds until it returns something true, and return that.
 
     An AssertionError that it raises means "not yet", so that plain `assert` statements can be waited for. After
-    `timeout` seconds that error, or one with `what`, is raised: a description, or a function that makes one.
+    `timeout` seconds an error with that one's text and `what` is raised: a description, or a function that makes one.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -57,5 +57,6 @@ async def eventually(
             missing = error
         if loop.time() - began >= timeout:
             described = what() if callable(what) else what
-            raise AssertionError(f"not within {timeout:g} s: {described or condition}") from missing
+            last = f"; the last time: {missing}" if missing else ""
+            raise AssertionError(f"not within {timeout:g} s: {described or condition}{last}") from missing
         await asyncio.sleep(step)

@@ -13,7 +13,6 @@ import structlog
 
 from services.watcher.eds import EdsWriter
 from services.watcher.file_provider import FileProvider
-from services.watcher.kubernetes.provider import KubernetesProvider
 from services.watcher.leadership import Leadership
 from services.watcher.lookup import Lookup, SystemLookup
 from services.watcher.metrics import WatcherMetrics
@@ -71,6 +70,9 @@ class WatcherService(Service):
         """Of what was last published as a whole."""
         self._provider: Provider
         if settings.kubernetes:
+            # imported here, because a watcher of files needn't load the client of Kubernetes
+            from services.watcher.kubernetes.provider import KubernetesProvider
+
             self._provider = KubernetesProvider(
                 settings, self.spawn, self.id, self.metrics, leads=lambda: self.leadership.leads
             )

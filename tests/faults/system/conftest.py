@@ -83,7 +83,9 @@ async def missed(stack: LocalStack, process: Process) -> None:
         (other,) = (one for one in stack.collectors if one is not process)
 
         async def taken_over() -> bool:
-            return len((await other.state())["endpoints"]["assigned"]) == len(stack.simulators)
+            state = await other.state()
+            assert len(state["endpoints"]["assigned"]) == len(stack.simulators), state
+            return True
 
         await eventually(taken_over, "the other collector scrapes all endpoints")
     elif process in stack.pickers:

@@ -16,6 +16,8 @@ from tests.waiting import eventually
 
 ENOUGH = 200 if soaking() else 25
 """Requests with which a test has had load."""
+PAUSE = 0.0 if soaking() else 0.1
+"""Seconds between two requests of a worker: more requests find no more, and keep processes from starting."""
 _runs = itertools.count()
 
 
@@ -83,6 +85,7 @@ class Load:
                 self.failures.append(Failure(name, started, time.monotonic(), what))
             finally:
                 self.under_way.discard(name)
+            await asyncio.sleep(PAUSE)
 
     async def _send(self, name: str, request: dict[str, Any]) -> None:
         """One request. Raises ValueError, or what the client library does, unless it was answered in full."""

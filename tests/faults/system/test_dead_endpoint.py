@@ -115,6 +115,7 @@ async def test_a_dead_server_with_the_prompt_in_its_cache_is_not_the_first_choic
     assert "endpoints" not in (await picker.get("/readyz")).json().get("notes", {})
 
 
+@pytest.mark.parametrize("stack", ["ours"], indirect=True)
 async def test_the_last_server_alive_serves_and_with_all_dead_requests_are_still_routed(
     stack: LocalStack, client: httpx.AsyncClient
 ) -> None:

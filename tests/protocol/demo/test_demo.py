@@ -131,6 +131,7 @@ async def test_everything_happens_and_no_request_fails(demo: Start, tmp_path: Pa
 
 
 async def test_a_system_that_answers_wrongly_makes_it_fail(demo: Start) -> None:
+    """Interrupted, also while a process is stopping, it ends with the summary."""
     run = await demo("--rate", "10")
     await run.until(r"Everything is up\.")
     async with httpx.AsyncClient(trust_env=False) as client:
@@ -138,9 +139,12 @@ async def test_a_system_that_answers_wrongly_makes_it_fail(demo: Start) -> None:
             answer = await client.put(f"{url}/control/faults", json={"inference": {"kind": "fail", "status": 500}})
             answer.raise_for_status()
     await run.until(r"A request failed: status 500 from model-\d")
+    await run.until(r"SIGTERM to picker-1")
     run.process.send_signal(signal.SIGINT)
     assert await run.end() == 1, run.output
     assert not run.alive
+    assert any(line.startswith("Summary of ") for line in run.lines)
+    assert "Traceback" not in run.output
     assert re.search(r"\d+ requests FAILED\.", run.output)
     [kept] = run.directory.glob(".run/demo-*")
     assert run.lines[-1] == f"Files and logs are in {kept}"
@@ -168,29 +172,6 @@ async def test_an_interrupt_during_the_start_ends_it(demo: Start, tmp_path: Path
     assert not (tmp_path / ".run").exists()
 
 
-async def test_an_interrupt_during_the_run_ends_it_with_the_summary(demo: Start) -> None:
-    """Also while a process is stopping."""
-    run = await demo()
-    await run.until(r"SIGTERM to picker-1")
-    run.process.send_signal(signal.SIGINT)
-    assert await run.end() == 0, run.output
-    assert not run.alive
-    assert any(line.startswith("Summary of ") for line in run.lines)
-    assert run.lines[-1].endswith("nothing is left running.")
-    assert "Traceback" not in run.output
-
-
-async def test_a_second_interrupt_kills_everything_at_once(demo: Start) -> None:
-    run = await demo()
-    await run.until(r"Everything is up\.")
-    run.process.send_signal(signal.SIGINT)
-    await run.until(r"Interrupted; stopping in order")
-    run.process.send_signal(signal.SIGINT)
-    assert await run.end() == 130
-    assert "Killed everything" in run.output
-    await eventually(lambda: not run.alive, lambda: run.alive)
-
-
 async def test_when_it_is_killed_itself_nothing_is_left(demo: Start) -> None:
     run = await demo()
     await run.until(r"  envoy ")
@@ -200,16 +181,20 @@ async def test_when_it_is_killed_itself_nothing_is_left(demo: Start) -> None:
     await eventually(lambda: not run.alive, lambda: run.alive)
 
 
-async def test_when_the_usual_port_is_taken_it_takes_another_and_says_so(demo: Start) -> None:
+async def test_it_takes_another_port_than_a_taken_one_and_a_second_interrupt_kills_everything(demo: Start) -> None:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # taken already is as good
             stack.enter_context(socket.create_server(("127.0.0.1", 8080)))
         run = await demo()
         line = await run.until(r"another port than usual")
         assert "port 8080 of 127.0.0.1, wanted for Envoy's listener, is taken by" in line
-        run.process.send_signal(signal.SIGINT)
-        assert await run.end() == 130
-    assert not run.alive
+        await run.until(r"Everything is up\.")
+    run.process.send_signal(signal.SIGINT)
+    await run.until(r"Interrupted; stopping in order")
+    run.process.send_signal(signal.SIGINT)
+    assert await run.end() == 130
+    assert "Killed everything" in run.output
+    await eventually(lambda: not run.alive, lambda: run.alive)
 
 
 async def test_a_program_that_is_missing_is_named_with_what_installs_it(demo: Start, tmp_path: Path) -> None:

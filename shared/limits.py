@@ -1,35 +1,44 @@
-"""How much of what others publish a process keeps: settings of every tier (`shared.service.settings`)."""
+"""How much of what others publish on the bus a process keeps. These limits are settings of every tier."""
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from shared.quantities import PositiveSize
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class BusLimits(Struct, frozen=True, kw_only=True):
     """The limits of one process."""
 
-    fact_entries: int = 10_000
-    """Labels, ports, rules, models and targets of one fact."""
-    fact_memory: int = 256 * 2**20
-    """Approximate bytes of memory of one copy of a pool's facts."""
-    senders: int = 1000
-    """Collectors. Of watchers, a tenth as many; of senders' runs and of keys of frames, ten times as many."""
-    pending_bytes: int = 32 * 2**20
-    """Bytes of a subscription's messages that have arrived and aren't handled."""
+    max_fact_entries: Annotated[
+        int,
+        Meta(ge=1, description="maximum labels, ports, rules, models and targets of a fact; the same for all"),
+    ] = 10_000
+    max_fact_memory: Annotated[
+        PositiveSize, Meta(description="approximate maximum memory of a copy of the facts; further facts are ignored")
+    ] = 256 * 2**20
+    max_senders: Annotated[
+        int, Meta(ge=1, description="maximum collectors known; a tenth as many watchers, ten times the runs of peers")
+    ] = 1000
+    max_pending_bytes: Annotated[
+        PositiveSize, Meta(description="maximum waiting messages of a subscription, 512 bytes each on average, or more")
+    ] = 32 * 2**20
 
     @property
-    def watchers(self) -> int:
+    def max_watchers(self) -> int:
         """Candidates for a lease, and their epochs."""
-        return max(1, self.senders // 10)
+        return max(1, self.max_senders // 10)
 
     @property
-    def runs(self) -> int:
+    def max_runs(self) -> int:
         """Runs of senders, and keys of frames."""
-        return 10 * self.senders
+        return 10 * self.max_senders
 
     @property
-    def pending_messages(self) -> int:
-        """Messages of a subscription that have arrived and aren't handled: at least 512 bytes of room for each."""
-        return max(1, self.pending_bytes // 512)
+    def max_pending_messages(self) -> int:
+        """Messages of a subscription that have arrived and aren't handled."""
+        return max(1, self.max_pending_bytes // 512)
 
 
-LIMITS = Limits()
+LIMITS = BusLimits()
 """The defaults."""

@@ -13,7 +13,7 @@ class ViewLimits(Struct, frozen=True, kw_only=True):
     goes through all of them."""
     peer_rows: int = 2_000_000
     """Rows of all peers' load tables: two hundred pickers of ten thousand endpoints have as many."""
-    runs: int = LIMITS.runs
+    runs: int = LIMITS.max_runs
     """Runs of peers whose base delays are known."""
     attributes: int = 512
     """Attributes of numbers that no plugin reads; of others, an eighth as many."""

@@ -164,7 +164,7 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         return ViewLimits(
             model_names=self.max_model_names,
             peer_rows=self.max_peer_rows,
-            runs=self.bus_limits.runs,
+            runs=self.max_runs,
             attributes=self.max_attributes,
             attribute_bytes=self.max_attribute_bytes,
         )

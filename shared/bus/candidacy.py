@@ -34,7 +34,7 @@ class Candidates:
     """The other candidates that were heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are
     ignored until others fall silent."""
 
-    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.watchers) -> None:
+    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.max_watchers) -> None:
         self._expiry = expiry
         self._most = most
         self._heard: dict[str, tuple[float, Fitness]] = {}
@@ -91,7 +91,7 @@ class Candidacy:
         self._expiry = expiry
         self._patience = patience
         self._malformed = malformed or MalformedLog(time.monotonic)
-        self._candidates = Candidates(expiry, bus.limits.watchers)
+        self._candidates = Candidates(expiry, bus.limits.max_watchers)
         self._listens_since: float | None = None
         self._started = AsyncExitStack()
         self._log = structlog.get_logger()

@@ -129,7 +129,7 @@ _fact_shapes = msgspec.msgpack.Decoder(_FactShape)
 _rule_shapes = msgspec.msgpack.Decoder(list[_RuleShape])
 
 
-def decode_fact(raw: bytes | msgspec.Raw, most: int = LIMITS.fact_entries) -> Fact:
+def decode_fact(raw: bytes | msgspec.Raw, most: int = LIMITS.max_fact_entries) -> Fact:
     """Raises Malformed, also for a kind of fact that this version doesn't know, and for more than `most` entries."""
     try:
         if len(bytes(raw)) > most and (count := _fact_shapes.decode(raw).entries(most)) > most:

@@ -29,7 +29,7 @@ from shared.bus.options import check_login, checked_servers, login_of, tls_conte
 from shared.bus.publishable import MAX_PAYLOAD
 from shared.bus.replies import Replies, is_no_responders
 from shared.bus.subscription import Handler, Subscription
-from shared.limits import LIMITS, Limits
+from shared.limits import LIMITS, BusLimits
 from shared.tasks import cancel, set_within
 
 MINIMUM_SERVER = (2, 11)
@@ -59,7 +59,7 @@ class Bus:
         password: str | None = None,
         token: str | None = None,
         tls_ca: Path | None = None,
-        limits: Limits = LIMITS,
+        limits: BusLimits = LIMITS,
         connect_timeout: float = 1.0,
         ping_interval: float = 1.0,
         reconnect_wait: tuple[float, float] = (0.1, 0.25),

@@ -84,7 +84,7 @@ class Purge(Struct, frozen=True):
 Entry: TypeAlias = Put | Purge | Synced
 
 
-def parse_entry(key: str, data: bytes, headers: Mapping[str, str], max_entries: int = LIMITS.fact_entries) -> Entry:
+def parse_entry(key: str, data: bytes, headers: Mapping[str, str], max_entries: int = LIMITS.max_fact_entries) -> Entry:
     """One message of the bucket. Raises Malformed, also for a delete without order (`nats kv del`)."""
     try:
         pool, kind, _ = parse_key(key)

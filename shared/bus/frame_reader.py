@@ -45,7 +45,7 @@ class FrameSequence:
     One that is far behind wasn't overtaken: what came before it had a number that its sender never gave. The order of
     at most `most` keys is known; of further ones, all frames are news."""
 
-    def __init__(self, most: int = LIMITS.runs) -> None:
+    def __init__(self, most: int = LIMITS.max_runs) -> None:
         self._most = most
         self._newest: dict[str, tuple[int, int, float]] = {}
 
@@ -94,8 +94,8 @@ class FrameReader:
         self._ttl = ttl
         self._clock = clock
         self.malformed = malformed or MalformedLog(clock)
-        self._delays = QueueingDelays(WINDOW, bus.limits.runs)
-        self._order = FrameSequence(bus.limits.runs)
+        self._delays = QueueingDelays(WINDOW, bus.limits.max_runs)
+        self._order = FrameSequence(bus.limits.max_runs)
         self._prune_at = clock() + WINDOW
         self._snapshot: asyncio.Task[None] | None = None
         self._started = AsyncExitStack()

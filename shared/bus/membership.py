@@ -34,7 +34,7 @@ class Members:
     """Who was heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are ignored until others leave
     or fall silent."""
 
-    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.senders) -> None:
+    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.max_senders) -> None:
         self._expiry = expiry
         self._most = most
         self._heard: dict[str, float] = {}
@@ -114,7 +114,7 @@ class Membership:
         self._clock = clock
         self.malformed = malformed or MalformedLog(clock)
         self.duplicate_id = DuplicateId(tier, id or "")
-        self._members = Members(expiry, bus.limits.senders)
+        self._members = Members(expiry, bus.limits.max_senders)
         self._wake = asyncio.Event()
         self._started = AsyncExitStack()
         self._told: tuple[str, ...] | None = None

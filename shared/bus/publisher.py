@@ -284,7 +284,7 @@ class FactPublisher:
             self._reconciler,
             self._subjects,
             fence=self._fence,
-            memory=self._bus.limits.fact_memory,
+            memory=self._bus.limits.max_fact_memory,
             plausible=lambda epoch: self._believed(epoch) >= 0,
         )
         kept, everything = self._reconciler.kept, self._subjects.fact(">")

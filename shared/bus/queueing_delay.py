@@ -49,7 +49,7 @@ class QueueingDelays:
     runs, messages of further ones count as undelayed.
     """
 
-    def __init__(self, window: float = 60.0, most: int = LIMITS.runs) -> None:
+    def __init__(self, window: float = 60.0, most: int = LIMITS.max_runs) -> None:
         self._half = window / 2
         self._most = most
         self._runs: dict[tuple[str, int], _Run] = {}

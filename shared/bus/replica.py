@@ -124,7 +124,7 @@ class Replica:
             self._wake.set()
 
     def _parse(self, key: str, data: bytes, headers: Mapping[str, str], subject: str) -> Entry:
-        entry = parse_entry(key, data, headers, self._limits.fact_entries)
+        entry = parse_entry(key, data, headers, self._limits.max_fact_entries)
         if isinstance(entry, Put) and entry.fact is None:
             self._report(entry.fault, subject, entry.epoch)
         epoch = believed(entry.epoch, time.time())
@@ -170,7 +170,7 @@ class Replica:
                 self._report(error, stored.subject)
                 return
             if not state.snapshot_entry(entry, self._clock()):
-                raise BusError(f"the facts of {self.pool} take more than {self._limits.fact_memory} bytes")
+                raise BusError(f"the facts of {self.pool} take more than {self._limits.max_fact_memory} bytes")
 
         try:
             await jetstream.snapshot(self._bus, bucket, subjects, read=read)

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from shared.bus.codec import MASK
 from shared.bus.facts import FACT_BYTES, NEVER, Delete, Entry, Event, Purge, Put, Reset, Upsert, Version
 from shared.bus.messages import Synced
-from shared.limits import LIMITS, Limits
+from shared.limits import LIMITS, BusLimits
 from shared.model import Fact
 
 
@@ -122,14 +122,14 @@ class ReplicaState:
         disagreement: float = 1.0,
         lower_epoch: float = 5.0,
         retry: float = 0.25,
-        limits: Limits = LIMITS,
+        limits: BusLimits = LIMITS,
     ) -> None:
         self._emit = emit
         self._limits = limits
         self._disagreement = disagreement
         self._lower_epoch = lower_epoch
         self._retry = retry
-        self._view = _Copy(limits.fact_memory)
+        self._view = _Copy(limits.max_fact_memory)
         self._candidate: _Copy | None = None
         self._latest: Synced | None = None
         """The newest `synced` of the epoch that counts."""
@@ -191,7 +191,7 @@ class ReplicaState:
             self.counters.gaps += 1
         self._disagrees_since = None
         self._snapshot_due = None
-        self._candidate = _Copy(self._limits.fact_memory)
+        self._candidate = _Copy(self._limits.max_fact_memory)
 
     def snapshot_entry(self, entry: Entry, now: float) -> bool:
         """A message of the snapshot. Returns whether there is room for more."""
@@ -263,7 +263,7 @@ class ReplicaState:
         """Whether a lower epoch counts from now on: its `synced` came long enough, and nothing of the higher one."""
         if not isinstance(entry, Synced):
             return False
-        if entry.epoch not in self._challengers and len(self._challengers) >= self._limits.watchers:
+        if entry.epoch not in self._challengers and len(self._challengers) >= self._limits.max_watchers:
             del self._challengers[next(iter(self._challengers))]
         if now - self._challengers.setdefault(entry.epoch, now) < self._lower_epoch:
             return False

@@ -10,7 +10,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.limits import Limits
+from shared.limits import BusLimits
 
 Handler: TypeAlias = Callable[[Msg], None]
 """Takes a message: `subject`, `data`, `headers` (or None), `reply`. Runs in the event loop and must not block."""
@@ -33,7 +33,7 @@ class Subscription:
         self,
         subject: str,
         handler: Handler,
-        limits: Limits,
+        limits: BusLimits,
         *,
         failed: Callable[[], None],
         ended: Callable[["Subscription"], None],
@@ -55,8 +55,8 @@ class Subscription:
             self._inner = await client.subscribe(
                 self.subject,
                 cb=self._handle,
-                pending_msgs_limit=self._limits.pending_messages,
-                pending_bytes_limit=self._limits.pending_bytes,
+                pending_msgs_limit=self._limits.max_pending_messages,
+                pending_bytes_limit=self._limits.max_pending_bytes,
             )
 
     async def _handle(self, message: Msg) -> None:

@@ -31,7 +31,7 @@ def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus,
             name=f"pointsman-{tier}-{process_id}",
             **login(structs.asdict(settings)),
             tls_ca=Path(settings.nats_ca) if settings.nats_ca else None,
-            limits=settings.bus_limits,
+            limits=settings,
         )
         pool = pool_token(settings.pool_namespace, settings.pool_name)
         if len(pool) > MAX_POOL:

@@ -17,8 +17,8 @@ from msgspec import NODEFAULT, Meta, Struct, inspect
 from shared.config.decode import MISSING, decode, expected
 from shared.config.problems import Invalid, Problem, Problems, closest, show
 from shared.config.schema import BOUNDS, Bounds
-from shared.limits import LIMITS, Limits
-from shared.quantities import Duration, PositiveDuration, PositiveSize, format_duration, format_size
+from shared.limits import BusLimits
+from shared.quantities import Duration, PositiveDuration, format_duration, format_size
 from shared.service.flags import flag_of, read_flags, wants_help
 from shared.service.usage import Entry, Section, also, usage
 
@@ -36,7 +36,7 @@ SECRETS = ("nats_url", "nats_password", "nats_token")
 _PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType)
 
 
-class CommonSettings(Struct, frozen=True, kw_only=True):
+class CommonSettings(BusLimits, frozen=True, kw_only=True):
     """What every tier can be told."""
 
     id: Annotated[
@@ -89,20 +89,6 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
             "more is refused. The same for all tiers",
         ),
     ] = BOUNDS.values
-    max_fact_entries: Annotated[
-        int,
-        Meta(ge=1, description="maximum labels, ports, rules, models and targets of a fact, the same for all"),
-    ] = LIMITS.fact_entries
-    max_fact_memory: Annotated[
-        PositiveSize, Meta(description="approximate maximum memory of a copy of the facts; further facts are ignored")
-    ] = LIMITS.fact_memory
-    max_senders: Annotated[
-        int,
-        Meta(ge=1, description="maximum collectors known; a tenth as many watchers, ten times the runs of peers"),
-    ] = LIMITS.senders
-    max_pending_bytes: Annotated[
-        PositiveSize, Meta(description="maximum waiting messages of a subscription, 512 bytes each on average, or more")
-    ] = LIMITS.pending_bytes
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="minimum severity of logged lines")
     ] = "info"
@@ -122,16 +108,6 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
     def config_bounds(self) -> Bounds:
         """How much a configuration may hold."""
         return Bounds(self.max_config_entries, self.max_config_values)
-
-    @property
-    def bus_limits(self) -> Limits:
-        """How much is kept of what others publish."""
-        return Limits(
-            fact_entries=self.max_fact_entries,
-            fact_memory=self.max_fact_memory,
-            senders=self.max_senders,
-            pending_bytes=self.max_pending_bytes,
-        )
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -235,8 +211,9 @@ def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str
 def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
     """(flag, environment variable, default, description with aliases) of every setting, for the docs."""
     return [
-        (flag_of(name), _variable(name), _default(field), _description(kind, name) + also(_aliases(field)))
-        for name, field in _fields(kind).items()
+        (entry.flag, entry.variable, entry.default, entry.description + also(entry.aliases))
+        for section in _sections(kind)
+        for entry in section.entries
     ]
 
 
@@ -310,10 +287,10 @@ def _sections(kind: type[Struct]) -> list[Section]:
 
 
 def _title(each: type, kind: type[Struct]) -> str:
-    """`common flags`, `watcher flags`, `kubernetes flags`; `flags` where there is only one group."""
-    if not issubclass(kind, CommonSettings):
+    """`common flags`, `bus flags`, `watcher flags`, `kubernetes flags`; `flags` where there is only one group."""
+    if not issubclass(kind, BusLimits):
         return "flags"
-    return f"{each.__name__.removesuffix('Settings').lower()} flags".strip()
+    return f"{each.__name__.removesuffix('Settings').removesuffix('Limits').lower()} flags".strip()
 
 
 def _entry(kind: type[Struct], field: inspect.Field) -> Entry:

@@ -19,7 +19,7 @@ from shared.bus.frame_reader import FrameReader
 from shared.bus.messages import Epoch, FactEnvelope, Frame, Synced
 from shared.bus.publisher import FactPublisher
 from shared.bus.subjects import EPOCH, fact_key, pool_token, synced_key
-from shared.limits import Limits
+from shared.limits import BusLimits
 from shared.model import Endpoint, Fact
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, reading
@@ -170,7 +170,7 @@ async def test_an_owner_clears_more_junk_than_it_may_hold_also_from_a_pool_that_
     for number in range(30):
         envelope = encode(FactEnvelope(epoch=1, sequence=number, fact=msgspec.Raw(fact)))
         await js.put(stranger, SUBJECTS.fact(f"{other}.junk-{number}"), envelope, timeout=TIMEOUT)
-    bus = await connect("w2", limits=Limits(fact_memory=10_000))
+    bus = await connect("w2", limits=BusLimits(max_fact_memory=10_000))
     async with leading(second := FactPublisher(bus, SUBJECTS, "w2", synced_interval=0.05)):
         second.update(endpoints("a"), [POOL], kept=[other])
         await eventually(lambda: second.published, lambda: second)

@@ -589,7 +589,7 @@ def test_facts_that_somebody_invents_take_bounded_memory_and_go_with_the_next_co
     owner = Owner()
     owner.put("a")
     reader = synced_reader(owner)
-    size = LIMITS.fact_memory // 8
+    size = LIMITS.max_fact_memory // 8
     for number in range(20):
         forged = structs.replace(endpoint(f"forged-{number}"), labels={"x": "y"})
         reader.hear(Put(key(forged.id), (1, 100 + number), number, forged, weight=size), at=1.0)

@@ -43,7 +43,7 @@ class Bus:
 
     `servers` are URLs (`nats://host:4222`, `tls://host:4222`), tried in turn. `name` shows in the server's
     monitoring. Credentials are a `credentials` file, or `user` and `password`, or a `token`, or stand in the URL.
-    TLS is required with `tls_ca`, a PEM file, or a `tls://` URL. `limits` bound what is kept of others' messages.
+    TLS is required with `ca`, a PEM file, or a `tls://` URL. `limits` bound what is kept of others' messages.
     Times are seconds; `reconnect_wait` is the range of the pause between two attempts.
 
     Raises BusOptionError for an option that can't be used.
@@ -58,7 +58,7 @@ class Bus:
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
-        tls_ca: Path | None = None,
+        ca: Path | None = None,
         limits: BusLimits = LIMITS,
         connect_timeout: float = 1.0,
         ping_interval: float = 1.0,
@@ -70,7 +70,7 @@ class Bus:
         self.name = name
         self._credentials = None if credentials is None else CredentialsFile(credentials)
         self._user, self._password, self._token = user, password, token
-        self._tls = tls_context(self.servers, tls_ca)
+        self._tls = tls_context(self.servers, ca)
         self.limits = limits
         self._connect_timeout = connect_timeout
         self._ping_interval = ping_interval

@@ -14,7 +14,7 @@ _ADVICE = "; in a password a comma is written %2C, an @ %40, a colon %3A and a s
 def checked_servers(servers: Sequence[str]) -> tuple[str, ...]:
     """The servers as URLs; `nats://` is added where there is no scheme. Raises BusOptionError, naming the wrong one."""
     if not servers:
-        raise BusOptionError("at least one URL is needed, such as nats://127.0.0.1:4222", "servers")
+        raise BusOptionError("at least one URL is needed, such as nats://127.0.0.1:4222", "url")
     checked = []
     for server in servers:
         url = server if "://" in server else f"nats://{server}"
@@ -22,7 +22,7 @@ def checked_servers(servers: Sequence[str]) -> tuple[str, ...]:
         hidden = shown == HIDDEN
         if hidden or not parts or parts.scheme not in ("nats", "tls") or not parts.hostname or parts.port == 0:
             reason = f"{shown!r} is no URL of a NATS server; nats://host:4222 would be one"
-            raise BusOptionError(reason + (_ADVICE if hidden else ""), "servers")
+            raise BusOptionError(reason + (_ADVICE if hidden else ""), "url")
         checked.append(url)
     check_users(checked)
     return tuple(checked)
@@ -33,7 +33,7 @@ def check_users(servers: Sequence[str]) -> None:
     a comma makes two of one."""
     having = sum("@" in server for server in servers)
     if 0 < having < len(servers):
-        raise BusOptionError(f"{having} of {len(servers)} URLs have a user; all have one, or none{_ADVICE}", "servers")
+        raise BusOptionError(f"{having} of {len(servers)} URLs have a user; all have one, or none{_ADVICE}", "url")
 
 
 def _parts(url: str) -> SplitResult | None:
@@ -82,4 +82,4 @@ def tls_context(servers: Sequence[str], ca: Path | None) -> ssl.SSLContext | Non
     try:
         return ssl.create_default_context(cafile=None if ca is None else str(ca))
     except (OSError, ssl.SSLError) as error:
-        raise BusOptionError(f"{str(ca)!r} can't be used: {error}", "tls_ca") from error
+        raise BusOptionError(f"{str(ca)!r} can't be used: {error}", "ca") from error

@@ -30,7 +30,7 @@ def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus,
             settings.nats_url,
             name=f"pointsman-{tier}-{process_id}",
             **login(structs.asdict(settings)),
-            tls_ca=Path(settings.nats_ca) if settings.nats_ca else None,
+            ca=Path(settings.nats_ca) if settings.nats_ca else None,
             limits=settings,
         )
         pool = pool_token(settings.pool_namespace, settings.pool_name)

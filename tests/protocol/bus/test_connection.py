@@ -328,7 +328,7 @@ async def test_tls_with_a_ca_of_ones_own_and_a_server_that_it_does_not_know_is_r
     certificate, key = ours.issue()
     config = f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}'
     async with nats_server(tmp_path / "nats", config=config) as server:
-        good = Bus(server.url, name="tls", tls_ca=ours.ca, ping_interval=0.2)
+        good = Bus(server.url, name="tls", ca=ours.ca, ping_interval=0.2)
         await good.start()
         await good.wait_connected(TIMEOUT)
         assert good.connected, good.readiness()
@@ -337,7 +337,7 @@ async def test_tls_with_a_ca_of_ones_own_and_a_server_that_it_does_not_know_is_r
         server.resume()
         await eventually(lambda: good.connected)
         await good.close()
-        bad = Bus(server.url, name="tls", tls_ca=other.ca)
+        bad = Bus(server.url, name="tls", ca=other.ca)
         await bad.start()
         await eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in (bad.readiness() or ""))
         await bad.close()

@@ -1,4 +1,4 @@
-"""Computes the difference between the facts that the owner wants in the endpoints bucket and those that are there.
+"""Computes the difference between the desired facts and those in the endpoints bucket.
 
 Pure: the publisher reports which changes were acknowledged and which may have been written.
 """
@@ -76,15 +76,15 @@ class BucketReconciler:
 
     @property
     def keys(self) -> int:
-        """How many are in the bucket at least while nothing has to be written: facts, `epoch`, and `synced` of each
+        """The least number of keys in the bucket when nothing is to be written: facts, `epoch`, and `synced` of each
         complete pool."""
         return len(self._stored) + len(self.complete) + 1
 
     def set_desired(self, facts: Mapping[str, Fact], pools: Collection[str], kept: Collection[str] = ()) -> None:
-        """Set all that shall be in the bucket; `pools` are the tokens of the pools that exist, also those with no fact.
-        What is `kept` stays as it is found there: further pools, by token, and single facts of the others, by key.
+        """Set the desired content. `pools` are the tokens of all pools, also of empty ones. `kept` stays as it is
+        found: further pools by token, and single facts of other pools by key.
 
-        Raises ValueError for a key that is no fact's or lies in none of the other pools; nothing has changed then.
+        Raises ValueError, without any change, for a key that isn't a fact's or lies in none of the other pools.
         """
         kept_pools = {name for name in kept if "." not in name}
         for pool in (*pools, *kept_pools):
@@ -107,10 +107,7 @@ class BucketReconciler:
         self.has_desired = True
 
     def apply(self, events: Sequence[Upsert | Delete]) -> None:
-        """Change single facts of what `set_desired` has set. The cost doesn't depend on the number of facts.
-
-        Raises ValueError for a key that is no fact's or lies in none of the pools; nothing has changed then.
-        """
+        """Change single facts; the cost doesn't depend on the number of facts. Raises ValueError as `set_desired`."""
         pools = set(self._pools) - self._kept
         for event in events:
             if event.key not in self._facts:
@@ -149,9 +146,9 @@ class BucketReconciler:
         return encode(FactEnvelope(epoch=self.epoch, sequence=self.next_sequence(), fact=msgspec.Raw(raw)))
 
     def changes(self, most: int | None = None) -> list[Change]:
-        """What has to be written, or the first `most` of it: news, then deletes (a pool is never emptier on its way),
-        those of facts before those of other keys, then repetitions. The cost depends on `most` alone, so ask again
-        after each batch: what is news by then comes first."""
+        """What to write, or its first `most` changes: news, then deletes (so that a pool never gets emptier than it
+        is), those of facts before other keys, then repetitions. The cost depends only on `most`. Ask again after each
+        batch, so that news comes first."""
         if self._due is None:
             self._due = ({}, {}, {}, {})
             for key in [*self._desired, *self.orphans()]:
@@ -194,20 +191,19 @@ class BucketReconciler:
         self._review(change.key)
 
     def recognize(self, key: str, raw: bytes) -> bytes | None:
-        """What `observe` has to know of a key's content, an encoded fact or a `synced`: the content where it is as it
-        should be, was believed to be, or is kept. None otherwise: that the key is there is enough. What is known
-        already isn't held twice."""
+        """The content of a key (an encoded fact or a `synced`) as `observe` needs it: if it is desired, believed to be
+        there, or kept; otherwise None. Known content isn't held twice."""
         for known in (self._desired.get(key), self._stored.get(key)):
             if known == raw:
                 return known
         return raw if self._is_kept(key) and _is_key(key) else None
 
     def observe(self, found: Iterable[tuple[str, bytes | None]], *, trust: bool = False) -> int:
-        """Compare with what the bucket really holds: (key, what `recognize` said of its content).
+        """Compare with the bucket: (key, content according to `recognize`).
 
-        With `trust`, what is found and as it should be needs no writing; without it, everything does. What is found
-        and isn't wanted will be deleted, also a `synced` of a pool that no longer exists. Returns how many of the
-        keys that were believed to be right are not.
+        With `trust`, correct keys needn't be written; without it, everything must be. Undesired keys will be deleted,
+        also the `synced` of a pool that no longer exists. Returns how many keys that were believed to be correct
+        aren't.
         """
         believed, self._stored, self._due = self._stored, {}, None
         self._totals.clear()

@@ -1,9 +1,8 @@
-"""Who of several would lead best: each candidate for a lease says how well it is placed, and gives way to a better one.
+"""Which candidate for a lease should lead: each publishes its fitness and gives way to a fitter one.
 
-The lease alone says that one leads, not that it can: one that knows nothing yet, or has lost touch with what it would
-speak of, may hold it as well as another. So all candidates tell each other their fitness. Who is outdone doesn't try
-for the lease, and gives it back when that lasts. Those who are silent don't count: a better candidate that can't be
-heard can't be waited for.
+The lease ensures that one watcher leads, not that it is able to: it may know nothing yet, or have lost its sources. A
+candidate that isn't the fittest doesn't try for the lease, and gives it back if that lasts. Silent candidates don't
+count.
 """
 
 import asyncio
@@ -31,8 +30,8 @@ PATIENCE = 3.0
 
 
 class Candidates:
-    """The other candidates that were heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are
-    ignored until others fall silent."""
+    """Other candidates that were heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are ignored
+    until others fall silent."""
 
     def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.max_watchers) -> None:
         self._expiry = expiry
@@ -63,11 +62,9 @@ class Candidates:
 
 
 class Candidacy:
-    """`owner` as a candidate for the lease `name`. `fitness` is asked before each heartbeat and each comparison.
-
-    Seconds: `interval` between heartbeats, `expiry` until a candidate that isn't heard doesn't count, `patience` that
-    somebody has to be fitter before the one that leads gives way.
-    """
+    """`owner` as a candidate for the lease `name`. `fitness` is asked before each heartbeat and each comparison. In
+    seconds: `interval` between heartbeats, `expiry` until a silent candidate doesn't count, `patience` for which
+    another must be fitter before the leader gives way."""
 
     def __init__(
         self,

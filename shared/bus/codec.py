@@ -1,6 +1,7 @@
-"""Messages to bytes and back. What can't be decoded is `Malformed`: counted, logged once a minute per sender, skipped.
+"""Encodes and decodes messages. One that can't be decoded is `Malformed`: counted, logged once a minute per sender,
+skipped.
 
-A fact's encoding is deterministic, so that equal facts have equal bytes: owners and readers compare their digests.
+A fact's encoding is deterministic: owners and readers compare digests.
 """
 
 from collections.abc import Callable
@@ -77,10 +78,8 @@ _values = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 def decode(kind: type[M], data: bytes) -> M:
-    """The message of that kind in the bytes; its columns have the lengths that they must have.
-
-    Raises Malformed: not MessagePack, another or an unknown tag, a field that is missing or of a wrong type or length.
-    """
+    """Decode a message of that kind. Raises Malformed: not MessagePack, another or an unknown tag, a missing field, or
+    one of a wrong type or length."""
     try:
         if kind is Frame and (fault := _shapes.decode(data).fault()):
             raise Malformed(f"no Frame: {fault}")
@@ -145,11 +144,9 @@ def fact_digest(key: str, raw: bytes | msgspec.Raw) -> int:
 
 
 class SenderLog:
-    """Counts messages that something is wrong with, and logs one line per sender and minute that says how many there
-    were. `what` is wrong with them, in a word.
+    """Counts faulty messages, and logs one line per sender and minute with their number. `what` is the fault in a word.
 
-    Memory is bounded: when more than `max_senders` are known, those that may log again are forgotten, and with all
-    of them recent, further senders share one entry.
+    Beyond `max_senders`, senders that may log again are forgotten; if all are recent, further ones share an entry.
     """
 
     OTHERS = "(others)"
@@ -169,8 +166,8 @@ class SenderLog:
         self.total = 0
 
     def report(self, sender: str, error: Exception | str, *, subject: str = "") -> bool:
-        """Count one; returns whether it was logged too. `sender` is who it is from, as far as that is known: of facts
-        the pool and, where it can be read, the epoch of the watcher that wrote them."""
+        """Count a message; returns whether it was logged too. `sender` is who sent it, as far as known: of facts the
+        pool and, if readable, the epoch of the watcher."""
         self.total += 1
         now = self._clock()
         sender, reason = sender[:SHOWN], str(error)[:SHOWN]

@@ -1,11 +1,10 @@
-"""The connection to NATS: one `Bus` per process, which is up or down and says since when.
+"""The connection to NATS: one `Bus` per process, which reconnects by itself.
 
-It wraps nats-py with one client object per connection, and reconnects by itself. nats-py's own reconnecting has three
-traps that matter here: what wasn't flushed before the link broke is sent after it is back, looking fresh; closing waits
-until a dead peer takes what is in the socket's buffer; and some errors of the server close the client for good. A new
-client has nothing left over, and an old one is aborted.
+Each connection has a nats-py client of its own, because nats-py's reconnecting has three traps: it sends unflushed
+messages after the reconnect, where they look new; closing waits until a dead peer empties the socket's buffer; and some
+server errors close the client for good.
 
-While there is no connection, publishes are dropped: every message of the bus is about now.
+Without a connection, publishes are dropped: every message of the bus is about the present.
 """
 
 import asyncio
@@ -39,14 +38,12 @@ _OUTSTANDING_PINGS = 2
 
 
 class Bus:
-    """The connection to NATS, kept up for ever.
+    """The connection to NATS.
 
-    `servers` are URLs (`nats://host:4222`, `tls://host:4222`), tried in turn. `name` shows in the server's
-    monitoring. Credentials are a `credentials` file, or `user` and `password`, or a `token`, or stand in the URL.
-    TLS is required with `ca`, a PEM file, or a `tls://` URL. `limits` bound what is kept of others' messages.
-    Times are seconds; `reconnect_wait` is the range of the pause between two attempts.
-
-    Raises BusOptionError for an option that can't be used.
+    `servers` are URLs (`nats://host:4222`, `tls://host:4222`), tried in turn. `name` appears in the server's
+    monitoring. Log in with a `credentials` file, `user` and `password`, a `token`, or a user in the URL. `ca` (a PEM
+    file) or a `tls://` URL requires TLS. `reconnect_wait` is the range of the pause between two attempts in seconds.
+    Raises BusOptionError for an unusable option.
     """
 
     def __init__(
@@ -125,17 +122,15 @@ class Bus:
         return f"not connected to NATS at {servers} for {self._clock() - self.since:.1f} s: {self.error}"
 
     def on_connect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back at every connection, and at once when there is one; subscriptions are in place by then.
-
-        Returns a function that takes the callback back.
-        """
+        """Call back at every connection, when subscriptions are in place, and at once if connected. Returns a function
+        that removes the callback."""
         self._on_connect.append(callback)
         if self.connected:
             callback()
         return lambda: self._on_connect.remove(callback)
 
     def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back when a connection is lost. Returns a function that takes the callback back."""
+        """Call back when a connection is lost. Returns a function that removes the callback."""
         self._on_disconnect.append(callback)
         return lambda: self._on_disconnect.remove(callback)
 
@@ -324,10 +319,8 @@ class Bus:
     async def publish(
         self, subject: str, payload: bytes = b"", *, headers: Mapping[str, str] | None = None, reply: str = ""
     ) -> bool:
-        """Hand a message to the connection; returns False when there is none and it was dropped.
-
-        Raises BusError for a subject or a payload that NATS doesn't take.
-        """
+        """Send a message. Returns False if it was dropped because there is no connection. Raises BusError for a subject
+        or a payload that NATS doesn't accept."""
         client = self._client
         if client is not None:
             try:
@@ -364,10 +357,8 @@ class Bus:
     async def request(
         self, subject: str, payload: bytes = b"", *, timeout: float = 1.0, headers: Mapping[str, str] | None = None
     ) -> Msg:
-        """Send a request and wait for its one answer.
-
-        Raises NotConnected (also when the connection is lost meanwhile), NoResponders, RequestTimeout, BusError.
-        """
+        """Send a request and return the answer. Raises NotConnected (also if the connection is lost meanwhile),
+        NoResponders, RequestTimeout, BusError."""
         answers = await self.request_many(subject, payload, last=lambda _: True, timeout=timeout, headers=headers)
         return answers[0]
 
@@ -380,10 +371,8 @@ class Bus:
         timeout: float = 1.0,
         headers: Mapping[str, str] | None = None,
     ) -> list[Msg]:
-        """Send a request and collect its answers, up to the one of which `last` says that it is the last.
-
-        Raises as `request` does; what came before is then lost.
-        """
+        """Send a request and return its answers, up to the one for which `last` is true. Raises as `request`; earlier
+        answers are then lost."""
         with self._replies.expect(last) as reply:
             if not await self.publish(subject, payload, headers=headers, reply=f"{self._inbox}.{reply.token}"):
                 raise NotConnected(self.readiness() or "the connection has just been lost")

@@ -1,7 +1,7 @@
-"""Whether another process has this one's id.
+"""Detects another process with the id of this one.
 
-A connection brings no echo of what was sent on it, so a message with our id is another process's. One exception: what
-we had sent may still lie in the server when the connection is made anew. That comes at one moment; who lives goes on.
+NATS doesn't echo messages on their own connection, so a message with this id comes from another process. Exception:
+messages of the last connection may still be in the server after a reconnect, but only for a moment.
 """
 
 import structlog

@@ -1,7 +1,7 @@
-"""Which epochs can be: an epoch is the time, in unix milliseconds, at which its owner took over.
+"""Which epochs are plausible: an epoch is the time, in unix milliseconds, at which its owner took over.
 
-One that is too far ahead of the clock to be that is a forgery, or of an owner whose clock is wrong. It counts as lower
-than all others: where nobody else is heard it is believed after a while, and otherwise it changes nothing.
+One too far ahead of the clock is forged, or its owner's clock is wrong. It counts as lower than all others: it is
+believed only if no other owner is heard for a while.
 """
 
 EPOCHS = 1 << 64

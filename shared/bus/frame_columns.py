@@ -1,8 +1,7 @@
-"""Attributes of endpoints as the columns that a frame carries. Pure.
+"""Attributes of endpoints as columns of a frame. Pure.
 
-A column has a number or NaN per endpoint, and beside it the age of each value: an attribute that an endpoint doesn't
-have is absent, whatever the others have. One that it is known not to have is told apart from one that nothing is known
-of.
+A column has a number or NaN per endpoint, and beside it the age of each value. An absent attribute is distinguished
+from an unknown one.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""The owner's side of the attributes bucket: a collector's frames, sent without waiting for acknowledgements.
+"""The owner of the attributes bucket: sends a collector's frames without waiting for acknowledgements.
 
-A lost frame heals at the next one. Once a second a frame is sent with an acknowledgement all the same: that is how a
-missing bucket is noticed, which nobody would report otherwise.
+The next frame replaces a lost one. Once a second, a frame is sent with an acknowledgement, which detects a missing
+bucket.
 """
 
 import asyncio
@@ -27,10 +27,8 @@ ACK_TIMEOUT = 0.5
 
 
 class FramePublisher:
-    """Publishes frames of one sender (a collector's id) about one pool (its token).
-
-    Seconds: `ttl` after which the bucket forgets a frame, `check_interval` between two acknowledged frames.
-    """
+    """Publishes frames of one sender (a collector's id) about one pool (its token). In seconds: `ttl` after which the
+    bucket drops a frame, `check_interval` between two acknowledged frames."""
 
     def __init__(
         self,
@@ -75,10 +73,8 @@ class FramePublisher:
             await cancel(self._task)
 
     async def publish(self, part: int, content: FrameContent) -> bool:
-        """Send one part of the sender's endpoints.
-
-        Returns False when it was dropped because there is no connection. Raises BusError for a frame that is too large.
-        """
+        """Send one part of the sender's endpoints. Returns False if it was dropped because there is no connection.
+        Raises BusError for a frame that is too large."""
         now = self._clock()
         self.sequence += 1
         frame = Frame(

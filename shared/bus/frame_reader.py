@@ -1,8 +1,8 @@
-"""The reader of the attributes bucket: frames of all collectors of a pool, each with the age that it gained on its way.
+"""The reader of the attributes bucket: frames of all collectors of a pool, with the age that they gained on their way.
 
-Live frames come from the bucket's own subject. A snapshot at the start and after a reconnect fills in what was sent
-before; how long its frames lay there nobody knows, so they count as one time to live old. A frame only ever updates:
-which endpoints exist is the watcher's business.
+Live frames come from the bucket's own subject. A snapshot at the start and after a reconnect adds earlier frames.
+Nobody knows how long they were stored, so they count as one time to live old. A frame only updates: the watcher says
+which endpoints exist.
 """
 
 import asyncio
@@ -40,10 +40,8 @@ OVERTAKEN = 1000
 
 
 class FrameSequence:
-    """Which frames are news: those later than the last live one of their key, or of another run.
-
-    One that is far behind wasn't overtaken: what came before it had a number that its sender never gave. The order of
-    at most `most` keys is known; of further ones, all frames are news."""
+    """Which frames are news: those later than the last live one of their key, or of another run. One that is far behind
+    wasn't overtaken: an earlier one had a forged number. Of keys beyond `most`, all frames are news."""
 
     def __init__(self, most: int = LIMITS.max_runs) -> None:
         self._most = most
@@ -71,10 +69,8 @@ class FrameSequence:
 
 
 class FrameReader:
-    """Hands each frame of a pool (`pool` is its token) to `on_frame`, in the event loop.
-
-    After a reconnect a frame may be older than what was seen before it: the consumer keeps the newer value.
-    """
+    """Passes each frame of a pool (a token) to `on_frame`, in the event loop. After a reconnect, a frame may be older
+    than earlier ones: the consumer keeps the newer value."""
 
     def __init__(
         self,

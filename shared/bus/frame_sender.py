@@ -1,9 +1,8 @@
-"""Sends the attributes: what is new a moment after it was seen, everything again and again.
+"""Sends attributes: changes within milliseconds, and everything periodically.
 
-Two kinds of frame. *Changes* hold the attributes that are others than before, of the endpoints that have such,
-collected for a few milliseconds. *Everything* holds all of all endpoints: it confirms values that didn't change, heals
-frames that were lost, and is what a snapshot of the bucket gives; hence changes have a key of their own and never take
-its place.
+A frame of *changes* has the changed attributes of the endpoints that have any, collected for a few milliseconds. Frames
+of *everything* have all attributes of all endpoints: they confirm unchanged values, replace lost frames, and make up a
+snapshot of the bucket. Changes have a key of their own, so that they never replace everything.
 """
 
 import asyncio
@@ -26,10 +25,8 @@ CHANGES_PART = -1
 
 
 class Outbox:
-    """What is to be sent, and when. Pure: time is passed in.
-
-    Everything is sent `refresh` seconds after the last time when anything was scraped since, else after `heartbeat`.
-    """
+    """What to send, and when. Pure. Everything is due `refresh` seconds after the last time if anything was scraped
+    since, else after `heartbeat`."""
 
     def __init__(self, refresh: float, heartbeat: float) -> None:
         self._refresh = min(refresh, heartbeat)
@@ -84,8 +81,8 @@ class Described(Protocol):
 
 
 class FrameSender:
-    """Sends what the outbox has, for ever. `endpoints` gives what is known of each, by id. `gather` seconds
-    are waited after a change for others to join it."""
+    """Sends what the outbox has. `endpoints` gives what is known of each endpoint, by id. A change waits `gather`
+    seconds for others."""
 
     def __init__(
         self,
@@ -156,11 +153,8 @@ class FrameSender:
     async def _send(
         self, rows: Sequence[Row], part: int, step: int, keys: Collection[AttributeKey[Any]] | None = None
     ) -> int:
-        """Send rows as one frame, or in halves where that is more than a message takes, or more attributes than a frame
-        names; only these attributes, if they are named.
-
-        The frames' parts are `part`, `part + step` and so on; returns how many frames there were.
-        """
+        """Send rows as one frame, or in halves if a message or a frame can't hold them; only the attributes `keys`, if
+        given. The frames' parts are `part`, `part + step` and so on. Returns the number of frames."""
         packed = pack(rows, self._clock(), keys)
         if packed.attributes > MAX_FRAME_ATTRIBUTES:
             every = dict.fromkeys(key for _, attributes in rows for key, _ in attributes.items())
@@ -190,8 +184,8 @@ class FrameSender:
         return 1
 
     def _deny_unsendable(self, rows: Sequence[Row]) -> bool:
-        """Take back the values that no message can carry, for they would take all others with them; whether there are
-        any. One that was fit when it was put has been changed since."""
+        """Deny values that can't be encoded, which would hold up all others: they have changed since they were put.
+        Returns whether there are any."""
         found = False
         for id, attributes in rows:
             for key, sample in list(attributes.items()):

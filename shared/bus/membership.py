@@ -1,8 +1,8 @@
-"""Which collectors or watchers are alive: heartbeats on a core subject, and the table that they keep.
+"""Which collectors are alive: heartbeats on a core subject, and the table that they keep.
 
-Nobody coordinates: every member sees the same table within an interval, and computes from it what is its own. While a
-member has no connection it can't tell who is alive, so its table stands still until the others had time to be heard
-again; otherwise each of them would take itself for the last one.
+Nobody coordinates: every member sees the same table within an interval and computes its own share from it. Without a
+connection, a member can't tell who is alive, so its table is frozen until the others had time to be heard again;
+otherwise each would take itself for the last one.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ NAMED = 20
 
 
 class Members:
-    """Who was heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are ignored until others leave
-    or fall silent."""
+    """Members that were heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are ignored until
+    others leave or fall silent."""
 
     def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.max_senders) -> None:
         self._expiry = expiry
@@ -86,11 +86,8 @@ class Members:
 
 
 class Membership:
-    """This process as a member of its tier, and its view of the others.
-
-    `pool` is a token. `on_change` is called with the sorted ids of all live members, this one included, at the start
-    and whenever they change. A process that only looks on gives no `id`.
-    """
+    """This process as a member of its tier, and its view of the others. `pool` is a token. `on_change` is called with
+    the sorted ids of all live members, including this one, at the start and at each change. An observer has no `id`."""
 
     def __init__(
         self,

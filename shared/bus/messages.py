@@ -1,8 +1,8 @@
-"""The messages of the bus: one msgspec struct a message, MessagePack, versioned by its tag.
+"""The messages of the bus: msgspec structs in MessagePack, versioned by their tags.
 
-A reader ignores fields that it doesn't know and counts tags that it doesn't know, so a newer sender may add fields
-under the same tag. Numbers per endpoint travel as packed little-endian columns (`shared.bus.columns`): measured, a
-tenth of the time and half the size of one map per endpoint.
+A reader ignores unknown fields and counts unknown tags, so a newer sender may add fields under the same tag. Numbers
+per endpoint travel as packed little-endian columns (`shared.bus.columns`): a tenth of the time and half the size of a
+map per endpoint.
 """
 
 from math import isfinite
@@ -78,8 +78,8 @@ class Frame(Struct, frozen=True, kw_only=True, tag="frame/1"):
     objects: dict[str, list[Any]] = {}
     """Wire name -> one value or None per id, for attributes that are no numbers (names of LoRA adapters)."""
     absent: dict[str, list[int]] = {}
-    """Wire name -> positions in `ids` of the endpoints that are known not to have it, whatever was said before; of
-    others that have no value here, nothing is said."""
+    """Wire name -> positions in `ids` of the endpoints that are known not to have it. Of others without a value here,
+    nothing is said."""
 
     def fault(self) -> str | None:
         """What is inconsistent about it, or None. `decode` has seen that no list is too long."""

@@ -29,8 +29,7 @@ def checked_servers(servers: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_users(servers: Sequence[str]) -> None:
-    """Raises BusOptionError where some URLs have a user and some don't: a list is split at commas, and a password with
-    a comma makes two of one."""
+    """Raises BusOptionError if only some URLs have a user: a comma in a password splits a URL of the list."""
     having = sum("@" in server for server in servers)
     if 0 < having < len(servers):
         raise BusOptionError(f"{having} of {len(servers)} URLs have a user; all have one, or none{_ADVICE}", "url")
@@ -66,8 +65,7 @@ def check_login(credentials: Path | None, user: str | None, password: str | None
 
 
 def without_secrets(server: str) -> str:
-    """The URL without user, password and token, for messages and logs; `HIDDEN` where it can't be told which part of it
-    they are."""
+    """The URL without user, password and token, for messages and logs; `HIDDEN` if they can't be located."""
     scheme, separator, rest = server.rpartition("://")
     parts = _parts(f"nats://{rest}")
     if parts is None or "@" in parts.path + parts.query + parts.fragment:

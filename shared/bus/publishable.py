@@ -1,7 +1,7 @@
-"""What can be a fact on the bus: what its message can hold, and what NATS takes.
+"""Which facts can be published.
 
-Whoever reads facts refuses what can't be published at its place, with the usual limit of a message; the owner looks
-again, with that of the server that it is connected to.
+Readers of files and objects check facts with the usual limit of a message; the publisher checks again with that of the
+connected server.
 """
 
 from shared.bus.codec import encode_fact
@@ -15,15 +15,15 @@ HEADROOM = 8 * 2**10
 MAX_FACT = MAX_PAYLOAD - HEADROOM
 """Bytes of an encoded fact."""
 MAX_NAME = 1536
-"""Bytes of a name in a key, with what is escaped in it. nats-server takes lines of 4096 bytes, with subject, reply
-subject and lengths."""
+"""Bytes of an escaped name in a key. nats-server accepts lines of 4096 bytes, including subject, reply subject and
+lengths."""
 MAX_POOL = 1024
 """Bytes of a pool's token in a key."""
 
 
 def fault(fact: Fact, most: int = MAX_FACT, max_entries: int | None = None) -> str | None:
-    """Why the fact can't be published, where messages hold facts of `most` bytes; None when it can. Where
-    `max_entries` is given, readers take facts of so many."""
+    """Why the fact can't be published if messages hold facts of `most` bytes and, if given, readers accept
+    `max_entries`; None if it can."""
     try:
         size = len(encode_fact(fact))
     except (ValueError, OverflowError, TypeError, RecursionError) as error:  # UnicodeError is a ValueError
@@ -39,6 +39,6 @@ def fault(fact: Fact, most: int = MAX_FACT, max_entries: int | None = None) -> s
 
 
 def most(max_payload: int) -> int:
-    """Bytes of a fact where the server takes messages of that many: never more than `MAX_FACT`, so that the same files
-    are right everywhere."""
+    """Bytes of a fact for a server that accepts messages of `max_payload`: at most `MAX_FACT`, so that the same files
+    are valid everywhere."""
     return min(MAX_FACT, max_payload - HEADROOM)

@@ -1,8 +1,8 @@
-"""The owner's side of the endpoints bucket: `BucketReconciler` driven by the bus.
+"""The owner of the endpoints bucket: drives `BucketReconciler`.
 
-Whoever leads writes the key `epoch` and fences every other write with its revision, so that a leader that was replaced
-can't store anything any more. Each time the publisher (re)establishes itself, it writes that key anew: what was still
-on its way from before, in the buffers of a stalled connection, is refused as well and can't overtake newer facts.
+The leader writes the key `epoch` and fences every other write with its revision, so that a replaced leader can't store
+anything. At each (re)connection, the publisher writes that key anew. Older writes in the buffers of a stalled
+connection are thus refused too.
 """
 
 import asyncio
@@ -29,21 +29,20 @@ _EPOCH_ATTEMPTS = 5
 _NOWHERE = -1
 """Instead of a sequence: the bucket has to be read, for a pool that is no more has left its `synced` there."""
 LONGEST_SUBJECT = 3000
-"""Bytes of a subject to which a delete is published. No fact has a longer one; somebody else's message may, up to what
-the server takes in a line, which a delete with its reply subject would be beyond: the server would hang up."""
+"""Bytes of a subject to which a delete is published. Facts have shorter ones. For a longer one, the delete with its
+reply subject would exceed the server's line, and the server would disconnect."""
 _NAMED = 3
 """Keys that a message names at most."""
 
 
 class FactPublisher:
-    """Keeps the endpoints bucket equal to the facts of the last `update`, as its one owner.
+    """Keeps the endpoints bucket equal to the facts of the last `update`.
 
-    `owner` is this process's identity, new at each start. `is_leader` is asked before each burst and each serial write
-    (a lease's `held`); `age` gives the seconds since the source of a pool's facts last confirmed them. Seconds:
-    `ack_timeout` after which an acknowledgement makes everything be published again, `synced_interval` between two
-    repetitions of `synced` and after a failure, `check_interval` between two comparisons with what the bucket really
-    holds, `marker_ttl` that a delete stays visible. `window`: writes on their way at a time, where the bucket has one
-    replica; with more of them it is one.
+    `owner` identifies this process, anew at each start. `is_leader` is asked before each batch. `age` gives the seconds
+    since the source of a pool's facts last confirmed them. In seconds: `ack_timeout` of a write; `synced_interval`
+    between two repetitions of `synced`, and after a failure; `check_interval` between two comparisons with the bucket;
+    `marker_ttl` during which a delete stays visible. `window` writes are in flight at once if the bucket has one
+    replica, otherwise one.
     """
 
     def __init__(
@@ -110,13 +109,10 @@ class FactPublisher:
         """Keys that somebody else had changed."""
 
     def update(self, facts: Mapping[str, Fact], pools: Collection[str], kept: Collection[str] = ()) -> None:
-        """Set everything that shall be in the bucket: facts by key (`fact_key`), and the tokens of all pools.
-
-        A pool without facts is complete and empty. What is `kept`, further pools by token and single facts by key, this
-        owner doesn't know, so it stays as it is found there; such a pool gets older. Only differences are written,
-        soon, while `run` runs. Raises ValueError for a key that is no fact's or lies in none of the pools; nothing has
-        changed then.
-        """
+        """Set the desired content: facts by key (`fact_key`), and the tokens of all pools; a pool without facts is
+        complete and empty. `kept` are further pools by token and single facts by key that this owner doesn't know: they
+        stay as they are, and such a pool ages. `run` writes the differences. Raises ValueError, without any change, for
+        a key that isn't a fact's or lies in none of the pools."""
         before = self._reconciler.pools
         self._reconciler.set_desired(facts, pools, kept)
         if not set(before) <= set(self._reconciler.pools):
@@ -148,10 +144,8 @@ class FactPublisher:
         return self._bus.readiness() or self._failure or "facts are being published"
 
     async def run(self) -> NoReturn:
-        """Lead: publish until cancelled. Raises LostLeadership when another owner has taken over.
-
-        Begins with the first `update`: an owner that doesn't know the facts yet must not clear the bucket.
-        """
+        """Publish until cancelled, from the first `update` on. Raises LostLeadership when another owner has taken
+        over."""
         self._leads = False
         self._established = False
         self._failure = ""
@@ -201,10 +195,8 @@ class FactPublisher:
     # Taking the bucket
 
     async def _establish(self) -> None:
-        """Make sure of the bucket and of the fence; then find out what has to be written.
-
-        At the start of a term that is what differs; later everything, for what happened meanwhile isn't known.
-        """
+        """Ensure the bucket and the fence, and find out what to write: at the start of a term the differences, later
+        everything, because nobody knows what happened meanwhile."""
         self._replicas = (await jetstream.ensure_bucket(self._bus, self._bucket)).replicas
         for _ in range(_EPOCH_ATTEMPTS):
             first = await self._take_epoch()
@@ -262,8 +254,8 @@ class FactPublisher:
         return first
 
     async def _make_room(self) -> None:
-        """Remove what isn't wanted: a full store takes no deletes, for each of them is a message. Readers find it out
-        by the next `synced`. Of what a later owner has written, nothing is removed."""
+        """Purge undesired keys: a full store accepts no deletes, because each is a message. Readers notice at the next
+        `synced`. What a later owner has written stays."""
         try:
             before = (await self._extent()).last_sequence + 1
             if time.monotonic() - self._found_at >= self._check_interval:
@@ -300,8 +292,8 @@ class FactPublisher:
         return believed(epoch, time.time())
 
     async def _check(self) -> None:
-        """Compare with what the bucket really holds: anybody may write to it by hand, unfenced. It is read only where
-        somebody else has written, or something is missing; in thousands of facts that costs a quarter of a second."""
+        """Compare with the bucket, to which anybody may write. It is read only if somebody else has written or a
+        message is missing: reading thousands of facts takes a quarter of a second."""
         now = time.monotonic()
         self._check_at = now + self._check_interval
         found = await self._extent()

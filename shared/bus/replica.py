@@ -1,7 +1,7 @@
-"""The reader of the endpoints bucket: `ReplicaState` driven by the bus.
+"""The reader of the endpoints bucket: drives `ReplicaState`.
 
-It listens to the republish subject, which shows only what was stored (the bucket's own subject also shows writes that
-were refused), and takes its snapshots by batched direct gets.
+It subscribes to the republish subject, which shows only stored messages (the bucket's own subject also shows refused
+writes), and takes snapshots by batched direct gets.
 """
 
 import asyncio
@@ -27,11 +27,8 @@ from shared.tasks import cancel, set_within
 
 
 class Replica:
-    """The facts of one pool (`pool` is its token), kept up to date.
-
-    `on_event` is called in the event loop with each Reset, Upsert and Delete; keys are the bucket's, as
-    `shared.bus.subjects.fact_key` makes them and `parse_key` takes them apart. The first event is a Reset.
-    """
+    """The facts of one pool (a token). `on_event` is called in the event loop with each Reset, Upsert and Delete; the
+    first is a Reset. Keys are those of `shared.bus.subjects.fact_key` and `parse_key`."""
 
     def __init__(
         self,
@@ -84,8 +81,8 @@ class Replica:
         return self._state.source_age + self.age()
 
     def unconfirmed(self) -> float:
-        """Seconds that nobody has confirmed the facts: `source_age`, or, before it is known, the time since they were
-        first seen whole; infinite when they never were."""
+        """Seconds since the facts were last confirmed by their source or, before that is known, since they were first
+        complete; infinite if they never were."""
         return self._state.unconfirmed(self._clock())
 
     @property
@@ -137,8 +134,8 @@ class Replica:
         return structs.replace(entry, version=(epoch, entry.version[1]))
 
     def _report(self, error: Malformed | str, subject: str, epoch: int = 0) -> None:
-        """A subject of facts doesn't name its sender. What has an epoch is from the watcher of that term; what has none
-        is from somebody else, and there may be both."""
+        """A subject of facts doesn't name its sender. A message with an epoch is from the watcher of that term, or
+        claims to be."""
         self.malformed.report(f"{self.pool}, epoch {epoch}" if epoch else self.pool, error, subject=subject)
 
     async def _take_snapshots(self) -> None:

@@ -1,13 +1,13 @@
-"""The reader's side of the endpoints bucket as a pure state machine: messages and snapshots in, events out.
+"""The reader of the endpoints bucket as a pure state machine: messages and snapshots in, events out.
 
-The one rule: a copy is complete when its count and digest agree with the owner's `synced`, and only a complete copy
-replaces the view. So there are two copies. The *view* is what the consumer has been told. The *candidate* is collected
-beside it, from a snapshot and everything heard since the subscription, whenever the view can't be trusted to be
-complete: at the start, after a reconnect, and when `synced` disagrees with the view. It becomes the view the moment it
-agrees; until then, and when the bucket is missing or empty, the view stays as it is and ages.
+A copy is complete when its count and digest agree with the owner's `synced`. Only a complete copy replaces the view. So
+there are two copies: the *view* is what the consumer was told; the *candidate* is collected from a snapshot and live
+messages whenever the view may be incomplete: at the start, after a reconnect, and when `synced` disagrees with it. The
+candidate becomes the view as soon as it agrees. Until then, also if the bucket is missing or empty, the view stays and
+ages.
 
-`(epoch, sequence)` orders all writes, so messages may come twice, late or in any order. Epochs are what the reader
-believes of them (`shared.bus.epochs`).
+`(epoch, sequence)` orders all writes, so messages may be repeated, late or out of order. Epochs are as believed by the
+reader (`shared.bus.epochs`).
 """
 
 import math
@@ -23,8 +23,8 @@ from shared.model import Fact
 
 
 class _Copy:
-    """Facts by key with their versions; knows its count and digest at any moment. It takes about `memory` bytes at
-    most, and ignores further facts."""
+    """Facts by key with their versions, and their count and digest. It takes about `memory` bytes at most and ignores
+    further facts."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
@@ -107,12 +107,12 @@ class Counters(Struct):
 
 
 class ReplicaState:
-    """The view of one pool, as its reader drives it; `emit` is called with each event, after the state has changed.
+    """The view of one pool; calls `emit` with each event after the state has changed.
 
-    The reader takes a snapshot whenever `snapshot_due` has come: `snapshot_started` as it asks, `snapshot_entry` for
-    each message as it is read, then `snapshot_read` or `snapshot_failed`. Times are seconds of its monotonic clock:
-    `disagreement` before another snapshot is taken, `lower_epoch` before an owner with a lower epoch, or a lower
-    sequence of one epoch, is believed, `retry` after a snapshot that failed.
+    When `snapshot_due` has come, the reader calls `snapshot_started`, `snapshot_entry` for each message, then
+    `snapshot_read` or `snapshot_failed`. In seconds of its monotonic clock: `disagreement` until another snapshot,
+    `lower_epoch` until an owner with a lower epoch, or a lower sequence of the same epoch, is believed, `retry` after a
+    failed snapshot.
     """
 
     def __init__(
@@ -246,8 +246,8 @@ class ReplicaState:
         return math.inf if self.confirmed_at is None else max(0.0, now - self.confirmed_at)
 
     def unconfirmed(self, now: float) -> float:
-        """Seconds that the facts haven't been confirmed: since they are known to have been right, or, where nobody has
-        said so yet, since they were first seen whole. Infinite when they never were."""
+        """Seconds since the facts were last confirmed by their source or, if nobody has said so, since they were first
+        complete; infinite if they never were."""
         if self.synced_at is None:
             return math.inf
         return now - self.synced_at if self.confirmed_at is None else self.source_age + self.age(now)

@@ -1,6 +1,6 @@
-"""Answers to requests that are on their way: all of a connection's arrive on one inbox, told apart by a token.
+"""Replies to pending requests: all of a connection's arrive on one inbox, distinguished by a token.
 
-nats-py's own requests wait for their time-out also when the connection is gone; these fail at once.
+nats-py's own requests wait for their timeout after a disconnect; these fail at once.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ SEQUENCE = "Nats-Sequence"
 
 
 def status(message: Msg) -> str | None:
-    """The status of a message that is nothing but one: `503`, `404`, `204`; None for any other message, be it a stored
-    one that somebody gave a header of this name."""
+    """The status of a message without content: `503`, `404`, `204`. None for any other message, including a stored one
+    with a forged header of this name."""
     headers = message.headers
     return None if headers is None or message.data or SEQUENCE in headers else headers.get("Status")
 

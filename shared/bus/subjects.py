@@ -1,8 +1,8 @@
-"""Every subject, bucket and key of the bus, in one place.
+"""Every subject, bucket and key of the bus.
 
-A prefix separates installations that share one NATS completely: core subjects start with it, and buckets carry it in
-their name (the default prefix's are plain `endpoints`, `attributes`, `leases`). Every token that comes from outside is
-escaped: what NATS doesn't allow or reserves in a key becomes `=XX`, the bytes' hexadecimal value.
+A prefix separates installations that share one NATS: core subjects start with it, and names of buckets include it
+(those of the default prefix are plain `endpoints`, `attributes`, `leases`). Foreign tokens are escaped: a byte that
+NATS doesn't allow or reserves in a key becomes `=XX`, in hexadecimal.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Counts numbers beyond their attribute's bounds, and tells of them: as a metric, on `/readyz` and in the log.
+"""Counts numbers outside their attribute's bounds: as a metric, on `/readyz` and in the log.
 
-Such a number is a server's mistake, or somebody's forgery. It isn't taken where it comes in, in the collector off a
-page and in the picker out of a frame, and is recorded here.
+Such a number is a server's mistake or forged. The collector refuses it on a page, the picker in a frame, and both
+record it here.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ class OutOfRange(RecentEvents):
         self._bounds: dict[str, Bounds] = {}
 
     def record(self, attribute: str, value: float, bounds: Bounds, count: int = 1, **about: str) -> None:
-        """The attribute of this wire name was said to be this, which is beyond the bounds, and so many times. `about`
-        says where: of which endpoint, by whom. Logged once a minute for each attribute."""
+        """Count values of this attribute (a wire name) outside the bounds; `about` says of which endpoint, by whom.
+        Logged once a minute per attribute."""
         attribute, about = attribute[:SHOWN], {what: which[:SHOWN] for what, which in about.items()}
         if attribute not in self._bounds and len(self._bounds) >= NAMED:
             attribute = OTHERS

@@ -65,8 +65,8 @@ class Input(Struct, frozen=True):
     optional: bool = False
     """Whether the plugin works without it. A required attribute that nothing produces is an error at start."""
     parameter: str = ""
-    """The parameter that names the attribute or its producer. What `name` was resolved to is in the instance's `inputs`
-    under this name."""
+    """The parameter that names the attribute or its producer, and the key of the resolved attribute in the instance's
+    `inputs`."""
     name: str = ""
     """Without a key: the attribute's name, or that of a plugin that produces one attribute."""
     producer: str = ""
@@ -154,16 +154,14 @@ class Plugin:
 
     @classmethod
     def topic(cls, parameters: Any) -> str:
-        """What a source's output, or an extractor's input, is about, where its kind alone doesn't say: `v1 Node`.
-
-        A source and its extractors agree on it, and two sources of one topic are an error. Empty is any.
-        """
+        """What a source's output or an extractor's input is about, if its kind doesn't say: `v1 Node`; empty is any. A
+        source and its extractors agree on it; two sources of one topic are an error."""
         return ""
 
     @classmethod
     def check(cls, parameters: Any, demand: Demand) -> list[Concern]:
-        """What the parameters lack for what others want of an instance. What it makes may depend on them in ways that
-        `produces` can't say: made of some servers' answers and not of others'."""
+        """What the parameters lack for the demands on an instance, beyond `produces`: it may make an attribute of some
+        servers only."""
         return []
 
     @classmethod
@@ -193,8 +191,8 @@ class Registry:
 
     @classmethod
     def of(cls, entries: Iterable[EntryPoint]) -> "Registry":
-        """The types of these entry points. One that can't be loaded is among `failures`: a broken package only matters
-        to documents that name its types."""
+        """The types of these entry points. One that can't be loaded is among `failures` and matters only to documents
+        that name its types."""
         registry = cls()
         for entry in entries:
             try:

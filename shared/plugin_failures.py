@@ -1,8 +1,7 @@
-"""Counts the failures of plugins, and tells of them: as a metric, on `/readyz` and in the log.
+"""Counts the failures of plugins: as a metric, on `/readyz` and in the log.
 
-A plugin is somebody else's code, and what it does wrong costs its own part of the work and no other's. Whoever calls a
-plugin decides what stands in for its result, and records the failure here. One object a process: every tier has the
-same metric, the same note and the same line in the log.
+A failing plugin affects only its own part of the work: its caller decides what replaces the result, and records the
+failure here. There is one object per process.
 """
 
 from collections.abc import Callable
@@ -59,11 +58,8 @@ class PluginFailures(RecentEvents):
         self._events.setdefault(plugin, Recent())
 
     def record(self, plugin: str, error: Exception | str, **about: str) -> None:
-        """The plugin failed, with an exception or in words. `about` says what on: a request's id, an endpoint's.
-
-        Logged once a minute for each plugin, an exception with the frames of its traceback. The exception's text is in
-        the reason alone: it may be of any length.
-        """
+        """The plugin failed, with an exception or in words; `about` says on what: a request's id, an endpoint's. Logged
+        once a minute per plugin, with the innermost frames of the traceback. The reason is shortened."""
         reason = reason_of(error)
         if unlogged := self.count(plugin, reason):
             raised = {"exception": _frames(error)} if isinstance(error, Exception) and error.__traceback__ else {}

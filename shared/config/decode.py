@@ -1,8 +1,8 @@
-"""Plain data (as YAML, JSON or flags give it) into typed structs, collecting every problem instead of the first.
+"""Converts plain data (from YAML, JSON or flags) into typed structs, and collects every problem.
 
-msgspec's own conversion stops at the first error; here a struct's fields, a list's items and a map's values are walked
-along `msgspec.inspect`'s description of the type. Field constraints are those of `msgspec.Meta`;
-`extra={"format": "duration"}` and `{"format": "size"}` accept what `shared.quantities` reads.
+msgspec's own conversion stops at the first error. This one walks structs, lists and maps along `msgspec.inspect`'s
+description of the type. Constraints are those of `msgspec.Meta`; `extra={"format": "duration"}` and `{"format":
+"size"}` accept what `shared.quantities` reads.
 """
 
 import re
@@ -23,12 +23,11 @@ _INFINITY = float("inf")
 def decode(
     raw: object, kind: Any, path: str, problems: Problems, *, ignore_case: bool = False, lenient: bool = False
 ) -> Any:
-    """Convert `raw` to the type `kind`; on a problem, note it under `path` and return `MISSING`.
+    """Convert `raw` to the type `kind`; note a problem under `path` and return `MISSING`.
 
-    `ignore_case` matches struct fields as Go's JSON decoder does, which plugin parameters rely on, and the words of a
-    choice likewise. `lenient` goes on with the sound parts of a struct whose fields all have defaults, so that a later
-    check can find more problems.
-    Raises TypeError when `kind` has a type that isn't read here (sets, dates): that is a mistake of its author.
+    `ignore_case` matches struct fields as Go's JSON decoder does, on which plugin parameters rely, and choices too.
+    `lenient` keeps the valid parts of a struct whose fields all have defaults, so that later checks can find more
+    problems. Raises TypeError for a `kind` that isn't supported (sets, dates).
     """
     return _Decoder(problems, ignore_case, lenient).value(raw, inspect.type_info(kind), path, {})
 

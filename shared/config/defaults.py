@@ -50,17 +50,15 @@ DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "pass
 
 
 def revision(text: str) -> str:
-    """What tells a document from others: the first 12 hexadecimal digits of the SHA-256 of its text, as `sha256sum`
-    gives it. No text stands for the built-in default."""
+    """Identifies a document: the first 12 hexadecimal digits of the SHA-256 of its text, as `sha256sum` prints it. An
+    empty text stands for the built-in default."""
     written = text if text.strip() else DEFAULT_DOCUMENT
     return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 class Injector:
-    """Adds the missing plugins to `plugins`, and names them where the document left a place empty.
-
-    Everything goes by a plugin's type, so a renamed instance is as good as one of the type's own name.
-    """
+    """Adds missing plugins to `plugins`, and names them where the document leaves a place empty. It goes by a plugin's
+    type, so a renamed instance counts too."""
 
     def __init__(self, plugins: dict[str, PluginSpec], registry: Registry, problems: Problems) -> None:
         self._plugins = plugins
@@ -102,11 +100,10 @@ class Injector:
         return _name(self._of(DETECTOR))
 
     def sources(self, given: tuple[SourceSpec, ...], inject: bool) -> tuple[SourceSpec, ...]:
-        """The given sources, and what the document leaves to be added.
+        """The given sources and the added ones.
 
-        A listed extractor that no source names hangs on a source of the type that it comes with. Unless
-        `injectDefaults` is off, the core extractor hangs on the first metrics source where nothing feeds it: a page is
-        scraped once, whatever is read from it.
+        A listed extractor that no source names is added to a source of its default type. Unless `injectDefaults` is off
+        or a source feeds it, the core extractor is added to the first metrics source, so that a page is scraped once.
         """
         sources = given
         for spec in list(self._plugins.values()):
@@ -126,17 +123,15 @@ class Injector:
         topic: str = "",
         parameters: Mapping[str, Any] = MappingProxyType({}),
     ) -> PluginSpec | None:
-        """The first source of the type, and of the topic if there is one: one that feeds something, else one that is
-        listed, else one that is added with the parameters."""
+        """The first source of the type and topic: one that feeds something, else a listed one, else one that is added
+        with the parameters."""
         known = [*(self._plugins[source.source] for source in sources), *self._plugins.values()]
         there = next((spec for spec in known if spec.kind.TYPE == kind and topic in ("", spec.topic)), None)
         return there or self.add(kind, parameters=dict(parameters))
 
     def producers(self, sources: tuple[SourceSpec, ...]) -> None:
-        """For each required attribute that nothing produces: its data producer, or a problem that names who would.
-
-        A producer that is added can require attributes itself. An extractor only produces where a source feeds it.
-        """
+        """Add the data producer of each required attribute that nothing produces, or note a problem with advice. An
+        added producer may require attributes itself. An extractor produces only if a source feeds it."""
         made_by: dict[AttributeKey[Any], PluginSpec] = {}
         for spec in makers(self._plugins, sources):
             for key in spec.produces:

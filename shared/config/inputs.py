@@ -1,7 +1,7 @@
-"""Which attribute each parameter that names one means: the one that a configured plugin makes.
+"""Resolves parameters that name an attribute to the one that a configured plugin makes.
 
-An attribute goes by its own name, by `name/producer`, or by the name of the plugin that makes it, so two extractors of
-one metric, told apart by their labels, can be read apart. An extractor makes nothing unless a source feeds it.
+An attribute goes by its name, `name/producer`, or the name of the plugin that makes it, which distinguishes two
+extractors of one metric. An extractor makes nothing unless a source feeds it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,8 +50,7 @@ def makers(plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec]) -> 
 
 
 def check_writers(plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec], problems: Problems) -> None:
-    """Note attributes that two extractors would make of an endpoint, or one extractor of two of its pages: each value
-    would be the one that came last."""
+    """Note attributes that two extractors, or one extractor on two pages, would make: the last value would win."""
     writers: dict[str, tuple[SourceSpec, str]] = {}
     for source in sources:
         polled = plugins[source.source].kind.polled()

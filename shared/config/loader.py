@@ -1,9 +1,8 @@
-"""From an EndpointPickerConfig's text to a `LoadedConfig`, or to every reason why not.
+"""Loads an EndpointPickerConfig: from its text to a `LoadedConfig`, or to every problem.
 
-Steps, each adding its problems to the same list: read the document strictly; move what older generations wrote to where
-it is now; create the plugin specs; resolve references; inject defaults in the Go original's order (profiles and
-handler, parsers, saturation detector, data layer, producers). Defaults go by a plugin's type, never by its name, and
-ties by the document's order.
+The steps add their problems to one list: read the document strictly; move deprecated fields; create the plugin specs;
+resolve references; inject defaults in the Go original's order (profiles and handler, parsers, saturation detector, data
+layer, producers). Defaults go by a plugin's type, and ties by the document's order.
 """
 
 import re
@@ -47,10 +46,8 @@ def load(
     allow_experimental: bool = False,
     bounds: Bounds = BOUNDS,
 ) -> LoadedConfig:
-    """Load a configuration; an empty text means the built-in default.
-
-    Raises `Invalid` with every problem of the document, led by `origin`.
-    """
+    """Load a configuration; an empty text means the built-in default. Raises `Invalid` with every problem, led by
+    `origin`."""
     form = Problems()
     documents = parse_documents(text if text.strip() else DEFAULT_DOCUMENT, form, bounds.values)
     if not documents:

@@ -6,16 +6,15 @@ from shared.plugin import Registry, Role
 
 
 class Names:
-    """The plugins of a document by name. One whose own entry has problems isn't among them, but its name is known: a
-    reference to it is no second problem."""
+    """The plugins of a document by name. Names of plugins with problems are known too: a reference to one is no second
+    problem."""
 
     def __init__(self, registry: Registry, problems: Problems, *, nameless: bool, incomplete: bool) -> None:
         self.plugins: dict[str, PluginSpec] = {}
         self.broken: set[str] = set()
         """Names whose entries have problems."""
         self.incomplete = incomplete
-        """Whether some plugin or source that the document means isn't among what was understood: what seems to lack in
-        the end may not."""
+        """Some plugin or source of the document wasn't understood, so nothing can be said to be missing."""
         self._registry = registry
         self._problems = problems
         self._nameless = nameless

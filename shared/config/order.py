@@ -13,10 +13,8 @@ _BY_REFERENCE = {Role.FILTER, Role.SCORER, Role.PICKER, Role.DATA_PRODUCER}
 
 
 def in_order(plugins: Mapping[str, PluginSpec], profiles: Iterable[ProfileSpec], problems: Problems) -> tuple[str, ...]:
-    """The names of the producers that run, each after those that it reads; otherwise in the order of `plugins`.
-
-    Notes two producers of one attribute that is read, and producers that read each other.
-    """
+    """The names of the producers that run, each after those that it reads, otherwise in the order of `plugins`. Notes
+    two producers of one attribute that is read, and cycles."""
     return _Order(plugins, problems).of(profiles)
 
 

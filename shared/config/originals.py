@@ -1,8 +1,7 @@
-"""The Go original's plugin types that aren't available here: what they are for, and the nearest type that is.
+"""The Go original's plugin types that aren't available here, with the nearest type that is.
 
-A type that is installed isn't listed, so the two together are all types of its releases since GIE 0.5. A substitute
-does part of the same job with other parameters. Whether that is enough, its user decides: it is named, never taken.
-docs/compatibility.md has this table.
+With the installed types, these are all types of its releases since GIE 0.5. A substitute does part of the same job with
+other parameters; it is only suggested. docs/compatibility.md has this table.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
-"""What is wrong with a document: every problem with its path, its value, and what would be right.
+"""Problems of a document: each with its path, its value, and what is expected.
 
-Loading never stops at the first problem. It collects them all and raises one `Invalid`, so that a user corrects a file
-once.
+Loading collects all problems and raises one `Invalid`.
 """
 
 from collections.abc import Iterable
@@ -81,10 +80,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """The known word that differs from this one by the fewest slips, in any case; of several the first; or nothing.
+    """The known word with the fewest typing errors, ignoring case; of several the first; or nothing.
 
-    A slip is a letter too many, too few or another one, or two that are swapped. Words of up to five letters may have
-    one, longer ones two: with more, another word is as likely to be meant.
+    A typing error is a letter too many, too few or another one, or two swapped letters. Words of up to five letters may
+    have one, longer ones two: beyond that, another word is as likely.
     """
     folded = word.lower()
     if len(folded) > _MAX_WORD:

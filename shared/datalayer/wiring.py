@@ -27,10 +27,8 @@ class SourceExtractors(Struct, Generic[S, X], frozen=True):
 def feeds(
     config: LoadedConfig, instances: Mapping[str, Plugin], source_type: type[S], extractor_type: type[X]
 ) -> tuple[SourceExtractors[S, X], ...]:
-    """The sources of this kind that have extractors here. A source without any has nothing to do.
-
-    Raises `Invalid` where something is listed under such a source that implements no extractor of its kind.
-    """
+    """The sources of this kind that have extractors here. Raises `Invalid` if such a source lists an extractor of
+    another kind."""
     found: list[SourceExtractors[S, X]] = []
     problems = Problems()
     for index, spec in enumerate(config.sources):

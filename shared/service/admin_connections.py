@@ -1,7 +1,7 @@
-"""The admin port's connections: how many there are at most, and how long one may take for a request.
+"""Limits the admin port's connections and the time of a request.
 
-The port is for probes, Prometheus and operators. Whoever reaches it and sends half a request, or reads half a page,
-holds a file descriptor that the process needs for its work.
+The port is for probes, Prometheus and operators. Half-sent requests and half-read pages hold file descriptors that the
+process needs.
 """
 
 from asyncio import Transport

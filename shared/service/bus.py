@@ -21,10 +21,8 @@ from shared.service.settings import CommonSettings, join_sources
 
 
 def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus, Subjects, str]:
-    """(the bus, not yet started; the names of the installation; the pool's token).
-
-    Raises `Invalid` for settings that can't be used together.
-    """
+    """Return (the bus, not yet started; the subjects; the pool's token). Raises `Invalid` for settings that can't be
+    used together."""
     try:
         bus = Bus(
             settings.nats_url,

@@ -1,7 +1,5 @@
-"""What is wrong with the settings of the connection, which are the options of the bus with `nats_` before them.
-
-The rules are the bus's own (`shared.bus`); nothing here looks at files: what can't be read shows in `make_bus`.
-"""
+"""Validates the settings of the connection: the options of the bus with the prefix `nats_`. Files are read in
+`make_bus`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

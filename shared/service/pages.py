@@ -27,8 +27,8 @@ class _Families(Collector):
 
 
 async def alone(make: Callable[[], T]) -> T:
-    """What this makes. Whatever is made like this, for as many pages as are asked for at once, there is a turn of the
-    event loop in between: else it would be held for as long as all of it takes."""
+    """Return what `make` returns. The event loop runs once after each such call, however many pages are requested at
+    once."""
     async with _TURNS.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         made = make()
         await asyncio.sleep(0)
@@ -43,10 +43,8 @@ async def _in_turns(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def exposition(registry: CollectorRegistry) -> AsyncIterator[bytes]:
-    """The metrics as Prometheus reads them.
-
-    Families of one name that follow each other are one: a collector gives a large one in slices, too.
-    """
+    """The metrics in Prometheus' text format. Consecutive families of one name are joined: a collector may yield a
+    large one in slices."""
     return _in_turns(_exposition(registry))
 
 

@@ -111,10 +111,8 @@ class CommonSettings(BusLimits, frozen=True, kw_only=True):
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-        """(names of settings, what is wrong with them) beyond what their types say.
-
-        `sound` has the settings, given or by default, that are right by themselves; those that aren't are left out.
-        """
+        """Yield (names of settings, problem) beyond the types. `sound` has the settings, given or by default, that are
+        valid by themselves."""
         # imported here, because what needs no bus, such as the simulator, needn't load the client of NATS
         from shared.service import bus_options
 
@@ -125,10 +123,8 @@ C = TypeVar("C", bound=Struct)
 
 
 def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str] | None, prog: str) -> C:
-    """The settings that flags, arguments and environment give; with None, there are no environment variables.
-
-    Raises `Invalid` with every problem at once, and SystemExit(0) after `--help`.
-    """
+    """The settings given by flags, arguments and environment (None: no environment). Raises `Invalid` with every
+    problem, and SystemExit(0) after `--help`."""
     if wants_help(argv):
         print(usage(prog, (kind.__doc__ or "").strip(), _sections(kind), variables=environ is not None))
         raise SystemExit(0)
@@ -194,10 +190,10 @@ def service_variables(kind: type[Struct], environ: Mapping[str, str]) -> list[st
 
 
 def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Variables that no setting has but that are spelled almost like one's: (the variable, what may be meant).
+    """Variables that are almost spelled like a setting's: (the variable, the setting's).
 
-    Tiers share an environment (a compose file, a ConfigMap), so another tier's variable is no mistake; and a mistake
-    here is worth a warning, not a process that doesn't start.
+    Tiers share environments (a compose file, a ConfigMap), so another tier's variable is valid, and a typing error is
+    only warned of.
     """
     known = {_variable(name) for name in _fields(kind)}
     found: list[tuple[str, str]] = []
@@ -218,8 +214,8 @@ def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
 
 
 def read_text(path: str, flag: str, most: int = MAX_TEXT) -> str:
-    """The text of the file that a flag names, with its own ends of lines: its revision is that of its bytes. Raises
-    `Invalid` that names the flag and the file, also for one of more than `most` bytes."""
+    """The text of the file that a flag names, with its line endings, because its revision is that of its bytes. Raises
+    `Invalid` with flag and file, also if it has more than `most` bytes."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(most + 1)

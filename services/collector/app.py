@@ -22,7 +22,6 @@ from services.collector.pipeline import Pipeline, build
 from services.collector.scraper import EndpointScrape, Scraper
 from services.collector.settings import CollectorSettings
 from shared.attributes import AttributeMap
-from shared.bus.codec import MalformedLog
 from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_sender import FrameSender
@@ -66,11 +65,8 @@ class CollectorService(Service):
         first = self._first() if text is None else self._build(self._read(text, path))
         self.config = Reloader(self._read, self._take, running=text, origin=path, most=settings.max_file_size)
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
-        malformed = MalformedLog(time.monotonic)
-        self.replica = Replica(self.bus, subjects, self._pool, self._on_event, malformed=malformed)
-        self.members = Membership(
-            self.bus, subjects, self._pool, self.tier, self.id, lambda _: self._reassign_soon(), malformed=malformed
-        )
+        self.replica = Replica(self.bus, subjects, self._pool, self._on_event)
+        self.members = Membership(self.bus, subjects, self._pool, self.tier, self.id, lambda _: self._reassign_soon())
         self._publisher = FramePublisher(self.bus, subjects, self._pool, self.id)
         self.out_of_range = OutOfRange(time.monotonic)
         self._client = Client(settings.scrape_timeout, settings.page_limit, settings.header_limit)
@@ -97,12 +93,12 @@ class CollectorService(Service):
         self.registry.register(self.out_of_range)
         self.registry.register(CollectorMetrics(self.scraper, self.sender))
         self.registry.register(ReloadMetrics("pointsman_collector_config_reloads", self.config))
-        self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.members.duplicate_id))
+        self.registry.register(BusMetrics(self.bus, self.replica, self.members.duplicate_id))
         self.readiness.require("endpoints", self.replica.readiness)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
         self.readiness.mention("id", self.members.duplicate_id_problem)
         self.readiness.mention("attributes", self.out_of_range.note)
-        self.readiness.mention("bus", malformed.note)
+        self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.require("configuration", lambda: self._unconfigured or None)
 
     async def start(self) -> None:

@@ -29,7 +29,7 @@ from services.picker.transport.grpc_server import ExtProcServer, ServerOptions, 
 from services.picker.transport.health import HealthServer
 from shared.attributes import bounds_of
 from shared.bus import Msg
-from shared.bus.codec import MalformedLog, decode, encode
+from shared.bus.codec import decode, encode
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import BusError, Malformed
 from shared.bus.facts import Delete, Event, Reset, Upsert
@@ -119,18 +119,15 @@ class PickerService(Service):
         self._endpoint_events = self._dispatcher()
         self.registry.register(self._event_counts)
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
-        malformed = MalformedLog(time.monotonic)
-        self._malformed = malformed
-        self.replica = Replica(self.bus, self._subjects, self._pool, self._on_event, malformed=malformed)
+        self.replica = Replica(self.bus, self._subjects, self._pool, self._on_event)
         self.frames = FrameReader(
             self.bus,
             self._subjects,
             self._pool,
             lambda frame, extra: self.view.apply_frame(frame, time.monotonic(), extra),
-            malformed=malformed,
         )
         self.duplicate_id = DuplicateId(self.tier, self.id)
-        self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.duplicate_id))
+        self.registry.register(BusMetrics(self.bus, self.replica, self.duplicate_id))
         self._load_run = secrets.randbits(63)
         self._load_sequence = 0
         self._load_published = 0.0
@@ -146,7 +143,7 @@ class PickerService(Service):
         self.readiness.mention("proxy", self._proxy.problem)
         self.readiness.mention("load", lambda: self._load_problem or None)
         self.readiness.mention("attributes", self.out_of_range.note)
-        self.readiness.mention("bus", malformed.note)
+        self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.mention("id", lambda: self.duplicate_id.problem(time.monotonic()))
         self.grpc = ExtProcServer(
             self.handler.open_stream,
@@ -305,12 +302,12 @@ class PickerService(Service):
         try:
             row = decode(Load, message.data)
         except Malformed as error:
-            self._malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
+            self.bus.malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
             return
         if row.sender == self.id:
             self.duplicate_id.heard(time.monotonic(), leaving=row.leaving)
         elif not self.view.apply_load(row, time.monotonic()):
-            self._malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
+            self.bus.malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
 
     # What the bus gets
 

@@ -83,7 +83,7 @@ class WatcherService(Service):
         self._register_metrics()
         self.readiness.require("published", self._published)
         self.readiness.mention("files", lambda: self._join(PoolReconciler.invalid_origins))
-        self.readiness.mention("bus", self.leadership.malformed.note)
+        self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.mention("facts", lambda: self._join(PoolReconciler.unpublished))
         self.readiness.mention("other watchers", lambda: self.leadership.disagreement.reason)
         self.readiness.mention("kubernetes", self._provider.problem)
@@ -328,7 +328,7 @@ class WatcherService(Service):
         ):
             self.metrics.counter(name, text, value)
         self.registry.register(self._event_counts)
-        self.registry.register(BusMetrics(self.bus, malformed=leadership.malformed))
+        self.registry.register(BusMetrics(self.bus))
 
 
 def main(argv: Sequence[str]) -> int:

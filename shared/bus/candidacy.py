@@ -11,10 +11,9 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TypeAlias
 
-import structlog
 from nats.aio.msg import Msg
 
-from shared.bus.codec import MalformedLog, decode, encode
+from shared.bus.codec import decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
@@ -77,7 +76,6 @@ class Candidacy:
         interval: float = INTERVAL,
         expiry: float = EXPIRY,
         patience: float = PATIENCE,
-        malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
         self._everybody = subjects.candidates(name)
@@ -87,17 +85,16 @@ class Candidacy:
         self._interval = interval
         self._expiry = expiry
         self._patience = patience
-        self._malformed = malformed or MalformedLog(time.monotonic)
+        self._malformed = bus.malformed
         self._candidates = Candidates(expiry, bus.limits.max_watchers)
         self._listens_since: float | None = None
         self._started = AsyncExitStack()
-        self._log = structlog.get_logger()
 
     async def start(self) -> None:
         self._started.push_async_callback(self._say, leaving=True)
         subscription = await self._bus.subscribe(self._everybody, self._receive)
         self._started.push_async_callback(subscription.unsubscribe)
-        beats = beat(self._say, self._interval, time.monotonic, self._unsaid)
+        beats = beat(self._say, self._interval, time.monotonic, "candidate.heartbeat.failed", owner=self.owner)
         self._started.push_async_callback(cancel, asyncio.create_task(beats, name=f"candidate {self.owner}"))
         self._started.callback(self._bus.on_connect(self._connected))
         self._started.callback(self._bus.on_disconnect(self._disconnected))
@@ -143,9 +140,6 @@ class Candidacy:
             self._malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
         self._candidates.heard(candidate, time.monotonic())
-
-    def _unsaid(self) -> None:
-        self._log.exception("candidate.heartbeat.failed", owner=self.owner)
 
     async def _say(self, *, leaving: bool = False) -> None:
         candidate = Candidate(owner=self.owner, fitness=self._fitness(), leaving=leaving)

@@ -21,7 +21,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from shared.bus.client import CLOSE_TIMEOUT, NatsClient, close_client
-from shared.bus.codec import SenderLog
+from shared.bus.codec import MalformedLog, SenderLog
 from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeout
 from shared.bus.options import check_login, checked_servers, login_of, tls_context, without_secrets
@@ -100,6 +100,8 @@ class Bus:
         """Publishes that were dropped because there was no connection."""
         self.handler_errors = 0
         self.slow_consumers = 0
+        self.malformed = MalformedLog(clock)
+        """Messages that can't be decoded, or say what can't be true."""
         self._lost_messages = SenderLog(clock, "lost")
         self._unreadable = SenderLog(clock, "unreadable")
 

@@ -16,7 +16,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from shared.bus import jetstream
-from shared.bus.codec import MalformedLog, decode
+from shared.bus.codec import decode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.messages import Frame
@@ -81,7 +81,6 @@ class FrameReader:
         *,
         ttl: float = ATTRIBUTES_TTL,
         clock: Callable[[], float] = time.monotonic,
-        malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
@@ -89,7 +88,7 @@ class FrameReader:
         self._on_frame = on_frame
         self._ttl = ttl
         self._clock = clock
-        self.malformed = malformed or MalformedLog(clock)
+        self.malformed = bus.malformed
         self._delays = QueueingDelays(WINDOW, bus.limits.max_runs)
         self._order = FrameSequence(bus.limits.max_runs)
         self._prune_at = clock() + WINDOW

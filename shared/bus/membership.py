@@ -14,7 +14,7 @@ from functools import partial
 import structlog
 from nats.aio.msg import Msg
 
-from shared.bus.codec import MalformedLog, decode, encode
+from shared.bus.codec import decode, encode
 from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import Malformed
@@ -100,7 +100,6 @@ class Membership:
         *,
         expiry: float = EXPIRY,
         clock: Callable[[], float] = time.monotonic,
-        malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
@@ -109,7 +108,7 @@ class Membership:
         self.id = id
         self._on_change = on_change
         self._clock = clock
-        self.malformed = malformed or MalformedLog(clock)
+        self.malformed = bus.malformed
         self.duplicate_id = DuplicateId(tier, id or "")
         self._members = Members(expiry, bus.limits.max_senders)
         self._wake = asyncio.Event()
@@ -129,7 +128,8 @@ class Membership:
         self._members.pause()
         tasks = [asyncio.create_task(self._expire(), name=f"members {self.tier}")]
         if self.id is not None:
-            beats = beat(partial(self._say, self.id), INTERVAL, self._clock, self._unsaid)
+            say = partial(self._say, self.id)
+            beats = beat(say, INTERVAL, self._clock, "members.heartbeat.failed", tier=self.tier)
             tasks.append(asyncio.create_task(beats, name=f"heartbeat {self.tier}"))
         self._started.push_async_callback(cancel, *tasks)
         self._started.callback(self._bus.on_connect(self._connected))
@@ -179,9 +179,6 @@ class Membership:
             except Exception:  # noqa: BLE001 - the top of the task: a mistake of the listener must not end it
                 self._log.exception("members.change.failed", tier=self.tier)
             await asyncio.sleep(GATHER)
-
-    def _unsaid(self) -> None:
-        self._log.exception("members.heartbeat.failed", tier=self.tier)
 
     async def _say(self, id: str, *, leaving: bool = False) -> None:
         member = Member(id=id, tier=self.tier, sent=self._clock(), leaving=leaving)

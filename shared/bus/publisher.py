@@ -15,7 +15,7 @@ import structlog
 from shared.bus import jetstream
 from shared.bus.bucket_reading import BucketReading
 from shared.bus.bucket_reconciler import BucketReconciler, Change
-from shared.bus.codec import MalformedLog, decode, encode
+from shared.bus.codec import decode, encode
 from shared.bus.connection import Bus
 from shared.bus.epochs import believed, next_epoch
 from shared.bus.errors import BusError, LostLeadership, Malformed, NoRoom, WrongLastSequence
@@ -59,7 +59,6 @@ class FactPublisher:
         window: int = 128,
         is_leader: Callable[[], bool] = lambda: True,
         age: Callable[[str], float] = lambda _pool: 0.0,
-        malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
@@ -78,7 +77,7 @@ class FactPublisher:
         self._window = window
         self._is_leader = is_leader
         self._age = age
-        self.malformed = malformed or MalformedLog(time.monotonic)
+        self.malformed = bus.malformed
         self._log = structlog.get_logger()
 
         self._reconciler = BucketReconciler()

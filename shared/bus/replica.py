@@ -14,7 +14,6 @@ from msgspec import structs
 from nats.aio.msg import Msg
 
 from shared.bus import jetstream
-from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus
 from shared.bus.epochs import believed
 from shared.bus.errors import BusError, Malformed, NoResponders
@@ -39,7 +38,6 @@ class Replica:
         *,
         retry: float = 0.25,
         clock: Callable[[], float] = time.monotonic,
-        malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
@@ -47,7 +45,7 @@ class Replica:
         self._limits = bus.limits
         self._state = ReplicaState(on_event, retry=retry, limits=bus.limits)
         self._clock = clock
-        self.malformed = malformed or MalformedLog(clock)
+        self.malformed = bus.malformed
         self._wake = asyncio.Event()
         self._started = AsyncExitStack()
         self._failure = ""

@@ -7,7 +7,6 @@ from msgspec import structs
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import BusOptionError
@@ -47,27 +46,24 @@ class BusMetrics(Collector):
         self,
         bus: Bus,
         replica: Replica | None = None,
-        malformed: MalformedLog | None = None,
         duplicate_id: DuplicateId | None = None,
     ) -> None:
         self._bus = bus
         self._replica = replica
-        self._malformed = malformed
         self._duplicate_id = duplicate_id
 
     def collect(self) -> Iterator[Metric]:
-        bus, malformed = self._bus, self._malformed
+        bus = self._bus
         yield _gauge("bus_connected", "1 while connected to NATS", bus.connected)
         yield _counter("bus_connections", "Connections opened to NATS", bus.connections)
         yield _counter("bus_publishes_dropped", "Messages dropped because there was no connection", bus.dropped)
         text = "How often messages were lost because they arrived too fast"
         yield _counter("bus_slow_consumer_errors", text, bus.slow_consumers)
         yield _counter("bus_handler_errors", "Messages that the process failed to handle", bus.handler_errors)
-        if malformed is not None:
-            text = "Messages skipped because they couldn't be decoded"
-            yield _counter("bus_malformed_messages", text, malformed.total)
-            text = "Messages with an impossible time or epoch"
-            yield _counter("bus_implausible_messages", text, malformed.implausible.total)
+        text = "Messages skipped because they couldn't be decoded"
+        yield _counter("bus_malformed_messages", text, bus.malformed.total)
+        text = "Messages with an impossible time or epoch"
+        yield _counter("bus_implausible_messages", text, bus.malformed.implausible.total)
         if self._duplicate_id is not None:
             text = "Messages of another process of this tier with the same id"
             yield _counter("bus_namesake_messages", text, self._duplicate_id.messages)

@@ -5,7 +5,7 @@ old its copy is; so a NATS that was killed, restarted, wiped or rolled back is a
 waits for it. A process has one `Bus`, the connection, and builds on it what it needs:
 
 - `FactPublisher` and `Replica`: endpoints, pool, objectives, rewrites, models and configuration, in the KV bucket
-  `endpoints`. The watcher's leader wants a set of facts to be there (`update`), and writes the difference; readers get
+  `endpoints`. The watcher's leader publishes the desired facts (`update`) and writes only differences; readers get
   `Reset(all)`, `Upsert(one)` and `Delete(one)`. A reset is ordinary: start, reconnect, gap, new owner. Completeness is
   decided by `synced`, which names count and digest of the set; only a copy that agrees becomes the view. Epoch and
   sequence of each write put messages in order, whichever way they came; the key `epoch` fences off former leaders.

@@ -36,6 +36,8 @@ _fact_decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
 SHOWN = 256
 """Characters of a sender's name, and of what is wrong with a message, that are kept."""
 _EMPTY = msgspec.Raw(b"\x90")
+INTERVAL = 60.0
+"""Seconds between two lines in the log about one sender."""
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 """Digests are sums modulo 2^64."""
 
@@ -151,12 +153,9 @@ class SenderLog:
 
     OTHERS = "(others)"
 
-    def __init__(
-        self, clock: Callable[[], float], what: str, *, interval: float = 60.0, max_senders: int = 1000
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], what: str, *, max_senders: int = 1000) -> None:
         self._clock = clock
         self._what = what
-        self._interval = interval
         self._max_senders = max_senders
         self._next: dict[str, float] = {}
         self._unlogged: dict[str, int] = {}
@@ -180,7 +179,7 @@ class SenderLog:
         if now < self._next.get(sender, now):
             self._unlogged[sender] = skipped + 1
             return False
-        self._next[sender] = now + self._interval
+        self._next[sender] = now + INTERVAL
         self._unlogged[sender] = 0
         self._log.warning(
             f"bus.message.{self._what}", sender=sender, subject=subject, reason=reason, since_last_line=skipped + 1
@@ -189,7 +188,7 @@ class SenderLog:
 
     def note(self) -> str | None:
         """What `/readyz` mentions: the last one, when it came within the last minute."""
-        if self._last is None or self._clock() - self._last[0] >= self._interval:
+        if self._last is None or self._clock() - self._last[0] >= INTERVAL:
             return None
         at, sender, reason = self._last
         return f"{self.total} {self._what} messages, the last {self._clock() - at:.0f} s ago from {sender!r}: {reason}"
@@ -205,9 +204,9 @@ class SenderLog:
 class MalformedLog(SenderLog):
     """Messages that can't be read, and, told apart, those that can be and say what can't be true."""
 
-    def __init__(self, clock: Callable[[], float], *, interval: float = 60.0, max_senders: int = 1000) -> None:
-        super().__init__(clock, "malformed", interval=interval, max_senders=max_senders)
-        self.implausible = SenderLog(clock, "implausible", interval=interval, max_senders=max_senders)
+    def __init__(self, clock: Callable[[], float], *, max_senders: int = 1000) -> None:
+        super().__init__(clock, "malformed", max_senders=max_senders)
+        self.implausible = SenderLog(clock, "implausible", max_senders=max_senders)
 
     def note(self) -> str | None:
         return "; ".join(note for note in (super().note(), self.implausible.note()) if note) or None

@@ -186,7 +186,10 @@ class Bus:
             self._lost.clear()
             try:
                 await self._connect(client, server)
-                await self._until_lost(client)
+                if client.is_connected and not self._closing:
+                    await self._lost.wait()
+                reason = str(client.last_error or "") or type(client.last_error).__name__
+                self._down("connection lost" if client.last_error is None else f"connection lost: {reason}")
             except (OSError, nats.errors.Error, BusError, TimeoutError, ssl.SSLError) as error:
                 reason = str(error) or (
                     "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
@@ -284,12 +287,6 @@ class Bus:
     def _ended(self, client: Client) -> None:
         if client is self._link:
             self._lost.set()
-
-    async def _until_lost(self, client: Client) -> None:
-        if client.is_connected and not self._closing:
-            await self._lost.wait()
-        error = client.last_error
-        self._down("connection lost" if error is None else f"connection lost: {str(error) or type(error).__name__}")
 
     def _down(self, reason: str) -> None:
         client, self._client, self._link = self._client, None, None

@@ -94,7 +94,6 @@ class FrameReader:
         self._prune_at = clock() + WINDOW
         self._snapshot: asyncio.Task[None] | None = None
         self._started = AsyncExitStack()
-        self._start = len(subjects.stored(subjects.attributes_bucket, ""))
         self._log = structlog.get_logger()
         self.frames = 0
         """Live frames."""
@@ -128,7 +127,7 @@ class FrameReader:
         if extra_age is None:
             self.malformed.implausible.report(frame.sender, IMPLAUSIBLE, subject=message.subject)
             return
-        self._order.live(message.subject[self._start :], frame, now)
+        self._order.live(message.subject, frame, now)
         self.frames += 1
         self.heard_at = now
         self._on_frame(frame, extra_age)
@@ -175,7 +174,7 @@ class FrameReader:
         except Malformed as error:
             self.malformed.report(Subjects.sender(stored.subject, -2), error, subject=stored.subject)
             return
-        if self._order.news(stored.subject[self._start :], frame):
+        if self._order.news(stored.subject, frame):
             self.snapshot_frames += 1
             self._on_frame(frame, self._ttl)
 

@@ -55,7 +55,7 @@ class Replica:
         """Subscribe, and take the first snapshot as soon as there is a connection; doesn't wait for it."""
         snapshots = asyncio.create_task(self._take_snapshots(), name=f"replica {self.pool}")
         self._started.push_async_callback(cancel, snapshots)
-        subscription = await self._bus.subscribe(self._subjects.pool_facts(self.pool), self._receive)
+        subscription = await self._bus.subscribe(self._subjects.republished(f"{self.pool}.>"), self._receive)
         self._started.push_async_callback(subscription.unsubscribe)
         self._started.callback(self._bus.on_connect(self._connected))
         self._started.callback(self._bus.on_disconnect(self._state.disconnected))
@@ -155,8 +155,8 @@ class Replica:
         was_synced = state.synced
         state.snapshot_started(self._clock())
         bucket = self._subjects.endpoints_bucket
-        subjects = self._subjects.stored(bucket, f"{self.pool}.>")
-        start = len(self._subjects.stored(bucket, ""))
+        subjects = self._subjects.fact(f"{self.pool}.>")
+        start = len(self._subjects.fact(""))
 
         def read(stored: jetstream.Stored) -> None:
             try:

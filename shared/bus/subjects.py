@@ -153,11 +153,6 @@ class Subjects:
         """The JetStream stream behind a bucket."""
         return f"KV_{bucket}"
 
-    @staticmethod
-    def stored(bucket: str, key: str) -> str:
-        """The subject that writes a key of a bucket; `>` for all keys."""
-        return f"$KV.{bucket}.{key}"
-
     # The endpoints bucket
 
     def fact(self, key: str) -> str:
@@ -167,10 +162,6 @@ class Subjects:
     def republished(self, key: str) -> str:
         """Where a key of the endpoints bucket appears once it is stored; `>` for all keys."""
         return f"{self.prefix}.kv.endpoints.{key}"
-
-    def pool_facts(self, pool: str) -> str:
-        """All of one pool's keys, on the republish subject."""
-        return self.republished(f"{pool}.>")
 
     def republished_key(self, subject: str) -> str:
         """The key in a republish subject. Raises ValueError for any other subject."""

@@ -206,9 +206,9 @@ class Bus(Front):
         """Subjects and keys whose tokens are none."""
         tokens = random.choice(("=", "=ZZ", "=FF=FE", "a.b.c.d", "x" * 3000, "=00", "endpoint", "_"))
         for subject in (
-            SUBJECTS.stored(SUBJECTS.endpoints_bucket, f"{POOL}.endpoint.{tokens}"),
-            SUBJECTS.stored(SUBJECTS.endpoints_bucket, f"{POOL}.{tokens}"),
-            SUBJECTS.stored(SUBJECTS.attributes_bucket, f"{POOL}.{tokens}.0"),
+            SUBJECTS.fact(f"{POOL}.endpoint.{tokens}"),
+            SUBJECTS.fact(f"{POOL}.{tokens}"),
+            f"$KV.{SUBJECTS.attributes_bucket}.{POOL}.{tokens}.0",
             f"{SUBJECTS.prefix}.{POOL}.load.{tokens}",
             f"{SUBJECTS.prefix}.{POOL}.member.collector.{tokens}",
             SUBJECTS.republished(synced_key(POOL)),

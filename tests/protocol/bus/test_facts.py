@@ -138,9 +138,7 @@ async def test_a_leader_that_was_replaced_is_refused_and_told(connect: Connect) 
                 former.result()
             await eventually(lambda: view.facts == endpoints("b"))
             assert not first.published
-            found: list[js.Stored] = await js.snapshot(
-                await connect(), "endpoints", SUBJECTS.stored("endpoints", f"{POOL}.>")
-            )
+            found: list[js.Stored] = await js.snapshot(await connect(), "endpoints", SUBJECTS.fact(f"{POOL}.>"))
             live = {stored.subject for stored in found if js.OPERATION not in stored.headers}
             assert live == {SUBJECTS.fact(key) for key in [*endpoints("b"), f"{POOL}.synced"]}
 

@@ -25,14 +25,6 @@ class Change(Struct, frozen=True):
     """The encoded fact to write, or None to delete the key."""
 
 
-class _Totals:
-    __slots__ = ("count", "digest")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.digest = 0
-
-
 class BucketReconciler:
     """The desired and the stored facts, by the bucket's keys. The publisher writes `epoch` and each pool's `synced`."""
 
@@ -44,8 +36,8 @@ class BucketReconciler:
         """Keys that may or may not be in the bucket, with whatever content."""
         self._repeated: dict[str, bytes] = {}
         """Content that was found to be right and will be written again all the same."""
-        self._totals: dict[str, _Totals] = {}
-        """Per pool, what is stored."""
+        self._totals: dict[str, tuple[int, int]] = {}
+        """Per pool, (count, digest) of the stored facts."""
         self._pools: tuple[str, ...] = ()
         self._kept: frozenset[str] = frozenset()
         """Pools and single keys that are left as they are in the bucket."""
@@ -252,21 +244,21 @@ class BucketReconciler:
 
     def synced(self, pool: str, age: float = 0.0) -> Synced:
         """What a complete copy of the pool looks like now. To be written when nothing is in doubt."""
-        totals = self._totals.get(pool) or _Totals()
-        return Synced(epoch=self.epoch, sequence=self.sequence, count=totals.count, digest=totals.digest, age=age)
+        count, digest = self._totals.get(pool, (0, 0))
+        return Synced(epoch=self.epoch, sequence=self.sequence, count=count, digest=digest, age=age)
 
     def _store(self, key: str, raw: bytes) -> None:
         self._stored[key] = raw
-        totals = self._totals.setdefault(parse_key(key).pool, _Totals())
-        totals.count += 1
-        totals.digest = (totals.digest + fact_digest(key, raw)) & MASK
+        self._count(key, raw, 1)
 
     def _unstore(self, key: str) -> None:
         raw = self._stored.pop(key, None)
         if raw is not None:
-            totals = self._totals[parse_key(key).pool]
-            totals.count -= 1
-            totals.digest = (totals.digest - fact_digest(key, raw)) & MASK
+            self._count(key, raw, -1)
+
+    def _count(self, key: str, raw: bytes, sign: int) -> None:
+        count, digest = self._totals.get(_pool(key), (0, 0))
+        self._totals[_pool(key)] = count + sign, (digest + sign * fact_digest(key, raw)) & MASK
 
     def __repr__(self) -> str:
         return (

@@ -366,7 +366,7 @@ class Bus:
         subject: str,
         payload: bytes,
         *,
-        last: Callable[[Msg], bool],
+        last: Callable[[Msg], object],
         timeout: float = 1.0,
         headers: Mapping[str, str] | None = None,
     ) -> list[Msg]:

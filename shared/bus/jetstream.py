@@ -229,7 +229,7 @@ async def snapshot(
     sequence = 1
     while True:
         body = msgspec.json.encode({"seq": sequence, "batch": page, "max_bytes": PAGE_BYTES, "next_by_subj": subjects})
-        answers = await bus.request_many(f"$JS.API.DIRECT.GET.KV_{bucket}", body, last=_ends_batch, timeout=timeout)
+        answers = await bus.request_many(f"$JS.API.DIRECT.GET.KV_{bucket}", body, last=status, timeout=timeout)
         end = answers.pop()
         whole = [stored for message in answers if (stored := _stored(message)) is not None]
         began = time.monotonic()
@@ -264,10 +264,6 @@ def _stored(message: Msg) -> Stored | None:
 def _number(text: str | None) -> int:
     """A header's whole number; 0 where it has none."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 20 else 0
-
-
-def _ends_batch(message: Msg) -> bool:
-    return status(message) is not None
 
 
 async def remove(bus: Bus, bucket: str, sequence: int, *, timeout: float = API_TIMEOUT) -> bool:

@@ -119,7 +119,7 @@ class Lease:
         asked before each attempt."""
         await self._stop()
         self._times.dropped()
-        self._released = await self._bus.subscribe(self._subjects.lease_released(self.name), self._hear_release)
+        self._released = await self._bus.subscribe(self._subjects.lease_released(self.name), lambda _: self._wake.set())
         unhook = self._bus.on_connect(self._wake.set)
         try:
             while True:
@@ -160,9 +160,6 @@ class Lease:
         if self._task is not None:
             task, self._task = self._task, None
             await cancel(task)
-
-    def _hear_release(self, _: object) -> None:
-        self._wake.set()
 
     async def _pause(self) -> None:
         """Until the next request is due; a release or a new connection cuts it short."""

@@ -203,7 +203,7 @@ class FactPublisher:
                 break
         else:
             raise BusError(f"the epoch of bucket {self._bucket.name!r} changes all the time")
-        self._last_sequence = (await self._extent()).last_sequence
+        self._last_sequence = (await jetstream.extent(self._bus, self._bucket.name)).last_sequence
         self._adopt(await self._read(), trust=first)
         self._check_at = time.monotonic() + self._check_interval
         self.establishments += 1
@@ -256,7 +256,7 @@ class FactPublisher:
         """Purge undesired keys: a full store accepts no deletes, because each is a message. Readers notice at the next
         `synced`. What a later owner has written stays."""
         try:
-            before = (await self._extent()).last_sequence + 1
+            before = (await jetstream.extent(self._bus, self._bucket.name)).last_sequence + 1
             if time.monotonic() - self._found_at >= self._check_interval:
                 self._adopt(await self._read(fenced=False))
             for key in self._reconciler.orphans():
@@ -295,7 +295,7 @@ class FactPublisher:
         message is missing: reading thousands of facts takes a quarter of a second."""
         now = time.monotonic()
         self._check_at = now + self._check_interval
-        found = await self._extent()
+        found = await jetstream.extent(self._bus, self._bucket.name)
         ours, self._last_sequence = found.last_sequence == self._last_sequence, found.last_sequence
         if ours and found.messages >= self._reconciler.keys and now > self._marked_until and not self._partly_read:
             return
@@ -313,9 +313,6 @@ class FactPublisher:
         """Seconds since a pool's facts were confirmed, at least."""
         found = self._reconciler.found_age(pool)
         return self._age(pool) if found is None else found + time.monotonic() - self._found_at
-
-    async def _extent(self) -> jetstream.Extent:
-        return await jetstream.extent(self._bus, self._bucket.name)
 
     # Writing
 
@@ -356,7 +353,7 @@ class FactPublisher:
             await self._fenced_put(change.key, self._reconciler.envelope(change.raw), {})
             return
         if len(subject := self._subjects.fact(change.key)) > LONGEST_SUBJECT:
-            last = (await self._extent()).last_sequence
+            last = (await jetstream.extent(self._bus, self._bucket.name)).last_sequence
             await jetstream.purge(self._bus, self._bucket.name, subject, before=last + 1)
             return
         self._marked_until = time.monotonic() + float(self._marker_ttl)

@@ -32,7 +32,7 @@ class Reply:
 
     __slots__ = ("_last", "answers", "complete", "token")
 
-    def __init__(self, token: str, last: Callable[[Msg], bool]) -> None:
+    def __init__(self, token: str, last: Callable[[Msg], object]) -> None:
         self._last = last
         self.token = token
         self.answers: list[Msg] = []
@@ -53,7 +53,7 @@ class Replies:
         self._count = 0
 
     @contextmanager
-    def expect(self, last: Callable[[Msg], bool]) -> Iterator[Reply]:
+    def expect(self, last: Callable[[Msg], object]) -> Iterator[Reply]:
         """A new request, until the end of the block; `last` says of an answer whether it is the last one."""
         self._count += 1
         reply = self._expected[str(self._count)] = Reply(str(self._count), last)

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from functools import partial
-from typing import TypeVar
+from functools import partial, wraps
+from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,6 +14,7 @@ SLICE = 500
 """Samples that are written at once: some 3 ms."""
 CREATED = "_created"
 T = TypeVar("T")
+P = ParamSpec("P")
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 """Held by who makes a piece of a page."""
 
@@ -35,20 +36,23 @@ async def alone(make: Callable[[], T]) -> T:
     return made
 
 
-async def _in_turns(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+def _in_turns(make: Callable[P, Iterator[bytes]]) -> Callable[P, AsyncIterator[bytes]]:
     """The pieces of a page, each made alone. An empty one is only a pause."""
-    while (piece := await alone(partial(next, pieces, None))) is not None:
-        if piece:
-            yield piece
+
+    @wraps(make)
+    async def made(*args: P.args, **options: P.kwargs) -> AsyncIterator[bytes]:
+        pieces = make(*args, **options)
+        while (piece := await alone(partial(next, pieces, None))) is not None:
+            if piece:
+                yield piece
+
+    return made
 
 
-def exposition(registry: CollectorRegistry) -> AsyncIterator[bytes]:
+@_in_turns
+def exposition(registry: CollectorRegistry) -> Iterator[bytes]:
     """The metrics in Prometheus' text format. Consecutive families of one name are joined: a collector may yield a
     large one in slices."""
-    return _in_turns(_exposition(registry))
-
-
-def _exposition(registry: CollectorRegistry) -> Iterator[bytes]:
     last = ""
     written, texts = 0, list[bytes]()
     some = _Families()
@@ -82,16 +86,11 @@ def _slices(metric: Metric) -> Iterator[Metric]:
         yield piece
 
 
+@_in_turns
 def json_list(
     head: Mapping[str, object], name: str, items: Iterable[object], encode: Callable[[object], bytes]
-) -> AsyncIterator[bytes]:
-    """A JSON object: the members of `head`, and a list, whose items are made and written one by one."""
-    return _in_turns(_json_list(head, name, items, encode))
-
-
-def _json_list(
-    head: Mapping[str, object], name: str, items: Iterable[object], encode: Callable[[object], bytes]
 ) -> Iterator[bytes]:
+    """A JSON object: the members of `head`, and a list, whose items are made and written one by one."""
     members = b"".join(encode(key) + b":" + encode(value) + b"," for key, value in head.items())
     yield b"{" + members + encode(name) + b":["
     separator = b""

@@ -4,9 +4,10 @@
 it can change with a minor version; CHANGELOG.md says what to write instead.
 
 - A plugin type: `Plugin` with `Role`, `Tier`, `Stability`, and `Input` for attributes that it reads.
-- Roles in the picker: `Filter`, `Scorer`, `Picker`, `ProfileHandler`, `Producer`, `Parser`, `SaturationDetector`. They
-  get a `Cycle`, the decision under way, and `Rows`, the positions of endpoints in its columns. `linear`,
-  `least_is_best` and `most_is_best` are formulas for `Cycle.score_by`.
+- Roles in the picker: `Filter`, `Scorer`, `Picker`, `ProfileHandler`, `Producer`, `Parser`, `SaturationDetector`,
+  `Admitter` and `PreRequest`, of which the last two may answer with a `Refusal`. They get a `Cycle`, the decision under
+  way, and `Rows`, the positions of endpoints in its columns. `linear`, `least_is_best` and `most_is_best` are formulas
+  for `Cycle.score_by`.
 - Roles in the collector: `PollingSource` and `HttpSource`, `Extractor` with its `Binding`. `EndpointExtractor` and
   `NotificationExtractor` also run in other tiers.
 - Attributes: `AttributeKey`, `AttributeMap` and the standard keys.
@@ -17,10 +18,19 @@ from services.collector.http.client import Client
 from services.collector.interfaces import Binding, Extractor, Finding, MetricsBinding, PollingSource
 from services.collector.sources.http import HttpSource
 from services.picker.parsers.parser import Parser
-from services.picker.request import Content, Headers, Request, Unparsable
+from services.picker.request import Content, Headers, Refusal, Request, Unparsable
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.formulas import least_is_best, linear, most_is_best
-from services.picker.scheduling.interfaces import Filter, Picker, Producer, ProfileHandler, SaturationDetector, Scorer
+from services.picker.scheduling.interfaces import (
+    Admitter,
+    Filter,
+    Picker,
+    PreRequest,
+    Producer,
+    ProfileHandler,
+    SaturationDetector,
+    Scorer,
+)
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from shared.attributes import (
     ACTIVE_MODELS,
@@ -61,6 +71,7 @@ __all__ = [
     "VERSION",
     "WAITING_MODELS",
     "WAITING_QUEUE_SIZE",
+    "Admitter",
     "AttributeKey",
     "AttributeMap",
     "Binding",
@@ -94,9 +105,11 @@ __all__ = [
     "Plugin",
     "PollingSource",
     "PositiveDuration",
+    "PreRequest",
     "PrefixMatch",
     "Producer",
     "ProfileHandler",
+    "Refusal",
     "Request",
     "Role",
     "Rows",

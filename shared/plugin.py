@@ -38,6 +38,7 @@ class Role(StrEnum):
     DATA_PRODUCER = "data producer"
     SATURATION_DETECTOR = "saturation detector"
     ADMITTER = "admitter"
+    PRE_REQUEST = "pre-request plugin"
     DATA_SOURCE = "data source"
     EXTRACTOR = "extractor"
     DISCOVERY = "endpoint discovery"

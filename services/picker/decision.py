@@ -110,6 +110,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Unix seconds."""
     monotonic: float = 0.0
     """When the samples were taken."""
+    waited: float = 0.0
+    """Seconds from when the request was complete to when it was scheduled."""
     seconds: float = 0.0
     """What the decision took."""
     progress: Progress = field(default_factory=Progress)
@@ -137,6 +139,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             "model": self.request.model,
             "target_model": self.target_model,
             "priority": self.priority,
+            "waited_seconds": round(self.waited, 6),
             "microseconds": round(self.seconds * 1e6, 1),
         }
         if isinstance(self.outcome, Route):

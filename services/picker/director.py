@@ -1,13 +1,16 @@
-"""`Director.decide`: from a request and the view to a decision, without I/O.
+"""From a request and the view to a decision, without I/O, in two steps between which a request may wait.
 
-The order is the Go EPP's: model, priority, admission, candidates, scheduling, conditional decode. It differs in two
-points: candidates are selected before admission, so an empty pool answers every request with 503; and the ports of a
-subset hint count, also for requests without a body.
+`prepare` finds out what doesn't depend on the endpoints: model, objective, priority. `schedule` reads everything else
+at its own time: candidates, load, metrics, prefix matches. The order is the Go EPP's: model, priority, admission,
+candidates, producers, admitters, profiles, conditional decode, pre-request plugins. It differs in two points:
+candidates are selected before admission, so an empty pool answers every request with 503; and the ports of a subset
+hint count, also for requests without a body.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -18,10 +21,11 @@ from services.picker.parsers.grpc_frame import is_grpc
 from services.picker.parsers.parser import ParserFailed, bare_path
 from services.picker.request import Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, OnPluginFailure, ignore_failure
-from services.picker.scheduling.interfaces import Placement, SaturationDetector
+from services.picker.scheduling.interfaces import Placement, Producer, SaturationDetector
 from services.picker.scheduling.record import ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows
+from services.picker.state.rewrites import Rewrites
 from services.picker.state.view import View
 from shared.config.schema import StaleMetrics
 from shared.plugin import Role
@@ -32,6 +36,30 @@ _UNNAMED_PATHS = ("/v1/models", "/health")
 """Ends of the paths that clients of a closed pool may GET without a model."""
 RETRY_AFTER = 1
 """Seconds. Scrapes and scaling soon change an empty or full pool."""
+
+
+class Prepared(Struct):
+    """A request, and what is known of it whatever the endpoints are."""
+
+    request: Request
+    prepared_at: float
+    """Monotonic seconds."""
+    refusal: Refusal | None
+    """Why it can't be scheduled."""
+    model: str = ""
+    """The target model."""
+    rewrite: str = ""
+    """The resource whose rule gave it this model."""
+    objective: str = ""
+    priority: int = 0
+    unparsed: Sequence[ParserFailed] = ()
+    """Parsers that failed on it."""
+    producers: tuple[Producer, ...] = ()
+    """Those that may need time before it is scheduled."""
+    results: dict[str, Any] = {}
+    """What they have prepared, by their names."""
+    failures: list[tuple[Producer, Exception]] = []
+    """Those that couldn't."""
 
 
 class AdmissionResult(Struct, frozen=True):
@@ -61,13 +89,30 @@ class Director:
     on_failure: OnPluginFailure = ignore_failure
 
     def decide(self, request: Request, view: View, now: float, unparsed: Sequence[ParserFailed] = ()) -> Decision:
-        """Decides where the request goes at the monotonic time `now`. Producers learn of it; nothing is charged yet.
-        `unparsed` has the parsers that failed on it."""
-        started = perf_counter()
+        """Both steps at the monotonic time `now`, for a request that waits for nothing."""
+        return self.schedule(self.prepare(request, view, now, unparsed), view, now)
+
+    def prepare(self, request: Request, view: View, now: float, unparsed: Sequence[ParserFailed] = ()) -> Prepared:
+        """What is known of the request before it is scheduled. `unparsed` has the parsers that failed on it."""
         model, rewrite = self._model(request, view)
         objective = request.headers.first_of(*OBJECTIVE_HEADERS)
         known = view.objectives.get(objective)
-        priority = known.priority if known is not None else view.rewrites.priority(request.content.model)
+        return Prepared(
+            request,
+            now,
+            self._unserved(request, model, rewrite, view.rewrites),
+            model,
+            rewrite,
+            objective,
+            known.priority if known is not None else view.rewrites.priority(request.content.model),
+            unparsed,
+            self.scheduler.preparing,
+        )
+
+    def schedule(self, prepared: Prepared, view: View, now: float) -> Decision:
+        """Decides where the request goes at the monotonic time `now`. Producers learn of it; nothing is charged yet."""
+        started = perf_counter()
+        request, priority = prepared.request, prepared.priority
         candidates = self._candidates(request, view.layout)
         cycle = Cycle(
             request,
@@ -75,22 +120,27 @@ class Director:
             now,
             self.random,
             self.stale,
-            model=model,
+            model=prepared.model,
             priority=priority,
             candidates=candidates,
             failed=self.on_failure,
         )
-        for failure in unparsed:
+        for failure in prepared.unparsed:
             cycle.plugin_failed(failure.parser, Role.PARSER, failure.error)
-        result = self._admit(cycle, rewrite)
+        if prepared.producers:
+            cycle.prepared = prepared.results
+            cycle.unprepared = [producer.name for producer, _ in prepared.failures]
+            for producer, error in prepared.failures:
+                cycle.plugin_failed(producer, Role.DATA_PRODUCER, error)
+        result = self._admit(cycle, prepared)
         return Decision(
             request=RequestSummary.of(request),
             configuration=self.revision,
             outcome=result.outcome,
             layout=cycle.layout,
-            target_model=model[:SHOWN],
-            rewrite=rewrite,
-            objective=objective[:SHOWN],
+            target_model=prepared.model[:SHOWN],
+            rewrite=prepared.rewrite,
+            objective=prepared.objective[:SHOWN],
             priority=priority,
             saturation=result.saturation,
             candidates=candidates,
@@ -102,23 +152,26 @@ class Director:
             failures=tuple(cycle.failures),
             at=self.wall_clock(),
             monotonic=now,
+            waited=now - prepared.prepared_at,
             seconds=perf_counter() - started,
             progress=Progress(placements=result.placements),
         )
 
-    def _admit(self, cycle: Cycle, rewrite: str) -> AdmissionResult:
-        """Admits and schedules the request. `rewrite` is the resource whose rule gave it its model."""
+    def _admit(self, cycle: Cycle, prepared: Prepared) -> AdmissionResult:
+        """Admits and schedules the request."""
         content, candidates = cycle.request.content, cycle.candidates
-        if content.takes_model and not cycle.model:
-            return AdmissionResult(_NO_MODEL)
-        if (foreign := self._foreign(cycle, rewrite)) is not None:
-            return AdmissionResult(foreign)
+        if prepared.refusal is not None:
+            return AdmissionResult(prepared.refusal)
         if not len(candidates):
             return AdmissionResult(_NONE_IN_SUBSET if len(cycle.layout) else _EMPTY)
         saturation = self._saturation(cycle) if cycle.priority < 0 else None
         if saturation is not None and saturation >= 1.0:
             return AdmissionResult(_SHED, saturation)
-        runs, primary = self.scheduler.schedule(cycle)
+        scheduler = self.scheduler
+        scheduler.produce(cycle)
+        if (denial := scheduler.admit(cycle)) is not None:
+            return AdmissionResult(denial, saturation)
+        runs, primary = scheduler.run(cycle)
         picked = runs[primary].picked
         if not picked:
             return AdmissionResult(cycle.refusal or _FILTERED, saturation, runs, primary)
@@ -126,13 +179,17 @@ class Director:
             picked = _holders(cycle, picked)
             if not picked:
                 return AdmissionResult(_NOT_CACHED, saturation, runs, primary)
+        set_headers = scheduler.pre_request(cycle, picked)
+        if isinstance(set_headers, Refusal):
+            return AdmissionResult(set_headers, saturation, runs, primary)
         authorities = cycle.layout.authorities
         route = Route(
             destinations=tuple([authorities[row] for row in picked]),
+            set_headers=set_headers,
             target_model=cycle.model if cycle.model != content.model else None,
             client_model=content.model,
         )
-        tokens, placements = self.scheduler.picked(cycle, picked[0])
+        tokens, placements = scheduler.picked(cycle, picked[0])
         return AdmissionResult(route, saturation, runs, primary, tokens, placements)
 
     def _saturation(self, cycle: Cycle) -> float | None:
@@ -146,17 +203,6 @@ class Director:
             return None
         return saturation
 
-    def refuse(self, request: Request, refusal: Refusal, view: View, now: float) -> Decision:
-        """Refuses a request that can't be read."""
-        return Decision(
-            request=RequestSummary.of(request),
-            configuration=self.revision,
-            outcome=refusal,
-            layout=view.layout,
-            at=self.wall_clock(),
-            monotonic=now,
-        )
-
     def _model(self, request: Request, view: View) -> tuple[str, str]:
         """(target model, name of the resource that rewrote it)."""
         model = request.content.model
@@ -168,19 +214,21 @@ class Director:
             return target, rewrite
         return request.headers.first_of(*REWRITE_HEADERS) or model, ""
 
-    def _foreign(self, cycle: Cycle, rewrite: str) -> Refusal | None:
-        """Refuses a request for a model that the pool doesn't name, if the pool serves only named models.
+    def _unserved(self, request: Request, model: str, rewrite: str, rewrites: Rewrites) -> Refusal | None:
+        """Refuses a request without a model where it needs one, and a request for a model that the pool doesn't name,
+        if the pool serves only named models.
 
         Clients send the rewrite header, so its model has to be named, too. A body that nobody has read could name any
         model and is refused. A body that no model reads needs no model. A request without a body could do anything
         else, such as loading an adapter: only the paths that show models and health pass.
         """
-        request, rewrites = cycle.request, cycle.view.rewrites
+        content = request.content
+        if content.takes_model and not model:
+            return _NO_MODEL
         if not (rewrites.closed or self.named_models_only):
             return None
-        content = request.content
         if rewrites.names(content.model):  # none at all only by a rule for every model
-            return None if rewrite or rewrites.names(cycle.model) else _not_named(cycle.model)
+            return None if rewrite or rewrites.names(model) else _not_named(model)
         if content.model:
             return _not_named(content.model)
         if content.takes_model:

@@ -3,6 +3,7 @@
 Only this module knows all three. However a stream ends, its charge is released exactly once.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -13,6 +14,7 @@ from services.picker.admin.metrics import PickerMetrics
 from services.picker.admin.request_metrics import OpenRequest
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
 from services.picker.decision import Decision, Progress
+from services.picker.director import Prepared
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
     Completed,
@@ -27,6 +29,7 @@ from services.picker.extproc.events import (
 from services.picker.metadata import REWRITE_HEADERS
 from services.picker.parsers.parser import ParserFailed
 from services.picker.pipeline import Pipeline
+from services.picker.preparation import prepare
 from services.picker.request import Content, Headers, Refusal, Request, Route, Unparsable
 from services.picker.responses.reader import ResponseReader
 from services.picker.state.inflight import Charge
@@ -74,8 +77,8 @@ class RequestHandler:
     def open_stream(self) -> "RequestStream":
         return RequestStream(self)
 
-    def decide(self, ready: RequestReady, now: float) -> Decision:
-        """The decision on a request. A request whose body can't be read is refused."""
+    def prepare(self, ready: RequestReady, now: float) -> Prepared:
+        """Reads the request. One whose body can't be read will be refused."""
         head, pipeline = ready.head, self.pipeline
         content, unreadable = Content(), None
         failures: list[ParserFailed] = []
@@ -99,10 +102,13 @@ class RequestHandler:
             subset=head.subset,
             received_at=head.received_at,
         )
-        if unreadable is None:
-            decision = pipeline.director.decide(request, self.view, now, failures)
-        else:
-            decision = pipeline.director.refuse(request, unreadable, self.view, now)
+        if unreadable is not None:
+            return Prepared(request, now, unreadable)
+        return pipeline.director.prepare(request, self.view, now, failures)
+
+    def schedule(self, prepared: Prepared, now: float) -> Decision:
+        """The decision on a request that has waited enough."""
+        decision = self.pipeline.director.schedule(prepared, self.view, now)
         self.ring.add(decision.to_keep())
         return decision
 
@@ -149,14 +155,30 @@ def _withdraw(progress: Progress) -> None:
         placement(None)
 
 
+def _no_wake() -> None:
+    """Nobody waits for the answers yet."""
+
+
 class RequestStream:
-    """One ext_proc stream, which is one HTTP request. `end`, and `receive` of a message, never raise."""
+    """One ext_proc stream, which is one HTTP request: received, prepared, scheduled, routed or refused, completed.
+
+    `end`, and `receive` of a message, never raise.
+    """
 
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self._conversation = Conversation(handler.limits, handler.make_id, budget=handler.budget)
         self._waiting = BodyBuffer(handler.budget)
         """A large message that waits for its turn."""
+        self._prepared: Prepared | None = None
+        """The request while it waits to be scheduled."""
+        self._preparing: asyncio.Task[None] | None = None
+        self._resumed = False
+        """Whether it has waited, and its answers haven't been fetched yet."""
+        self._error: Exception | None = None
+        """Why it couldn't be scheduled."""
+        self.wake: Callable[[], None] = _no_wake
+        """Called when the request has waited enough, and `outbox` has its answers."""
         self._charge: Charge | None = None
         self._decision: Decision | None = None
         self._reader: ResponseReader | None = None
@@ -168,6 +190,19 @@ class RequestStream:
     def closed(self) -> bool:
         """Whether the stream has been answered for good and is to be ended."""
         return self._conversation.closed
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are or will be answers that no message brings: see `wake`."""
+        return self._prepared is not None or self._resumed
+
+    def outbox(self) -> Iterator[bytes]:
+        """The answers to a request that has waited; none while it waits. Raises what its scheduling raised."""
+        self._resumed = False
+        if self._error is not None:
+            raise self._error
+        yield from self._conversation.responses()
+        self._conversation.sent()
 
     def receive(self, data: bytes) -> Iterable[bytes]:
         """Takes a message of the proxy and returns the answers, in order. Raises DecodeError for invalid bytes.
@@ -204,7 +239,11 @@ class RequestStream:
         for event in events:
             yield b""
             if isinstance(event, RequestReady):
-                decision = self._handler.decide(event, now)
+                prepared = self._handler.prepare(event, now)
+                yield b""
+                if self._waits(prepared):
+                    continue
+                decision = self._handler.schedule(prepared, now)
                 if isinstance(decision.outcome, Route):
                     self._decision = decision  # producers know of it: should the stream end here, they are told
                 yield b""
@@ -224,7 +263,9 @@ class RequestStream:
     def _handle(self, events: Sequence[Event], now: float) -> None:
         for event in events:
             if isinstance(event, RequestReady):
-                self._decided(self._handler.decide(event, now), now)
+                prepared = self._handler.prepare(event, now)
+                if not self._waits(prepared):
+                    self._decided(self._handler.schedule(prepared, now), now)
             elif isinstance(event, ResponseStarted):
                 self._handler.observing += self._conversation.response.requested_to_observe
                 self._on_response(event)
@@ -234,6 +275,35 @@ class RequestStream:
                 self._on_response_body(now)
             elif isinstance(event, Refused):
                 self._handler.metrics.refused(event.refusal.status, self._handler.clock() - now)
+
+    def _waits(self, prepared: Prepared) -> bool:
+        """Whether the request has to wait before it is scheduled. If so, `_resume` schedules it."""
+        if not prepared.producers:
+            return False
+        self._prepared = prepared
+        self._preparing = asyncio.ensure_future(prepare(prepared))
+        self._preparing.add_done_callback(self._resume)
+        return True
+
+    def _resume(self, _: object) -> None:
+        """The request has waited enough. Does nothing if it has ended meanwhile."""
+        prepared, self._prepared, self._preparing = self._prepared, None, None
+        if prepared is None:
+            return
+        now = self._handler.clock()
+        try:
+            self._decided(self._handler.schedule(prepared, now), now)
+        except Exception as error:  # noqa: BLE001 - the transport ends the stream with it
+            self._error = error
+        self._resumed = True
+        self.wake()
+
+    def _stop_waiting(self) -> None:
+        """The request is over before it was scheduled."""
+        self._prepared = None
+        if self._preparing is not None:
+            self._preparing.cancel()
+            self._preparing = None
 
     def _decided(self, decision: Decision, now: float) -> None:
         handler = self._handler
@@ -253,6 +323,7 @@ class RequestStream:
     def _on_response(self, event: ResponseStarted) -> None:
         """Moves the charge and the prompt's prefix to the endpoint that serves. After an error, also a client's, no
         endpoint has computed the prompt, so its prefix is withdrawn."""
+        self._stop_waiting()  # the proxy has answered by itself
         if self._charge is None or self._decision is None:
             return
         if self._counted is not None:
@@ -299,6 +370,7 @@ class RequestStream:
 
     def _complete(self, event: Completed, now: float) -> None:
         handler, response = self._handler, self._conversation.response
+        self._stop_waiting()
         handler.open -= 1
         handler.observing -= response.requested_to_observe
         seconds = now - self._started

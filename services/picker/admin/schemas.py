@@ -20,6 +20,7 @@ class DecisionSummary(BaseModel):
     model: str
     target_model: str
     priority: int
+    waited_seconds: float
     microseconds: float
     destinations: list[str] = []
     endpoint: str = ""

@@ -4,7 +4,7 @@ Plugins read attributes through the cycle, which records what they read. So the 
 numbers that it was made with.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from math import inf
 from typing import Any, TypeVar
 
@@ -28,6 +28,8 @@ BYTES_PER_TOKEN = 4
 EVER = np.finfo(np.float64).min
 """A time before which nothing was sampled, and after which everything that ever was."""
 
+
+_NOTHING: Mapping[str, Any] = {}
 
 OnPluginFailure = Callable[[str, Exception, str], None]
 """Hears of a plugin's failure: the plugin's name, the exception, the request's id."""
@@ -122,6 +124,10 @@ class Cycle:
         self._oldest = EVER if stale.policy == "lastKnown" else now - stale.after
         self.refusal: Refusal | None = None
         """The answer to the client if a filter leaves no endpoint, instead of the usual one."""
+        self.prepared: Mapping[str, Any] = _NOTHING
+        """Results of `Producer.prepare`, by the producer's name."""
+        self.unprepared: Collection[str] = ()
+        """Producers whose `prepare` failed."""
         self._products: dict[str, Any] = {}
         self.samples: dict[str, Samples] = {}
         """What was read, by name; of several samples of one attribute that of the most endpoints stands."""

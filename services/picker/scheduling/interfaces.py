@@ -1,10 +1,11 @@
 """The roles of scheduling plugins. A plugin is plain synchronous code over arrays and doesn't keep the cycle."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
+from services.picker.request import Refusal, Request
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.record import ProfileRun
 from services.picker.state.layout import Floats, Rows
@@ -97,6 +98,15 @@ class Producer(Plugin):
     """Whether its prefix matches are ones that scores can be made of by construction, so that the scheduler needn't see
     to it. A subclass states it anew."""
 
+    BUDGET: ClassVar[float] = 0.4
+    """Seconds that `prepare` may take."""
+
+    def prepare(self, request: Request) -> Awaitable[Any] | None:
+        """Starts what takes time, such as a call of a tokenizer; None: nothing. The request waits for the result up to
+        `BUDGET` seconds, and `produce` finds it in `cycle.prepared`. If it fails or is too late, `produce` isn't called
+        for this request."""
+        return None
+
     def produce(self, cycle: Cycle) -> None:
         """Put its products with `cycle.put`."""
 
@@ -108,6 +118,31 @@ class Producer(Plugin):
     def state(self) -> dict[str, Any]:
         """What `/debug/state` shows of it."""
         return {}
+
+
+class Admitter(Plugin):
+    """Refuses requests before they are scheduled. It is active when the document lists it. If it fails, the request
+    goes on."""
+
+    ROLES = frozenset({Role.ADMITTER})
+    TIER = Tier.PICKER
+
+    def admit(self, cycle: Cycle, rows: Rows) -> Refusal | None:
+        """Why the request is refused; None if it isn't. Producers have run, `rows` are the candidates."""
+        raise NotImplementedError
+
+
+class PreRequest(Plugin):
+    """Acts on a request whose destination is known. It is active when the document lists it. If it fails, the request
+    goes on without it."""
+
+    ROLES = frozenset({Role.PRE_REQUEST})
+    TIER = Tier.PICKER
+
+    def pre_request(self, cycle: Cycle, picked: tuple[int, ...]) -> Mapping[str, str] | Refusal:
+        """Headers to set on the request, or why it is refused after all. `picked` are the rows of its destinations,
+        the first choice first."""
+        raise NotImplementedError
 
 
 class SaturationDetector(Plugin):

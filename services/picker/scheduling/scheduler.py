@@ -1,16 +1,22 @@
-"""Runs a configuration's profiles on a cycle: producers first, then the profiles that the handler asks for.
+"""Runs a configuration's plugins on a cycle: producers, admitters, the profiles that the handler asks for, and
+pre-request plugins.
 
 Only producers whose product some plugin reads are run (`LoadedConfig.producers`): what nobody reads is not computed.
 """
 
+import re
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
+from services.picker.request import Refusal
 from services.picker.scheduling.cycle import Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import (
+    Admitter,
     Filter,
     Picker,
     Placement,
+    PreRequest,
     Producer,
     ProfileHandler,
     Scorer,
@@ -23,6 +29,10 @@ from shared.config.loaded import LoadedConfig, ProfileSpec
 from shared.config.problems import Invalid, Problem
 from shared.plugin import Plugin, Role
 from shared.plugin_failures import reason_of
+
+_NO_HEADERS: Mapping[str, str] = {}
+_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,256}")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]{0,8192}")
 
 
 class Scheduler:
@@ -47,6 +57,10 @@ class Scheduler:
             for producer in self.producers
             for products in [producer.produces(producer.name, producer.parameters)]
         ]
+        self.preparing = tuple(each for each in self.producers if type(each).prepare is not Producer.prepare)
+        """Producers that may need time before a request is scheduled."""
+        self._admitters = tuple(each for each in plugins.values() if isinstance(each, Admitter))
+        self._pre_request = tuple(each for each in plugins.values() if isinstance(each, PreRequest))
         self._weigher = next(
             (plugin for plugin in plugins.values() if isinstance(plugin, InFlightLoadProducer)),
             InFlightLoadProducer(InFlightLoadProducer.TYPE),
@@ -54,10 +68,12 @@ class Scheduler:
         self.tokens_until_end = self._weigher.until_end
         """Whether a request's tokens are in flight until its end; else until its response begins to come."""
 
-    def schedule(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], str]:
-        """(each profile's run, the name of the one whose pick is the destination)."""
+    def produce(self, cycle: Cycle) -> None:
+        """Run the producers."""
         started = perf_counter()
         for producer, products, unchecked, observe in self._producing:
+            if producer.name in cycle.unprepared:
+                continue
             try:
                 producer.produce(cycle)
                 for key in unchecked:
@@ -69,6 +85,22 @@ class Scheduler:
             ended = perf_counter()
             observe(ended - started)
             started = ended
+
+    def admit(self, cycle: Cycle) -> Refusal | None:
+        """The first refusal of an admitter, in the order of the document; None if all admit the request."""
+        for admitter in self._admitters:
+            try:
+                refusal = admitter.admit(cycle, cycle.candidates)
+                if isinstance(refusal, Refusal):
+                    return refusal
+                if refusal is not None:
+                    raise TypeError(f"{refusal!r} is neither a Refusal nor None")
+            except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
+                cycle.plugin_failed(admitter, Role.ADMITTER, error)
+        return None
+
+    def run(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], str]:
+        """(each profile's run, the name of the one whose pick is the destination)."""
         runs: dict[str, ProfileRun] = {}
         handler = self._handler
         try:
@@ -86,6 +118,21 @@ class Scheduler:
             if primary not in runs:
                 runs[primary] = self._profiles[primary].run(cycle, cycle.candidates)
         return runs, primary
+
+    def pre_request(self, cycle: Cycle, picked: tuple[int, ...]) -> Mapping[str, str] | Refusal:
+        """Headers that pre-request plugins set, later ones over earlier ones; or the first refusal."""
+        if not self._pre_request:
+            return _NO_HEADERS
+        headers: dict[str, str] = {}
+        for plugin in self._pre_request:
+            try:
+                result = plugin.pre_request(cycle, picked)
+                if isinstance(result, Refusal):
+                    return result
+                headers.update(_checked(result))
+            except Exception as error:  # noqa: BLE001 - as above
+                cycle.plugin_failed(plugin, Role.PRE_REQUEST, error)
+        return headers
 
     def picked(self, cycle: Cycle, row: int) -> tuple[int, tuple[Placement, ...]]:
         """Tell the producers where the request goes: (the tokens that it weighs there, whom to tell of another endpoint
@@ -112,6 +159,14 @@ class Scheduler:
 
     def __repr__(self) -> str:
         return f"<Scheduler {', '.join(map(repr, self._profiles.values()))}>"
+
+
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Raises ValueError for what can't be set as headers."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise ValueError(f"{name!r}: {value!r} is no header")
+    return headers
 
 
 def _state(producer: Producer) -> dict[str, Any]:

@@ -67,6 +67,9 @@ DEFAULTS = ServerOptions()
 class StreamHandler(Protocol):
     """Handles one stream, which is one HTTP request: takes messages in and hands answers out, without waiting."""
 
+    wake: Callable[[], None]
+    """Set by the transport; called when `outbox` has answers."""
+
     @property
     def closed(self) -> bool:
         """Whether the stream is to be ended when what was handed out is sent."""
@@ -76,6 +79,15 @@ class StreamHandler(Protocol):
         """A message of the proxy, a serialized `ProcessingRequest`; what to answer now, in order: serialized
         `ProcessingResponse`s. For a large message an iterator reads it and makes the answers on demand. An empty
         answer isn't sent: it lets other streams have a turn. Raises DecodeError for invalid bytes."""
+        ...
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are or will be answers that no message brings."""
+        ...
+
+    def outbox(self) -> Iterable[bytes]:
+        """The answers that no message brings and that are there, in order."""
         ...
 
     def end(self) -> None:
@@ -184,8 +196,9 @@ class ExtProcServer:
         """Drives a handler to its end. A cancelled stream may look like a half-closed one, or cancel this task.
 
         Raises DecodeError for bytes that are no `ProcessingRequest`."""
-        read, write = context.read, context.write
-        while (data := await read()) is not _EOF:
+        read = context.read
+        data = await read()
+        while data is not _EOF:
             answers: Iterable[bytes]
             if _MIDDLING < len(data) <= _HEAVY:
                 async with self._middling:
@@ -196,15 +209,35 @@ class ExtProcServer:
             del data  # nothing of a large body is kept while its turn or its response is awaited
             if isinstance(answers, Iterator):
                 answers = await self._in_turn(answers)
-            for answer in answers:
-                if len(answer) > _HEAVY:
-                    await asyncio.sleep(0)  # others have their turn before grpcio copies it
-                if answer:
-                    await write(answer)
-            answers, answer = (), b""
+            await _send(answers, context)
+            answers = ()
             if stream.closed:
                 return "refused"
-        return "finished"
+            data = await (self._wait(stream, context) if stream.waiting else read())
+        return "refused" if stream.closed else "finished"
+
+    async def _wait(self, stream: StreamHandler, context: Any) -> Any:
+        """The next message of a stream whose request waits. Its answers are sent when there are some."""
+        reading = asyncio.ensure_future(context.read())
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        stream.wake = wake
+        try:
+            while True:
+                await _send(stream.outbox(), context)
+                if not stream.waiting:
+                    break
+                await asyncio.wait((reading, woken), return_when=asyncio.FIRST_COMPLETED)
+                if reading.done():
+                    break
+            return _EOF if stream.closed else await reading
+        finally:
+            stream.wake = _nothing
+            reading.cancel()
 
     async def _in_turn(self, answers: Iterator[bytes]) -> Iterator[bytes]:
         """The answers to a large request, from the first on that can be sent. One such request is read and decided at a
@@ -224,6 +257,18 @@ class ExtProcServer:
     def __repr__(self) -> str:
         state = f"on {self._host}:{self.port}, {self.open} streams open" if self.port else "not started"
         return f"<ExtProcServer {state}>"
+
+
+async def _send(answers: Iterable[bytes], context: Any) -> None:
+    for answer in answers:
+        if len(answer) > _HEAVY:
+            await asyncio.sleep(0)  # others have their turn before grpcio copies it
+        if answer:
+            await context.write(answer)
+
+
+def _nothing() -> None:
+    """Nobody waits for the answers: they are fetched after the message under way."""
 
 
 def listen(server: grpc.aio.Server, host: str, port: int, flag: str, certificate: Certificate | None = None) -> int:

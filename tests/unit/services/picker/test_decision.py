@@ -66,6 +66,7 @@ def test_a_routed_request_in_one_line() -> None:
         "model": "model",
         "target_model": "other",
         "priority": 0,
+        "waited_seconds": 0.0,
         "microseconds": 40.0,
         "destinations": ["10.0.0.2:8000", "10.0.0.1:8000"],
         "endpoint": "a2",

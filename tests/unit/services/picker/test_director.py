@@ -6,7 +6,7 @@ import pytest
 
 from services.picker.admin.schemas import DecisionInFull
 from services.picker.decision import SHOWN, Decision
-from services.picker.director import Director
+from services.picker.director import Director, Prepared
 from services.picker.metadata import OBJECTIVE_HEADERS, REWRITE_HEADERS
 from services.picker.pipeline import build
 from services.picker.request import Refusal, Request, Route
@@ -258,6 +258,7 @@ def test_a_burst_of_requests_is_spread_by_the_load_in_flight() -> None:
 
 
 def test_the_clock_of_an_unreadable_request_is_the_walls() -> None:
-    made = director().refuse(request(id="bad"), Refusal(status=400, message="no JSON"), pool("a1"), NOW)
+    unreadable = Prepared(request(id="bad"), NOW, Refusal(status=400, message="no JSON"))
+    made = director().schedule(unreadable, pool("a1"), NOW)
     assert (made.request.id, made.at, refusal(made).status) == ("bad", WALL, 400)
     assert made.explain()["refused"]["message"] == "no JSON"

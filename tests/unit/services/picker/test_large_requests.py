@@ -117,7 +117,7 @@ def test_a_stream_that_is_lost_between_two_steps_holds_nothing(modes: tuple[Body
 def test_a_large_request_is_answered_in_steps(modes: tuple[BodyMode, BodyMode]) -> None:
     world = World()
     empty = list(world.shown(modes)[1]).count(b"")
-    assert empty == 4, "before it is read, before and after the decision, and before the answers"
+    assert empty == 5, "before and after it is read, before and after the decision, and before the answers"
     assert b"" not in list(world.shown(modes, data=sent(1000))[1])
 
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from services.picker.director import Prepared
 from services.picker.pipeline import build
 from services.picker.request import Refusal
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
@@ -36,7 +37,7 @@ def test_a_decision_names_the_revision_of_the_configuration_that_made_it() -> No
     made = build(config, np.random.default_rng(1), lambda: 0.0)
     decisions = [
         made.director.decide(request(), pool("a1"), NOW),
-        made.director.refuse(request(), Refusal(status=400, message="no"), pool("a1"), NOW),
+        made.director.schedule(Prepared(request(), NOW, Refusal(status=400, message="no")), pool("a1"), NOW),
     ]
     assert [one.explain()["configuration"] for one in decisions] == [config.revision] * 2
     assert made.state()["revision"] == config.revision

@@ -42,7 +42,7 @@ def test_a_request_without_a_load_scorer_is_charged_all_the_same() -> None:
     view = pool("a1")
     made = scheduler("queue-scorer")
     run = cycle(view, request(b"x" * 400))
-    made.schedule(run)
+    made.produce(run)
     assert made.picked(run, 0)[0] == 100
     assert not made.tokens_until_end
 
@@ -53,7 +53,7 @@ def test_a_prompt_that_was_placed_weighs_less_the_next_time() -> None:
     weights = []
     for _ in range(2):
         run = cycle(view, request(b"x" * 1024))
-        made.schedule(run)
+        made.produce(run)
         weights.append(made.picked(run, 0)[0])
     assert weights == [256, 0]
 

@@ -18,17 +18,17 @@ from services.picker.transport.certificate import Certificate, self_signed
 from services.picker.transport.grpc_server import SERVICE, ExtProcServer, ServerOptions, message_limit
 from shared.config.problems import Invalid
 from tests.unit.services.picker.extproc.proxy import body, headers, response_headers
+from tests.unit.services.picker.transport.immediate import Immediate
 from tests.waiting import eventually
 
 GRPC: Any = grpc.aio
 METHOD = f"/{SERVICE}/Process"
 
 
-class Recorder:
+class Recorder(Immediate):
     """An handler that gives each message one or two answers, and remembers what happened to it."""
 
     def __init__(self) -> None:
-        self.closed = False
         self.received: list[str | None] = []
         self.ends = 0
         self.ended = asyncio.Event()
@@ -274,3 +274,108 @@ async def test_a_taken_port_is_an_error_that_names_the_flag() -> None:
         second = ExtProcServer(Recorder, host="127.0.0.1", port=served.server.port, registry=CollectorRegistry())
         with pytest.raises(Invalid, match=rf"--grpc-port: 127.0.0.1:{served.server.port} can't be bound"):
             await second.start()
+
+
+# Requests that wait
+
+
+class Patient(Recorder):
+    """A handler whose request waits from its body on until a test lets it go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = False
+        self.answers: list[bytes] = []
+        self.refuses = False
+
+    def receive(self, data: bytes) -> Sequence[bytes]:
+        phase = ProcessingRequest.FromString(data).WhichOneof("request")
+        if phase != "request_body":
+            return super().receive(data)
+        self.received.append(phase)
+        self.waiting = True
+        return []
+
+    def outbox(self) -> Sequence[bytes]:
+        if not self.answers:
+            return ()
+        self.waiting, self.closed = False, self.refuses
+        if self.answers == [b"boom"]:
+            raise ZeroDivisionError("a bug in a handler")
+        answers, self.answers = self.answers, []
+        return answers
+
+    def go_on(self, *answers: bytes, refuses: bool = False) -> None:
+        self.answers, self.refuses = list(answers), refuses
+        self.wake()
+
+
+@asynccontextmanager
+async def waiting() -> AsyncIterator[tuple[Serving, Patient, Any]]:
+    """A stream whose request waits."""
+    async with serving(make=Patient) as served, stream(served.server.port) as call:
+        await say(call, body(b"prompt", end=True))
+        await eventually(lambda: bool(served.handlers) and served.handlers[0].waiting, "it waits")
+        handler = served.handlers[0]
+        assert isinstance(handler, Patient)
+        yield served, handler, call
+
+
+async def test_answers_come_without_a_message_and_messages_while_the_request_waits() -> None:
+    async with waiting() as (_, handler, call):
+        await say(call, headers())
+        assert await hear(call) == REQUEST_HEADERS_UNCHANGED
+        assert handler.waiting
+        handler.go_on(b"one", b"", b"two")
+        assert [await hear(call), await hear(call)] == [b"one", b"two"]
+        await say(call, response_headers())
+        assert [await hear(call), await hear(call)] == [RESPONSE_HEADERS_UNCHANGED, REQUEST_HEADERS_UNCHANGED]
+        await call.done_writing()
+        assert await call.read() is GRPC.EOF
+        assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_a_refusal_after_waiting_ends_the_stream() -> None:
+    async with waiting() as (served, handler, call):
+        handler.go_on(b"no", refuses=True)
+        assert await hear(call) == b"no"
+        assert await call.read() is GRPC.EOF
+        assert await call.code() is grpc.StatusCode.OK
+        assert (await served.handler(0)).ends == 1
+        assert served.ended("refused") == 1
+
+
+async def test_a_handler_that_fails_after_waiting_ends_its_stream() -> None:
+    with capture_logs():
+        async with waiting() as (served, handler, call):
+            handler.go_on(b"boom")
+            assert await call.code() is grpc.StatusCode.INTERNAL
+            assert (await served.handler(0)).ends == 1
+            assert served.ended("failed") == 1
+
+
+@pytest.mark.parametrize("how", ["cancelled", "half-closed"])
+async def test_a_stream_that_ends_while_its_request_waits_ends_its_handler(how: str) -> None:
+    async with waiting() as (served, handler, call):
+        if how == "cancelled":
+            call.cancel()
+        else:
+            await call.done_writing()
+        assert (await served.handler(0)).ends == 1
+        await eventually(lambda: served.server.open == 0)
+        handler.go_on(b"too late")
+
+
+class Ready(Patient):
+    """A handler whose answers are there at once, but no message brings them."""
+
+    def receive(self, data: bytes) -> Sequence[bytes]:
+        super().receive(data)
+        self.answers = [b"one"]
+        return []
+
+
+async def test_a_request_that_has_waited_before_anybody_listens_is_answered() -> None:
+    async with serving(make=Ready) as served, stream(served.server.port) as call:
+        await say(call, body(b"prompt", end=True))
+        assert await hear(call) == b"one"

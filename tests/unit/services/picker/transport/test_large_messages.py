@@ -14,17 +14,17 @@ import grpc.aio
 
 from services.picker.extproc.outgoing import REQUEST_BODY_UNCHANGED
 from services.picker.transport.grpc_server import SERVICE, ExtProcServer
+from tests.unit.services.picker.transport.immediate import Immediate
 from tests.waiting import eventually
 
 GRPC: Any = grpc.aio
+
 LARGE = 8 * 2**20
 METHOD = f"/{SERVICE}/Process"
 
 
-class Answering:
+class Answering(Immediate):
     """An handler that keeps nothing, and gives large answers."""
-
-    closed = False
 
     def receive(self, data: bytes) -> Iterator[bytes]:
         yield b""
@@ -35,10 +35,8 @@ class Answering:
         pass
 
 
-class Stepping:
+class Stepping(Immediate):
     """An handler that answers in steps, and notes each."""
-
-    closed = False
 
     def __init__(self, steps: list["Stepping"]) -> None:
         self.steps = steps
@@ -53,10 +51,8 @@ class Stepping:
         pass
 
 
-class Noting:
+class Noting(Immediate):
     """An handler that notes in which turn of the event loop it answers."""
-
-    closed = False
 
     def __init__(self, turns: list[int], turn: Callable[[], int]) -> None:
         self.turns, self.turn = turns, turn

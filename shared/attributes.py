@@ -115,8 +115,7 @@ SERVED_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("/v1/models", "model
 GPU_UTILIZATION = AttributeKey("GPUUtilization", "dcgm-extractor", float, _SHARE)
 """Share of time in which the busiest of the endpoint's GPUs computed something, 0 to 1."""
 REACHABLE = AttributeKey("Reachable", "collector", float, _SHARE)
-"""1 after a successful scrape of the model server; 0 after so many refused or timed-out scrapes in a row that it seems
-down."""
+"""1 after a successful scrape of the server; 0 after so many refused or late ones in a row that it seems down."""
 
 STANDARD_KEYS: tuple[AttributeKey[Any], ...] = (
     WAITING_QUEUE_SIZE,
@@ -147,8 +146,7 @@ class Sample(Struct, frozen=True):
 
 
 MAX_VALUE, MAX_NAMES = 16 * 2**10, 10_000
-"""Bytes of an encoded value that isn't a number; for a list of strings, which is decoded quickly, its length
-instead."""
+"""Bytes of an encoded value that isn't a number; of a list of strings, which is decoded quickly, its length."""
 _texts = msgspec.msgpack.Decoder(list[str])
 
 

@@ -66,8 +66,8 @@ class Input(Struct, frozen=True):
     optional: bool = False
     """Whether the plugin works without it. A required attribute that nothing produces is an error at start."""
     parameter: str = ""
-    """The parameter that names the attribute or its producer, and the key of the resolved attribute in the instance's
-    `inputs`."""
+    """The parameter that names the attribute or its producer; in the instance's `inputs`, the resolved attribute's
+    key."""
     name: str = ""
     """Without a key: the attribute's name, or that of a plugin that produces one attribute."""
     producer: str = ""
@@ -192,8 +192,7 @@ class Registry:
 
     @classmethod
     def of(cls, entries: Iterable[EntryPoint]) -> "Registry":
-        """The types of these entry points. One that can't be loaded is among `failures` and matters only to documents
-        that name its types."""
+        """The types of these entry points. One that can't be loaded is among `failures`: only its users need it."""
         registry = cls()
         for entry in entries:
             try:

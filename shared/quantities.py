@@ -34,8 +34,7 @@ Size = Annotated[int, Meta(ge=0, extra={"format": "size"})]
 
 
 def parse_duration(text: object) -> float:
-    """Seconds of a Go duration (`250ms`, `1m30s`) or of a bare number, possibly negative. Raises ValueError with what
-    is expected."""
+    """Seconds of a Go duration (`250ms`, `1m30s`) or a bare number, perhaps negative. Raises ValueError with advice."""
     if isinstance(text, (int, float)) and not isinstance(text, bool) and abs(text) < 1e300:
         return float(text)
     if isinstance(text, str) and len(text) <= _LONGEST:
@@ -59,8 +58,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: object) -> int:
-    """The value of a Kubernetes quantity (`64Mi`, `1G`, `1k`, `4096`), possibly negative. Raises ValueError with what
-    is expected."""
+    """The value of a Kubernetes quantity (`64Mi`, `1k`, `4096`), perhaps negative. Raises ValueError with advice."""
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     if isinstance(text, float) and text.is_integer():

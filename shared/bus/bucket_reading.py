@@ -1,5 +1,4 @@
-"""What the owner reads of the endpoints bucket, as far as the reconciler has to know of it. Pure: one message a
-call."""
+"""Takes what the owner has to know of the bucket's messages, within a limit of memory. No I/O."""
 
 from collections.abc import Callable
 

@@ -68,8 +68,7 @@ class BucketReconciler:
 
     @property
     def keys(self) -> int:
-        """The least number of keys in the bucket when nothing is to be written: facts, `epoch`, and `synced` of each
-        complete pool."""
+        """The least number of keys when nothing is to be written: facts, `epoch`, `synced` of each complete pool."""
         return len(self._stored) + len(self.complete) + 1
 
     def set_desired(self, facts: Mapping[str, Fact], pools: Collection[str], kept: Collection[str] = ()) -> None:

@@ -56,8 +56,7 @@ class NatsClient(Client):  # type: ignore[misc, unused-ignore]
 
 
 async def close_client(client: Client) -> None:
-    """Close a client without waiting for its peer, and end its tasks: nats-py's closing waits until the peer has
-    emptied the socket's buffer."""
+    """Close without waiting for the peer, as nats-py does until it has emptied the socket's buffer; end the tasks."""
     tasks = [
         task
         for name in ("_reading_task", "_ping_interval_task", "_flusher_task")

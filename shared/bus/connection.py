@@ -124,15 +124,14 @@ class Bus:
         return f"not connected to NATS at {servers} for {self._clock() - self.since:.1f} s: {self.error}"
 
     def on_connect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back at every connection, when subscriptions are in place, and at once if connected. Returns a function
-        that removes the callback."""
+        """Call back at once if connected, and at every connection, after the subscriptions. Returns a remover."""
         self._on_connect.append(callback)
         if self.connected:
             callback()
         return lambda: self._on_connect.remove(callback)
 
     def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back when a connection is lost. Returns a function that removes the callback."""
+        """Call back when a connection is lost. Returns a remover."""
         self._on_disconnect.append(callback)
         return lambda: self._on_disconnect.remove(callback)
 
@@ -318,8 +317,8 @@ class Bus:
     async def publish(
         self, subject: str, payload: bytes = b"", *, headers: Mapping[str, str] | None = None, reply: str = ""
     ) -> bool:
-        """Send a message. Returns False if it was dropped because there is no connection. Raises BusError for a subject
-        or a payload that NATS doesn't accept."""
+        """Send a message. Returns False if there is no connection. Raises BusError for a subject or payload NATS
+        refuses."""
         client = self._client
         if client is not None:
             try:
@@ -356,8 +355,8 @@ class Bus:
     async def request(
         self, subject: str, payload: bytes = b"", *, timeout: float = 1.0, headers: Mapping[str, str] | None = None
     ) -> Msg:
-        """Send a request and return the answer. Raises NotConnected (also if the connection is lost meanwhile),
-        NoResponders, RequestTimeout, BusError."""
+        """Send a request and return the answer. Raises NotConnected, also meanwhile, NoResponders, RequestTimeout,
+        BusError."""
         answers = await self.request_many(subject, payload, last=lambda _: True, timeout=timeout, headers=headers)
         return answers[0]
 
@@ -370,8 +369,7 @@ class Bus:
         timeout: float = 1.0,
         headers: Mapping[str, str] | None = None,
     ) -> list[Msg]:
-        """Send a request and return its answers, up to the one for which `last` is true. Raises as `request`; earlier
-        answers are then lost."""
+        """Send a request and return its answers, up to the one for which `last` is true. Raises as `request`."""
         with self._replies.expect(last) as reply:
             if not await self.publish(subject, payload, headers=headers, reply=f"{self._inbox}.{reply.token}"):
                 raise NotConnected(self.readiness() or "the connection has just been lost")

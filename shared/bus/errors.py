@@ -46,8 +46,8 @@ class WrongLastSequence(JetStreamError):
 
 
 class NoRoom(JetStreamError):
-    """The store, the account or the stream is full. Nothing can be written until something is removed, not even a
-    delete that readers are told of."""
+    """The store, the account or the stream is full: nothing can be written, not even a delete that readers are told
+    of."""
 
 
 class LostLeadership(BusError):

@@ -69,8 +69,8 @@ class FrameSequence:
 
 
 class FrameReader:
-    """Passes each frame of a pool (a token) to `on_frame`, in the event loop. After a reconnect, a frame may be older
-    than earlier ones: the consumer keeps the newer value."""
+    """Passes each frame of a pool (a token) to `on_frame`. After a reconnect, a frame may be older than earlier
+    ones."""
 
     def __init__(
         self,

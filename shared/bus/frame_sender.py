@@ -25,8 +25,8 @@ CHANGES_PART = -1
 
 
 class Outbox:
-    """What to send, and when. Pure. Everything is due `refresh` seconds after the last time if anything was scraped
-    since, else after `heartbeat`."""
+    """What to send, and when. Pure. Everything is due after `refresh` if anything was scraped since, else after
+    `heartbeat`."""
 
     def __init__(self, refresh: float, heartbeat: float) -> None:
         self._refresh = min(refresh, heartbeat)
@@ -81,8 +81,7 @@ class Described(Protocol):
 
 
 class FrameSender:
-    """Sends what the outbox has. `endpoints` gives what is known of each endpoint, by id. A change waits `gather`
-    seconds for others."""
+    """Sends what is due. `endpoints` gives what is known of each by id. A change waits `gather` seconds for others."""
 
     def __init__(
         self,

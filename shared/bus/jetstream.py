@@ -189,8 +189,7 @@ async def put(
 
 
 async def last(bus: Bus, bucket: str, subject: str, *, timeout: float = API_TIMEOUT) -> Stored | None:
-    """The last message of a subject according to the stream's leader; None if there is none. Raises JetStreamError
-    (10059: no such bucket) and as `Bus.request`."""
+    """The last message of a subject according to the stream's leader; None if there is none. Raises as `api`."""
     try:
         answer = await api(bus, f"STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": subject}, timeout=timeout)
     except JetStreamError as error:
@@ -278,6 +277,6 @@ async def remove(bus: Bus, bucket: str, sequence: int, *, timeout: float = API_T
 
 
 async def purge(bus: Bus, bucket: str, subject: str, *, before: int, timeout: float = API_TIMEOUT) -> None:
-    """Remove a subject's messages of sequences below `before`. Needs no room, isn't fenced, and doesn't notify readers.
-    Raises JetStreamError and as `Bus.request`."""
+    """Remove a subject's messages below a sequence: needs no room, isn't fenced, doesn't notify readers. Raises as
+    `api`."""
     await api(bus, f"STREAM.PURGE.KV_{bucket}", {"filter": subject, "seq": before}, timeout=timeout)

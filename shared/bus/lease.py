@@ -115,8 +115,8 @@ class Lease:
         return self._times.held(self._clock())
 
     async def acquire(self, when: Callable[[], bool] = lambda: True) -> None:
-        """Wait until the lease is held. It is then renewed in the background until it is lost or released. `when` is
-        asked before each attempt."""
+        """Wait until the lease is held; it is then renewed until lost or released. `when` is asked before each
+        attempt."""
         await self._stop()
         self._times.dropped()
         self._released = await self._bus.subscribe(self._subjects.lease_released(self.name), lambda _: self._wake.set())

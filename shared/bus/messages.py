@@ -78,8 +78,8 @@ class Frame(Struct, frozen=True, kw_only=True, tag="frame/1"):
     objects: dict[str, list[Any]] = {}
     """Wire name -> one value or None per id, for attributes that are no numbers (names of LoRA adapters)."""
     absent: dict[str, list[int]] = {}
-    """Wire name -> positions in `ids` of the endpoints that are known not to have it. Of others without a value here,
-    nothing is said."""
+    """Wire name -> positions in `ids` of endpoints known not to have it. Other endpoints without a value are
+    unknown."""
 
     def fault(self) -> str | None:
         """What is inconsistent about it, or None. `decode` has seen that no list is too long."""

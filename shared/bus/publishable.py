@@ -15,8 +15,7 @@ HEADROOM = 8 * 2**10
 MAX_FACT = MAX_PAYLOAD - HEADROOM
 """Bytes of an encoded fact."""
 MAX_NAME = 1536
-"""Bytes of an escaped name in a key. nats-server accepts lines of 4096 bytes, including subject, reply subject and
-lengths."""
+"""Bytes of an escaped name in a key: nats-server accepts lines of 4096 bytes, with subject and reply subject."""
 MAX_POOL = 1024
 """Bytes of a pool's token in a key."""
 
@@ -39,6 +38,6 @@ def fault(fact: Fact, most: int = MAX_FACT, max_entries: int | None = None) -> s
 
 
 def most(max_payload: int) -> int:
-    """Bytes of a fact for a server that accepts messages of `max_payload`: at most `MAX_FACT`, so that the same files
-    are valid everywhere."""
+    """Bytes of a fact for a server with this limit of messages: `MAX_FACT` at most, so that files are valid
+    everywhere."""
     return min(MAX_FACT, max_payload - HEADROOM)

@@ -143,8 +143,7 @@ class FactPublisher:
         return self._bus.readiness() or self._failure or "facts are being published"
 
     async def run(self) -> NoReturn:
-        """Publish until cancelled, from the first `update` on. Raises LostLeadership when another owner has taken
-        over."""
+        """Publish until cancelled, from the first `update` on. Raises LostLeadership when another owner takes over."""
         self._leads = False
         self._established = False
         self._failure = ""

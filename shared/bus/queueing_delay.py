@@ -77,8 +77,7 @@ class QueueingDelays:
         return max(0.0, difference - min(known.before, known.current))
 
     def _has_room(self, now: float) -> bool:
-        """Whether another run can be tracked. When there are too many, runs that were silent for two heartbeats are
-        forgotten."""
+        """Whether another run can be tracked, after those that were silent for two heartbeats are forgotten."""
         if len(self._runs) >= self._most and now >= self._full_until:
             self._full_until = now + AT_FIRST
             self.prune(now - AT_FIRST)

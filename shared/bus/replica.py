@@ -132,8 +132,8 @@ class Replica:
         return structs.replace(entry, version=(epoch, entry.version[1]))
 
     def _report(self, error: Malformed | str, subject: str, epoch: int = 0) -> None:
-        """A subject of facts doesn't name its sender. A message with an epoch is from the watcher of that term, or
-        claims to be."""
+        """A subject of facts doesn't name its sender. One with an epoch is, or claims to be, the watcher of that
+        term."""
         self.malformed.report(f"{self.pool}, epoch {epoch}" if epoch else self.pool, error, subject=subject)
 
     async def _take_snapshots(self) -> None:

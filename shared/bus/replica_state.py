@@ -23,8 +23,7 @@ from shared.model import Fact
 
 
 class _Copy:
-    """Facts by key with their versions, and their count and digest. It takes about `memory` bytes at most and ignores
-    further facts."""
+    """Facts by key with versions, count and digest. Takes about `memory` bytes, and ignores further facts."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
@@ -234,7 +233,7 @@ class ReplicaState:
 
     @property
     def challengers(self) -> int:
-        """Lower epochs that are kept in mind."""
+        """Number of lower epochs that are heard."""
         return len(self._challengers)
 
     def facts(self) -> dict[str, Fact]:

@@ -50,15 +50,13 @@ DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "pass
 
 
 def revision(text: str) -> str:
-    """Identifies a document: the first 12 hexadecimal digits of the SHA-256 of its text, as `sha256sum` prints it. An
-    empty text stands for the built-in default."""
+    """Identifies a document: the first 12 hexadecimal digits of its SHA-256. An empty text is the built-in default."""
     written = text if text.strip() else DEFAULT_DOCUMENT
     return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 class Injector:
-    """Adds missing plugins to `plugins`, and names them where the document leaves a place empty. It goes by a plugin's
-    type, so a renamed instance counts too."""
+    """Adds missing plugins to `plugins`, and names them where the document leaves a place empty. It goes by types."""
 
     def __init__(self, plugins: dict[str, PluginSpec], registry: Registry, problems: Problems) -> None:
         self._plugins = plugins
@@ -123,8 +121,7 @@ class Injector:
         topic: str = "",
         parameters: Mapping[str, Any] = MappingProxyType({}),
     ) -> PluginSpec | None:
-        """The first source of the type and topic: one that feeds something, else a listed one, else one that is added
-        with the parameters."""
+        """The first source of the type and topic: one that feeds something, else a listed one, else an added one."""
         known = [*(self._plugins[source.source] for source in sources), *self._plugins.values()]
         there = next((spec for spec in known if spec.kind.TYPE == kind and topic in ("", spec.topic)), None)
         return there or self.add(kind, parameters=dict(parameters))

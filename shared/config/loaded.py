@@ -99,8 +99,7 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
     warnings: tuple[Problem, ...] = ()
 
     def instances(self, tier: Tier) -> dict[str, Plugin]:
-        """New instances of the tier's plugins, by name. Raises `Invalid` with all plugins that refuse their
-        parameters."""
+        """New instances of the tier's plugins by name. Raises `Invalid` with all that refuse their parameters."""
         created: dict[str, Plugin] = {}
         problems: list[Problem] = []
         for name, spec in self.plugins.items():

@@ -46,8 +46,7 @@ def load(
     allow_experimental: bool = False,
     bounds: Bounds = BOUNDS,
 ) -> LoadedConfig:
-    """Load a configuration; an empty text means the built-in default. Raises `Invalid` with every problem, led by
-    `origin`."""
+    """Load a configuration; an empty text is the built-in default. Raises `Invalid` with every problem."""
     form = Problems()
     documents = parse_documents(text if text.strip() else DEFAULT_DOCUMENT, form, bounds.values)
     if not documents:

@@ -6,7 +6,7 @@ from shared.plugin import Registry, Role
 
 
 class Names:
-    """The plugins of a document by name. Names of plugins with problems are known too: a reference to one is no second
+    """The plugins of a document by name. Names of invalid plugins are known too: referring to one is no second
     problem."""
 
     def __init__(self, registry: Registry, problems: Problems, *, nameless: bool, incomplete: bool) -> None:

@@ -200,8 +200,8 @@ class _Json:
 
 
 def characters(text: str, path: str, problems: Problems, line: int | None = None) -> str:
-    """The text without half surrogate pairs, which JSON can write (`\\ud800`) and no message can hold. They are noted
-    and replaced by U+FFFD."""
+    """The text with half surrogate pairs, which JSON can write and no message can hold, noted and replaced by
+    U+FFFD."""
     if text.isascii():
         return text
     try:

@@ -144,8 +144,7 @@ class EndpointDispatcher:
 def _settle(
     attributes: AttributeMap, before: Mapping[AttributeKey[Any], Sample], keys: Sequence[AttributeKey[Any]]
 ) -> list[str]:
-    """After an extractor that declares `keys`: remove undeclared attributes and deny missing ones. Returns the reasons
-    of removals."""
+    """After an extractor: remove attributes it doesn't declare, deny missing ones. Returns the reasons of removals."""
     reasons: list[str] = []
     for key, sample in list(attributes.items()):
         former = before.get(key)

@@ -27,8 +27,7 @@ class SourceExtractors(Struct, Generic[S, X], frozen=True):
 def feeds(
     config: LoadedConfig, instances: Mapping[str, Plugin], source_type: type[S], extractor_type: type[X]
 ) -> tuple[SourceExtractors[S, X], ...]:
-    """The sources of this kind that have extractors here. Raises `Invalid` if such a source lists an extractor of
-    another kind."""
+    """The sources of this kind with extractors here. Raises `Invalid` for an extractor of another kind under one."""
     found: list[SourceExtractors[S, X]] = []
     problems = Problems()
     for index, spec in enumerate(config.sources):

@@ -20,8 +20,7 @@ from shared.service.settings import CommonSettings, join_sources
 
 
 def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus, Subjects, str]:
-    """Return (the bus, not yet started; the subjects; the pool's token). Raises `Invalid` for settings that can't be
-    used together."""
+    """(the bus, not yet started; the subjects; the pool's token). Raises `Invalid` for contradictory settings."""
     try:
         bus = Bus(
             settings.nats_url,

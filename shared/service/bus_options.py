@@ -1,5 +1,4 @@
-"""Validates the settings of the connection: the options of the bus with the prefix `nats_`. Files are read in
-`make_bus`."""
+"""Validates the connection's settings: options of the bus with the prefix `nats_`. `make_bus` reads the files."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

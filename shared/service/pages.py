@@ -28,8 +28,7 @@ class _Families(Collector):
 
 
 async def alone(make: Callable[[], T]) -> T:
-    """Return what `make` returns. The event loop runs once after each such call, however many pages are requested at
-    once."""
+    """Return what `make` returns; the event loop runs once after each such call, however many pages are requested."""
     async with _TURNS.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         made = make()
         await asyncio.sleep(0)

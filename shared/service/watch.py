@@ -61,8 +61,7 @@ def file_signature(status: os.stat_result) -> tuple[int, int, int, int, int]:
 
 
 def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """The existing directories to watch for these paths, with device and inode. For a thread: network file systems can
-    block."""
+    """The existing directories to watch, with device and inode. For a thread: network file systems can block."""
     found: dict[Path, tuple[int, int]] = {}
     for path in paths:
         for directory in _directories(path):

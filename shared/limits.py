@@ -21,7 +21,7 @@ class BusLimits(Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="maximum collectors known; a tenth as many watchers, ten times the runs of peers")
     ] = 1000
     max_pending_bytes: Annotated[
-        PositiveSize, Meta(description="maximum waiting messages of a subscription, 512 bytes each on average, or more")
+        PositiveSize, Meta(description="maximum bytes of waiting messages of a subscription; one message for each 512")
     ] = 32 * 2**20
 
     @property

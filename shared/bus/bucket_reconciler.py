@@ -200,7 +200,10 @@ class BucketReconciler:
         self._totals.clear()
         self._unknown.clear()
         self._repeated.clear()
-        self._forget_found()
+        for key in self._found.keys() - self._facts.keys():
+            del self._desired[key]
+        self._found.clear()
+        self._found_ages.clear()
         ours = {synced_key(pool): pool for pool in self._pools}
         seen: dict[str, bytes | None] = {}
         for key, raw in found:
@@ -228,12 +231,6 @@ class BucketReconciler:
     def found_age(self, pool: str) -> float | None:
         """How old a pool that is kept was said to be when it was found; None for the others."""
         return self._found_ages.get(pool)
-
-    def _forget_found(self) -> None:
-        for key in self._found.keys() - self._facts.keys():
-            del self._desired[key]
-        self._found.clear()
-        self._found_ages.clear()
 
     def _find_synced(self, pool: str, raw: bytes) -> None:
         try:

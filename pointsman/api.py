@@ -7,7 +7,7 @@ it can change with a minor version; CHANGELOG.md says what to write instead.
 - Roles in the picker: `Filter`, `Scorer`, `Picker`, `ProfileHandler`, `Producer`, `Parser`, `SaturationDetector`,
   `Admitter` and `PreRequest`, of which the last two may answer with a `Refusal`. They get a `Cycle`, the decision under
   way, and `Rows`, the positions of endpoints in its columns. `linear`, `least_is_best` and `most_is_best` are formulas
-  for `Cycle.score_by`.
+  for `Cycle.score_by`. A profile handler makes a `Plan` from each `ProfileRun`; a `RolePlan` is a further endpoint.
 - Roles in the collector: `PollingSource` and `HttpSource`, `Extractor` with its `Binding`. `EndpointExtractor` and
   `NotificationExtractor` also run in other tiers.
 - Attributes: `AttributeKey`, `AttributeMap` and the standard keys.
@@ -31,6 +31,7 @@ from services.picker.scheduling.interfaces import (
     SaturationDetector,
     Scorer,
 )
+from services.picker.scheduling.record import Plan, ProfileRun, RolePlan
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from shared.attributes import (
     ACTIVE_MODELS,
@@ -102,6 +103,7 @@ __all__ = [
     "ObjectKind",
     "Parser",
     "Picker",
+    "Plan",
     "Plugin",
     "PollingSource",
     "PositiveDuration",
@@ -109,9 +111,11 @@ __all__ = [
     "PrefixMatch",
     "Producer",
     "ProfileHandler",
+    "ProfileRun",
     "Refusal",
     "Request",
     "Role",
+    "RolePlan",
     "Rows",
     "SaturationDetector",
     "Scorer",

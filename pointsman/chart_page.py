@@ -4,8 +4,8 @@ The page shows the comment above each key. Every key needs one, except a mapping
 """
 
 import json
-import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,6 @@ its use. An unknown value is an error, and so is a value of the wrong type. `mak
 `values.yaml`.
 
 """
-_COMMENT = re.compile(r"( *)# ?(.*)")
-_KEY = re.compile(r"( *)([A-Za-z]\w*):")
 
 
 class Value(Struct, frozen=True):
@@ -37,44 +35,25 @@ class Value(Struct, frozen=True):
 
 def values(document: str) -> Iterator[Value]:
     """The values of a `values.yaml` in order. Raises ValueError for a key without the comment that it needs."""
-    yield from _below(yaml.safe_load(document), "", _commented(document.splitlines()))
+    root: Any = yaml.compose(document, yaml.SafeLoader)
+    yield from _below(root, yaml.safe_load(document), "", document.splitlines())
 
 
-def _below(mapping: dict[str, Any], prefix: str, comments: dict[str, str]) -> Iterator[Value]:
-    for key, default in mapping.items():
-        path = f"{prefix}{key}"
-        if text := comments.get(path):
+def _below(node: yaml.MappingNode, mapping: dict[str, Any], prefix: str, lines: list[str]) -> Iterator[Value]:
+    for key, value in node.value:
+        path, default = f"{prefix}{key.value}", mapping[key.value]
+        if text := _comment_above(key.start_mark.line, lines):
             yield Value(path, default, text)
         elif isinstance(default, dict) and default:
-            yield from _below(default, f"{path}.", comments)
+            yield from _below(value, default, f"{path}.", lines)
         else:
             raise ValueError(f"{path}: the comment above it is missing")
 
 
-def _commented(lines: list[str]) -> dict[str, str]:
-    """The comment directly above each key, by the key's path."""
-    found: dict[str, str] = {}
-    stack: list[tuple[int, str]] = []
-    comment: list[str] = []
-    literal: int | None = None
-    """The indentation of a key with a multi-line text, whose lines are skipped."""
-    for line in lines:
-        indent = len(line) - len(line.lstrip())
-        if literal is not None:
-            if not line.strip() or indent > literal:
-                continue
-            literal = None
-        if match := _COMMENT.fullmatch(line):
-            comment.append(match[2].strip())
-        elif match := _KEY.match(line):
-            stack = [level for level in stack if level[0] < indent] + [(indent, match[2])]
-            if comment:
-                found[".".join(name for _, name in stack)] = " ".join(comment)
-            comment = []
-            literal = indent if line.rstrip().endswith(": |") else None
-        else:
-            comment = []
-    return found
+def _comment_above(row: int, lines: list[str]) -> str:
+    """The comment directly above a line."""
+    comments = takewhile(lambda line: line.startswith("#"), (line.lstrip() for line in reversed(lines[:row])))
+    return " ".join(reversed([comment[1:].strip() for comment in comments]))
 
 
 def chart_page() -> str:

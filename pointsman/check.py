@@ -43,6 +43,9 @@ class CheckOptions(Struct, frozen=True, kw_only=True):
     ]
     allow_experimental_plugins: Annotated[bool, Meta(description="accept plugin types of alpha stability")] = False
     max_file_size: Annotated[Size, Meta(description="limit of a file's size, as the watcher's")] = Limits().file_size
+    max_file_values: Annotated[int, Meta(ge=1, description="limit of a file's values, as the watcher's")] = (
+        Limits().values
+    )
     max_files: Annotated[int, Meta(ge=1, description="limit of a directory's files, as the watcher's")] = Limits().files
     max_config_entries: Annotated[
         int, Meta(ge=1, description="limit of the entries of a configuration's list, as the watcher's")
@@ -79,8 +82,9 @@ class Checker:
         limits: Limits | None = None,
         bounds: Bounds = BOUNDS,
     ) -> None:
-        self._reader = FileReader(None, lambda: registry, allow_experimental=allow_experimental, bounds=bounds)
-        self._limits = limits or Limits()
+        self._reader = FileReader(
+            None, lambda: registry, allow_experimental=allow_experimental, bounds=bounds, limits=limits
+        )
 
     def file(self, path: str) -> FileReport:
         """One file, or standard input."""
@@ -89,7 +93,7 @@ class Checker:
     def directory(self, path: str) -> list[FileReport]:
         """The files of a directory, which together are one set of endpoints and resources."""
         try:
-            files = list_files(Path(path), self._limits.files)
+            files = list_files(Path(path), self._reader.limits.files)
         except (OSError, Unusable) as error:
             return [FileReport(origin=path, errors=[Problem("", reason(error))])]
         found = [self._file(str(file)) for file in files]
@@ -125,7 +129,7 @@ class Checker:
         return report, reading.event(origin)
 
     def _bytes(self, path: str) -> bytes:
-        limit = self._limits.file_size
+        limit = self._reader.limits.file_size
         return within(sys.stdin.buffer.read(limit + 1), limit) if path == STDIN else read_bytes(path, limit)
 
 
@@ -201,7 +205,7 @@ def main(argv: Sequence[str]) -> int:
     checker = Checker(
         Registry.installed(),
         allow_experimental=options.allow_experimental_plugins,
-        limits=Limits(file_size=options.max_file_size, files=options.max_files),
+        limits=Limits(options.max_file_size, options.max_file_values, options.max_files),
         bounds=Bounds(options.max_config_entries, options.max_config_values),
     )
     reports: list[FileReport] = []

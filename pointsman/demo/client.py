@@ -6,7 +6,6 @@ It uses aiohttp, which leaves more CPU to the system under load than httpx.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -129,9 +128,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.collector.page.evaluator import histogram_quantile as quantile_of
+
 START_TIME = "process_start_time_seconds"
 
 
@@ -86,13 +88,5 @@ def observations(buckets: Buckets) -> int:
 
 
 def histogram_quantile(buckets: Buckets, share: float) -> float | None:
-    """As PromQL's `histogram_quantile`: linear within a bucket, the largest finite bound for values beyond it; None
-    without observations."""
-    if not observations(buckets):
-        return None
-    wanted, low, below = share * observations(buckets), 0.0, 0.0
-    for bound, count in sorted((float(bound), count) for bound, count in buckets.items()):
-        if count >= wanted and count > below:
-            return low if math.isinf(bound) else low + (bound - low) * (wanted - below) / (count - below)
-        low, below = bound, count
-    return low
+    """As PromQL's; None without observations."""
+    return quantile_of(share, {float(bound): count for bound, count in buckets.items()})

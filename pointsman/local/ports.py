@@ -16,7 +16,6 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 
 LOOPBACK = "127.0.0.1"
 _LISTEN = "0A"
@@ -103,9 +102,7 @@ class Ports:
     def __enter__(self) -> "Ports":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

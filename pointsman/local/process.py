@@ -15,7 +15,6 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import structlog
@@ -74,7 +73,7 @@ class Process:
         self.environment = None if env is None else dict(env)
         self._cwd = cwd
         self._child: asyncio.subprocess.Process | None = None
-        self._paused = False
+        self.paused = False
         self.starts = 0
 
     @property
@@ -91,10 +90,6 @@ class Process:
         """The exit code of the last run after its end; negative for a signal."""
         return self._child.returncode if self._child else None
 
-    @property
-    def paused(self) -> bool:
-        return self._paused
-
     def tail(self, lines: int = TAIL) -> list[str]:
         """The last lines of its log."""
         try:
@@ -108,7 +103,7 @@ class Process:
         elif self.pid is None:
             state = f"ended with {self.exit_code}"
         else:
-            state = f"{'paused' if self._paused else 'running'} as {self.pid}"
+            state = f"{'paused' if self.paused else 'running'} as {self.pid}"
         return f"<Process {self.name} {state}>"
 
     async def start(self, *, wait: bool = True) -> Self:
@@ -130,7 +125,7 @@ class Process:
                 )
             except OSError as error:
                 raise ProcessError(self, f"can't be started: {error}") from error
-        self._paused = False
+        self.paused = False
         self.starts += 1
         _running.add(self)
         log.debug("process.started", name=self.name, pid=self._child.pid)
@@ -206,13 +201,13 @@ class Process:
     def pause(self) -> None:
         """Send SIGSTOP: it hangs, and its sockets and files stay open."""
         self._signal(signal.SIGSTOP)
-        self._paused = self.running
+        self.paused = self.running
 
     def resume(self) -> None:
         """Send SIGCONT if it is paused."""
-        if self._paused:
+        if self.paused:
             self._signal(signal.SIGCONT)
-            self._paused = False
+            self.paused = False
 
     def _signal(self, number: signal.Signals) -> None:
         if self._child is not None and self._child.returncode is None:
@@ -228,19 +223,12 @@ class Process:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
 
 def _outcome(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
 
 
 def _die_with_parent(parent: int) -> None:

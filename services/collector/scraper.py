@@ -83,7 +83,7 @@ class Scraper:
         self._plugin_failures = failures
         self._out_of_range = out_of_range or OutOfRange(clock)
         self._clock = clock
-        self._pipeline = Pipeline()
+        self.pipeline = Pipeline()
         self._schedule: Schedule[Target] = Schedule(backoff)
         self._scrapes: dict[Target, EndpointScrape] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -96,18 +96,14 @@ class Scraper:
         self.failures: Counter[Failure] = Counter()
         """Failed scrapes by kind, of all endpoints since the start."""
 
-    @property
-    def pipeline(self) -> Pipeline:
-        return self._pipeline
-
     def use(self, pipeline: Pipeline) -> None:
         """Replace the pipeline, unless the new one is equal.
 
         Attributes that the new one doesn't produce are denied, so that pickers forget them.
         """
-        if pipeline.plan == self._pipeline.plan:
+        if pipeline.plan == self.pipeline.plan:
             return
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         shortest = min((self._interval_of(polled.source) for polled in pipeline.sources), default=self._interval)
         self._early = min(max(shortest / 10, EARLY_LIMITS[0]), EARLY_LIMITS[1])
         former, produced, now = self.endpoints, pipeline.keys, self._clock()
@@ -146,7 +142,7 @@ class Scraper:
         if _server(before) != _server(after):
             return False
         plugins: list[PollingSource | Extractor] = []
-        for polled in self._pipeline.sources:
+        for polled in self.pipeline.sources:
             plugins += [polled.source, *polled.extractors]
         return all(self._reads(plugin, before) == self._reads(plugin, after) for plugin in plugins)
 
@@ -170,7 +166,7 @@ class Scraper:
             return self._interval
 
     def _begin(self, endpoint: Endpoint) -> EndpointScrape:
-        scrape = EndpointScrape(endpoint, self._pipeline, self._client, self._plugin_failures, self._failure_threshold)
+        scrape = EndpointScrape(endpoint, self.pipeline, self._client, self._plugin_failures, self._failure_threshold)
         now = self._clock()
         for target in scrape.targets:
             self._scrapes[target] = scrape

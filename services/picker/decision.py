@@ -80,6 +80,15 @@ class Progress(Struct):
         return "aborted" if self.aborted else "completed"
 
 
+class RoleCharge(Struct, frozen=True):
+    """A further endpoint that works on the request, and what it is charged with."""
+
+    row: int
+    tokens: int
+    until_response: bool
+    """Whether until the response begins to come; else until its end."""
+
+
 class Decision(Struct, frozen=True, kw_only=True):
     """One request's decision. Rows are positions in `layout`."""
 
@@ -102,6 +111,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     samples: dict[str, Samples] = {}
     tokens: int = 0
     """What the request is charged with while it is under way."""
+    roles: dict[str, RoleCharge] = {}
+    """Further endpoints that work on the request, such as `prefill`."""
     tokens_until_end: bool = True
     """Whether these tokens count until the end; else until the response begins to come."""
     failures: tuple[PluginFailure, ...] = ()
@@ -181,6 +192,10 @@ class Decision(Struct, frozen=True, kw_only=True):
             "candidates": self._ids(self.candidates),
             "saturation": None if self.saturation is None else _number(self.saturation),
             "charged_tokens": self.tokens,
+            "roles": {
+                role: {"endpoint": self.layout.endpoints[charge.row].id, "charged_tokens": charge.tokens}
+                for role, charge in self.roles.items()
+            },
             "primary_profile": self.primary,
             "profiles": {name: self._explain_run(run) for name, run in self.runs.items()},
             "inputs": {name: self._explain_samples(samples) for name, samples in self.samples.items()},

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from services.picker.decision import SHOWN, Decision, Progress, RequestSummary
+from services.picker.decision import SHOWN, Decision, Progress, RequestSummary, RoleCharge
 from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.parsers.grpc_frame import is_grpc
 from services.picker.parsers.parser import ParserFailed, bare_path
@@ -70,6 +70,7 @@ class AdmissionResult(Struct, frozen=True):
     runs: dict[str, ProfileRun] = {}
     primary: str = ""
     tokens: int = 0
+    roles: dict[str, RoleCharge] = {}
     placements: tuple[Placement, ...] = ()
 
 
@@ -148,6 +149,7 @@ class Director:
             primary=result.primary,
             samples=cycle.samples,
             tokens=result.tokens,
+            roles=result.roles,
             tokens_until_end=self.scheduler.tokens_until_end,
             failures=tuple(cycle.failures),
             at=self.wall_clock(),
@@ -171,7 +173,8 @@ class Director:
         scheduler.produce(cycle)
         if (denial := scheduler.admit(cycle)) is not None:
             return AdmissionResult(denial, saturation)
-        runs, primary = scheduler.run(cycle)
+        runs, plan = scheduler.run(cycle)
+        primary = plan.primary
         picked = runs[primary].picked
         if not picked:
             return AdmissionResult(cycle.refusal or _FILTERED, saturation, runs, primary)
@@ -185,12 +188,17 @@ class Director:
         authorities = cycle.layout.authorities
         route = Route(
             destinations=tuple([authorities[row] for row in picked]),
-            set_headers=set_headers,
+            set_headers={**plan.set_headers, **set_headers} if plan.set_headers else set_headers,
             target_model=cycle.model if cycle.model != content.model else None,
             client_model=content.model,
         )
-        tokens, placements = scheduler.picked(cycle, picked[0])
-        return AdmissionResult(route, saturation, runs, primary, tokens, placements)
+        tokens = scheduler.tokens(cycle, picked[0])  # before producers learn that the prompt goes there
+        roles = {
+            role: RoleCharge(row, scheduler.tokens(cycle, row), wanted.until_response)
+            for role, wanted in plan.roles.items()
+            for row in runs[wanted.profile].picked[:1]
+        }
+        return AdmissionResult(route, saturation, runs, primary, tokens, roles, scheduler.picked(cycle, picked[0]))
 
     def _saturation(self, cycle: Cycle) -> float | None:
         """The saturation of the candidates. None if the detector fails: then nothing is shed."""

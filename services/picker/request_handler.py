@@ -309,7 +309,7 @@ class RequestStream:
         handler = self._handler
         if isinstance(decision.outcome, Route):
             endpoint = decision.layout.endpoints[decision.picked[0]]
-            self._charge = handler.view.in_flight.charge(endpoint.id, decision.tokens)
+            self._charge = self._charged(endpoint.id, decision)
             self._decision = decision
             self._reader = _reader(
                 decision.outcome, decision.request.api, handler.limits.response_object, handler.budget
@@ -320,6 +320,13 @@ class RequestStream:
             handler.ended(decision, handler.clock() - self._started)
         self._counted = handler.metrics.decided(decision, handler.clock() - now)
 
+    def _charged(self, endpoint_id: str, decision: Decision) -> Charge:
+        in_flight, endpoints = self._handler.view.in_flight, decision.layout.endpoints
+        if not decision.roles:
+            return in_flight.charge(endpoint_id, decision.tokens)
+        others = [(endpoints[role.row].id, role.tokens, role.until_response) for role in decision.roles.values()]
+        return in_flight.charge_all(endpoint_id, decision.tokens, others)
+
     def _on_response(self, event: ResponseStarted) -> None:
         """Moves the charge and the prompt's prefix to the endpoint that serves. After an error, also a client's, no
         endpoint has computed the prompt, so its prefix is withdrawn."""
@@ -328,6 +335,7 @@ class RequestStream:
             return
         if self._counted is not None:
             self._counted.status = event.status
+        self._charge.response_began()
         decision, view = self._decision, self._handler.view
         assert isinstance(decision.outcome, Route)
         destinations, progress = decision.outcome.destinations, decision.progress

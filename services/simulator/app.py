@@ -8,7 +8,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 import structlog
@@ -93,9 +92,7 @@ class Simulator:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     def __repr__(self) -> str:

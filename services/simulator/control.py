@@ -2,18 +2,10 @@
 
 import msgspec
 from aiohttp import web
-from msgspec import Struct
 
 from services.simulator.faults import TARGETS, AnyFault, Target
 from services.simulator.gauges import Pins
 from services.simulator.server import ModelServer
-
-
-class FaultsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`PUT /control/faults`: the fault of each target, `null` to clear it; an absent target keeps its fault."""
-
-    metrics: AnyFault | msgspec.UnsetType | None = msgspec.UNSET
-    inference: AnyFault | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class ControlApi:
@@ -40,14 +32,9 @@ class ControlApi:
         return _json(self._server.faults.describe())
 
     async def _set_faults(self, request: web.Request) -> web.Response:
-        """Set the faults of both targets; an invalid fault changes nothing."""
+        """Set the fault of each target in the body, `null` to clear it; an invalid fault changes nothing."""
         try:
-            given = msgspec.json.decode(await request.read(), type=FaultsBody)
-            faults: dict[Target, AnyFault | None] = {}
-            if given.metrics is not msgspec.UNSET:
-                faults["metrics"] = given.metrics
-            if given.inference is not msgspec.UNSET:
-                faults["inference"] = given.inference
+            faults = msgspec.json.decode(await request.read(), type=dict[Target, AnyFault | None])
             for target, fault in faults.items():
                 self._server.faults.check(target, fault)
         except (msgspec.DecodeError, ValueError) as error:

@@ -24,14 +24,10 @@ class ResponseWriter:
         self.fault: AnyFault | None = None
         self._headers: dict[str, str] = {}
         self._response: web.StreamResponse | None = None
-        self._sent = 0
+        self.sent = 0
+        """Bytes of the body so far."""
         self.spoiled = False
         """Whether a fault has cut the response short."""
-
-    @property
-    def sent(self) -> int:
-        """Bytes of the body so far."""
-        return self._sent
 
     def header(self, name: str, value: str) -> None:
         """Add a header, before the response has begun."""
@@ -45,7 +41,7 @@ class ResponseWriter:
             body = body[: _half(body) if fault.after is None else fault.after]
             self.spoiled = True
         if not isinstance(fault, Trickle | Close | Huge):
-            self._sent = len(body)
+            self.sent = len(body)
             return web.Response(body=body, status=status, headers=headers)
         if isinstance(fault, Close) and not fault.after:
             self.close()
@@ -81,8 +77,8 @@ class ResponseWriter:
         if not isinstance(fault, Truncate | Close):
             await self._put(data)
             return
-        await self._put(_first_event(data) if fault.after is None else data[: fault.after - self._sent])
-        if fault.after is None or self._sent >= fault.after:
+        await self._put(_first_event(data) if fault.after is None else data[: fault.after - self.sent])
+        if fault.after is None or self.sent >= fault.after:
             self.spoiled = True
             if isinstance(fault, Close):
                 self.close()
@@ -108,10 +104,10 @@ class ResponseWriter:
                 await asyncio.sleep(self.fault.interval)
         elif data:
             await self._response.write(data)
-        self._sent += len(data)
+        self.sent += len(data)
 
     def __repr__(self) -> str:
-        return f"<ResponseWriter to {self._request.path}, {self._sent} bytes sent, fault {self.fault}>"
+        return f"<ResponseWriter to {self._request.path}, {self.sent} bytes sent, fault {self.fault}>"
 
 
 def _half(body: bytes) -> int:

@@ -18,21 +18,17 @@ from msgspec import Struct
 from services.simulator.adapters import Adapters
 from services.simulator.counters import Counters, FinishReason
 from services.simulator.kv_cache import KvCache
-from services.simulator.sequence import EngineRequest, RequestOutput, Sequence
+from services.simulator.sequence import EngineRequest, RequestOutput, Sequence, Step
 from services.simulator.settings import SimulatorSettings
 
 SECOND = 1_000_000_000
 
 
-class EngineError(Exception):
-    """The engine rejects a request."""
-
-
-class ContextTooLong(EngineError):
+class ContextTooLong(Exception):
     """Prompt and output have more tokens than the model's context."""
 
 
-class Overloaded(EngineError):
+class Overloaded(Exception):
     """The limit of waiting and running requests is reached."""
 
 
@@ -53,16 +49,6 @@ class EngineState(Struct, frozen=True, kw_only=True):
     waiting_adapters: tuple[str, ...]
 
 
-class _Step:
-    def __init__(self, end: int, duration: int, decoders: list[Sequence], chunks: list[tuple[Sequence, int]]) -> None:
-        self.end = end
-        self.duration = duration
-        self.decoders = decoders
-        self.chunks = chunks
-        self.disturbed = False
-        """Whether the next step will differ: a request has left, or the speed has changed."""
-
-
 class Engine:
     """Slots, queue, KV cache and adapters of one server, and the steps of its requests."""
 
@@ -77,7 +63,7 @@ class Engine:
         self._now = now
         self._running: dict[str, Sequence] = {}
         self._waiting: OrderedDict[str, Sequence] = OrderedDict()
-        self._step: _Step | None = None
+        self._step: Step | None = None
         self._stale = False
         """Whether a waiting request may be admitted at the next step."""
         self._progress: list[RequestOutput] = []
@@ -91,7 +77,7 @@ class Engine:
             self.counters.params_n.observe(request.choices)
             self.counters.params_max_tokens.observe(request.max_tokens)
         self._changed(admission=True)
-        self._begin_if_idle(now)
+        self._begin(now)
 
     def cancel(self, id: str, now: int) -> bool:
         """Abort a request and free its slot and blocks. False if it has ended or is unknown."""
@@ -105,7 +91,7 @@ class Engine:
                 self._step = None
         else:
             return False
-        self._begin_if_idle(now)
+        self._begin(now)
         return True
 
     def slow_down(self, factor: float, now: int) -> None:
@@ -173,7 +159,7 @@ class Engine:
             if loaded is not None and loaded <= now and (step is None or loaded <= step.end):
                 self.adapters.finish_loads(loaded)
                 self._changed(admission=True)
-                self._begin_if_idle(loaded)
+                self._begin(loaded)
             elif step is not None and step.end <= now:
                 limit = now if loaded is None else min(now, loaded)
                 count = min(self._quiet_steps(step), 1 + (limit - step.end) // step.duration)
@@ -182,7 +168,7 @@ class Engine:
                 break
         self._now = now
 
-    def _quiet_steps(self, step: _Step) -> int:
+    def _quiet_steps(self, step: Step) -> int:
         """The number of equal steps from this one on, with nothing to report before the last one ends."""
         if step.chunks or step.disturbed or self._stale:
             return 1
@@ -199,11 +185,10 @@ class Engine:
     def _growth(self, decoders: Iterable[Sequence], steps: int) -> int:
         return sum(self._blocks(sequence.computed + steps) - sequence.blocks for sequence in decoders)
 
-    def _begin_if_idle(self, now: int) -> None:
-        if self._step is None:
-            self._begin(now)
-
     def _begin(self, now: int) -> None:
+        """Begin a step, unless one is under way."""
+        if self._step is not None:
+            return
         if self._stale:
             self._admit(now)
         for sequence in list(self._running.values()):
@@ -221,15 +206,14 @@ class Engine:
                 budget -= chunk
                 chunks.append((sequence, chunk))
         if not decoders and not chunks:
-            self._step = None
             return
         seconds = settings.prefill_time * (settings.prefill_chunk - budget)
         if decoders:
             seconds += settings.decode_time * (1 + settings.decode_growth * (len(decoders) - 1))
         duration = max(1, round(seconds * SECOND * self._slowdown / settings.speed))
-        self._step = _Step(now + duration, duration, decoders, chunks)
+        self._step = Step(now + duration, duration, decoders, chunks)
 
-    def _complete(self, step: _Step, count: int) -> None:
+    def _complete(self, step: Step, count: int) -> None:
         """End this step and the `count - 1` quiet ones that follow."""
         at = step.end + (count - 1) * step.duration
         decoders = [sequence for sequence in step.decoders if sequence.running]
@@ -251,6 +235,7 @@ class Engine:
                 if sequence.decoding:
                     self._first_token(sequence, at)
         self._changed(admission=False)
+        self._step = None
         self._begin(at)
 
     def _fill(self, decoders: list[Sequence], steps: int) -> None:

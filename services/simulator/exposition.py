@@ -114,7 +114,7 @@ def head(name: str, kind: str, help: str) -> str:
 
 
 def escape(value: str) -> str:
-    """A label value as the text format wants it."""
+    """A label value in the text format."""
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 

@@ -83,13 +83,20 @@ Target: TypeAlias = Literal["metrics", "inference"]
 TARGETS: tuple[Target, ...] = ("metrics", "inference")
 
 
+class _Active(Struct):
+    """The fault of a target."""
+
+    fault: AnyFault
+    left: int | None
+    """The number of further calls; None: no limit."""
+    cleared: asyncio.Event
+
+
 class Faults:
     """The current faults."""
 
     def __init__(self) -> None:
-        self._faults: dict[Target, AnyFault] = {}
-        self._left: dict[Target, int | None] = {}
-        self._cleared: dict[Target, asyncio.Event] = {}
+        self._active: dict[Target, _Active] = {}
 
     @staticmethod
     def check(target: Target, fault: AnyFault | None) -> None:
@@ -108,37 +115,34 @@ class Faults:
         """Replace the fault of a target. Raises ValueError for a fault that doesn't fit the target."""
         self.check(target, fault)
         self.clear(target)
-        self._faults[target] = fault
-        self._left[target] = fault.count
-        self._cleared[target] = asyncio.Event()
+        self._active[target] = _Active(fault, fault.count, asyncio.Event())
 
     def clear(self, target: Target) -> None:
         """Clear a fault; calls that it holds continue."""
-        self._faults.pop(target, None)
-        self._left.pop(target, None)
-        if cleared := self._cleared.pop(target, None):
-            cleared.set()
+        if active := self._active.pop(target, None):
+            active.cleared.set()
 
     def take(self, target: Target) -> tuple[AnyFault | None, asyncio.Event | None]:
         """The fault for a call that begins now, and the event that is set when the fault is cleared."""
-        fault, cleared = self._faults.get(target), self._cleared.get(target)
-        left = self._left.get(target)
-        if left is not None:
-            self._left[target] = left - 1
-            if left == 1:
-                # Calls that it holds keep waiting.
-                del self._faults[target], self._left[target]
-        return fault, cleared
+        active = self._active.get(target)
+        if active is None or active.left == 0:
+            return None, None
+        if active.left is not None:
+            active.left -= 1  # calls that it holds keep waiting after the last one
+        return active.fault, active.cleared
 
     @property
     def slowdown(self) -> float:
         """The factor for the duration of the engine's steps."""
-        fault = self._faults.get("inference")
+        fault = self.describe()["inference"]
         return fault.factor if isinstance(fault, Slow) else 1.0
 
     def describe(self) -> dict[str, AnyFault | None]:
         """The fault of each target."""
-        return {target: self._faults.get(target) for target in TARGETS}
+        found = {target: self._active.get(target) for target in TARGETS}
+        return {
+            target: None if active is None or active.left == 0 else active.fault for target, active in found.items()
+        }
 
     def __repr__(self) -> str:
-        return f"<Faults {self._faults}>"
+        return f"<Faults {self.describe()}>"

@@ -6,11 +6,20 @@ A page is rendered again only when something on it has changed, which makes thou
 from pathlib import Path
 from string import Template
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    Summary,
+    generate_latest,
+)
 
 from services.simulator.counters import Counters
 from services.simulator.engine import EngineState
-from services.simulator.exposition import Family, Histogram, escape, families, filler, head, number
+from services.simulator.exposition import Family, escape, families, filler, head, number
 from services.simulator.gauges import Pins, page_values
 from services.simulator.settings import EngineType, SimulatorSettings
 
@@ -28,7 +37,7 @@ class MetricsPage:
 
     def __init__(self, settings: SimulatorSettings, started: float) -> None:
         self.settings = settings
-        self.http = HttpMetrics(started)
+        self.http = HttpMetrics()
         self._started = started
         self._vllm = settings.engine is EngineType.VLLM
         self._adapters = _AdapterSeries()
@@ -112,14 +121,6 @@ class _AdapterSeries:
         return head(name, "gauge", "Running stats on lora requests.") + "".join(lines)
 
 
-_HTTP_FAMILIES = (
-    ("http_requests_total", "counter", "Total number of requests by method, status and handler."),
-    ("http_request_size_bytes", "summary", "Content length of incoming requests by handler."),
-    ("http_response_size_bytes", "summary", "Content length of outgoing responses by handler."),
-    ("http_request_duration_highr_seconds", "histogram", "Latency with many buckets but no API specific labels."),
-    ("http_request_duration_seconds", "histogram", "Latency with only few buckets by handler."),
-)
-_ALL_DURATIONS = 'http_request_duration_highr_seconds{le=""}'
 _HIGH_RESOLUTION = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 7.5, 10.0, 30.0),
     60.0,
@@ -129,36 +130,34 @@ _HIGH_RESOLUTION = (
 class HttpMetrics:
     """Metrics of the API's HTTP requests: those of prometheus-fastapi-instrumentator, which vLLM uses."""
 
-    def __init__(self, started: float) -> None:
+    def __init__(self) -> None:
         self.revision = 0
-        self._started = started
-        self._requests: dict[str, float] = {}
-        self._histograms = {_ALL_DURATIONS: Histogram(_HIGH_RESOLUTION)}
-        self._families: list[Family] = []
+        self._registry = registry = CollectorRegistry()
+        labels = ("handler", "method", "status")
+        help = "Total number of requests by method, status and handler."
+        self._requests = Counter("http_requests", help, labels, registry=registry)
+        help = "Content length of {} requests by handler."
+        self._received = Summary("http_request_size_bytes", help.format("incoming"), labels[:1], registry=registry)
+        self._sent = Summary("http_response_size_bytes", help.format("outgoing"), labels[:1], registry=registry)
+        name, help = "http_request_duration_highr_seconds", "Latency with many buckets but no API specific labels."
+        self._all_durations = Histogram(name, help, registry=registry, buckets=_HIGH_RESOLUTION)
+        name, help = "http_request_duration_seconds", "Latency with only few buckets by handler."
+        self._durations = Histogram(name, help, labels[:2], registry=registry, buckets=(0.1, 0.5, 1.0))
+        self._rendered = -1, ""
 
     def observe(self, handler: str, method: str, status: int, received: int, sent: int, seconds: float) -> None:
         """Count a request that got its answer or whose client has left; sizes in bytes."""
         self.revision += 1
-        by_handler, known = f'{{handler="{escape(handler)}"', len(self._requests)
-        requests = f'http_requests_total{by_handler},method="{method}",status="{status // 100}xx"}}'
-        self._requests[requests] = self._requests.get(requests, 0) + 1
-        for name, value, bounds in (
-            (f"http_request_size_bytes{by_handler}}}", received, ()),
-            (f"http_response_size_bytes{by_handler}}}", sent, ()),
-            (_ALL_DURATIONS, seconds, _HIGH_RESOLUTION),
-            (f'http_request_duration_seconds{by_handler},le="",method="{method}"}}', seconds, (0.1, 0.5, 1.0)),
-        ):
-            self._histograms.setdefault(name, Histogram(bounds)).observe(value)
-        if len(self._requests) > known:
-            self._families = []
+        self._requests.labels(handler, method, f"{status // 100}xx").inc()
+        self._received.labels(handler).observe(received)
+        self._sent.labels(handler).observe(sent)
+        self._all_durations.observe(seconds)
+        self._durations.labels(handler, method).observe(seconds)
 
     def render(self) -> str:
-        values: dict[str, float | Histogram] = {**self._requests, **self._histograms}
-        if not self._families:
-            for name, kind, help in _HTTP_FAMILIES:
-                series = [(key, key) for key in values if key.partition("{")[0] == name]
-                self._families.append(Family(name, kind, help, series, created=self._started))
-        return "".join(family.render(values) for family in self._families)
+        if self._rendered[0] != self.revision:
+            self._rendered = self.revision, generate_latest(self._registry).decode()
+        return self._rendered[1]
 
 
 class _ProcessMetrics:

@@ -1,4 +1,4 @@
-"""A request in the engine: its prompt and answer, its progress, its blocks."""
+"""A request in the engine: its prompt and answer, its progress, its blocks; and the steps that compute it."""
 
 from msgspec import Struct
 
@@ -97,3 +97,14 @@ class Sequence:
             f"<Sequence {self.request.id} {state}, {self.computed} computed, "
             f"{self.generated} of {self.request.output_tokens} generated, {self.blocks} blocks>"
         )
+
+
+class Step(Struct):
+    """One step of the engine: requests that decode, and prompts to read, each with a number of tokens."""
+
+    end: int
+    duration: int
+    decoders: list[Sequence]
+    chunks: list[tuple[Sequence, int]]
+    disturbed: bool = False
+    """Whether the next step will differ: a request has left, or the speed has changed."""

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from services.simulator.delivery import ResponseWriter
 from services.simulator.driver import Driver
 from services.simulator.engine import Engine
 from services.simulator.faults import TARGETS, AnyFault, Close, Fail, Faults, Hang, Replace, Slow, Target
-from services.simulator.gauges import Pins
 from services.simulator.metrics import MetricsPage
 from services.simulator.settings import SimulatorSettings
 
@@ -36,33 +37,8 @@ class RequestCounts(Struct):
         self.models[model] = self.models.get(model, 0) + 1
 
 
-class ControlState(Struct, frozen=True, kw_only=True):
-    """`GET /control/state`."""
-
-    name: str
-    engine: str
-    scrapes: int
-    requests: int
-    answered: int
-    refused: int
-    aborted: int
-    spoiled: int
-    models: dict[str, int]
-    running: int
-    waiting: int
-    kv_usage: float
-    kv_used: int
-    kv_cached: int
-    preemptions: int
-    loaded_adapters: tuple[str, ...]
-    running_adapters: tuple[str, ...]
-    waiting_adapters: tuple[str, ...]
-    prompt_tokens: int
-    cached_tokens: int
-    generation_tokens: int
-    finished: dict[str, int]
-    faults: dict[str, AnyFault | None]
-    pins: Pins
+_COUNTERS = ("preemptions", "prompt_tokens", "cached_tokens", "generation_tokens", "finished")
+"""The engine's counters of `/control/state`."""
 
 
 class ModelServer:
@@ -110,22 +86,17 @@ class ModelServer:
                 return fault
         return None
 
-    def state(self) -> ControlState:
-        """What the server has counted, and how it is now."""
-        sources = (self.counts, self.driver.state(), self.engine.counters)
-        counted = {
-            name: getattr(source, name)
-            for source in sources
-            for name in ControlState.__struct_fields__
-            if hasattr(source, name)
+    def state(self) -> dict[str, Any]:
+        """What the server has counted, and how it is now; `GET /control/state`."""
+        return {
+            "name": self.name,
+            "engine": self.settings.engine,
+            **asdict(self.counts),
+            **asdict(self.driver.state()),
+            **{name: getattr(self.engine.counters, name) for name in _COUNTERS},
+            "faults": self.faults.describe(),
+            "pins": self.page.pins,
         }
-        return ControlState(
-            **counted,
-            name=self.name,
-            engine=self.settings.engine,
-            faults=self.faults.describe(),
-            pins=self.page.pins,
-        )
 
     def clear_faults(self) -> None:
         """Clear every fault; requests that hang go on."""

@@ -15,7 +15,7 @@ from services.watcher.endpoints_file import read_endpoints
 from services.watcher.positions import LineFinder, document_text
 from services.watcher.resources import GROUPS, KINDS, PoolId, Resource, read_names, read_resource
 from shared.bus.publishable import fault
-from shared.config.problems import Problem, Problems, join, nearest, show
+from shared.config.problems import MOST_PROBLEMS, Problem, Problems, first_problems, join, nearest, show
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.config.yaml import parse_documents
 from shared.datalayer.objects import KubernetesObject, ObjectKind
@@ -26,6 +26,9 @@ _CONFIGURATION_KEYS = {
     *("requestHandler", "parser"),
 }
 """A document with one of these and without a kind is taken for a configuration."""
+
+MAX_VALUES = 250_000
+"""Values of a file, keys included: some 20 000 endpoints."""
 
 
 class Documents(Struct, frozen=True, kw_only=True):
@@ -56,17 +59,22 @@ def read_documents(
     *,
     pool: PoolId | None = None,
     object_kinds: Collection[ObjectKind] = (),
+    max_values: int = MAX_VALUES,
 ) -> Documents:
-    """Read a whole file. Errors are added to `problems` with path and line; the result is incomplete then.
+    """Read a whole file. Errors are added to `problems` with path and line; the result is incomplete then. After
+    `MOST_PROBLEMS` errors, the rest isn't read.
 
-    With `pool`, resources of other pools are ignored. The configuration is found, not validated: that takes the plugins
+    With `pool`, resources of other pools are ignored. A file with more than `max_values` values, keys included, is an
+    error. The configuration is found, not validated: that takes the plugins
     (`shared.config.loader`).
     """
     reader = _Reader(text, origin, pool, object_kinds)
     parsing = Problems()
-    documents = parse_documents(text, parsing)
+    documents = parse_documents(text, parsing, max_values)
     for index, document in enumerate(documents):
         reader.document(document, index, several=len(documents) > 1)
+        if len(reader.errors) >= MOST_PROBLEMS:
+            break
     problems.errors += by_line(reader.errors + parsing.errors)
     problems.warnings += reader.warnings
     if not documents and not parsing.errors:
@@ -149,8 +157,9 @@ class _Reader:
         else:
             self._read_object(raw, "", problems)
         prefix = join("documents", index) if several else ""
-        self.errors += [_prefixed(prefix, problem) for problem in self._lines.located(index, problems.errors)]
-        self.warnings += [_prefixed(prefix, problem) for problem in self._lines.located(index, problems.warnings)]
+        errors, warnings = first_problems(problems.errors), first_problems(problems.warnings)
+        self.errors += [_prefixed(prefix, problem) for problem in self._lines.located(index, errors)]
+        self.warnings += [_prefixed(prefix, problem) for problem in self._lines.located(index, warnings)]
 
     def _read_object(self, raw: Mapping[str, Any], path: str, problems: Problems) -> None:
         kind = raw.get("kind")

@@ -25,9 +25,9 @@ def file_source(settings: WatcherSettings, pool: PoolId) -> FileSource:
             installed,
             allow_experimental=settings.allow_experimental_plugins,
             bounds=settings.config_bounds,
+            limits=Limits(settings.max_file_size, settings.max_file_values, settings.max_files),
         ),
         settings.rescan_interval,
-        Limits(file_size=settings.max_file_size, files=settings.max_files),
     )
 
 

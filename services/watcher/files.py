@@ -14,8 +14,9 @@ from typing import TypeAlias
 import structlog
 from msgspec import Struct
 
+from services.watcher.collection import paused_collection
 from services.watcher.configuration import Registries, validate
-from services.watcher.documents import Documents, by_line, read_documents
+from services.watcher.documents import MAX_VALUES, Documents, by_line, read_documents
 from services.watcher.resources import PoolId
 from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
 from shared.config.loaded import LoadedConfig
@@ -51,9 +52,10 @@ class Root(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """The most bytes of one file, and the most files of one directory."""
+    """The most bytes and values of one file, and the most files of one directory."""
 
     file_size: int = 16 * 2**20
+    values: int = MAX_VALUES
     files: int = 1000
 
 
@@ -79,7 +81,9 @@ class FileReader:
         *,
         allow_experimental: bool = False,
         bounds: Bounds = BOUNDS,
+        limits: Limits | None = None,
     ) -> None:
+        self.limits = limits or Limits()
         self._pool = pool
         self._bounds = bounds
         self._registries = registries
@@ -95,7 +99,9 @@ class FileReader:
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             return ParsedFile(errors=(Problem("", f"byte {error.start} isn't UTF-8: {error.reason}", line),))
-        documents = read_documents(text, origin, problems, pool=self._pool, object_kinds=self.object_kinds)
+        documents = read_documents(
+            text, origin, problems, pool=self._pool, object_kinds=self.object_kinds, max_values=self.limits.values
+        )
         if configures and not problems.errors and documents.configuration is None:
             problems.error("", f"no {CONFIGURATION_KIND} in it")
         loaded = None
@@ -113,10 +119,9 @@ class FileSource:
 
     name = "files"
 
-    def __init__(self, reader: FileReader, interval: float, limits: Limits | None = None) -> None:
+    def __init__(self, reader: FileReader, interval: float) -> None:
         self._reader = reader
         self._interval = interval
-        self._limits = limits or Limits()
         self._roots: tuple[Root, ...] = ()
         self._seen: dict[str, Signature | None] = {}
         """Each origin that was read; None: it has to be read again."""
@@ -193,7 +198,7 @@ class FileSource:
         """The root's files; None if it can't be listed."""
         path = Path(root.path)
         try:
-            files = list_files(path, self._limits.files)
+            files = list_files(path, self._reader.limits.files)
         except (OSError, Unusable) as error:
             if root.origin not in self._unlisted:
                 events.append(Rejected(root.origin, (_problem(error, root),)))
@@ -208,7 +213,7 @@ class FileSource:
 
     def _read(self, origin: str, signature: Signature, root: Root, events: list[Event]) -> None:
         try:
-            data = read_bytes(origin, self._limits.file_size)
+            data = read_bytes(origin, self._reader.limits.file_size)
         except (OSError, Unusable) as error:
             event: Event = Rejected(origin, (_problem(error, root),))
         else:
@@ -216,7 +221,8 @@ class FileSource:
                 self._seen[origin] = None
                 self._unsteady.add(origin)
                 return
-            event = self._reader.read(origin, data, configures=root.configures).event(origin)
+            with paused_collection():
+                event = self._reader.read(origin, data, configures=root.configures).event(origin)
         self._seen[origin] = signature
         events.append(event)
 

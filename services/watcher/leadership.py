@@ -106,15 +106,15 @@ class Leadership:
         publishing = asyncio.create_task(self.publisher.run(), name="publisher")
         beside = asyncio.create_task(self._while_leading(), name="beside the publisher")
         losing = asyncio.create_task(self.lease.lost.wait(), name="lease lost")
-        outdone = asyncio.create_task(self.candidacy.wait_for_preferred(), name="outdone")
-        tasks: set[asyncio.Task[Any]] = {publishing, beside, losing, outdone}
+        preferred = asyncio.create_task(self.candidacy.wait_for_preferred(), name="preferred candidate")
+        tasks: set[asyncio.Task[Any]] = {publishing, beside, losing, preferred}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in (publishing, beside):
                 if task.done():
                     task.result()
-            if outdone.done():
-                log.warning("leadership.given", to=outdone.result(), fitness=self._fitness())
+            if preferred.done():
+                log.warning("leadership.given", to=preferred.result(), fitness=self._fitness())
         finally:
             for task in tasks:
                 task.cancel()

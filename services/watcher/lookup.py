@@ -5,7 +5,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AsyncExitStack
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 import structlog
@@ -21,7 +23,9 @@ SLOW_SHARE = 4
 SLOW_REMEMBERED = 10_000
 """The most names that are remembered to have timed out."""
 GATHER = 0.02
-"""Seconds that a changed address waits for others, so that they are one change."""
+"""Seconds that answers are gathered, so that they are one change and the names are searched once."""
+AT_ONCE = 100
+"""The most look-ups that begin in one turn of the event loop."""
 
 
 class Lookup(Protocol):
@@ -32,14 +36,15 @@ class Lookup(Protocol):
 class SystemLookup:
     """The machine's resolver, with a time-out.
 
-    A look-up can't be interrupted, and may take very long. So each has a daemon thread, which doesn't delay the end of
-    the process or use the event loop's threads. A name has one look-up at a time. Names that timed out share some of
-    the slots, so that they don't block the others.
+    A look-up can't be interrupted, and may take very long. So daemon threads make them, which don't delay the end of
+    the process, and the event loop's threads stay free. A name has one look-up at a time. Names that timed out share
+    some of the slots, so that they don't block the others.
     """
 
     def __init__(self, timeout: float, concurrent: int = 64) -> None:
         """`timeout`: seconds from the moment at which a slot is free."""
         self._timeout = timeout
+        self._threads = _Threads(concurrent)
         self._slots = asyncio.Semaphore(concurrent)
         self._slow_slots = asyncio.Semaphore(max(1, concurrent // SLOW_SHARE))
         self._slow: dict[str, None] = {}
@@ -70,7 +75,7 @@ class SystemLookup:
                 await stack.enter_async_context(self._slow_slots)
             await stack.enter_async_context(self._slots)
             started.set()
-            return await _in_thread(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM), f"dns {host}")
+            return await self._threads.run(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
 
     def _ended(self, host: str, task: asyncio.Task[list[Any]]) -> None:
         del self._tasks[host]
@@ -81,36 +86,59 @@ class SystemLookup:
         return f"<SystemLookup timeout={self._timeout:g}, {len(self._tasks)} under way>"
 
 
-async def _in_thread(work: Callable[[], list[Any]], name: str) -> list[Any]:
-    """Run `work` in a daemon thread. Raises what it raises, and OSError if no thread can be started."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[list[Any]] = loop.create_future()
+class _Threads:
+    """At most `most` daemon threads, for calls that can't be interrupted.
 
-    def settle(result: list[Any], error: Exception | None) -> None:
-        if future.done():
-            return  # cancelled
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+    A thread that takes a call starts another one if none is idle. So the event loop starts the first thread only: many
+    calls at once don't hold it.
+    """
 
-    def run() -> None:
-        result: list[Any] = []
-        failure: Exception | None = None
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._calls: SimpleQueue[tuple[Future[list[Any]], Callable[[], list[Any]]]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._started = 0
+        self._idle = 0
+        """Threads that wait for a call, or are about to."""
+
+    async def run(self, call: Callable[[], list[Any]]) -> list[Any]:
+        """Raises what the call raises, and OSError if no thread can be started."""
+        future: Future[list[Any]] = Future()
+        self._calls.put((future, call))
+        if not self._started:
+            self._start_one()
+        if not self._started:
+            future.cancel()
+            raise OSError("no thread can be started")
+        return await asyncio.wrap_future(future)
+
+    def _start_one(self) -> None:
+        """Start a thread, unless one is idle or there are as many as allowed."""
+        with self._lock:
+            if self._idle or self._started == self._most:
+                return
+            self._started += 1
+            self._idle += 1
         try:
-            result = work()
-        except Exception as error:  # noqa: BLE001 - the top of the thread; the caller gets it
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, result, failure)
+            threading.Thread(target=self._work, name="look-up", daemon=True).start()
         except RuntimeError:
-            pass  # the loop is closed
+            with self._lock:
+                self._started -= 1
+                self._idle -= 1
 
-    try:
-        threading.Thread(target=run, name=name, daemon=True).start()
-    except RuntimeError as error:
-        raise OSError(str(error)) from error
-    return await future
+    def _work(self) -> None:
+        while True:
+            future, call = self._calls.get()
+            with self._lock:
+                self._idle -= 1
+            self._start_one()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except Exception as error:  # noqa: BLE001 - the top of the thread; the caller gets it
+                    future.set_exception(error)
+            with self._lock:
+                self._idle += 1
 
 
 class Resolver:
@@ -143,7 +171,10 @@ class Resolver:
     async def look_up_due(self, within: float | None = None) -> bool:
         """Look up the names that are due, and wait at most `within` seconds. Returns whether an address has changed;
         later answers take effect while `run` runs."""
-        self._start_due()
+        more = True
+        while more:
+            more = self._start_due()
+            await asyncio.sleep(0)
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=within)
         changed, self._changed = self._changed, False
@@ -156,7 +187,6 @@ class Resolver:
             while True:
                 self._wake.clear()
                 if self._changed:
-                    await asyncio.sleep(GATHER)
                     self._changed = False
                     self._on_change()
                 self._start_due()
@@ -166,14 +196,17 @@ class Resolver:
                         await self._wake.wait()
                 except TimeoutError:
                     pass
+                await asyncio.sleep(GATHER)
         finally:
             for task in self._tasks.values():
                 task.cancel()
 
-    def _start_due(self) -> None:
-        for host in self.names.due(self._clock()):
-            if host not in self._tasks:
-                self._tasks[host] = asyncio.create_task(self._look_up(host), name=f"name {host}")
+    def _start_due(self) -> bool:
+        """Begin look-ups that are due. Returns whether more are."""
+        due = self.names.due(self._clock(), self._tasks)
+        for host in due[:AT_ONCE]:
+            self._tasks[host] = asyncio.create_task(self._look_up(host), name=f"name {host}")
+        return len(due) > AT_ONCE
 
     async def _look_up(self, host: str) -> None:
         try:

@@ -1,9 +1,10 @@
-"""What a watcher can be told."""
+"""The settings of a watcher."""
 
 from typing import Annotated
 
 from msgspec import Meta
 
+from services.watcher.documents import MAX_VALUES
 from services.watcher.kubernetes.settings import IpFamily, KubernetesSettings
 from shared.quantities import PositiveDuration, Size
 
@@ -79,4 +80,8 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
         bool, Meta(description="accept a configuration with plugin types of alpha stability")
     ] = False
     max_file_size: Annotated[Size, Meta(description="maximum bytes of a file")] = 16 * 2**20
+    max_file_values: Annotated[
+        int,
+        Meta(ge=1, description="values of a file, keys included, each alias counted for what it stands for"),
+    ] = MAX_VALUES
     max_files: Annotated[int, Meta(ge=1, description="maximum files of a directory")] = 1000

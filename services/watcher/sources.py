@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from services.watcher.documents import Documents
 from shared.config.loaded import LoadedConfig
-from shared.config.problems import Problem
+from shared.config.problems import MOST_PROBLEMS, Problem, first_problems
 from shared.datalayer.objects import ObjectKind, Parts
 from shared.model import Endpoint
 
@@ -58,14 +58,6 @@ class Removed(Struct, frozen=True):
 
 
 Event: TypeAlias = Reset | Upsert | Delete | Rejected | Removed
-MOST_PROBLEMS = 100
-"""The most problems of an origin that are kept: a file of megabytes can have one in each line."""
-
-
-def first_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """The first problems, and the number of the others."""
-    more = len(problems) - MOST_PROBLEMS
-    return (*problems[:MOST_PROBLEMS], *([Problem("", f"… and {more} more")] if more > 0 else []))
 
 
 def bounded(event: Event) -> Event:

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from services.watcher.resources import PoolId, Resource
-from services.watcher.sources import MOST_PROBLEMS, Delete, Event, Rejected, Removed, Reset, Upsert
+from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
 from shared.config.loaded import LoadedConfig
-from shared.config.problems import Problem, Problems
+from shared.config.problems import MOST_PROBLEMS, Problem, Problems
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.datalayer.objects import KubernetesObject, ObjectKind
 from shared.model import Configuration, Endpoint, Fact, Pool

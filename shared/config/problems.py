@@ -3,7 +3,7 @@
 Loading collects all problems and raises one `Invalid`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -73,6 +73,16 @@ class Problems:
         return f"<Problems {len(self.errors)} errors, {len(self.warnings)} warnings>"
 
 
+MOST_PROBLEMS = 100
+"""The most problems of a document that are kept: a file of megabytes can have one in each line."""
+
+
+def first_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """The first problems, and the number of the others."""
+    more = len(problems) - MOST_PROBLEMS
+    return (*problems[:MOST_PROBLEMS], *([Problem("", f"… and {more} more")] if more > 0 else []))
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the known word that is spelled almost like this one, or nothing."""
     meant = closest(word, known)
@@ -118,7 +128,7 @@ def show(value: object) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     try:
-        text = repr(value)
+        text = repr(value[:100] if isinstance(value, str) else value)  # the text of a file may have megabytes
     except ValueError:  # an integer of more digits than Python prints
         text = "a number too long to print"
     return _shortened(text)

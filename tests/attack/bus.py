@@ -1,18 +1,19 @@
-"""Somebody on the bus who publishes what is malformed, or can't be true, on every subject and key.
+"""A client of NATS that publishes what is malformed, or can't be true, on every subject and key.
 
-It listens, and sends back what it heard: cut, mutated where that makes it unreadable, and with times, epochs and
-sequences that nobody has. What would be a lie well told is left out: whoever is on the bus is trusted with facts.
+It repeats messages that it has received: cut, mutated until they are unreadable, and with impossible times, epochs and
+sequences. Plausible lies are left out: clients of NATS are trusted with facts.
 """
 
 import contextlib
 import math
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 
 import nats
-from msgspec import Struct, structs
+from msgspec import structs
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error
@@ -22,7 +23,7 @@ from shared.bus.errors import Malformed
 from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER
 from shared.bus.messages import Candidate, Epoch, FactEnvelope, Frame, Holder, Load, Member, Message, Synced
 from shared.bus.subjects import EPOCH, Subjects, pool_token, synced_key
-from tests.attack.fronts import Act, Front, Scene
+from tests.attack.fronts import Front, Scene
 
 POOL = pool_token("default", "default")
 SUBJECTS = Subjects()
@@ -30,7 +31,7 @@ KEPT = 20
 """Messages of each kind that are remembered."""
 TIMES = (1e6, -1e6, 1e18, math.nan, math.inf, -math.inf)
 BEYOND = (2**64 - 1, 2**63, 2**62)
-OURS = ("pointsman.", "$KV.")
+TOKENS = ("=", "=ZZ", "=FF=FE", "a.b.c.d", "x" * 3000, "=00", "endpoint", "_")
 KINDS: dict[str, type[Message]] = {
     "load": Load,
     "member": Member,
@@ -43,31 +44,22 @@ KINDS: dict[str, type[Message]] = {
 }
 
 
-class Heard(Struct, frozen=True):
-    """A message of somebody else."""
-
-    subject: str
-    data: bytes
-
-
 def kind_of(subject: str) -> str:
-    """Which of `KINDS` a subject carries; empty for none."""
+    """The one of `KINDS` that a subject carries; empty for none."""
     tokens = subject.split(".")
-    if subject.startswith(f"$KV.{SUBJECTS.attributes_bucket}."):
-        return "frame"
-    if subject.startswith(f"$KV.{SUBJECTS.leases_bucket}."):
-        return "lease"
-    if subject.startswith(f"$KV.{SUBJECTS.endpoints_bucket}."):
-        return {"epoch": "epoch", "synced": "synced"}.get(tokens[-1], "fact")
+    if tokens[0] == "$KV":
+        kinds = {SUBJECTS.attributes_bucket: "frame", SUBJECTS.leases_bucket: "lease"}
+        special = {"epoch": "epoch", "synced": "synced"}.get(tokens[-1], "fact")
+        return kinds.get(tokens[1], special if tokens[1] == SUBJECTS.endpoints_bucket else "")
     return next((kind for kind in ("load", "member", "candidate") if kind in tokens), "")
 
 
 def readable(kind: str, data: bytes) -> bool:
-    """Whether its readers take it for a message."""
+    """Whether its readers accept it as a message."""
     try:
-        message = decode(KINDS[kind], data)
-        if isinstance(message, FactEnvelope):
-            decode_fact(message.fact)
+        found = decode(KINDS[kind], data)
+        if isinstance(found, FactEnvelope):
+            decode_fact(found.fact)
     except (Malformed, UnicodeDecodeError):
         return False
     return True
@@ -81,7 +73,8 @@ class Bus(Front):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._nats = Client()
-        self._heard: dict[str, deque[Heard]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._received: dict[str, deque[tuple[str, bytes]]] = defaultdict(lambda: deque(maxlen=KEPT))
+        """Subjects and messages of others, by kind."""
 
     @asynccontextmanager
     async def ready(self) -> AsyncIterator[None]:
@@ -89,122 +82,99 @@ class Bus(Front):
 
         self._nats = await nats.connect(self.stack.nats.url, error_cb=ignore, max_reconnect_attempts=-1)
         for subject in (f"{SUBJECTS.prefix}.>", "$KV.>"):
-            await self._nats.subscribe(subject, cb=self._hear)
+            await self._nats.subscribe(subject, cb=self._receive)
         try:
             yield
         finally:
             await self._nats.close()
 
-    async def _hear(self, message: Msg) -> None:
-        kind = kind_of(message.subject)
-        if kind and not message.headers and readable(kind, message.data):
-            self._heard[kind].append(Heard(message.subject, message.data))
-        elif kind and message.headers and EPOCH_HEADER not in message.headers and readable(kind, message.data):
-            self._heard[kind].append(Heard(message.subject, message.data))  # a write that is fenced
-
-    def acts(self) -> Mapping[str, Act]:
-        return {
-            "garbage": self._garbage,
-            "truncated": self._truncated,
-            "mutated": self._mutated,
-            "texts": self._texts,
-            "other-kinds": self._other_kinds,
-            "times": self._times,
-            "epochs": self._epochs,
-            "sequences": self._sequences,
-            "purges": self._purges,
-            "strangers": self._strangers,
-            "large": self._large,
-        }
+    async def _receive(self, received: Msg) -> None:
+        kind = kind_of(received.subject)
+        fenced = EPOCH_HEADER in (received.headers or {})
+        if kind and not fenced and readable(kind, received.data):
+            self._received[kind].append((received.subject, received.data))
 
     async def _send(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
         with contextlib.suppress(Error):
             await self._nats.publish(subject, data, headers=headers)
             await self._nats.flush(2)
 
-    def _some(self, random: Random, kinds: Sequence[str] = tuple(KINDS)) -> list[tuple[str, Heard]]:
-        """A message of each of these kinds that was heard."""
-        return [(kind, random.choice(list(self._heard[kind]))) for kind in kinds if self._heard[kind]]
+    def _some(self, random: Random, kinds: Sequence[str] = tuple(KINDS)) -> list[tuple[str, str, bytes]]:
+        """Kind, subject and data of a received message of each of these kinds."""
+        return [(kind, *random.choice(list(self._received[kind]))) for kind in kinds if self._received[kind]]
 
-    async def _garbage(self, random: Random) -> None:
-        for _, heard in self._some(random):
+    async def _forge(self, random: Random, kinds: Sequence[str], **changes: Any) -> None:
+        """Repeat received messages with other fields."""
+        for kind, subject, data in self._some(random, kinds):
+            await self._send(subject, encode(structs.replace(decode(KINDS[kind], data), **changes)))
+
+    async def act_garbage(self, random: Random) -> None:
+        for _, subject, _ in self._some(random):
             size = random.choice((0, 1, 30, 10_000))
-            await self._send(
-                heard.subject, random.choice((random.randbytes(size), b"\x93" * size, b"\xdf\xff\xff\xff\xff"))
-            )
+            await self._send(subject, random.choice((random.randbytes(size), b"\x93" * size, b"\xdf\xff\xff\xff\xff")))
 
-    async def _truncated(self, random: Random) -> None:
-        for _, heard in self._some(random):
-            await self._send(heard.subject, heard.data[: random.randrange(len(heard.data))])
+    async def act_truncated(self, random: Random) -> None:
+        for _, subject, data in self._some(random):
+            await self._send(subject, data[: random.randrange(len(data))])
 
-    async def _mutated(self, random: Random) -> None:
-        """Bytes changed, as long as that leaves nothing that can be read."""
-        for kind, heard in self._some(random):
+    async def act_mutated(self, random: Random) -> None:
+        """Changed bytes, if they leave nothing that can be read."""
+        for kind, subject, original in self._some(random):
             for _ in range(20):
-                data = bytearray(heard.data)
+                data = bytearray(original)
                 for _ in range(random.randint(1, 4)):
                     data[random.randrange(len(data))] = random.randrange(256)
                 if not readable(kind, bytes(data)):
-                    await self._send(heard.subject, bytes(data))
+                    await self._send(subject, bytes(data))
                     break
 
-    async def _texts(self, random: Random) -> None:
+    async def act_texts(self, random: Random) -> None:
         """Texts that are no UTF-8: names of fields and senders, tags, values."""
-        for kind, heard in self._some(random):
-            letters = [at for at, byte in enumerate(heard.data) if chr(byte).isalpha() and byte < 0x80]
+        for kind, subject, original in self._some(random):
+            letters = [at for at, byte in enumerate(original) if chr(byte).isalpha() and byte < 0x80]
             for at in random.sample(letters, min(len(letters), 5)):
-                data = heard.data[:at] + b"\xff" + heard.data[at + 1 :]
+                data = original[:at] + b"\xff" + original[at + 1 :]
                 if not readable(kind, data):
-                    await self._send(heard.subject, data)
+                    await self._send(subject, data)
 
-    async def _other_kinds(self, random: Random) -> None:
-        """Each message where those of another kind are expected."""
+    async def act_other_kinds(self, random: Random) -> None:
+        """Messages where those of another kind are expected."""
         some = self._some(random)
-        for kind, heard in some:
-            other, place = random.choice(some)
+        for kind, _, data in some:
+            other, subject, _ = random.choice(some)
             if other != kind:
-                await self._send(place.subject, heard.data)
+                await self._send(subject, data)
 
-    async def _times(self, random: Random) -> None:
-        """Frames, loads and heartbeats of their own senders, sent at times at which they can't have been."""
-        for kind, heard in self._some(random, ("frame", "load", "member")):
-            message = decode(KINDS[kind], heard.data)
-            assert isinstance(message, Frame | Load | Member)
-            sent = random.choice(TIMES)
-            await self._send(heard.subject, encode(structs.replace(message, sent=message.sent + sent)))
+    async def act_times(self, random: Random) -> None:
+        """Frames, loads and heartbeats of their own senders, with impossible times."""
+        for kind, subject, data in self._some(random, ("frame", "load", "member")):
+            found: Any = decode(KINDS[kind], data)
+            await self._send(subject, encode(structs.replace(found, sent=found.sent + random.choice(TIMES))))
 
-    async def _epochs(self, random: Random) -> None:
-        """Owners of a time that is yet to come."""
+    async def act_epochs(self, random: Random) -> None:
+        """Owners of the future."""
         epoch = random.choice(BEYOND)
         await self._send(SUBJECTS.fact(EPOCH), encode(Epoch(epoch=epoch, owner="attack")))
-        for kind, heard in self._some(random, ("fact", "synced")):
-            message = decode(KINDS[kind], heard.data)
-            assert isinstance(message, FactEnvelope | Synced)
-            await self._send(heard.subject, encode(structs.replace(message, epoch=epoch)))
+        await self._forge(random, ("fact", "synced"), epoch=epoch)
 
-    async def _sequences(self, random: Random) -> None:
-        """Closings of bursts that there weren't, of the owner's own epoch."""
-        for _, heard in self._some(random, ("synced",)):
-            message = decode(Synced, heard.data)
-            forged = structs.replace(
-                message, sequence=random.choice((*BEYOND, -1)), count=random.choice((-1, 0, 10**9))
+    async def act_sequences(self, random: Random) -> None:
+        """The ends of bursts that didn't happen, of the owner's own epoch."""
+        sequence, count = random.choice((*BEYOND, -1)), random.choice((-1, 0, 10**9))
+        await self._forge(random, ("synced",), sequence=sequence, count=count)
+
+    async def act_purges(self, random: Random) -> None:
+        """Deletes with an invalid order."""
+        for _, subject, _ in self._some(random, ("fact", "synced")):
+            order, operation = (
+                random.choice(("", "-1", "a", "9" * 30, str(BEYOND[0]))),
+                random.choice(("PURGE", "DEL", "?")),
             )
-            await self._send(heard.subject, encode(forged))
+            headers = {"KV-Operation": operation, EPOCH_HEADER: order, SEQUENCE_HEADER: order}
+            await self._send(subject.replace("$KV.endpoints.", f"{SUBJECTS.prefix}.kv.endpoints."), b"", headers)
 
-    async def _purges(self, random: Random) -> None:
-        """Deletes whose order is none."""
-        for _, heard in self._some(random, ("fact", "synced")):
-            order = random.choice(("", "-1", "a", "9" * 30, str(BEYOND[0])))
-            headers = {
-                "KV-Operation": random.choice(("PURGE", "DEL", "?")),
-                EPOCH_HEADER: order,
-                SEQUENCE_HEADER: order,
-            }
-            await self._send(heard.subject.replace("$KV.endpoints.", f"{SUBJECTS.prefix}.kv.endpoints."), b"", headers)
-
-    async def _strangers(self, random: Random) -> None:
-        """Subjects and keys whose tokens are none."""
-        tokens = random.choice(("=", "=ZZ", "=FF=FE", "a.b.c.d", "x" * 3000, "=00", "endpoint", "_"))
+    async def act_strangers(self, random: Random) -> None:
+        """Subjects and keys with invalid tokens."""
+        tokens = random.choice(TOKENS)
         for subject in (
             SUBJECTS.fact(f"{POOL}.endpoint.{tokens}"),
             SUBJECTS.fact(f"{POOL}.{tokens}"),
@@ -216,8 +186,8 @@ class Bus(Front):
         ):
             await self._send(subject, random.randbytes(40))
 
-    async def _large(self, random: Random) -> None:
+    async def act_large(self, random: Random) -> None:
         """As much as NATS takes."""
         data = random.choice((b"\x00", b"\x91", b"\xc4", b"\xff")) * 1_000_000
-        for _, heard in self._some(random):
-            await self._send(heard.subject, data)
+        for _, subject, _ in self._some(random):
+            await self._send(subject, data)

@@ -12,7 +12,9 @@ from tests.attack.fronts import Act, Front, Scene
 from tests.attack.raw import connection, exchange, head, post, read, reset, status
 from tests.attack.target import MODEL, UNNAMED
 
-FORGED = (DESTINATION, SERVED, SUBSET, *HOSTS, *OBJECTIVE_HEADERS, *REWRITE_HEADERS)
+FORGED = (DESTINATION, SERVED, SUBSET, *HOSTS, *OBJECTIVE_HEADERS)
+LONG = ("x-request-id", *OBJECTIVE_HEADERS, *REWRITE_HEADERS, SUBSET, "traceparent", "accept")
+"""Headers whose value a picker keeps."""
 HEAVY = 6
 """Large bodies at once."""
 ENVOYS_HEADERS = 60_000
@@ -33,12 +35,27 @@ PATHS = (
 
 
 def _chat(model: str = MODEL, *, tokens: int = 4, stream: bool = False) -> bytes:
-    asked = {"model": model, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
-    return json.dumps({**asked, "messages": [{"role": "user", "content": "Train?"}]}).encode()
+    fields = {"model": model, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
+    return json.dumps({**fields, "messages": [{"role": "user", "content": "Train?"}]}).encode()
+
+
+CHUNKED = head(CHAT, [("transfer-encoding", "chunked")])
+SMALL_CHUNKS = b"".join(b"1\r\n%c\r\n" % byte for byte in _chat()) + b"0\r\n\r\n"
+FRAMING = (
+    CHUNKED + SMALL_CHUNKS,
+    CHUNKED + b"1;" + b"x" * 20_000 + b"\r\na\r\n",
+    CHUNKED + b"ffffffffffffffff\r\na\r\n",
+    CHUNKED + b"-1\r\na\r\n",
+    CHUNKED + b"1\r\na\r\n0\r\n" + b"x-trailer: a\r\n" * 500 + b"\r\n",
+    head(CHAT, [("content-length", "5"), ("content-length", "6")]) + _chat(),
+    head(CHAT, [("transfer-encoding", "chunked"), ("content-length", "5")]) + SMALL_CHUNKS,
+    head(CHAT, [("expect", "100-continue")], length=len(_chat())) + _chat(),
+    head(CHAT, [("upgrade", "websocket"), ("content-encoding", "gzip")], length=len(_chat())) + _chat(),
+)
 
 
 class Clients(Front):
-    """An answer of any status will do, except where one would mean that a client chose what isn't its to choose."""
+    """Any response is right, unless it means that a client chose what isn't its to choose."""
 
     name = "clients"
 
@@ -47,85 +64,51 @@ class Clients(Front):
         assert self.stack.envoy is not None
         self._port = self.stack.envoy.places.port
 
-    def acts(self) -> Mapping[str, Act]:
-        return {
-            **{name: partial(self._body, name) for name in BODIES},
-            "heavy": self._heavy,
-            "oversize": self._oversize,
-            "forged-headers": self._forged,
-            "many-headers": self._many_headers,
-            "long-headers": self._long_headers,
-            "paths": self._paths,
-            "framing": self._framing,
-            "half-a-body": self._half,
-            "left-in-the-request": self._left_in_request,
-            "left-in-the-response": self._left_in_response,
-            "slow-reader": self._slow_reader,
-            "slow-sender": self._slow_sender,
-            "pipelined": self._pipelined,
-        }
+    def tables(self) -> Mapping[str, Act]:
+        return {name: partial(self._body, name) for name in BODIES}
 
     async def _body(self, name: str, random: Random) -> None:
         await exchange(self._port, post(*BODIES[name](random)))
 
-    async def _heavy(self, random: Random) -> None:
-        """Large bodies at once, and with them a request for what isn't to be had."""
+    async def act_heavy(self, random: Random) -> None:
+        """Large bodies at once, and a request for a model that the pool doesn't name."""
         kinds = random.choices(sorted(BODIES), k=HEAVY)
-        await asyncio.gather(
-            *(self._body(kind, random) for kind in kinds), self._forged(random), return_exceptions=True
-        )
+        requests = (self._body(kind, random) for kind in kinds)
+        await asyncio.gather(*requests, self.act_forged_headers(random), return_exceptions=True)
 
-    async def _oversize(self, random: Random) -> None:
+    async def act_oversize(self, random: Random) -> None:
         """As much as pickers take, and more."""
         await exchange(self._port, post(CHAT, _chat() + b" " * random.choice((ENVOYS_BODY, 2 * ENVOYS_BODY))))
 
-    async def _forged(self, random: Random) -> None:
+    async def act_forged_headers(self, random: Random) -> None:
         """Headers that only a picker sets, and a model that the pool doesn't name."""
         value = random.choice(("192.0.2.1:9", "127.0.0.1:1", UNNAMED, "a," * 1000, "\u00e9"))
-        headers = [(name, value) for name in FORGED if name not in REWRITE_HEADERS]
-        answer = await exchange(self._port, post(CHAT, _chat(UNNAMED), headers))
-        if self.scene.closed and status(answer) == 200:
+        response = await exchange(self._port, post(CHAT, _chat(UNNAMED), [(name, value) for name in FORGED]))
+        if self.scene.closed and status(response) == 200:
             self.scene.report("a closed pool served a model that it doesn't name")
 
-    async def _many_headers(self, random: Random) -> None:
+    async def act_many_headers(self, random: Random) -> None:
         size = random.choice((1, 200, 1000))
         count = min(ENVOYS_HEADERS // (size + 10), random.choice((90, 100, 3000)))
-        await exchange(self._port, post(CHAT, _chat(), [(f"x-{one}", "a" * size) for one in range(count)]))
+        await exchange(self._port, post(CHAT, _chat(), [(f"x-{number}", "a" * size) for number in range(count)]))
 
-    async def _long_headers(self, random: Random) -> None:
-        """One as long as Envoy takes, of those whose value a picker keeps."""
-        name = random.choice(("x-request-id", *OBJECTIVE_HEADERS, *REWRITE_HEADERS, SUBSET, "traceparent", "accept"))
+    async def act_long_headers(self, random: Random) -> None:
+        """One header as long as Envoy takes."""
         value = random.choice(("a", ",", " ", "é", "=")) * (ENVOYS_HEADERS // 2)
-        await exchange(self._port, post(CHAT, _chat(), [(name, f"x{value}x")]))
+        await exchange(self._port, post(CHAT, _chat(), [(random.choice(LONG), f"x{value}x")]))
 
-    async def _paths(self, random: Random) -> None:
-        path = random.choice(PATHS)
+    async def act_paths(self, random: Random) -> None:
         method = random.choice(("POST", "GET", "PUT", "OPTIONS", "TRACE", "A" * 20))
         kind = random.choice(("application/json", "application/grpc", "multipart/form-data", "\u00e9"))
         body = random.choice((b"", _chat(), b"\x00\x00\x00\x00\xff" + random.randbytes(300)))
-        data = head(path, [("content-length", str(len(body))), ("content-type", kind)], method=method) + body
-        await exchange(self._port, data)
+        headers = [("content-length", str(len(body))), ("content-type", kind)]
+        await exchange(self._port, head(random.choice(PATHS), headers, method=method) + body)
 
-    async def _framing(self, random: Random) -> None:
-        chunked = head(CHAT, [("transfer-encoding", "chunked")])
-        body = _chat()
-        small = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
-        cases = (
-            chunked + small,
-            chunked + b"1;" + b"x" * 20_000 + b"\r\na\r\n",
-            chunked + b"ffffffffffffffff\r\na\r\n",
-            chunked + b"-1\r\na\r\n",
-            chunked + b"1\r\na\r\n0\r\n" + b"x-trailer: a\r\n" * 500 + b"\r\n",
-            head(CHAT, [("content-length", "5"), ("content-length", "6")]) + body,
-            head(CHAT, [("transfer-encoding", "chunked"), ("content-length", "5")]) + small,
-            head(CHAT, [("expect", "100-continue")], length=len(body)) + body,
-            head(CHAT, [("upgrade", "websocket"), ("content-encoding", "gzip")], length=len(body)) + body,
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + random.randbytes(200),
-            random.randbytes(500) + b"\r\n\r\n",
-        )
-        await exchange(self._port, random.choice(cases))
+    async def act_framing(self, random: Random) -> None:
+        no_http = (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + random.randbytes(200), random.randbytes(500) + b"\r\n\r\n")
+        await exchange(self._port, random.choice((*FRAMING, *no_http)))
 
-    async def _half(self, random: Random) -> None:
+    async def act_half_a_body(self, random: Random) -> None:
         path, body = BODIES[random.choice(sorted(BODIES))](random)
         async with connection(self._port) as (reader, writer):
             writer.write(head(path, length=len(body)) + body[: len(body) // 2])
@@ -133,15 +116,15 @@ class Clients(Front):
             async with asyncio.timeout(random.choice((0.5, 3.0))):
                 await read(reader)
 
-    async def _left_in_request(self, random: Random) -> None:
-        """Many at once that go as soon as they have said all, or most of it."""
+    async def act_left_in_the_request(self, random: Random) -> None:
+        """Many at once that leave as soon as they have sent everything, or most of it."""
         data = post(CHAT, _chat(tokens=50, stream=True))
         for _ in range(30):
             async with connection(self._port) as (_, writer):
                 writer.write(data[: len(data) - random.choice((0, 0, 1, 40))])
                 await asyncio.sleep(random.choice((0.0, 0.002, 0.01)))
 
-    async def _left_in_response(self, random: Random) -> None:
+    async def act_left_in_the_response(self, random: Random) -> None:
         async def leave() -> None:
             async with connection(self._port) as (reader, writer):
                 writer.write(post(CHAT, _chat(tokens=1000, stream=True)))
@@ -149,14 +132,14 @@ class Clients(Front):
 
         await asyncio.gather(*(leave() for _ in range(5)))
 
-    async def _slow_reader(self, random: Random) -> None:
+    async def act_slow_reader(self, random: Random) -> None:
         async with connection(self._port) as (reader, writer):
             writer.write(post(CHAT, _chat(tokens=1000, stream=True)))
             for _ in range(random.randint(20, 80)):
                 await reader.read(50)
                 await asyncio.sleep(0.05)
 
-    async def _slow_sender(self, random: Random) -> None:
+    async def act_slow_sender(self, random: Random) -> None:
         data = post(CHAT, _chat())
         async with connection(self._port) as (reader, writer):
             for at in range(0, len(data), 8):
@@ -165,9 +148,9 @@ class Clients(Front):
                 await asyncio.sleep(random.choice((0.02, 0.1)))
             await read(reader)
 
-    async def _pipelined(self, random: Random) -> None:
-        one = post(CHAT, _chat()).replace(b"connection: close", b"connection: keep-alive")
+    async def act_pipelined(self, random: Random) -> None:
+        request = post(CHAT, _chat()).replace(b"connection: close", b"connection: keep-alive")
         async with connection(self._port) as (reader, writer):
-            writer.write(one * random.randint(5, 30))
+            writer.write(request * random.randint(5, 30))
             await reader.read(random.choice((1, 10_000)))
             reset(writer)

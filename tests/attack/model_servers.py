@@ -25,17 +25,7 @@ ENDLESS = 64 * 2**20
 CRLF = b"\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\n"
 NUMBERS = (
-    "1e308",
-    "-1e308",
-    "NaN",
-    "+Inf",
-    "-Inf",
-    "-1",
-    "999999999999999999",
-    "1e-320",
-    "0x10",
-    "1_000",
-    "",
+    *("1e308", "-1e308", "NaN", "+Inf", "-Inf", "-1", "999999999999999999", "1e-320", "0x10", "1_000", ""),
     "9" * 4000,
 )
 VLLM = ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "prefix_cache_hits_total")
@@ -84,7 +74,7 @@ async def _values(writer: asyncio.StreamWriter, random: Random) -> None:
     lines = [f'vllm:{name}{{model_name="m"}} {random.choice(NUMBERS)}' for name in VLLM]
     block, blocks = random.choice(LABELS), random.choice(LABELS)
     lines.append(f'vllm:cache_config_info{{block_size="{block}",num_gpu_blocks="{blocks}"}} 1')
-    adapters = ",".join(f"a{one}" for one in range(random.choice((0, 10, 50_000))))
+    adapters = ",".join(f"a{number}" for number in range(random.choice((0, 10, 50_000))))
     lines.append(
         f'vllm:lora_requests_info{{max_lora="{block}",running_lora_adapters="{adapters}"}} {random.choice(NUMBERS)}'
     )
@@ -95,7 +85,7 @@ async def _values(writer: asyncio.StreamWriter, random: Random) -> None:
 async def _series(writer: asyncio.StreamWriter, random: Random) -> None:
     """A hundred thousand series of a family that is read, or of one that is not."""
     name = random.choice((b"vllm:num_requests_waiting", b"other"))
-    lines = b"\n".join(b'%s{engine="%d"} 1' % (name, one) for one in range(100_000))
+    lines = b"\n".join(b'%s{engine="%d"} 1' % (name, number) for number in range(100_000))
     writer.write(page(lines + b"\n"))
 
 
@@ -118,6 +108,7 @@ async def _garbage(writer: asyncio.StreamWriter, random: Random) -> None:
 
 
 _GAUGE = b"vllm:num_requests_waiting"
+IDLE = fixed(page(_GAUGE + b" 0\n"))
 ANSWERS: dict[str, Answer] = {
     "blanks": fixed(
         OK + b"x-a: a" + b" " * 60_000 + b"b\r\n\r\n",
@@ -129,15 +120,7 @@ ANSWERS: dict[str, Answer] = {
     "headers": endless(OK, b"x-a: a\r\n", b"a" * 1000, b"x" * 50 + b":\r\n", b" folded\r\n"),
     "drip": _drip,
     "dripping-headers": endless(OK, b"x-a: a\r\n", b"x", pause=0.02),
-    "body": endless(
-        OK + CRLF,
-        b"a",
-        b"\n",
-        b"# HELP\n",
-        _GAUGE + b" 1\n",
-        _GAUGE + b'{a="',
-        b'{"',
-    ),
+    "body": endless(OK + CRLF, b"a", b"\n", b"# HELP\n", _GAUGE + b" 1\n", _GAUGE + b'{a="', b'{"'),
     "chunks": endless(OK + b"transfer-encoding: chunked\r\n\r\n", b"1\r\na\r\n", b"1;" + b"x" * 3000 + b"\r\na\r\n"),
     "framing": fixed(
         OK + b"transfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\na",
@@ -184,7 +167,7 @@ class ModelServers(Front):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._answer: Answer = fixed(page(_GAUGE + b" 0\n"))
+        self._answer = IDLE
         self._random = Random(0)
         self._connections: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
@@ -214,9 +197,9 @@ class ModelServers(Front):
         try:
             yield
         finally:
-            self._answer = fixed(page(_GAUGE + b" 0\n"))
+            self._answer = IDLE
 
-    def acts(self) -> Mapping[str, Act]:
+    def tables(self) -> Mapping[str, Act]:
         return {name: partial(self._give, answer) for name, answer in ANSWERS.items()}
 
     async def _give(self, answer: Answer, random: Random) -> None:

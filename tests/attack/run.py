@@ -2,69 +2,46 @@
 
 import asyncio
 import os
-import resource
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
-from pointsman.local.services import ROOT
 from pointsman.local.stack import LocalStack
 from tests.attack import invariants
 from tests.attack.admin import Admin
 from tests.attack.bus import Bus
 from tests.attack.clients import Clients
 from tests.attack.files import Files
-from tests.attack.fronts import Attack, Scene
-from tests.attack.honest import HonestProcess, Record
-from tests.attack.journal import Journal
+from tests.attack.fronts import Attack, Journal, Scene
+from tests.attack.honest import Request, honest_process
 from tests.attack.model_servers import ModelServers
 from tests.attack.proxies import Proxies
 from tests.attack.target import closed, plan
 
 WARM_UP = 2.0
 """Seconds in which the well-behaved load starts, and the first requests open connections."""
-ASIDE = 15
-"""How nice the attackers are where times are judged: they have machines of their own, and take no time of these."""
-
-
-class Latency(Struct, frozen=True):
-    """Seconds to the first byte."""
-
-    requests: int
-    p50: float
-    p99: float
-    worst: float
+NICE = 15
+"""The attackers' priority where times are judged: they have machines of their own, and take no time of these."""
+MAX_P99 = 0.05
+"""Seconds to the first byte of a well-behaved request."""
+MAX_AGE = 2.0
+"""Seconds: `staleMetrics.after`, beyond which a good server's metrics count for nothing."""
+MAX_OTHERS = 0.25
+"""Of a core: what other work may take while bounds in time are judged."""
 
 
 class Outcome(Struct, kw_only=True):
-    """What a run showed."""
+    """The results of a run."""
 
-    seed: int
-    seconds: float
-    """Of the attack."""
     journal: Journal
-    quiet: Latency
-    """Before the attack."""
-    attacked: Latency
-    slowest: list[tuple[float, list[str]]]
-    """The slowest requests' seconds, and the acts that were under way."""
-    load_late: float
-    """The longest time for which the well-behaved load's own process stood still."""
-    resident: dict[str, tuple[int, int, int]]
-    """Of each process: bytes before, at most, and afterwards."""
-    pauses: dict[str, tuple[int, float]]
-    culprits: list[str]
-    """What held event loops for longest."""
-    oldest: float
-    slowest_page: float
-    unanswered: int
     exceptions: list[str]
-    shares: dict[str, float]
-    """Of one core: what each process took meanwhile, the attackers' own among them."""
-    others: float
-    """Of one core: what was taken by what has nothing to do with this."""
+    served: int
+    """Well-behaved requests that got their response during the attack."""
+    lines: list[tuple[str, bool]]
+    """The report, and whether what a line states is within its bound."""
 
 
 async def run(
@@ -81,15 +58,16 @@ async def run(
         attacks = [Attack(front, seed, journal, only) for front in fronts]
         if not any(attack.acts for attack in attacks):
             raise ValueError(f"{only!r} is no front and no act of one")
-        services = [*stack.watchers, *stack.collectors, *stack.pickers]
         over, ended = asyncio.Event(), asyncio.Event()
-        async with HonestProcess(stack.url, seed, str(ROOT)) as honest:
+        async with honest_process(stack.url, seed) as (load_pid, finish):
             await asyncio.sleep(WARM_UP + quiet)
             if not patient:
-                os.nice(ASIDE)
-            before = {one.name: invariants.resident(one) for one in services}
-            began, own, all_used = time.monotonic(), _cpu(), invariants.machine_cpu()
-            used = {one.name: invariants.cpu(one) for one in stack.processes}
+                os.nice(NICE)
+            pids = {process.name: process.pid for process in stack.processes}
+            pids |= {"the attackers": os.getpid(), "the well-behaved": load_pid}
+            before = {service.name: invariants.resident(service) for service in watch.services}
+            began, all_used = time.monotonic(), invariants.machine_cpu()
+            used = {name: invariants.cpu(pid) for name, pid in pids.items()}
             watching = asyncio.create_task(watch.run(ended), name="watch")
             async with asyncio.TaskGroup() as group:
                 for attack in attacks:
@@ -97,56 +75,56 @@ async def run(
                 await asyncio.sleep(seconds)
                 over.set()
             lasted = time.monotonic() - began
-            shares = {one.name: (invariants.cpu(one) - used[one.name]) / lasted for one in stack.processes}
-            shares["the attackers"] = (_cpu() - own) / lasted
-            everybody = (invariants.machine_cpu() - all_used) / lasted
-            shares["the well-behaved"] = invariants.cpu_of(honest.pid) / (lasted + quiet)
-            record = await honest.finish()
+            shares = {name: (invariants.cpu(pid) - used[name]) / lasted for name, pid in pids.items()}
+            others = max(0.0, (invariants.machine_cpu() - all_used) / lasted - sum(shares.values()))
+            record = await finish()
         ended.set()
         await watching
         await servers.stop()
-        pauses = await invariants.pauses(stack)
-        peaks = {one.name: invariants.resident(one, "VmHWM") for one in services}
-        after = {one.name: invariants.resident(one) for one in services}
+        memory = [line async for line in invariants.memory_and_pauses(watch.services, before)]
         await invariants.calm(stack, journal)
         await watch.look_around()
         culprits = invariants.culprits(stack)
         exceptions = invariants.exceptions(stack)
-    for failed in record.failed:
-        journal.breach(f"a well-behaved request failed: {failed.what}", failed.began - 1.0, failed.ended)
-    return Outcome(
-        seed=seed,
-        seconds=lasted,
-        journal=journal,
-        quiet=_latency(record, began - quiet, began),
-        attacked=_latency(record, began, began + lasted),
-        slowest=_slowest(record, journal, began),
-        load_late=record.late,
-        resident={name: (before[name], peaks[name], after[name]) for name in before},
-        pauses=pauses,
-        culprits=culprits,
-        oldest=watch.oldest,
-        slowest_page=watch.slowest,
-        unanswered=watch.unanswered,
-        exceptions=exceptions,
-        shares=shares,
-        others=max(0.0, everybody - sum(shares.values())),
-    )
+    for request in record.requests:
+        if request.failure:
+            until = request.began + request.first_byte
+            journal.breach(f"a well-behaved request failed: {request.failure}", request.began - 1.0, until)
+    attacked = [request for request in record.requests if began <= request.began < began + lasted]
+    busy = others > MAX_OTHERS
+    counts = ", ".join(f"{front} {number}" for front, number in sorted(journal.counts().items()))
+    taken = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    quiet_text, _ = _latency([request for request in record.requests if request.began < began])
+    text, p99 = _latency(attacked)
+    lines = [
+        (f"seed {seed}, {lasted:.0f} s of attack; acts: {counts}", True),
+        (f"shares of a core: {taken}; others on this machine {others:.0%}", True),
+        *([(f"others took more than {MAX_OTHERS:.0%}: bounds in time aren't judged", True)] if busy else []),
+        (f"quiet:    {quiet_text}", True),
+        (f"attacked: {text}; bound p99 {MAX_P99 * 1000:.0f} ms", busy or p99 <= MAX_P99),
+    ]
+    for request in sorted(attacked, key=lambda request: -request.first_byte)[:5]:
+        acts = journal.under_way(request.began, request.began + request.first_byte)
+        lines.append((f"  {request.first_byte * 1000:6.0f} ms beside {', '.join(acts)}", True))
+    lines += [
+        (f"  (the load's own process stood still for {record.late * 1000:.0f} ms at most)", True),
+        (
+            f"oldest metrics of a good server: {watch.oldest:.2f} s; bound {MAX_AGE:g} s",
+            busy or watch.oldest <= MAX_AGE,
+        ),
+        (f"slowest /debug/state: {watch.slowest:.2f} s; {watch.unanswered} without a response", True),
+        *((line, True) for line in (*memory, *culprits)),
+        *((f"unexpected exception: {line}", False) for line in exceptions),
+    ]
+    for breach in journal.breaches.values():
+        lines.append((f"{breach.times} times: {breach.what}\n    beside {', '.join(breach.acts) or 'nothing'}", False))
+    served = sum(not request.failure for request in attacked)
+    return Outcome(journal=journal, exceptions=exceptions, served=served, lines=lines)
 
 
-def _latency(record: Record, since: float, until: float) -> Latency:
-    values = [one.first_byte for one in record.answered if since <= one.began < until]
-    if not values:
-        return Latency(0, 0.0, 0.0, 0.0)
+def _latency(requests: Sequence[Request]) -> tuple[str, float]:
+    """The times to the first byte as text, and the p99 in seconds."""
+    values = [request.first_byte for request in requests if not request.failure] or [0.0]
     p50, p99, worst = np.percentile(values, (50, 99, 100))
-    return Latency(len(values), float(p50), float(p99), float(worst))
-
-
-def _slowest(record: Record, journal: Journal, since: float) -> list[tuple[float, list[str]]]:
-    slow = sorted((one for one in record.answered if one.began >= since), key=lambda one: -one.first_byte)[:5]
-    return [(one.first_byte, journal.under_way(one.began, one.began + one.first_byte)) for one in slow]
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    figures = f"p50 {p50 * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, at most {worst * 1000:.0f} ms"
+    return f"{len(requests)} well-behaved requests, first byte: {figures}", float(p99)

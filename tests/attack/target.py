@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from pointsman.local.envoy import STANDALONE_CLOSED
+from pointsman.local.envoy import STANDALONE_CLOSED, load
 from pointsman.local.ports import LOOPBACK
 from pointsman.local.stack import ENGINE_LABEL, LocalStack, SimulatorPlan, StackPlan
 from tests.protocol.envoy.conftest import unhurried
@@ -65,22 +65,35 @@ def plan(seed: int, directory: Path, *, patient: bool) -> StackPlan:
         "models": f"{MODEL},{UNNAMED}",
         "max-body": "256Ki",  # what is larger is meant for pickers, and would keep these servers from others' requests
     }
+    envoy = STANDALONE_CLOSED if closed(seed) else _any_path(directory)
     return StackPlan(
-        simulators=tuple(SimulatorPlan(name=f"model-{one}", labels=ROLE, flags=flags) for one in (1, 2)),
+        simulators=tuple(SimulatorPlan(name=f"model-{number}", labels=ROLE, flags=flags) for number in (1, 2)),
         watchers=2,
         configuration=CONFIGURATION,
         resources=NAMED if closed(seed) else REWRITTEN,
-        envoy=unhurried(STANDALONE_CLOSED, directory) if patient else STANDALONE_CLOSED,
+        envoy=unhurried(envoy, directory) if patient else envoy,
         flags={"picker": {"drain-delay": "500ms"}},
     )
+
+
+def _any_path(directory: Path) -> Path:
+    """The closed Envoy with one route for every path, so that odd paths reach pickers."""
+    document = load(STANDALONE_CLOSED)
+    [gateway] = [listener for listener in document["static_resources"]["listeners"] if listener["name"] == "gateway"]
+    [manager] = gateway["filter_chains"][0]["filters"]
+    [host] = manager["typed_config"]["route_config"]["virtual_hosts"]
+    host["routes"] = [{**host["routes"][0], "match": {"prefix": "/"}}]
+    path = directory / "standalone-any-path.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
 
 
 def good_document(stack: LocalStack, hostile: Sequence[int] = ()) -> dict[str, Any]:
     """The endpoints file's first document: the good servers, and hostile ones on these ports."""
     labels = {ENGINE_LABEL: "vllm"}
     servers = [
-        {"name": one.name, "address": one.http.host, "port": one.http.port, "labels": one.labels}
-        for one in stack.simulators
+        {"name": server.name, "address": server.http.host, "port": server.http.port, "labels": server.labels}
+        for server in stack.simulators
     ]
     servers += [{"name": f"hostile-{port}", "address": LOOPBACK, "port": port, "labels": labels} for port in hostile]
     return {"endpoints": servers}

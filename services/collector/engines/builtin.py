@@ -40,21 +40,21 @@ class Engine(Struct, frozen=True, kw_only=True):
     """The metrics of an engine."""
 
     name: str
-    queued: Specs = ()
+    queued_requests: Specs = ()
     """Waiting requests."""
-    running: Specs = ()
+    running_requests: Specs = ()
     """Running requests."""
-    all: Specs = ()
+    all_requests: Specs = ()
     """Waiting and running requests."""
     kv_usage: Specs = ()
     """Share of the KV cache in use, 0 to 1."""
-    used_blocks: Specs = ()
+    used_kv_blocks: Specs = ()
     """KV cache blocks in use."""
-    max_blocks: Specs = ()
+    max_kv_blocks: Specs = ()
     """KV cache blocks in total; `cache_num_blocks` or the label in `cache_info` stand in for it."""
-    used_tokens: Specs = ()
+    used_kv_tokens: Specs = ()
     """Tokens in the KV cache."""
-    max_tokens: Specs = ()
+    max_kv_tokens: Specs = ()
     """Tokens that fit into the KV cache."""
     lora: Specs = ()
     """A series per set of adapters, with the adapters in its labels and a timestamp as its value."""
@@ -78,14 +78,14 @@ class Engine(Struct, frozen=True, kw_only=True):
 
 
 DERIVATIONS: Mapping[AttributeKey[Any], tuple[tuple[str, ...], ...]] = {
-    WAITING_QUEUE_SIZE: (("queued",), ("all", "running")),
-    RUNNING_REQUESTS_SIZE: (("running",),),
+    WAITING_QUEUE_SIZE: (("queued_requests",), ("all_requests", "running_requests")),
+    RUNNING_REQUESTS_SIZE: (("running_requests",),),
     KV_CACHE_USAGE: (
         ("kv_usage",),
-        ("used_blocks", "max_blocks"),
-        ("used_blocks", "cache_num_blocks"),
-        ("used_blocks", "cache_info"),
-        ("used_tokens", "max_tokens"),
+        ("used_kv_blocks", "max_kv_blocks"),
+        ("used_kv_blocks", "cache_num_blocks"),
+        ("used_kv_blocks", "cache_info"),
+        ("used_kv_tokens", "max_kv_tokens"),
     ),
     CACHE_BLOCK_SIZE: (("cache_block_size",), ("cache_info",)),
     CACHE_NUM_BLOCKS: (("cache_num_blocks",), ("cache_info",)),
@@ -103,8 +103,8 @@ def specs(*texts: str) -> Specs:
 
 VLLM = Engine(
     name="vllm",
-    queued=specs("vllm:num_requests_waiting"),
-    running=specs("vllm:num_requests_running"),
+    queued_requests=specs("vllm:num_requests_waiting"),
+    running_requests=specs("vllm:num_requests_running"),
     # The second is the name before vLLM 0.10.
     kv_usage=specs("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     lora=specs("vllm:lora_requests_info"),
@@ -113,8 +113,8 @@ VLLM = Engine(
 )
 SGLANG = Engine(
     name="sglang",
-    queued=specs("sglang:num_queue_reqs"),
-    running=specs("sglang:num_running_reqs"),
+    queued_requests=specs("sglang:num_queue_reqs"),
+    running_requests=specs("sglang:num_running_reqs"),
     kv_usage=specs("sglang:token_usage"),
     cache_info=specs("sglang:cache_config_info"),
     cache_block_size_label="page_size",
@@ -123,8 +123,8 @@ SGLANG = Engine(
 )
 TRTLLM_SERVE = Engine(
     name="trtllm-serve",
-    queued=specs("trtllm_num_requests_waiting"),
-    running=specs("trtllm_num_requests_running"),
+    queued_requests=specs("trtllm_num_requests_waiting"),
+    running_requests=specs("trtllm_num_requests_running"),
     kv_usage=specs("trtllm_kv_cache_utilization"),
     cache_block_size=specs("trtllm_kv_cache_tokens_per_block"),
     cache_num_blocks=specs("trtllm_kv_cache_max_blocks"),
@@ -132,8 +132,8 @@ TRTLLM_SERVE = Engine(
 )
 TRITON_TENSORRT_LLM = Engine(
     name="triton-tensorrt-llm",
-    queued=specs("nv_trt_llm_request_metrics{request_type=waiting}"),
-    running=specs("nv_trt_llm_request_metrics{request_type=scheduled}"),
+    queued_requests=specs("nv_trt_llm_request_metrics{request_type=waiting}"),
+    running_requests=specs("nv_trt_llm_request_metrics{request_type=scheduled}"),
     kv_usage=specs("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}"),
     cache_block_size=specs("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}"),
     cache_num_blocks=specs("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}"),
@@ -142,7 +142,7 @@ TRITON_TENSORRT_LLM = Engine(
 TRITON = Engine(
     name="triton",
     # There is no gauge of running requests: nv_inference_exec_count counts executions since the start.
-    queued=specs("nv_inference_pending_request_count"),
+    queued_requests=specs("nv_inference_pending_request_count"),
     prefixes=("nv_inference_",),
 )
 

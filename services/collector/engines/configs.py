@@ -4,8 +4,6 @@ A missing field is off, or inherited from the built-in engine in `extends`. An e
 from doesn't inherit the direct metric of that attribute.
 """
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -95,12 +93,12 @@ class EngineConfig(Struct, frozen=True, kw_only=True, rename="camel"):
 
     def engine(self) -> Engine:
         base = built_in(self.extends) or Engine(name="")
-        replaced: set[str] = {"queued"} if self.all_requests_spec else set()
+        replaced: set[str] = {"queued_requests"} if self.all_requests_spec else set()
         if self.used_kv_blocks_spec or self.max_kv_blocks_spec or self.used_kv_tokens_spec or self.max_kv_tokens_spec:
             replaced.add("kv_usage")
         metrics = {
-            field: specs_or(getattr(self, spec_field), () if field in replaced else getattr(base, field))
-            for field, spec_field in FIELDS.items()
+            field: specs_or(getattr(self, spec_field(field)), () if field in replaced else getattr(base, field))
+            for field in METRICS
         }
         return replace(
             base,
@@ -113,21 +111,13 @@ class EngineConfig(Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
 
-FIELDS: Mapping[str, str] = {
-    "queued": "queued_requests_spec",
-    "running": "running_requests_spec",
-    "all": "all_requests_spec",
-    "kv_usage": "kv_usage_spec",
-    "used_blocks": "used_kv_blocks_spec",
-    "max_blocks": "max_kv_blocks_spec",
-    "used_tokens": "used_kv_tokens_spec",
-    "max_tokens": "max_kv_tokens_spec",
-    "lora": "lora_spec",
-    "cache_info": "cache_info_spec",
-    "cache_block_size": "cache_block_size_spec",
-    "cache_num_blocks": "cache_num_blocks_spec",
-}
-"""By field of `Engine`: the field of `EngineConfig` with its specification."""
+METRICS = tuple(field.removesuffix("_spec") for field in EngineConfig.__struct_fields__ if field.endswith("_spec"))
+"""The fields of `Engine` that an entry can set."""
+
+
+def spec_field(metric: str) -> str:
+    """The field of `EngineConfig` with the specification of a field of `Engine`."""
+    return f"{metric}_spec"
 
 
 def specs_or(text: str | None, default: Specs) -> Specs:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from services.collector.engines.builtin import DERIVATIONS
-from services.collector.engines.configs import FIELDS, EngineConfig
+from services.collector.engines.configs import EngineConfig, spec_field
 from shared.attributes import AttributeKey
 from shared.plugin import Demand
 
@@ -69,7 +69,7 @@ def _missing_attribute(
 
 def _suggestions(config: EngineConfig, key: AttributeKey[Any], field_names: FieldNames) -> list[str]:
     """The fields to add. If a combination is configured partly, only the rest of it is suggested."""
-    derivations = [tuple(FIELDS[field] for field in fields) for fields in DERIVATIONS[key]]
+    derivations = [tuple(map(spec_field, fields)) for fields in DERIVATIONS[key]]
     derivations = [fields for fields in derivations if all(field in field_names.names for field in fields)]
     partial = [fields for fields in derivations if any(getattr(config, field) for field in fields)]
     suggestions: list[str] = []
@@ -81,4 +81,4 @@ def _suggestions(config: EngineConfig, key: AttributeKey[Any], field_names: Fiel
 
 
 def _direct(key: AttributeKey[Any]) -> str:
-    return FIELDS[DERIVATIONS[key][0][0]] if key in DERIVATIONS else ""
+    return spec_field(DERIVATIONS[key][0][0]) if key in DERIVATIONS else ""

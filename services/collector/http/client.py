@@ -314,5 +314,4 @@ def _cause(error: BaseException) -> str:
     """The reason in one line."""
     if isinstance(error, SSLCertVerificationError):
         return error.verify_message
-    text = str(error) or type(error).__name__
-    return text.splitlines()[0][:300]
+    return (str(error) or type(error).__name__).splitlines()[0]

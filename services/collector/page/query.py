@@ -117,7 +117,7 @@ class QueryParameters(Struct, frozen=True, kw_only=True, rename="camel"):
         if self.aggregation is not None and self.aggregation not in allowed:
             wrong.append(
                 f"aggregation: {self.aggregation.value!r} isn't supported by function {self.function.value!r}; "
-                f"{' or '.join(repr(one.value) for one in allowed)} does"
+                f"{' or '.join(repr(each.value) for each in allowed)} does"
             )
         if self.window is not None and self.function is Function.VALUE:
             wrong.append("window: function 'value' has none; use function 'rate', 'mean' or 'quantile'")

@@ -47,7 +47,7 @@ class MetricsReader(Reader):
     """Reads the metrics pages of one endpoint for its bindings."""
 
     def __init__(self, bindings: Sequence[Binding]) -> None:
-        self._bindings = [one for one in bindings if isinstance(one, MetricsBinding)]
+        self._bindings = [binding for binding in bindings if isinstance(binding, MetricsBinding)]
         self._fallbacks: list[MetricFallback] = []
         """Those of the last page."""
         self._blocks: dict[bytes, _Block] = {}

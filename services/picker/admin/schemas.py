@@ -68,6 +68,11 @@ class Input(BaseModel):
     fresh: bool
 
 
+class RoleEndpoint(BaseModel):
+    endpoint: str
+    charged_tokens: int
+
+
 class DecisionInFull(DecisionSummary):
     """Endpoints, profiles, plugins and attributes are named by the keys of objects."""
 
@@ -83,6 +88,7 @@ class DecisionInFull(DecisionSummary):
     candidates: list[str]
     saturation: float | None
     charged_tokens: int
+    roles: dict[str, RoleEndpoint]
     primary_profile: str
     profiles: dict[str, Profile]
     inputs: dict[str, dict[str, Input]]

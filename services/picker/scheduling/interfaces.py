@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from services.picker.request import Refusal, Request
 from services.picker.scheduling.cycle import Cycle
-from services.picker.scheduling.record import ProfileRun
+from services.picker.scheduling.record import Plan, ProfileRun
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Plugin, Role, Tier
 
@@ -73,7 +73,7 @@ class Picker(Plugin):
 
 
 class ProfileHandler(Plugin):
-    """Decides which profiles run, and which of them is the primary. If it fails, the first profile of the configuration
+    """Decides which profiles run, and what their picks come to. If it fails, the first profile of the configuration
     decides alone."""
 
     ROLES = frozenset({Role.PROFILE_HANDLER})
@@ -86,6 +86,10 @@ class ProfileHandler(Plugin):
     def primary(self, cycle: Cycle, results: dict[str, ProfileRun]) -> str:
         """The profile whose pick is the request's destination."""
         raise NotImplementedError
+
+    def plan(self, cycle: Cycle, results: dict[str, ProfileRun]) -> Plan:
+        """The destination, further endpoints that work on the request, and headers that name them."""
+        return Plan(self.primary(cycle, results))
 
 
 class Producer(Plugin):

@@ -47,3 +47,22 @@ class ProfileRun(Struct, frozen=True):
     unhealthy: Mapping[int, str] = {}
     """Rows that were ranked behind all others, and why; may name more rows than were candidates. Empty when all
     candidates were alike."""
+
+
+class RolePlan(Struct, frozen=True):
+    """A further endpoint that works on a request: the first pick of a profile."""
+
+    profile: str
+    until_response: bool = False
+    """Whether its work is over when the response begins to come, as a prefill is; else at the end of the response."""
+
+
+class Plan(Struct, frozen=True):
+    """What the profiles' runs come to."""
+
+    primary: str
+    """The profile whose picks are the request's destinations."""
+    roles: Mapping[str, RolePlan] = {}
+    """Further endpoints by role, such as `prefill`. Each is charged with the request, too."""
+    set_headers: Mapping[str, str] = {}
+    """Headers that tell the primary endpoint of the others."""

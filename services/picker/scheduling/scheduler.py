@@ -24,7 +24,7 @@ from services.picker.scheduling.interfaces import (
 )
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.profile import Observe, Profile, no_timing
-from services.picker.scheduling.record import ProfileRun
+from services.picker.scheduling.record import Plan, ProfileRun
 from shared.config.loaded import LoadedConfig, ProfileSpec
 from shared.config.problems import Invalid, Problem
 from shared.plugin import Plugin, Role
@@ -99,8 +99,8 @@ class Scheduler:
                 cycle.plugin_failed(admitter, Role.ADMITTER, error)
         return None
 
-    def run(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], str]:
-        """(each profile's run, the name of the one whose pick is the destination)."""
+    def run(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], Plan]:
+        """(each profile's run, what they come to)."""
         runs: dict[str, ProfileRun] = {}
         handler = self._handler
         try:
@@ -109,15 +109,21 @@ class Scheduler:
                     if name in runs:
                         raise ValueError(f"profile {name!r} has run already")
                     runs[name] = self._profiles[name].run(cycle, cycle.candidates)
-            primary = handler.primary(cycle, runs)
-            if primary not in runs:
-                raise ValueError(f"the primary profile {primary!r} hasn't run")
+            plan = handler.plan(cycle, runs)
+            if plan.primary not in runs:
+                raise ValueError(f"the primary profile {plan.primary!r} hasn't run")
+            for role, wanted in plan.roles.items():
+                if wanted.profile not in runs or not runs[wanted.profile].picked:
+                    raise ValueError(f"role {role!r}: the profile {wanted.profile!r} has picked nothing")
+            if plan.set_headers:
+                _check_headers(plan.set_headers)
         except Exception as error:  # noqa: BLE001 - as above: the first profile decides alone
             cycle.plugin_failed(handler, Role.PROFILE_HANDLER, error)
             primary = self._names[0]
             if primary not in runs:
                 runs[primary] = self._profiles[primary].run(cycle, cycle.candidates)
-        return runs, primary
+            plan = Plan(primary)
+        return runs, plan
 
     def pre_request(self, cycle: Cycle, picked: tuple[int, ...]) -> Mapping[str, str] | Refusal:
         """Headers that pre-request plugins set, later ones over earlier ones; or the first refusal."""
@@ -129,14 +135,15 @@ class Scheduler:
                 result = plugin.pre_request(cycle, picked)
                 if isinstance(result, Refusal):
                     return result
-                headers.update(_checked(result))
+                _check_headers(result)
+                headers.update(result)
             except Exception as error:  # noqa: BLE001 - as above
                 cycle.plugin_failed(plugin, Role.PRE_REQUEST, error)
         return headers
 
-    def picked(self, cycle: Cycle, row: int) -> tuple[int, tuple[Placement, ...]]:
-        """Tell the producers where the request goes: (the tokens that it weighs there, whom to tell of another endpoint
-        that serves it, or that nobody does)."""
+    def picked(self, cycle: Cycle, row: int) -> tuple[Placement, ...]:
+        """Tell the producers where the request goes: whom to tell of another endpoint that serves it, or that nobody
+        does."""
         placements: list[Placement] = []
         for producer in self.producers:
             try:
@@ -144,11 +151,15 @@ class Scheduler:
                     placements.append(_guarded(placement, producer.name, cycle.failed, cycle.request.id))
             except Exception as error:  # noqa: BLE001 - as above: it hasn't learnt of this one
                 cycle.plugin_failed(producer, Role.DATA_PRODUCER, error)
+        return tuple(placements)
+
+    def tokens(self, cycle: Cycle, row: int) -> int:
+        """What the request is charged with on this endpoint."""
         try:
-            return self._weigher.tokens(cycle, row), tuple(placements)
+            return self._weigher.tokens(cycle, row)
         except Exception as error:  # noqa: BLE001 - as above: the whole prompt is charged
             cycle.plugin_failed(self._weigher, Role.DATA_PRODUCER, error)
-            return cycle.prompt_tokens, tuple(placements)
+            return cycle.prompt_tokens
 
     def state(self) -> dict[str, object]:
         return {
@@ -161,12 +172,11 @@ class Scheduler:
         return f"<Scheduler {', '.join(map(repr, self._profiles.values()))}>"
 
 
-def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+def _check_headers(headers: Mapping[str, str]) -> None:
     """Raises ValueError for what can't be set as headers."""
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise ValueError(f"{name!r}: {value!r} is no header")
-    return headers
 
 
 def _state(producer: Producer) -> dict[str, Any]:

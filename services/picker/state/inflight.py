@@ -49,6 +49,9 @@ class Charge:
             self._table.add(endpoint_id, self.requests, self.tokens)
             self.endpoint_id = endpoint_id
 
+    def response_began(self) -> None:
+        """The response's headers have come."""
+
     def release_tokens(self) -> None:
         """The prompt has been read: only the request itself is still under way."""
         if self._table is not None and self.tokens:
@@ -64,6 +67,28 @@ class Charge:
     def __repr__(self) -> str:
         state = "released" if self.released else f"{self.tokens} tokens"
         return f"<Charge {self.endpoint_id}: {state}>"
+
+
+class Charges(Charge):
+    """The load of one request on several endpoints: the one that serves it, and others that work on it. They are
+    released together, each once."""
+
+    __slots__ = ("_others",)
+
+    def __init__(self, table: "InFlight", endpoint_id: str, tokens: int, others: Iterable[tuple[Charge, bool]]) -> None:
+        """`others` are the charges of other endpoints; True has one released when the response begins."""
+        super().__init__(table, endpoint_id, tokens)
+        self._others = tuple(others)
+
+    def response_began(self) -> None:
+        for charge, until_response in self._others:
+            if until_response:
+                charge.release()
+
+    def release(self) -> None:
+        for charge, _ in self._others:
+            charge.release()
+        super().release()
 
 
 class _Peer:
@@ -111,6 +136,14 @@ class InFlight:
         tokens = min(tokens, MOST_TOKENS)
         self.add(endpoint_id, 1, tokens)
         return Charge(self, endpoint_id, tokens)
+
+    def charge_all(self, endpoint_id: str, tokens: int, others: Iterable[tuple[str, int, bool]]) -> Charge:
+        """Count one request for the endpoint that serves it and for `others`: (id, tokens, whether only until the
+        response begins)."""
+        charges = [(self.charge(other, its_tokens), until) for other, its_tokens, until in others]
+        tokens = min(tokens, MOST_TOKENS)
+        self.add(endpoint_id, 1, tokens)
+        return Charges(self, endpoint_id, tokens, charges)
 
     def add(self, endpoint_id: str, requests: int, tokens: int) -> None:
         """Change our own part. Only `Charge` takes away, and only what it added."""

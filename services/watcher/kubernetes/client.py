@@ -6,7 +6,6 @@ retried here. Responses aren't compressed: that would cost the API server more t
 """
 
 import asyncio
-import gc
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -18,6 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from services.watcher.collection import paused_collection
 from services.watcher.kubernetes.connections import (
     ConnectionPool,
     Request,
@@ -258,12 +258,6 @@ async def connect(
 
 
 def _decode(body: bytes) -> dict[str, Any]:
-    """A JSON object, decoded without the garbage collector: it has no cycles, and searching for them after every 700
-    containers takes three times as long as decoding a page of pods."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    """A JSON object. With the garbage collector, a page of pods takes three times as long."""
+    with paused_collection():
         return msgspec.json.decode(body, type=dict[str, Any])
-    finally:
-        if collecting:
-            gc.enable()

@@ -84,7 +84,7 @@ class Credentials:
     @property
     def origin(self) -> str:
         """Where they come from, for people."""
-        if not self._kubeconfig and SERVICE_HOST_ENV_NAME in self._environ:
+        if not self._settings.kubeconfig and SERVICE_HOST_ENV_NAME in self._environ:
             return f"service account in {self._service_account}"
         context = f", context {self._settings.kubeconfig_context}" if self._settings.kubeconfig_context else ""
         return f"kubeconfig {self._paths}{context}"
@@ -116,7 +116,7 @@ class Credentials:
         configuration.disable_strict_ssl_verification = True
         try:
             async with asyncio.timeout(self._settings.kubernetes_credentials_timeout):
-                if not self._kubeconfig and SERVICE_HOST_ENV_NAME in self._environ:
+                if not self._settings.kubeconfig and SERVICE_HOST_ENV_NAME in self._environ:
                     self._load_service_account(configuration)
                 else:
                     await self._load_kubeconfig(configuration)
@@ -133,13 +133,9 @@ class Credentials:
         return configuration
 
     @property
-    def _kubeconfig(self) -> str:
-        return self._settings.kubeconfig
-
-    @property
     def _paths(self) -> str:
         home = Path(self._environ.get("HOME", "~")).expanduser()
-        return self._kubeconfig or self._environ.get("KUBECONFIG") or str(home / ".kube" / "config")
+        return self._settings.kubeconfig or self._environ.get("KUBECONFIG") or str(home / ".kube" / "config")
 
     def _load_service_account(self, configuration: Configuration) -> None:
         token, authority = self._service_account / "token", self._service_account / "ca.crt"

@@ -66,7 +66,7 @@ class Discovery:
         self.answered: frozenset[ObjectKind] = frozenset()
         """The kinds that were of interest when `changes` last yielded."""
         self.heard_at: float | None = None
-        """When the last request was sent that the server answered, be it with a refusal. Seconds of the clock."""
+        """When the last request was sent that got a response, an error included. Seconds of the clock."""
         self.problem: Problem | None = None
 
     def set_kinds(self, kinds: Iterable[ObjectKind]) -> None:

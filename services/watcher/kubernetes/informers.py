@@ -218,7 +218,7 @@ class _Shared:
             case Failed():
                 ids = ()
         for informer in tuple(self.informers):
-            if not isinstance(event, Failed):  # then the last known objects stay, be they of another version
+            if not isinstance(event, Failed):  # then the last known objects stay, even of another version
                 informer.objects = self.objects
             informer.notify(ids)
 

@@ -7,10 +7,11 @@ from services.watcher.configuration import installed
 from services.watcher.file_provider import config_root, file_source
 from services.watcher.files import FileSource
 from services.watcher.kubernetes.client import Client, connect
+from services.watcher.kubernetes.config_map import ConfigMapKey
 from services.watcher.kubernetes.errors import ConfigurationError
 from services.watcher.kubernetes.informers import InformerFactory
 from services.watcher.kubernetes.reporter import Reporter
-from services.watcher.kubernetes.source import ConfigMapKey, KubernetesSource, PoolOptions
+from services.watcher.kubernetes.source import KubernetesSource, PoolOptions
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.provider import Provider, Spawn
 from services.watcher.reconciler import PoolReconciler

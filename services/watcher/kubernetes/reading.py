@@ -7,8 +7,8 @@ import structlog
 from services.watcher.documents import Documents
 from services.watcher.kubernetes.resource import JsonObject
 from services.watcher.resources import PoolId, fact_of, group_of, pool_reference, read_resource
-from services.watcher.sources import Rejected, Reset, first_problems
-from shared.config.problems import Problem, Problems
+from services.watcher.sources import Rejected, Reset
+from shared.config.problems import Problem, Problems, first_problems
 from shared.model import Pool
 
 log = structlog.get_logger(__name__)

@@ -157,11 +157,6 @@ class Reflector:
         self._confirm_start()
         return self._confirmed_at
 
-    @property
-    def consecutive_failures(self) -> int:
-        """Since the last event, bookmark, or watch that lasted."""
-        return self._backoff.failures
-
     async def run(self) -> AsyncGenerator[Event, None]:
         """Never ends, and raises only for a defect."""
         while True:

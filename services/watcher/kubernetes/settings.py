@@ -1,4 +1,4 @@
-"""How the watcher talks to the Kubernetes API: everything that may be chosen, with what is chosen by default."""
+"""Settings of requests to the Kubernetes API."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -11,7 +11,7 @@ IpFamily: TypeAlias = Literal["any", "IPv4", "IPv6"]
 
 
 class KubernetesSettings(CommonSettings, frozen=True, kw_only=True):
-    """What a watcher that talks to the Kubernetes API can be told. Durations are seconds, sizes bytes."""
+    """Settings of the Kubernetes API. Durations are seconds, sizes bytes."""
 
     kubeconfig: Annotated[
         str,

@@ -8,13 +8,14 @@ aren't looked at.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import structlog
 from msgspec import Struct
 
 from services.watcher.documents import Documents
+from services.watcher.kubernetes.config_map import ConfigMapKey, Validate, read_config_map
 from services.watcher.kubernetes.endpoints import (
     SERVICE_LABEL,
     EndpointIndex,
@@ -30,12 +31,9 @@ from services.watcher.kubernetes.resource import JsonObject, ObjectId
 from services.watcher.kubernetes.settings import IpFamily
 from services.watcher.kubernetes.status import strip as strip_resource
 from services.watcher.resources import GROUPS, KINDS, PoolId
-from services.watcher.sources import Delete, Emit, Event, Rejected, Removed, Reset, Upsert, first_problems
-from shared.bus.publishable import fault
-from shared.config.loaded import LoadedConfig
-from shared.config.problems import Invalid, Problem
+from services.watcher.sources import Delete, Emit, Event, Rejected, Removed, Reset, Upsert
 from shared.datalayer.objects import KubernetesObject, ObjectKind, Parts
-from shared.model import Configuration, Endpoint, Pool
+from shared.model import Endpoint, Pool
 
 log = structlog.get_logger(__name__)
 
@@ -46,21 +44,6 @@ COALESCE = 0.005
 _POD = (ObjectKind("", "v1", "Pod"),)
 _SLICE = (ObjectKind("discovery.k8s.io", "v1", "EndpointSlice"),)
 _CONFIG_MAP = (ObjectKind("", "v1", "ConfigMap"),)
-
-Validate = Callable[[Configuration], LoadedConfig]
-"""Loads a configuration with every tier's plugins. Raises `Invalid`."""
-
-
-class ConfigMapKey(Struct, frozen=True):
-    """Where the EndpointPickerConfig is."""
-
-    namespace: str
-    name: str
-    key: str = ""
-    """Empty: the only one, or the first that ends in `.yaml`."""
-
-    def __str__(self) -> str:
-        return f"ConfigMap {self.namespace}/{self.name}"
 
 
 class PoolOptions(Struct, frozen=True, kw_only=True):
@@ -159,8 +142,11 @@ class KubernetesSource:
 
     def _note(self, informer: Informer, ids: Collection[ObjectId] | None = None) -> None:
         """An informer has changed."""
-        before = self._dirty.get(informer, set())
-        self._dirty[informer] = None if ids is None or before is None else before.union(ids)
+        noted = self._dirty.setdefault(informer, set())
+        if ids is None:
+            self._dirty[informer] = None
+        elif noted is not None:
+            noted.update(ids)
         self._changed.set()
 
     # Reading
@@ -231,11 +217,10 @@ class KubernetesSource:
             origin = origin_of(POOL, (alone.namespace, alone.name))
             events += self._report(origin, {origin: Reset(origin, Documents(resources=(alone,)))})
         events += self._report("objects ", self._read_objects(dirty.keys()))
-        if self._config is not None and self._config in dirty and self._config.synced:
-            origin = str(self._options.config_map)
+        if (config := self._options.config_map) is not None and self._config in dirty and self._config.synced:
             if self._config_read is None or self._config_read[0] is not self._config_item:
-                self._config_read = self._config_item, self._read_config(origin, self._config_item)
-            events += self._report(origin, {origin: self._config_read[1]})
+                self._config_read = self._config_item, read_config_map(config, self._config_item, self._validate)
+            events += self._report(str(config), {str(config): self._config_read[1]})
         if self._next_pods is not None and self._next_pods.synced:
             self._use_next_pods()
         events += self._read_pods(dirty.get(self._pods, set()) if self._pods is not None else set())
@@ -355,29 +340,9 @@ class KubernetesSource:
             return
         while self._config_read is None or self._config_read[0] is not self._config_item:
             item = self._config_item
-            self._config_read = item, await asyncio.to_thread(self._read_config, str(self._options.config_map), item)
-
-    def _read_config(self, origin: str, item: JsonObject | None) -> Event:
-        config = self._options.config_map
-        assert config is not None
-        if item is None:
-            return Rejected(origin, (Problem("", "there is none, and --config-map names it"),))
-        data: dict[str, str] = item.get("data") or {}
-        key = config.key or next((name for name in sorted(data) if len(data) == 1 or name.endswith(".yaml")), "")
-        if key not in data:
-            there = ", ".join(sorted(data)) or "none"
-            return Rejected(origin, (Problem("data", f"{config.key or '*.yaml'!r} isn't among its keys: {there}"),))
-        configuration = Configuration(text=data[key], origin=f"{origin} {key}")
-        if reason := fault(configuration):
-            return Rejected(origin, (Problem(f"data.{key}", reason),))
-        try:
-            loaded = self._validate(configuration)
-        except Invalid as error:
-            return Rejected(origin, first_problems(error.problems))
-        except Exception as error:  # whatever a plugin does with a document, it doesn't end the watcher
-            log.exception("configuration.unloadable", origin=origin)
-            return Rejected(origin, (Problem("", f"it can't be loaded: {type(error).__name__}: {error}"),))
-        return Reset(origin, Documents(configuration=configuration), loaded)
+            assert self._options.config_map is not None
+            event = await asyncio.to_thread(read_config_map, self._options.config_map, item, self._validate)
+            self._config_read = item, event
 
     # Reports
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from services.watcher.kubernetes.config_map import ConfigMapKey
 from services.watcher.kubernetes.provider import pool_options
-from services.watcher.kubernetes.source import ConfigMapKey
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from shared.model import Pool

@@ -85,7 +85,10 @@ class Frames:
             ages = unpack_ages(packed)
             values = frame.objects.get(wire)
             if values is None:
-                values = [None if np.isnan(one) else float(one) for one in unpack_floats(frame.columns[wire])]
+                values = [
+                    None if np.isnan(unpack_float) else float(unpack_float)
+                    for unpack_float in unpack_floats(frame.columns[wire])
+                ]
             for id, value, age in zip(frame.ids, values, ages, strict=True):
                 seen = now - float(age) - extra
                 before = self._seen.get((id, wire))

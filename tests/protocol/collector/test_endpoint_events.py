@@ -67,7 +67,7 @@ def heard() -> set[str]:
 
 async def test_extractors_follow_the_share_of_endpoints(nats: NatsServer, owner: Owner, frames: Frames) -> None:
     """The servers needn't answer: what follows from the endpoint itself is known all the same."""
-    async with serving(service(nats.url, "one")) as one:
+    async with serving(service(nats.url, "one")) as each:
         await owner.publish([endpoint("a", CLOSED_PORT, cost="1.5"), endpoint("b", CLOSED_PORT)], CONFIG)
         await eventually(lambda: frames.value("a", COST) == 1.5, "the attribute")
         assert heard() == {"a", "b"}
@@ -76,19 +76,19 @@ async def test_extractors_follow_the_share_of_endpoints(nats: NatsServer, owner:
         await owner.publish([endpoint("a", CLOSED_PORT, cost="2"), endpoint("c", CLOSED_PORT, cost="no")], CONFIG)
         await eventually(lambda: frames.value("a", COST) == 2.0, "the label's change")
         await eventually(lambda: heard() == {"a", "c"}, "what is kept for an endpoint that went is let go")
-        value = one.registry.get_sample_value
+        value = each.registry.get_sample_value
         assert value("pointsman_plugin_failures_total", {"plugin": "cost-extractor"}) == 1
-        assert "'cost-extractor' has failed" in one.readiness.notes()["plugins"]
+        assert "'cost-extractor' has failed" in each.readiness.notes()["plugins"]
         async with httpx.AsyncClient() as client:
-            port = one.admin_port
+            port = each.admin_port
             answer = await client.get(f"http://127.0.0.1:{port}/debug/endpoints")
-            [known] = [one for one in answer.json() if one["id"] == "default/a"]
+            [known] = [each for each in answer.json() if each["id"] == "default/a"]
             assert known["attributes"]["Cost"] == {"value": 2.0, "age": 0.0}
             metrics = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
             assert (
                 'pointsman_datalayer_events_total{event="deleted",source="endpoint-notification-source"} 1.0' in metrics
             )
-        assert {"source": "endpoint-notification-source", "extractors": ["cost-extractor"]} in one.state()["sources"]
+        assert {"source": "endpoint-notification-source", "extractors": ["cost-extractor"]} in each.state()["sources"]
 
 
 async def test_a_picker_forgets_what_an_extractor_no_longer_says(nats: NatsServer, owner: Owner) -> None:
@@ -96,8 +96,8 @@ async def test_a_picker_forgets_what_an_extractor_no_longer_says(nats: NatsServe
     async with serving(service(nats.url, "one")), PickerView(nats.url) as picker:
 
         def costs() -> list[float | None]:
-            known = [one["attributes"].get(COST.wire) for one in picker.view.state(time.monotonic())]
-            return [None if one is None else one["value"] for one in known]
+            known = [each["attributes"].get(COST.wire) for each in picker.view.state(time.monotonic())]
+            return [None if entry is None else entry["value"] for entry in known]
 
         async def seen(expected: list[float | None], what: str) -> None:
             await eventually(lambda: costs() == expected, what)

@@ -129,17 +129,20 @@ async def test_a_hundred_healthy_servers_stay_fresh_beside_one_of_each_misbehavi
             return [*healthy, *troubled, endpoint("changes its port", ports[moves % len(ports)].port)]
 
         await owner.publish(endpoints(0), config)
-        await eventually(lambda: all(frames.values(one.name) for one in healthy), "the healthy ones' values")
+        await eventually(lambda: all(frames.values(entry.name) for entry in healthy), "the healthy ones' values")
         began, moves, ages = time.monotonic(), 0, list[float]()
         while (passed := time.monotonic() - began) < WATCHED:
             if passed > (moves + 1) * MOVES:
                 moves += 1
                 await owner.publish(endpoints(moves), config)
-            ages += [frames.age(one.name, WAITING_QUEUE_SIZE) for one in healthy]
+            ages += [frames.age(each.name, WAITING_QUEUE_SIZE) for each in healthy]
             await asyncio.sleep(0.02)
 
         measured(FRESH_BESIDE_ODD, float(np.percentile(ages, 99)))
-        watched = {one.endpoint.name: one.targets[0] for one in service.scraper.endpoints.values()}
+        watched = {
+            each_endpoint.endpoint.name: each_endpoint.targets[0]
+            for each_endpoint in service.scraper.endpoints.values()
+        }
         kinds = {name: kind for name, (_, kind) in MISBEHAVIOURS.items()}
         kinds |= {"broken certificate": Failure.TLS, "nobody listens": Failure.CONNECT}
         for name, kind in kinds.items():

@@ -78,8 +78,8 @@ async def test_a_model_server_is_asked_once_an_interval_however_many_pickers_the
         def seen(view: PickerService) -> list[float]:
             return list(view.view.columns.numbers(WAITING_QUEUE_SIZE.wire).values)
 
-        await eventually(lambda: all(len(one.view.layout) == 3 and seen(one) == [0, 1, 2] for one in serve), "views")
-        await eventually(lambda: sum(len(one.scraper.endpoints) for one in collectors) == 3, "one collector for each")
+        await eventually(lambda: all(len(each.view.layout) == 3 and seen(each) == [0, 1, 2] for each in serve), "views")
+        await eventually(lambda: sum(len(each.scraper.endpoints) for each in collectors) == 3, "one collector for each")
         before, began = [server.server.counts.scrapes for server in servers], time.monotonic()
         await asyncio.sleep(COUNTED)
         lasted = time.monotonic() - began
@@ -87,5 +87,5 @@ async def test_a_model_server_is_asked_once_an_interval_however_many_pickers_the
             asked = server.server.counts.scrapes - count
             assert asked <= lasted / INTERVAL + 1
             assert asked > 0
-        for one in serve:
-            await eventually(lambda: bool((one.view.columns.numbers(WAITING_QUEUE_SIZE.wire).at > began).all()))  # noqa: B023
+        for each in serve:
+            await eventually(lambda: bool((each.view.columns.numbers(WAITING_QUEUE_SIZE.wire).at > began).all()))  # noqa: B023

@@ -5,9 +5,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from yarl import URL
 
 from services.collector.http import tls
-from services.collector.http.client import Failure
+from services.collector.http.client import Client, Failure, ScrapeError
 from shared.attributes import WAITING_QUEUE_SIZE
 from tests.nats import NatsServer
 from tests.protocol.collector.certificates import Authority
@@ -99,3 +100,19 @@ async def test_certificates_that_are_renewed_are_read_again(
             path.write_bytes(source.read_bytes())
         await eventually(lambda: frames.value("new", WAITING_QUEUE_SIZE) == 4.0, "the value by the new certificates")
         assert service.scraper.endpoints["default/new"].targets[0].up
+
+
+async def test_without_files_a_server_is_verified_by_the_systems_certificates_or_not_at_all(
+    authorities: tuple[Authority, Authority],
+) -> None:
+    """What a plugin's own requests use."""
+    client = Client(timeout=60.0, page_limit=10_000)
+    async with OddServer(vllm(1), ssl=authorities[0].server()) as server:
+        url = URL(f"https://127.0.0.1:{server.port}/metrics")
+        try:
+            for _ in range(2):
+                assert b"num_requests_waiting" in await client.get(url, False)
+            with pytest.raises(ScrapeError, match="unable to get local issuer certificate"):
+                await client.get(url, True)
+        finally:
+            await client.close()

@@ -150,7 +150,7 @@ async def test_what_is_a_failure_and_is_not_sent_again(
         await send(client, tally, 10)
     assert tally.failed == tally.sent == asked
     assert tally.interrupted == 0
-    assert all(one.startswith(reason) for one in tally.reasons)
+    assert all(each_reason.startswith(reason) for each_reason in tally.reasons)
 
 
 @pytest.mark.parametrize("lost", [broken, headless, bad_gateway])

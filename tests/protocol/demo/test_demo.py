@@ -59,19 +59,19 @@ class Run:
     def alive(self) -> dict[int, str]:
         """The commands of all processes that it has started and that still run, by process id, itself included."""
         found = {}
-        for one in Path("/proc").iterdir():
-            if one.name.isdigit():
+        for path in Path("/proc").iterdir():
+            if path.name.isdigit():
                 with contextlib.suppress(OSError):
-                    if self._mark in (one / "environ").read_bytes().split(b"\0"):
-                        command = (one / "cmdline").read_bytes()
-                        found[int(one.name)] = command.replace(b"\0", b" ").decode()
+                    if self._mark in (path / "environ").read_bytes().split(b"\0"):
+                        command = (path / "cmdline").read_bytes()
+                        found[int(path.name)] = command.replace(b"\0", b" ").decode()
         return found
 
     async def servers(self) -> list[str]:
         """URLs of the model servers, from the endpoints file."""
         [file] = self.directory.glob(".run/demo-*/endpoints.yaml")
         entries = yaml.safe_load(file.read_text(encoding="utf-8"))["endpoints"]
-        return [f"http://{one['address']}:{one['port']}" for one in entries]
+        return [f"http://{entry['address']}:{entry['port']}" for entry in entries]
 
 
 Start: TypeAlias = Callable[..., Awaitable[Run]]

@@ -41,8 +41,8 @@ async def probed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[di
 
 def values(page: dict[str, Any]) -> dict[str, Any]:
     """What was found on a page, by attribute."""
-    found = [one for extraction in page["extractions"] for one in extraction["attributes"]]
-    return {one["name"]: one["value"] for one in found if one["outcome"] == "found"}
+    found = [each for extraction in page["extractions"] for each in extraction["attributes"]]
+    return {entry["name"]: entry["value"] for entry in found if entry["outcome"] == "found"}
 
 
 REQUESTS: dict[str, Any] = {"WaitingQueueSize": 5, "RunningRequestsSize": 7}

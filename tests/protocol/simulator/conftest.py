@@ -29,5 +29,5 @@ async def server() -> AsyncIterator[Simulator]:
 
 @pytest.fixture
 async def client(server: Simulator) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as one:
-        yield one
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as each:
+        yield each

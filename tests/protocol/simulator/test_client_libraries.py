@@ -15,14 +15,14 @@ ASKED: list[Any] = [{"role": "user", "content": "How do points work? " * 20}]
 
 @pytest.fixture
 async def by_openai(server: Simulator) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as one:
-        yield one
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as each:
+        yield each
 
 
 @pytest.fixture
 async def by_anthropic(server: Simulator) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    async with anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as one:
-        yield one
+    async with anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as each:
+        yield each
 
 
 async def test_a_chat_and_its_stream_are_one_answer_whose_prompt_is_cached(by_openai: openai.AsyncOpenAI) -> None:

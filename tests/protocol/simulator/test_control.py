@@ -58,7 +58,7 @@ async def test_a_truncated_answer_looks_complete_to_http(client: httpx.AsyncClie
     assert "data: " in streamed.text
     assert "[DONE]" not in streamed.text
     state = server.server.state()
-    assert (state.spoiled, state.answered, state.running) == (2, 0, 0)
+    assert (state["spoiled"], state["answered"], state["running"]) == (2, 0, 0)
 
 
 @targets
@@ -138,18 +138,18 @@ async def test_what_cant_be_used_is_refused_and_changes_nothing(
 ) -> None:
     await fault(client, "metrics", "slow", latency=0.01)
     await client.put("/control/metrics", json={"waiting": 7})
-    before = [(await client.get(f"/control/{one}")).json() for one in ("faults", "metrics")]
+    before = [(await client.get(f"/control/{text}")).json() for text in ("faults", "metrics")]
     answer = await client.request(method, f"/control/{path}", json=body)
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
-    assert [(await client.get(f"/control/{one}")).json() for one in ("faults", "metrics")] == before
+    assert [(await client.get(f"/control/{each_text}")).json() for each_text in ("faults", "metrics")] == before
 
 
 async def test_close_in_the_middle_of_a_stream(client: httpx.AsyncClient, server: Simulator) -> None:
     await fault(client, "inference", "close", after=100)
     with pytest.raises(httpx.RemoteProtocolError):
         await complete(client, stream=True)
-    await eventually(lambda: server.server.state().spoiled == 1)
+    await eventually(lambda: server.server.state()["spoiled"] == 1)
 
 
 async def test_faults_are_set_and_taken_away_by_target(client: httpx.AsyncClient) -> None:
@@ -172,7 +172,7 @@ async def test_pinned_metrics_show_on_the_page_until_they_are_taken_away(client:
 
 async def queue(client: httpx.AsyncClient) -> float:
     families = text_string_to_metric_families((await client.get("/metrics")).text)
-    return next(one.samples[0].value for one in families if one.name == "vllm:num_requests_waiting")
+    return next(family.samples[0].value for family in families if family.name == "vllm:num_requests_waiting")
 
 
 async def test_state_counts_what_happened(client: httpx.AsyncClient) -> None:

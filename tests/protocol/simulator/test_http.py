@@ -30,9 +30,9 @@ async def test_what_arrived_can_be_told(client: httpx.AsyncClient) -> None:
     asked = json.dumps({"model": "base", "prompt": "x" * 1000, "stream": True}, indent=3).encode()
     told = await client.post("/v1/completions", content=asked, headers={"x-simulator-echo": "true", "x-own": "abc"})
     assert told.headers["x-simulator-body-bytes"] == str(len(asked))
-    for sent, one in ((body, answer), (asked, told)):
-        assert one.headers["x-simulator-body-sha256"] == hashlib.sha256(sent).hexdigest()
-        assert ["x-own", "abc"] in json.loads(one.headers["x-simulator-headers"])
+    for sent, each in ((body, answer), (asked, told)):
+        assert each.headers["x-simulator-body-sha256"] == hashlib.sha256(sent).hexdigest()
+        assert ["x-own", "abc"] in json.loads(each.headers["x-simulator-headers"])
 
 
 async def test_a_body_beyond_the_limit_gets_413() -> None:
@@ -63,16 +63,16 @@ async def test_a_client_that_leaves_frees_slot_and_blocks(server: Simulator, str
     state = server.server.state
     async with aiohttp.ClientSession() as session:
         call = asyncio.ensure_future(session.post(f"{server.url}/v1/completions", json=body))
-        await eventually(lambda: state().running == 1)
-        assert state().kv_used >= 7
+        await eventually(lambda: state()["running"] == 1)
+        assert state()["kv_used"] >= 7
         if stream:
             response = await call
             await response.content.readline()
             response.close()
         call.cancel()
-    await eventually(lambda: state().running == 0)
-    assert (state().kv_used, state().aborted, state().finished["abort"]) == (0, 1, 1)
-    assert state().answered == 0
+    await eventually(lambda: state()["running"] == 0)
+    assert (state()["kv_used"], state()["aborted"], state()["finished"]["abort"]) == (0, 1, 1)
+    assert state()["answered"] == 0
 
 
 @pytest.mark.parametrize("engine", EngineType)
@@ -96,7 +96,7 @@ async def test_a_stopping_server_cuts_off_what_takes_too_long() -> None:
     async with httpx.AsyncClient(base_url=running.url, timeout=60) as client:
         body = {"model": "simulated", "prompt": "x", "max_tokens": 60_000, "ignore_eos": True}
         call = asyncio.ensure_future(client.post("/v1/completions", json=body))
-        await eventually(lambda: running.server.state().running == 1)
+        await eventually(lambda: running.server.state()["running"] == 1)
         await running.stop()
         with pytest.raises(httpx.RemoteProtocolError):
             await call

@@ -57,7 +57,7 @@ class Reader:
         names: set[str] = set()
         for event in self.events[since:]:
             keys = list(event.facts) if isinstance(event, Reset) else [event.key] if isinstance(event, Upsert) else []
-            names |= {key.name for one in keys if (key := parse_key(one)).kind == "endpoint"}
+            names |= {key.name for each_key in keys if (key := parse_key(each_key)).kind == "endpoint"}
         return {name.removeprefix("default/") for name in names}
 
     def deleted(self, since: int = 0) -> set[str]:
@@ -114,17 +114,17 @@ async def pair(nats: NatsServer, directory: Path, files: Path) -> AsyncIterator[
         for id in ("first", "second"):
             started.append(WatcherProcess(nats.url, id, directory / f"{id}.log", f"--endpoints-file={files}"))
             stack.callback(started[-1].close)
-        for one in started:
-            await one.ready()
+        for each in started:
+            await each.ready()
         yield await by_role(*started)
 
 
-async def by_role(one: WatcherProcess, other: WatcherProcess) -> tuple[WatcherProcess, WatcherProcess]:
+async def by_role(watcher_process: WatcherProcess, other: WatcherProcess) -> tuple[WatcherProcess, WatcherProcess]:
     """The active one of two, and the one on standby, once one leads: one that stood still has lost the lease."""
 
     async def sorted_out() -> tuple[WatcherProcess, ...]:
-        leading = (await one.leads(), await other.leads())
-        return {(True, False): (one, other), (False, True): (other, one)}.get(leading, ())
+        leading = (await watcher_process.leads(), await other.leads())
+        return {(True, False): (watcher_process, other), (False, True): (other, watcher_process)}.get(leading, ())
 
     leader, standby = await eventually(sorted_out, "one of them leads")
     return leader, standby

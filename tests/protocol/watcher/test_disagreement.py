@@ -9,10 +9,10 @@ from tests.waiting import eventually
 
 
 async def test_the_one_on_standby_says_that_it_would_publish_something_else(nats: NatsServer, tmp_path: Path) -> None:
-    one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
-    one.write_text(endpoints_text("a", "b"))
+    each, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
+    each.write_text(endpoints_text("a", "b"))
     other.write_text(endpoints_text("a", "c"))
-    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(one)) as leader:
+    async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(each)) as leader:
         await seen.sees("a", "b")
         async with watcher(nats.url, endpoints_file=str(other)) as standby:
             standby.leadership.disagreement = Disagreement(settling=0.0)

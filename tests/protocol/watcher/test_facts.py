@@ -119,9 +119,9 @@ async def test_the_configuration_is_published_and_a_bad_one_keeps_the_last(nats:
 
 
 async def test_the_configurations_file_discovery_names_the_endpoints_file(nats: NatsServer, tmp_path: Path) -> None:
-    one, other, config = tmp_path / "one.yaml", tmp_path / "other.yaml", tmp_path / "picker.yaml"
-    one.write_text(endpoints_text("a"))
-    config.write_text(CONFIGURATION % one)
+    each, other, config = tmp_path / "one.yaml", tmp_path / "other.yaml", tmp_path / "picker.yaml"
+    each.write_text(endpoints_text("a"))
+    config.write_text(CONFIGURATION % each)
     async with reader(nats.url) as seen, watcher(nats.url, config_file=str(config)) as service:
         await seen.sees("a")
         replace(config, CONFIGURATION % other)

@@ -94,7 +94,7 @@ async def test_watchers_stay_ready_while_changes_are_on_their_way_and_while_one_
 
     async def look(*services: WatcherService) -> None:
         while True:
-            reasons.update(reason for one in services for reason in one.readiness.reasons().values())
+            reasons.update(reason for service in services for reason in service.readiness.reasons().values())
             await asyncio.sleep(0)
 
     async with reader(nats.url) as seen, AsyncExitStack() as active:

@@ -83,8 +83,8 @@ def files(tmp_path: Path) -> Path:
 def attributes(service: PickerService, name: str) -> dict[str, Any]:
     """What the picker's `/debug/state` shows of an endpoint."""
     state: list[dict[str, Any]] = list(service.state()["endpoints"])
-    found: dict[str, Any] = next((one["attributes"] for one in state if one["id"] == f"default/{name}"), {})
-    return {wire.partition("/")[0]: one["value"] for wire, one in found.items()}
+    found: dict[str, Any] = next((entry["attributes"] for entry in state if entry["id"] == f"default/{name}"), {})
+    return {wire.partition("/")[0]: each["value"] for wire, each in found.items()}
 
 
 def numbers(service: PickerService, name: str) -> dict[str, float]:
@@ -97,7 +97,7 @@ async def test_labels_of_nodes_are_numbers_of_the_endpoints_that_run_there_and_f
     async with watcher(nats.url, endpoints_file=str(files)) as service, serving(picker(nats.url)) as seen:
         await eventually(lambda: numbers(seen, "a") == {"GPUClass": 3.0, "GPUMemory": 81559.0}, "the first node's")
         await eventually(lambda: numbers(seen, "b") == {"GPUClass": 2.0}, "the second node's")
-        known = {one["id"]: one for one in service.state()["endpoints"]}
+        known = {each["id"]: each for each in service.state()["endpoints"]}
         assert known["default/b"]["attributes"] == {GPU.wire: 2.0}
         assert service.registry.get_sample_value("pointsman_watcher_objects") == 2
         replace(files / "nodes.yaml", f"{node('n1')}---\n{node('n2', memory='40960')}")

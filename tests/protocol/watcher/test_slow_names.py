@@ -31,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
 
 def text(*names: str) -> str:
-    return "endpoints:\n" + "".join(f"- {{name: {one}, address: {one}, port: 8000}}\n" for one in names)
+    return "endpoints:\n" + "".join(f"- {{name: {name}, address: {name}, port: 8000}}\n" for name in names)
 
 
 async def test_names_that_hang_keep_the_watcher_neither_from_nats_nor_from_other_names(

@@ -227,11 +227,11 @@ async def test_what_the_watcher_refuses_to_start_with_is_what_is_told(tmp_path: 
     state = State()
     provider.files.follow([Root(str(tmp_path), "--endpoints-file")])
     state.apply(await provider.files.load(), 0.0)
-    refused = [f"{path}: {one}" for path, found in state.problems().items() for one in found]
+    refused = [f"{path}: {each}" for path, found in state.problems().items() for each in found]
     assert len(refused) == 6
     assert check(*flags, str(tmp_path)) == 1
     told = [line for line in check.err.splitlines() if ": warning: " not in line]
-    assert sorted(told) == sorted(one.removesuffix(" (--endpoints-file)") for one in refused)
+    assert sorted(told) == sorted(entry.removesuffix(" (--endpoints-file)") for entry in refused)
 
 
 def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch, check: Run) -> None:
@@ -243,6 +243,8 @@ def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch, check: Run) -
     assert check.out.startswith("standard input: ok\n  2 endpoints\n")
     assert given("--max-file-size", "20") == 1
     assert check.err == "standard input: document: is larger than 20 bytes\n"
+    assert given("--max-file-values", "3") == 1
+    assert check.err == "standard input: document: more than 3 values, keys included; so many are allowed\n"
 
 
 @pytest.mark.parametrize(
@@ -298,8 +300,8 @@ def test_json_is_for_machines(good: str, tmp_path: Path, check: Run) -> None:
     }
     assert first["configuration"]["tiers"]["collector"] == ["metrics-data-source", "core-metrics-extractor"]
     assert first["warnings"][0]["path"] == "plugins[1].parameters"
-    assert [one["path"] for one in second["errors"]] == ["kind", "apiVersion", "plugins[0].type"]
-    assert [one["id"] for one in third["endpoints"]] == ["default/a", "default/b"]
+    assert [each["path"] for each in second["errors"]] == ["kind", "apiVersion", "plugins[0].type"]
+    assert [entry["id"] for entry in third["endpoints"]] == ["default/a", "default/b"]
 
 
 @pytest.mark.parametrize("argv", [[], ["--zebra"], ["--format", "xml", "file"], ["--max-file-size", "x", "file"]])
@@ -328,8 +330,8 @@ def test_it_is_a_command(good: str) -> None:
 def test_published_configurations_are_described_or_refused(check: Run) -> None:
     checker = Checker(Registry.installed(), allow_experimental=True)
     for path in sorted(map(str, (Path(FIXTURES) / "configs").glob("*.yaml"))):
-        one = checker.file(path)
-        assert one.ok is (one.configuration is not None) is not bool(one.errors)
-        assert check("--allow-experimental-plugins", path) == (0 if one.ok else 1)
-        assert check.out.startswith(f"{path}: {'ok' if one.ok else len(one.errors)}")
-        assert check.err.splitlines()[: len(one.errors)] == [f"{path}: {problem}" for problem in one.errors]
+        each = checker.file(path)
+        assert each.ok is (each.configuration is not None) is not bool(each.errors)
+        assert check("--allow-experimental-plugins", path) == (0 if each.ok else 1)
+        assert check.out.startswith(f"{path}: {'ok' if each.ok else len(each.errors)}")
+        assert check.err.splitlines()[: len(each.errors)] == [f"{path}: {problem}" for problem in each.errors]

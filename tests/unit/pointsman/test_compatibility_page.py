@@ -39,7 +39,10 @@ def fixtures(tmp_path: Path) -> Path:
 
 
 def test_a_document_loads_or_names_the_types_that_are_missing_and_what_else_is_wrong(fixtures: Path) -> None:
-    judged = {one.file: (one.loads, one.missing, one.other) for one in load_documents(fixtures / "configs", REGISTRY)}
+    judged = {
+        load_document.file: (load_document.loads, load_document.missing, load_document.other)
+        for load_document in load_documents(fixtures / "configs", REGISTRY)
+    }
     nobody = ("schedulingProfiles[0].plugins[0].pluginRef: 'nobody' is no plugin's name",)
     assert judged == {
         "good.yaml": (True, (), ()),

@@ -65,5 +65,9 @@ def test_everything_that_runs_is_listed_with_where_it_runs() -> None:
 )
 def test_a_configuration_that_scrapes_nothing_says_so(plugins: str, sources: str, line: str) -> None:
     body = f"plugins: [{plugins}]\ndataLayer: {{injectDefaults: false, sources: [{sources}]}}"
-    [told] = [one for one in describe(load(HEADER + body, registry())).lines() if one.startswith("data source")]
+    [told] = [
+        each_line
+        for each_line in describe(load(HEADER + body, registry())).lines()
+        if each_line.startswith("data source")
+    ]
     assert told.removeprefix("data source").strip() == line

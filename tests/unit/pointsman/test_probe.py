@@ -109,7 +109,7 @@ def probe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Probe:
 
 
 def values(extraction: dict[str, Any]) -> dict[str, Any]:
-    return {one["name"]: one["value"] for one in extraction["attributes"]}
+    return {each["name"]: each["value"] for each in extraction["attributes"]}
 
 
 def test_the_recorded_page_of_vllm_gives_its_values(probe: Probe) -> None:
@@ -154,7 +154,7 @@ def test_a_saved_page_is_read_and_says_what_is_on_it(
 ) -> None:
     assert probe(page) == 0
     assert [row for row in rows if row not in [line.split() for line in probe.out.splitlines()]] == []
-    assert [one for one in told if one not in probe.out] == []
+    assert [each for each in told if each not in probe.out] == []
 
 
 def test_durations_and_sizes_are_above_0_and_as_small_as_one_likes(probe: Probe) -> None:

@@ -32,9 +32,9 @@ def missing(
     config = ["--config", str(tmp_path / "config.yaml")] if plugins else []
     code = main(["--format=json", f"file:{tmp_path}/page.txt", *config, *arguments])
     document = json.loads(capsys.readouterr().out)
-    found = [one for page in document["pages"] for one in page["missing"]]
+    found = [each for page in document["pages"] for each in page["missing"]]
     assert (code, document["ok"]) == ((1, False) if found else (0, True))
-    return {one["specification"]: (one["outcome"], *one["similar"]) for one in found}
+    return {entry["specification"]: (entry["outcome"], *entry["similar"]) for entry in found}
 
 
 @pytest.mark.parametrize(

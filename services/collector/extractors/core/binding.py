@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from services.collector.engines.builtin import Engine
-from services.collector.extractors.core.engine_reader import EngineReader
+from services.collector.extractors.core.engine_reader import MAX_LORA_ADAPTERS, EngineReader
 from services.collector.interfaces import Finding, MetricsBinding
 from services.collector.page.selection import MetricFallback
 from shared.attributes import AttributeMap
@@ -34,11 +34,19 @@ class CoreBinding(MetricsBinding):
     `unknown` is the label's value when no engine has that name.
     """
 
-    def __init__(self, engine: Engine, chosen: ChosenBy, others: Sequence[Engine] = (), unknown: str = "") -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        chosen: ChosenBy,
+        others: Sequence[Engine] = (),
+        unknown: str = "",
+        max_lora_adapters: int = MAX_LORA_ADAPTERS,
+    ) -> None:
         self.chosen = chosen
+        self._max_lora_adapters = max_lora_adapters
         self._unknown = unknown
         self._candidates = (engine, *others)
-        self._reader = EngineReader(engine)
+        self._reader = EngineReader(engine, max_lora_adapters)
         self._candidate_readers: list[EngineReader] = []
         """Those of all candidates during a recognition, the present reader included."""
         self._pages_left = 0
@@ -87,7 +95,8 @@ class CoreBinding(MetricsBinding):
 
     def _start_recognition(self) -> None:
         self._candidate_readers = [
-            self._reader if engine is self.engine else EngineReader(engine) for engine in self._candidates
+            self._reader if engine is self.engine else EngineReader(engine, self._max_lora_adapters)
+            for engine in self._candidates
         ]
 
     def _recognize(self) -> None:

@@ -27,10 +27,10 @@ from shared.attributes import (
     AttributeMap,
 )
 
-MAX_LORA_BYTES = 64 * 1024
-"""Bytes of a LoRA series' labels. A longer text isn't a list of adapters and would fill the frames of all endpoints."""
-MAX_LORA_NAMES = 1000
-"""Adapters in a label: a picker spends microseconds on each new one."""
+MAX_LORA_ADAPTERS = 1000
+"""Adapters in the labels of a LoRA series: a picker spends microseconds on each new one."""
+LORA_BYTES = 64
+"""Bytes of the labels for each allowed adapter. A longer text would fill the frames of all endpoints."""
 MAX_DIGITS = 400
 """Digits of a label's number that are read; a number of so many is beyond every float."""
 
@@ -191,8 +191,9 @@ class LoraAttributes:
 
     KEYS: tuple[AttributeKey[Any], ...] = (ACTIVE_MODELS, WAITING_MODELS, MAX_ACTIVE_MODELS)
 
-    def __init__(self, fallback: MetricFallback) -> None:
+    def __init__(self, fallback: MetricFallback, max_adapters: int) -> None:
         self.fallback = fallback
+        self._max_adapters = max_adapters
         self._outcomes = [Outcome.UNKNOWN] * 3
         self._text: bytes | None = None
         self._values: tuple[tuple[str, ...], tuple[str, ...], float | None] = ((), (), None)
@@ -206,7 +207,7 @@ class LoraAttributes:
         selector = self.fallback.select()
         if selector is None:
             self._outcomes = [self.fallback.outcome()] * 3
-        elif len(text := selector.labels_text) > MAX_LORA_BYTES or text.count(b",") > MAX_LORA_NAMES:
+        elif max(len(text := selector.labels_text) / LORA_BYTES, text.count(b",")) > self._max_adapters:
             self._outcomes = [Outcome.INVALID] * 3
         else:
             if text != self._text:
@@ -235,7 +236,7 @@ class LoraAttributes:
 class EngineReader:
     """Reads the attributes of one endpoint from an engine's metrics."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, max_lora_adapters: int) -> None:
         self.engine = engine
         gauges: list[Gauge] = []
 
@@ -245,10 +246,18 @@ class EngineReader:
             gauges.append(Gauge(_newest(specs), whole=whole))
             return gauges[-1]
 
-        queued, running, total = gauge(engine.queued), gauge(engine.running), gauge(engine.all)
+        queued, running, total = (
+            gauge(engine.queued_requests),
+            gauge(engine.running_requests),
+            gauge(engine.all_requests),
+        )
         self._request_gauges = list(gauges)
-        usage, used_blocks, max_blocks = gauge(engine.kv_usage), gauge(engine.used_blocks), gauge(engine.max_blocks)
-        used_tokens, max_tokens = gauge(engine.used_tokens), gauge(engine.max_tokens)
+        usage, used_blocks, max_blocks = (
+            gauge(engine.kv_usage),
+            gauge(engine.used_kv_blocks),
+            gauge(engine.max_kv_blocks),
+        )
+        used_tokens, max_tokens = gauge(engine.used_kv_tokens), gauge(engine.max_kv_tokens)
         block_size, blocks = gauge(engine.cache_block_size, whole=True), gauge(engine.cache_num_blocks, whole=True)
         self._standard: list[Gauge | InfoMetric | LoraAttributes] = [*gauges]
         info_size: Operand | None = None
@@ -279,7 +288,7 @@ class EngineReader:
             *(each.key for each in self._custom),
         }
         if engine.lora:
-            lora = LoraAttributes(MetricFallback([Greatest(spec) for spec in engine.lora]))
+            lora = LoraAttributes(MetricFallback([Greatest(spec) for spec in engine.lora]), max_lora_adapters)
             self._standard.append(lora)
             self._attributes.append(lora)
             keys |= {*lora.KEYS}

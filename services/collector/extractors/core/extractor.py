@@ -85,12 +85,13 @@ class CoreMetricsExtractor(Extractor):
     def bind(self, endpoint: Endpoint) -> CoreBinding:
         label = self.label(endpoint)
         named = self._engines.get(label)
+        limit = self.parameters.max_lora_adapters
         if named is not None:
-            return CoreBinding(named, ChosenBy.LABEL)
+            return CoreBinding(named, ChosenBy.LABEL, max_lora_adapters=limit)
         if label:
             self._log_unknown(label, endpoint)
         others = self._others if self.parameters.recognize_engine else ()
-        return CoreBinding(self._default, ChosenBy.DEFAULT, others, unknown=label)
+        return CoreBinding(self._default, ChosenBy.DEFAULT, others, label, limit)
 
     def _log_unknown(self, label: str, endpoint: Endpoint) -> None:
         """Log each unknown name once."""

@@ -1,12 +1,13 @@
 """The parameters of `core-metrics-extractor`, and the engines that they define."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from services.collector.engines.builtin import VLLM, Engine, engines_by_name
 from services.collector.engines.configs import EngineConfig, specs_or
+from services.collector.extractors.core.engine_reader import MAX_LORA_ADAPTERS
 from services.collector.page.spec import SpecError
 from shared.attributes import STANDARD_KEYS, AttributeKey
 
@@ -22,6 +23,7 @@ class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
     default_engine: str = VLLM.name
     recognize_engine: bool = True
     engine_configs: tuple[EngineConfig, ...] = ()
+    max_lora_adapters: Annotated[int, Meta(ge=1)] = MAX_LORA_ADAPTERS
     # Deprecated: fields of the default engine, from before there was more than one.
     queue_requests_spec: str | None = None
     running_requests_spec: str | None = None
@@ -61,8 +63,8 @@ class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
             base = engines[self.default_engine]
             engines[base.name] = replace(
                 base,
-                queued=specs_or(self.queue_requests_spec, base.queued),
-                running=specs_or(self.running_requests_spec, base.running),
+                queued_requests=specs_or(self.queue_requests_spec, base.queued_requests),
+                running_requests=specs_or(self.running_requests_spec, base.running_requests),
                 kv_usage=specs_or(self.kv_usage_spec, base.kv_usage),
                 lora=specs_or(self.lora_spec, base.lora),
                 cache_info=specs_or(self.cache_info_spec, base.cache_info),

@@ -32,7 +32,7 @@ async def test_a_request_that_ended_otherwise_is_nobody_s(tmp_path: Path) -> Non
         + '{"request_id": "d", "details": null}\n'
     )
     log = AccessLog(path, within=0.0)
-    assert [await log.begun_by(one) for one in "abcd"] == ["", "", "", ""]
+    assert [await log.begun_by(each) for each in "abcd"] == ["", "", "", ""]
 
 
 async def test_a_line_is_waited_for_and_read_once_it_is_whole(tmp_path: Path) -> None:

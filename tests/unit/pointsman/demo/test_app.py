@@ -31,11 +31,11 @@ def test_help_lists_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_each_run_has_its_own_directory_which_goes_with_it(tmp_path: Path) -> None:
     base = tmp_path / ".run"
-    one, other = make_directory(base), make_directory(base)
-    assert one != other
-    assert one.parent == other.parent == base
-    (one / "envoy.log").touch()
-    remove_directory(one)
+    each, other = make_directory(base), make_directory(base)
+    assert each != other
+    assert each.parent == other.parent == base
+    (each / "envoy.log").touch()
+    remove_directory(each)
     assert list(base.iterdir()) == [other]
     remove_directory(other)
     assert not base.exists()

@@ -48,11 +48,11 @@ def test_every_picker_becomes_an_endpoint_with_its_health_port() -> None:
     endpoints = clusters["pickers"]["load_assignment"]["endpoints"][0]["lb_endpoints"]
     shown = [
         (
-            one["endpoint"]["address"]["socket_address"]["address"],
-            one["endpoint"]["address"]["socket_address"]["port_value"],
-            one["endpoint"]["health_check_config"]["port_value"],
+            endpoint["endpoint"]["address"]["socket_address"]["address"],
+            endpoint["endpoint"]["address"]["socket_address"]["port_value"],
+            endpoint["endpoint"]["health_check_config"]["port_value"],
         )
-        for one in endpoints
+        for endpoint in endpoints
     ]
     assert shown == [("127.0.0.1", 4, 5), ("127.0.0.2", 6, 7), ("127.0.0.1", 8, 9)]
 
@@ -105,7 +105,7 @@ def test_the_quick_start_makes_a_configuration_with_one_picker() -> None:
     made = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert written == "envoy.yaml"
     document, expected = yaml.safe_load(made), load(STANDALONE)
-    [pickers] = [one for one in expected["static_resources"]["clusters"] if one["name"] == "pickers"]
+    [pickers] = [each for each in expected["static_resources"]["clusters"] if each["name"] == "pickers"]
     [endpoints] = pickers["load_assignment"]["endpoints"]
     first, _ = endpoints["lb_endpoints"]
     first["endpoint"]["address"]["socket_address"]["address"] = "127.0.0.1"

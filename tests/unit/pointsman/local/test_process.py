@@ -24,11 +24,11 @@ def process(tmp_path: Path, command: list[str] = SLEEP, **options: object) -> Pr
     """A process that is ready once it has printed `up` as often as it was started."""
 
     async def up() -> None:
-        if one.tail().count("up") < one.starts:
+        if each_process.tail().count("up") < each_process.starts:
             raise NotReady("it hasn't said anything")
 
-    one = Process("child", command, tmp_path / "logs" / "child.log", ready=up, **options)  # type: ignore[arg-type]
-    return one
+    each_process = Process("child", command, tmp_path / "logs" / "child.log", ready=up, **options)  # type: ignore[arg-type]
+    return each_process
 
 
 def state(pid: int | None) -> str:
@@ -44,21 +44,21 @@ def alive(pid: int) -> bool:
 
 
 async def test_it_runs_when_it_is_ready_and_ends_with_the_context(tmp_path: Path) -> None:
-    one = process(tmp_path)
-    async with one:
-        assert one.running
-        assert one.tail() == ["up"]
+    each = process(tmp_path)
+    async with each:
+        assert each.running
+        assert each.tail() == ["up"]
         with pytest.raises(ProcessError, match="is already running"):
-            await one.start()
-        pid = one.pid
+            await each.start()
+        pid = each.pid
         assert pid is not None
     assert not alive(pid)
-    assert one.exit_code == -signal.SIGTERM
+    assert each.exit_code == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(
     ("end", "reported"),
-    [("exit(3)", "exit code 3"), ("exit(0)", "exit code 0"), ("os.kill(os.getpid(), 9)", "SIGKILL")],
+    [("exit(3)", "exit code 3"), ("exit(0)", "exit code 0"), ("os.kill(os.getpid(), 9)", r"signal 9 \(Killed\)")],
 )
 async def test_a_process_that_ends_early_is_reported_with_the_end_of_its_log(
     tmp_path: Path, end: str, reported: str
@@ -75,45 +75,45 @@ async def test_a_program_that_isn_t_there_can_t_be_started(tmp_path: Path) -> No
 
 async def test_a_process_that_doesn_t_become_ready_is_reported_with_the_reason_and_is_gone(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; print('down', flush=True); time.sleep(600)"]
-    one = process(tmp_path, command, ready_timeout=0.5)
+    each = process(tmp_path, command, ready_timeout=0.5)
     with pytest.raises(ProcessError, match=r"not ready after 0.5 s \(it hasn't said anything\)"):
-        await one.start()
-    assert not one.running
+        await each.start()
+    assert not each.running
 
 
 async def test_it_can_be_killed_and_started_again_with_the_same_log(tmp_path: Path) -> None:
-    async with process(tmp_path) as one:
-        assert await one.kill() == -signal.SIGKILL
-        await one.start()
-        assert one.running
-        assert one.starts == 2
-        assert one.tail() == ["up", "up"]
-        before = one.pid
-        await one.restart()
-        assert one.running
-        assert one.pid != before
+    async with process(tmp_path) as each:
+        assert await each.kill() == -signal.SIGKILL
+        await each.start()
+        assert each.running
+        assert each.starts == 2
+        assert each.tail() == ["up", "up"]
+        before = each.pid
+        await each.restart()
+        assert each.running
+        assert each.pid != before
 
 
 async def test_a_paused_process_hangs_and_can_be_stopped(tmp_path: Path) -> None:
-    async with process(tmp_path) as one:
-        one.pause()
-        assert one.paused
-        await eventually(lambda: state(one.pid) == "T")
-        assert await one.stop() == -signal.SIGTERM
+    async with process(tmp_path) as each:
+        each.pause()
+        assert each.paused
+        await eventually(lambda: state(each.pid) == "T")
+        assert await each.stop() == -signal.SIGTERM
 
 
 async def test_one_that_ignores_sigterm_is_killed_after_the_time_out(tmp_path: Path) -> None:
-    async with process(tmp_path, [sys.executable, "-c", STUBBORN]) as one:
-        assert await one.stop(timeout=0.2) == -signal.SIGKILL
+    async with process(tmp_path, [sys.executable, "-c", STUBBORN]) as each:
+        assert await each.stop(timeout=0.2) == -signal.SIGKILL
 
 
 async def test_stopping_what_doesn_t_run_is_harmless(tmp_path: Path) -> None:
-    one = process(tmp_path)
-    assert await one.stop() is None
-    assert await one.kill() is None
-    async with one:
+    each = process(tmp_path)
+    assert await each.stop() is None
+    assert await each.kill() is None
+    async with each:
         pass
-    assert await one.stop() == -signal.SIGTERM
+    assert await each.stop() == -signal.SIGTERM
 
 
 async def test_its_own_children_are_killed_with_it(tmp_path: Path) -> None:
@@ -121,17 +121,17 @@ async def test_its_own_children_are_killed_with_it(tmp_path: Path) -> None:
         "import subprocess, sys, time; c = subprocess.Popen(['sleep', '600']);"
         "print(c.pid, flush=True); print('up', flush=True); time.sleep(600)"
     )
-    async with process(tmp_path, [sys.executable, "-c", code]) as one:
-        grandchild = int(one.tail()[0])
-        await one.kill()
+    async with process(tmp_path, [sys.executable, "-c", code]) as each:
+        grandchild = int(each.tail()[0])
+        await each.kill()
         await eventually(lambda: not alive(grandchild))
 
 
 async def test_it_is_stopped_when_starting_it_is_cancelled(tmp_path: Path) -> None:
-    one = process(tmp_path, [sys.executable, "-c", "import time; time.sleep(600)"])
-    starting = asyncio.create_task(one.start())
-    await eventually(lambda: bool(one.running))
-    pid = one.pid
+    each = process(tmp_path, [sys.executable, "-c", "import time; time.sleep(600)"])
+    starting = asyncio.create_task(each.start())
+    await eventually(lambda: bool(each.running))
+    pid = each.pid
     assert pid is not None
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -75,8 +75,8 @@ def test_every_tier_is_told_where_nats_is_and_pickers_serve_where_envoy_looks_fo
 
 
 def test_a_server_s_own_flags_go_before_those_of_its_tier(build: Build) -> None:
-    one = SimulatorPlan(name="small", flags={"slots": 2})
-    built = build(StackPlan(simulators=(one,), flags={"simulator": {"slots": 4, "speed": 3}}))
+    simulator_plan = SimulatorPlan(name="small", flags={"slots": 2})
+    built = build(StackPlan(simulators=(simulator_plan,), flags={"simulator": {"slots": 4, "speed": 3}}))
     given = flags(built.simulators[0])
     assert (given["--slots"], given["--speed"], given["--engine"]) == ("2", "3", "vllm")
 
@@ -98,7 +98,9 @@ def test_the_endpoints_file_lists_the_servers_and_the_plan_s_resources(stack: Lo
         ]
     }
     stack.write_endpoints([other])
-    assert [one["name"] for one in next(yaml.safe_load_all(stack.endpoints_file.read_text()))["endpoints"]] == ["other"]
+    assert [each["name"] for each in next(yaml.safe_load_all(stack.endpoints_file.read_text()))["endpoints"]] == [
+        "other"
+    ]
 
 
 def test_every_process_has_ports_of_its_own(build: Build) -> None:
@@ -108,8 +110,11 @@ def test_every_process_has_ports_of_its_own(build: Build) -> None:
         for built in (first, second)
         for port in [
             built.nats.port,
-            *(one.http.port for one in [*built.simulators, *built.watchers, *built.collectors, *built.pickers]),
-            *(port for one in built.pickers for port in (one.address.port, one.address.health_port)),
+            *(
+                simulator.http.port
+                for simulator in [*built.simulators, *built.watchers, *built.collectors, *built.pickers]
+            ),
+            *(port for picker in built.pickers for port in (picker.address.port, picker.address.health_port)),
         ]
     ]
     assert len(ports) == len(set(ports))
@@ -131,7 +136,7 @@ def test_services_do_not_inherit_settings_from_the_environment(build: Build, mon
 
 
 def test_equal_simulators_are_numbered_and_share_their_flags() -> None:
-    assert [(one.name, one.flags) for one in simulators(2, kv_blocks=10)] == [
+    assert [(simulator.name, simulator.flags) for simulator in simulators(2, kv_blocks=10)] == [
         ("model-1", {"kv-blocks": 10}),
         ("model-2", {"kv-blocks": 10}),
     ]

@@ -17,7 +17,7 @@ def owner(endpoint: str, collectors: list[str]) -> str:
 
 
 def shares(collectors: list[str]) -> dict[str, set[str]]:
-    return {one: set(assigned(ENDPOINTS, one, collectors)) for one in collectors}
+    return {collector: set(assigned(ENDPOINTS, collector, collectors)) for collector in collectors}
 
 
 def test_every_endpoint_has_exactly_one_collector() -> None:
@@ -54,7 +54,7 @@ def test_a_collector_that_joins_only_takes(collectors: list[str], joining: str, 
 @given(names, some_endpoints, st.data())
 def test_a_collector_that_leaves_only_gives(collectors: list[str], endpoints: list[str], data: st.DataObject) -> None:
     leaving = data.draw(st.sampled_from(collectors))
-    rest = [one for one in collectors if one != leaving]
+    rest = [collector for collector in collectors if collector != leaving]
     for endpoint in endpoints:
         before = owner(endpoint, collectors)
         if before != leaving:
@@ -66,4 +66,6 @@ def test_a_collector_that_leaves_only_gives(collectors: list[str], endpoints: li
 def test_all_collectors_agree_whatever_the_order(collectors: list[str], endpoints: list[str], random: Random) -> None:
     shuffled = list(collectors)
     random.shuffle(shuffled)
-    assert [owner(one, collectors) for one in endpoints] == [owner(one, shuffled) for one in endpoints]
+    assert [owner(endpoint, collectors) for endpoint in endpoints] == [
+        owner(each_endpoint, shuffled) for each_endpoint in endpoints
+    ]

@@ -87,14 +87,14 @@ def test_a_number_beyond_the_bounds_is_invalid_and_leaves_the_last_one_to_age(
     read(binding, attributes, f"{wrong}\n")
     assert attributes.sample(key) is known
     assert attributes.take_refused().keys() == {key}
-    assert Outcome.INVALID in {one.outcome for one in binding.findings() if one.attribute == key.name}
+    assert Outcome.INVALID in {finding.outcome for finding in binding.findings() if finding.attribute == key.name}
 
 
 def decoded(kind: type[Any], **given: Any) -> Any:
     """The parameters, or what is wrong with them."""
     problems = Problems()
     made = decode(given, kind, "parameters", problems, ignore_case=True)
-    return [str(one) for one in problems.errors] if made is MISSING else made
+    return [str(error) for error in problems.errors] if made is MISSING else made
 
 
 def test_where_one_way_gives_a_number_beyond_the_bounds_the_next_one_counts() -> None:
@@ -130,7 +130,7 @@ def test_a_metric_of_ones_own_may_say_which_values_are_taken(value: str, taken: 
         read(binding, attributes, f"m {value}\n")
         assert attributes.get(key) == taken
         assert [str(bounds) for _, bounds in attributes.take_refused().values()] == ["0 to 100"] * (taken is None)
-        (outcome,) = {one.outcome for one in binding.findings() if one.attribute == key.name}
+        (outcome,) = {finding.outcome for finding in binding.findings() if finding.attribute == key.name}
         assert outcome is (Outcome.INVALID if taken is None else Outcome.FOUND)
 
 
@@ -185,5 +185,5 @@ def test_the_page_of_the_extractor_states_the_bounds() -> None:
     rows = [line for line in page(CoreMetricsExtractor).splitlines() if line.startswith("| `")]
     for key in STANDARD_KEYS:
         if key.kind is float:
-            (row,) = [one for one in rows if f"`{key.name}`" in one.split("|")[1]]
+            (row,) = [each_row for each_row in rows if f"`{key.name}`" in each_row.split("|")[1]]
             assert str(key.bounds) in row

@@ -23,7 +23,13 @@ def test_the_table_of_engines_is_the_built_in_one() -> None:
     text = page(CoreMetricsExtractor)
     for engine in BUILT_IN:
         (row,) = [line for line in text.splitlines() if line.startswith(f"| `{engine.name}`")]
-        for spec in (*engine.queued, *engine.running, *engine.kv_usage, *engine.lora, *engine.cache_info):
+        for spec in (
+            *engine.queued_requests,
+            *engine.running_requests,
+            *engine.kv_usage,
+            *engine.lora,
+            *engine.cache_info,
+        ):
             assert f"`{spec}`" in row
     assert f"`{CoreParameters().default_engine}`" in text
 

@@ -220,9 +220,9 @@ class Called(PollingSource):
         return await self.does(endpoint)
 
     async def read(self, page: Any, bindings: Sequence[Binding]) -> None:
-        for one in bindings:
-            assert isinstance(one, NumberBinding)
-            one.number = page["size"]
+        for binding in bindings:
+            assert isinstance(binding, NumberBinding)
+            binding.number = page["size"]
 
 
 class NumberBinding(Binding):

@@ -92,8 +92,8 @@ def test_a_certificate_that_can_not_be_read_is_an_error_of_the_configuration() -
 
 
 def test_configurations_that_differ_only_elsewhere_have_the_same_plan() -> None:
-    one = load(HEAD, REGISTRY)
+    event = load(HEAD, REGISTRY)
     other = load(HEAD + "plugins: [{type: max-score-picker}]\n", REGISTRY)
     third = load(HEAD + "plugins: [{type: metrics-data-source, parameters: {interval: 1s}}]\n", REGISTRY)
-    assert build(one).plan == build(other).plan
-    assert build(one).plan != build(third).plan
+    assert build(event).plan == build(other).plan
+    assert build(event).plan != build(third).plan

@@ -18,7 +18,7 @@ def run(
         for key in schedule.due(now):
             starts.setdefault(key, []).append(now)
             ends.append((now + takes, key))
-        for ended, key in [one for one in ends if one[0] <= now]:
+        for ended, key in [each_end for each_end in ends if each_end[0] <= now]:
             ends.remove((ended, key))
             schedule.finished(key, ok, now)
         nexts = [moment for moment in (schedule.next_at(), *(ended for ended, _ in ends)) if moment is not None]
@@ -119,7 +119,7 @@ def test_after_a_pause_of_the_process_there_is_no_burst() -> None:
     assert len(schedule.due(1006.0)) == 0
     starts = run(schedule, 1006.0, 1006.099)
     assert 90 <= sum(map(len, starts.values())) <= 100
-    assert len({start for one in starts.values() for start in one}) > 50
+    assert len({start for each_start in starts.values() for start in each_start}) > 50
 
 
 def test_a_target_that_was_removed_is_never_due() -> None:

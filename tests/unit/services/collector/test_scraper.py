@@ -101,7 +101,7 @@ class Watcher:
         self.told.append((scrape.endpoint.id, changed))
 
     def count(self, id: str) -> int:
-        return sum(one == id for one, _ in self.told)
+        return sum(each == id for each, _ in self.told)
 
 
 @asynccontextmanager
@@ -147,7 +147,7 @@ async def test_a_failure_costs_only_its_own_freshness() -> None:
         assert not failed.up
         assert failed.error == "can't connect: refused"
         assert scraper.endpoints["a"].attributes.get(WAITING_QUEUE_SIZE) == 2.0
-        described = {one["id"]: one for one in scraper.describe()}
+        described = {each["id"]: each for each in scraper.describe()}
         assert described["b"]["up"]
         assert described["a"]["sources"][0]["failures"] == {"connect": failed.failures[Failure.CONNECT]}
         assert described["a"]["sources"][0]["engine"] == "vllm"
@@ -289,7 +289,7 @@ async def test_what_a_new_pipeline_doesnt_look_for_is_denied() -> None:
         source = MetricsSource("metrics", MetricsParameters(interval=0.002))
         return Pipeline((PolledSource(source, (CoreMetricsExtractor("core"), *more)),), names)
 
-    one, two = (AttributeKey(WAITS, name, float) for name in ("one", "two"))
+    text, two = (AttributeKey(WAITS, name, float) for name in ("one", "two"))
     async with scraping(servers, reading("one", "two")) as (scraper, _):
         scraper.assign({"a": endpoint("a")})
         await eventually(lambda: scraper.endpoints["a"].attributes.get(two) == 7.0)
@@ -298,7 +298,7 @@ async def test_what_a_new_pipeline_doesnt_look_for_is_denied() -> None:
         sample = attributes.sample(two)
         assert sample is not None
         assert sample.value is None
-        assert attributes.sample(one) is None, "it will be there with the next page"
+        assert attributes.sample(text) is None, "it will be there with the next page"
         assert attributes.take_changed() == {two}
 
 

@@ -14,7 +14,8 @@ from services.picker.pipeline import build
 from services.picker.request import Refusal, Request
 from services.picker.request_handler import RequestStream
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
-from services.picker.scheduling.interfaces import Admitter, PreRequest, Producer
+from services.picker.scheduling.interfaces import Admitter, PreRequest, Producer, ProfileHandler
+from services.picker.scheduling.record import Plan, ProfileRun, RolePlan
 from services.picker.state.layout import Rows
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.config import load
@@ -299,3 +300,87 @@ def test_a_pre_request_plugin_can_refuse() -> None:
     assert refused(answers).status == 429
     assert world.load == {}
     assert world.decision.runs, "the explanation shows what had been scheduled"
+
+
+# Plans: further endpoints that work on a request
+
+TWO_PROFILES = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: split}, {type: queue-scorer}, {type: max-score-picker}]
+schedulingProfiles:
+- {name: decode, plugins: [{pluginRef: queue-scorer}]}
+- {name: prefill, plugins: [{pluginRef: queue-scorer, weight: -1}]}
+"""
+PREFILLER = "x-prefiller-host-port"
+
+
+class Split(ProfileHandler):
+    """The endpoint with the longest queue prefills."""
+
+    TYPE = "split"
+    plans: ClassVar[Callable[[Cycle, dict[str, ProfileRun]], Plan]]
+
+    def next_profiles(self, cycle: Cycle, names: tuple[str, ...], results: dict[str, ProfileRun]) -> tuple[str, ...]:
+        return () if results else names
+
+    def plan(self, cycle: Cycle, results: dict[str, ProfileRun]) -> Plan:
+        return type(self).plans(cycle, results)
+
+
+def prefill_and_decode(cycle: Cycle, results: dict[str, ProfileRun], *, until_response: bool = True) -> Plan:
+    prefiller = cycle.layout.authorities[results["prefill"].picked[0]]
+    return Plan("decode", {"prefill": RolePlan("prefill", until_response)}, {PREFILLER: prefiller})
+
+
+class SplitWorld(World):
+    """A picker whose configuration has two profiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = load(TWO_PROFILES, Registry([*REGISTRY, Split]))
+        self.handler.pipeline = build(config, np.random.default_rng(1), lambda: 0.0)
+
+
+@pytest.mark.parametrize("until_response", [True, False])
+def test_every_endpoint_that_works_on_a_request_is_charged_with_it(until_response: bool) -> None:
+    Split.plans = lambda cycle, results: prefill_and_decode(cycle, results, until_response=until_response)
+    world = SplitWorld()
+    stream, answers = world.ask()
+    assert destinations(answers) == "10.0.0.1:8000"
+    assert [answer.set_headers[PREFILLER] for answer in answers if PREFILLER in answer.set_headers] == ["10.0.0.3:8000"]
+    assert world.load == {"a1": 1, "a3": 1}
+    assert world.decision.explain()["roles"] == {"prefill": {"endpoint": "a3", "charged_tokens": 25}}
+    world.say(stream, response_headers(served="10.0.0.2:8000"))
+    assert world.load == ({"a2": 1} if until_response else {"a2": 1, "a3": 1}), "only the one that serves moves"
+    stream.end()
+    assert world.is_calm()
+    assert world.tokens == 0
+
+
+def test_a_request_that_nobody_answers_releases_all_its_charges() -> None:
+    Split.plans = prefill_and_decode
+    world = SplitWorld()
+    stream, _ = world.ask()
+    stream.end()
+    assert world.is_calm()
+    assert world.tokens == 0
+
+
+@pytest.mark.parametrize(
+    "plans",
+    [
+        boom,
+        lambda *_: Plan("nobodys"),
+        lambda *_: Plan("decode", {"prefill": RolePlan("nobodys")}),
+        lambda *_: Plan("decode", {}, {"x-bad": "\r\n"}),
+        lambda *_: None,
+    ],
+)
+def test_a_handler_without_a_valid_plan_is_left_out(plans: Any) -> None:
+    Split.plans = plans
+    world = SplitWorld()
+    _, answers = world.ask()
+    assert destinations(answers) == "10.0.0.1:8000"
+    assert world.load == {"a1": 1}
+    assert [(failure.plugin, failure.role) for failure in world.decision.failures] == [("split", "profile handler")]

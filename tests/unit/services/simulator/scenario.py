@@ -50,7 +50,7 @@ def run_out(engine: Engine) -> list[RequestOutput]:
 
 def ends(reported: list[RequestOutput]) -> dict[str, int]:
     """When each request ended."""
-    return {one.id: one.at for one in reported if one.finished}
+    return {each.id: each.at for each in reported if each.finished}
 
 
 def events(data: bytes) -> list[Any]:

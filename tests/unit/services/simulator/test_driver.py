@@ -28,7 +28,7 @@ async def test_tokens_that_came_together_are_reported_together() -> None:
     queue = driver.submit([work("one", text(10), 9, stream=True)])
     clock.now = 45 * MS
     driver.state()
-    assert [one.tokens for one in await queue.get()] == [4]
+    assert [each.tokens for each in await queue.get()] == [4]
     driver.close()
 
 

@@ -84,7 +84,7 @@ def test_nothing_happens_between_two_ends_when_nobody_streams() -> None:
 def test_stream_interval_joins_tokens_into_fewer_events() -> None:
     engine = Engine(settings(stream_interval=4), 0)
     engine.submit(work("one", text(10), 10, stream=True), 0)
-    assert [one.tokens for one in run_out(engine)] == [1, 4, 8, 10]
+    assert [each.tokens for each in run_out(engine)] == [1, 4, 8, 10]
 
 
 def test_an_answer_is_found_again_when_the_next_turn_repeats_it() -> None:
@@ -103,7 +103,7 @@ def test_reading_a_prompt_slows_those_down_that_decode() -> None:
     engine.submit(work("talker", text(1), 10, stream=True), 0)
     engine.advance(5 * MS)
     engine.submit(work("reader", text(30, "r   "), 1), 5 * MS)
-    times = [one.at / MS for one in run_out(engine) if one.id == "talker"]
+    times = [each.at / MS for each in run_out(engine) if each.id == "talker"]
     assert times[:4] == [11, 51, 61, 71]
 
 
@@ -114,7 +114,7 @@ def test_long_prompts_are_read_in_chunks() -> None:
     engine.advance(1 * MS)
     engine.submit(work("reader", text(250, "r   "), 1), 1 * MS)
     reported = run_out(engine)
-    assert [one.at / MS for one in reported if one.id == "talker"][:5] == [11, 121, 231, 291, 301]
+    assert [each.at / MS for each in reported if each.id == "talker"][:5] == [11, 121, 231, 291, 301]
     assert ends(reported)["reader"] == 291 * MS
 
 
@@ -147,7 +147,7 @@ def test_when_blocks_run_out_the_youngest_request_starts_over() -> None:
     reported = run_out(engine)
     assert engine.counters.preemptions == 1
     assert ends(reported)["old"] < ends(reported)["young"]
-    assert [one.tokens for one in reported if one.finished] == [12, 12]
+    assert [each.tokens for each in reported if each.finished] == [12, 12]
     assert engine.counters.request_preemptions.sum == 1
     assert engine.counters.prefix_queries == 32, "what is read again isn't asked for again"
     assert engine.cache.used == 0

@@ -48,9 +48,9 @@ class Anything(RuleBasedStateMachine):
     )
     def submit(self, prompt: int, output: int, word: str, adapter: str, stream: bool) -> None:
         id = f"request {len(self.submitted)}"
-        one = work(id, text(prompt, f"{word}   "), output, adapter=adapter, stream=stream)
-        self.engine.submit(one, self.now)
-        self.submitted[id] = one
+        each = work(id, text(prompt, f"{word}   "), output, adapter=adapter, stream=stream)
+        self.engine.submit(each, self.now)
+        self.submitted[id] = each
 
     @precondition(lambda self: self.submitted)
     @rule(data=st.data())
@@ -117,10 +117,10 @@ def play(
         arrivals.append((at, work(f"{index}", text(prompt, f"{word}   "), output, adapter=adapter, stream=stream)))
     reported: list[RequestOutput] = []
     steps: list[tuple[int, EngineRequest | None]] = [*arrivals, *((tick, None) for tick in ticks)]
-    for when, one in sorted(steps, key=lambda step: step[0]):
+    for when, each_step in sorted(steps, key=lambda step: step[0]):
         reported += engine.advance(when)
-        if one is not None:
-            engine.submit(one, when)
+        if each_step is not None:
+            engine.submit(each_step, when)
     reported += run_out(engine)
     counters = engine.counters
     counts = {
@@ -133,7 +133,7 @@ def play(
         "inter token": counters.inter_token.counts,
         "step tokens": counters.step_tokens.counts,
     }
-    return {one.id: one.at for one in reported if one.finished}, counts
+    return {each_step.id: each_step.at for each_step in reported if each_step.finished}, counts
 
 
 SHARING = [

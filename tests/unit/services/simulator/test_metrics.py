@@ -106,7 +106,7 @@ def test_gauges_show_the_engine(
     assert server.value(running[0], **running[1]) == 2
     assert server.value(usage[0], **usage[1]) == pytest.approx(0.021)
     run_out(server.engine)
-    assert [server.value(one[0], **one[1]) for one in (waiting, running, usage)] == [0, 0, 0]
+    assert [server.value(each[0], **each[1]) for each in (waiting, running, usage)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("engine", [EngineType.TRITON, EngineType.TRITON_TENSORRT_LLM])
@@ -291,7 +291,7 @@ def test_any_model_name_is_a_label(engine: EngineType) -> None:
     name = 'a "b" $model\n# HELP {le=""} \\'
     page = parse(Server(engine=engine, models=(name,)).render())
     found = {
-        sample.labels.get("model_name", sample.labels.get("model")) for one in page.values() for sample in one.samples
+        sample.labels.get("model_name", sample.labels.get("model")) for each in page.values() for sample in each.samples
     }
     assert name in found
 

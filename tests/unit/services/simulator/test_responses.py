@@ -27,7 +27,7 @@ def chat(**given: Any) -> Call:
 
 def ends(call: Call, *cached: int) -> dict[str, RequestOutput]:
     all = [end(call, index, cached=cached[index] if cached else 0) for index in range(len(call.choices))]
-    return {one.id: one for one in all}
+    return {each.id: each for each in all}
 
 
 def events(data: bytes) -> list[Any]:
@@ -62,7 +62,7 @@ def test_a_whole_chat_has_a_message_and_a_whole_completion_text() -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": call.choices[0].text}, "finish_reason": "length"}
     body = json.loads(openai_api.whole(call, 12, ends(call)))
     assert (body["object"], body["created"], body["model"]) == ("chat.completion", 12, "m")
-    assert [one.items() >= choice.items() for one in body["choices"]] == [True]
+    assert [each.items() >= choice.items() for each in body["choices"]] == [True]
     call = completion(n=2)
     body = json.loads(openai_api.whole(call, 12, ends(call)))
     assert body["object"] == "text_completion"
@@ -125,7 +125,8 @@ def test_embeddings_come_as_numbers_or_packed(packed: bool) -> None:
     answer = json.loads(openai_api.embeddings(call, 12, ends(call), 0))
     vectors = [item["embedding"] for item in answer["data"]]
     if packed:
-        vectors = [list(struct.unpack("<4f", base64.b64decode(one))) for one in vectors]
-    assert [len(one) for one in vectors] == [4, 4]
+        vectors = [list(struct.unpack("<4f", base64.b64decode(vector))) for vector in vectors]
+    assert [len(each_vector) for each_vector in vectors] == [4, 4]
+    assert [(item["object"], item["index"]) for item in answer["data"]] == [("embedding", 0), ("embedding", 1)]
     assert vectors[0] != vectors[1]
     assert answer["usage"]["total_tokens"] == 2

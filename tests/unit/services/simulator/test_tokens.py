@@ -67,7 +67,7 @@ def test_choices_and_seeds_answer_differently() -> None:
 
 
 def test_an_embedding_is_a_unit_vector_that_depends_on_the_text() -> None:
-    one = tokens.embedding(tokens.from_text("one"), 0, 16)
-    assert math.isclose(sum(value * value for value in one), 1)
-    assert one == tokens.embedding(tokens.from_text("one"), 0, 16)
-    assert one != tokens.embedding(tokens.from_text("two"), 0, 16)
+    each = tokens.embedding(tokens.from_text("one"), 0, 16)
+    assert math.isclose(sum(value * value for value in each), 1)
+    assert each == tokens.embedding(tokens.from_text("one"), 0, 16)
+    assert each != tokens.embedding(tokens.from_text("two"), 0, 16)

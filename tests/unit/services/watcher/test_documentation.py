@@ -21,7 +21,7 @@ CLUSTER = {
     *("--endpoint-target-ports", "--endpoint-slices", "--ip-family"),
 }
 OTHERS = {flag for flag, *_ in describe(KubernetesSettings)} | CLUSTER
-OWN = [one for one in describe(WatcherSettings) if one[0] not in OTHERS]
+OWN = [each for each in describe(WatcherSettings) if each[0] not in OTHERS]
 EXAMPLES = [text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "clusters:" not in text]
 
 
@@ -34,7 +34,7 @@ def test_every_setting_is_listed_with_its_default(flag: str, default: str) -> No
 
 @pytest.mark.parametrize("flag", sorted(CLUSTER))
 def test_what_a_cluster_is_chosen_by_is_explained(flag: str) -> None:
-    assert flag in {one[0] for one in describe(WatcherSettings)}
+    assert flag in {entry[0] for entry in describe(WatcherSettings)}
     assert f"`{flag}`" in CLUSTER_PAGE
 
 

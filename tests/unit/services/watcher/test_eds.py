@@ -45,9 +45,9 @@ def test_the_file_is_a_discovery_response_of_the_endpoints() -> None:
 
 
 def test_the_text_depends_on_nothing_but_where_the_endpoints_are() -> None:
-    one, other = endpoint("a"), endpoint("b", "10.0.0.2")
-    labelled, second = msgspec.structs.replace(one, labels={"x": "y"}), endpoint("second")
-    texts = {render(them, "c") for them in ([one, other], [other, one], [labelled, other], [one, other, second])}
+    each, other = endpoint("a"), endpoint("b", "10.0.0.2")
+    labelled, second = msgspec.structs.replace(each, labels={"x": "y"}), endpoint("second")
+    texts = {render(them, "c") for them in ([each, other], [other, each], [labelled, other], [each, other, second])}
     assert len(texts) == 1
     former, latter = (msgspec.json.decode(render([endpoint("a", port=port)], "c")) for port in (80, 81))
     assert former["version_info"] != latter["version_info"]
@@ -89,7 +89,7 @@ def test_what_can_not_be_written_leaves_the_old_file_and_nothing_else(
     with pytest.raises(OSError, match="No space left"):
         file.write(b"second")
     assert path.read_bytes() == b"first"
-    assert [one.name for one in tmp_path.iterdir()] == ["eds.json"]
+    assert [each_path.name for each_path in tmp_path.iterdir()] == ["eds.json"]
     monkeypatch.undo()
     assert file.write(b"second") is True
 

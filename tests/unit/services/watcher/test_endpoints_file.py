@@ -22,7 +22,7 @@ def read(text: str) -> Documents:
 def errors(text: str) -> list[str]:
     problems = Problems()
     read_documents(text, "endpoints.yaml", problems)
-    return [str(one) for one in problems.errors]
+    return [str(error) for error in problems.errors]
 
 
 def one(entry: str) -> Endpoint:

@@ -21,7 +21,7 @@ OTHER = "endpoints:\n- {name: b, address: 10.0.0.20, port: 80}\n"
 
 
 def source(*paths: Path, watched: bool = True, configures: bool = False, limits: Limits | None = None) -> FileSource:
-    made = FileSource(FileReader(PoolId("default", "default"), Registry), 2.0, limits)
+    made = FileSource(FileReader(PoolId("default", "default"), Registry, limits=limits), 2.0)
     made.follow([Root(str(path), "--endpoints-file", watched, configures) for path in paths])
     return made
 
@@ -32,7 +32,7 @@ def said(events: list[Event]) -> list[tuple[str, str]]:
     for event in events:
         match event:
             case Reset(origin, documents):
-                spoken.append((Path(origin).name, " ".join(one.name for one in documents.endpoints or ())))
+                spoken.append((Path(origin).name, " ".join(endpoint.name for endpoint in documents.endpoints or ())))
             case Rejected(origin, problems):
                 spoken.append((Path(origin).name, str(problems[0])))
             case Removed(origin):
@@ -147,11 +147,16 @@ async def test_a_bad_file_is_rejected_as_a_whole_and_once(path: Path) -> None:
             {"limits": Limits(file_size=10)},
             "is larger than 10 bytes (--endpoints-file)",
         ),
+        (
+            lambda path: path.write_text(GOOD),
+            {"limits": Limits(values=3)},
+            "more than 3 values, keys included; so many are allowed",
+        ),
         (lambda path: path.write_text(GOOD), {"configures": True}, "no EndpointPickerConfig in it"),
         (lambda path: path.symlink_to("nowhere"), {}, "can't be read: No such file or directory (--endpoints-file)"),
         (os.mkfifo, {}, "is no regular file (--endpoints-file)"),
     ],
-    ids=["no UTF-8", "large", "no configuration", "a link to nowhere", "a pipe"],
+    ids=["no UTF-8", "large", "many values", "no configuration", "a link to nowhere", "a pipe"],
 )
 async def test_what_cannot_be_read_is_rejected_once(
     tmp_path: Path, make: Callable[[Path], None], more: dict[str, Any], problem: str
@@ -232,7 +237,7 @@ async def test_a_bad_configuration_is_rejected_with_the_lines_of_its_file(path: 
     )
     [event] = await source(path).load()
     assert isinstance(event, Rejected)
-    [problem] = [one for one in event.problems if "no-such-plugin" in str(one)]
+    [problem] = [each_problem for each_problem in event.problems if "no-such-plugin" in str(each_problem)]
     assert (problem.path, problem.line) == ("plugins[0].type", 7)
 
 
@@ -241,14 +246,14 @@ async def test_files_are_read_again_for_objects_that_somebody_wants_to_hear_of(t
     (tmp_path / "b.yaml").write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")
     files = source(tmp_path)
     assert files.confirmed_at(7.0) == 7.0
-    assert [one.documents.objects for one in await files.load() if isinstance(one, Reset)] == [(), ()]
+    assert [each.documents.objects for each in await files.load() if isinstance(each, Reset)] == [(), ()]
     assert files.set_object_kinds({NODE: None})
-    events = [one for one in await files.load() if isinstance(one, Reset)]
-    assert [[one.name for one in event.documents.objects] for event in events] == [[], ["n1"]]
+    events = [each_event for each_event in await files.load() if isinstance(each_event, Reset)]
+    assert [[each_object.name for each_object in event.documents.objects] for event in events] == [[], ["n1"]]
     assert not files.set_object_kinds({NODE: None})
     assert await files.load() == []
     assert files.set_object_kinds({})
-    assert [one.documents.objects for one in await files.load() if isinstance(one, Reset)] == [(), ()]
+    assert [entry.documents.objects for entry in await files.load() if isinstance(entry, Reset)] == [(), ()]
 
 
 async def test_a_file_that_has_gone_before_it_is_read_again_is_removed_all_the_same(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import yaml
 
 from services.watcher.documents import read_documents
 from services.watcher.positions import MAX_KEY, with_lines
-from shared.config.problems import Problem, Problems
+from shared.config.problems import MOST_PROBLEMS, Problem, Problems
 
 
 class Counted:
@@ -28,7 +28,7 @@ class Counted:
 def test_each_document_is_looked_at_once_for_the_lines_of_its_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     counted, problems = Counted(monkeypatch), Problems()
     read_documents("---\n{}\n" * 100, "f", problems)
-    assert [(one.path, one.line) for one in problems.errors] == [
+    assert [(error.path, error.line) for error in problems.errors] == [
         (f"documents[{number}]", 2 * number + 2) for number in range(100)
     ]
     assert counted.nodes == 100
@@ -37,8 +37,15 @@ def test_each_document_is_looked_at_once_for_the_lines_of_its_problems(monkeypat
 def test_documents_behind_the_last_problem_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     counted, problems = Counted(monkeypatch), Problems()
     read_documents("---\nendpoints: []\n" * 3 + "---\n{}\n" + "---\nendpoints: []\n" * 100, "f", problems)
-    assert [one.line for one in problems.errors] == [8]
+    assert [error.line for error in problems.errors] == [8]
     assert counted.nodes == 4
+
+
+@pytest.mark.parametrize("text", ["---\n{}\n" * 101, "endpoints:\n" + "- {}\n" * 101])
+def test_after_a_hundred_problems_the_rest_of_a_file_is_not_read(text: str) -> None:
+    problems = Problems()
+    read_documents(text, "f", problems)
+    assert MOST_PROBLEMS <= len(problems.errors) < MOST_PROBLEMS + 5
 
 
 OBJECTIVE = """---
@@ -53,7 +60,7 @@ def test_a_resource_that_is_given_twice_is_named_wherever_it_is() -> None:
     problems = Problems()
     names = [*(f"o{number}" for number in range(50)), "o7"]
     read_documents("".join(OBJECTIVE.format(name=name) for name in names), "f", problems)
-    assert [str(one) for one in problems.errors] == [
+    assert [str(error) for error in problems.errors] == [
         "documents[50].metadata.name: InferenceObjective 'o7' is given twice (line 254)"
     ]
 

@@ -35,7 +35,7 @@ def read(text: str, wanted: Collection[ObjectKind] = (NODE,)) -> Documents:
 def errors(text: str, wanted: Collection[ObjectKind] = (NODE,)) -> list[str]:
     problems = Problems()
     read_documents(text, "f", problems, pool=PoolId("default", "default"), object_kinds=wanted)
-    return [str(one) for one in problems.errors]
+    return [str(error) for error in problems.errors]
 
 
 @pytest.mark.parametrize("wanted", [(), (DEPLOYMENTS,), (ObjectKind("", "v1beta1", "Node"),)])
@@ -66,14 +66,14 @@ def test_a_list_of_any_objects_is_read_as_kubectl_prints_it() -> None:
         "- {apiVersion: v1, kind: Node, metadata: {name: n2}}\n"
     )
     documents = read(text)
-    assert [one.name for one in documents.objects] == ["n1", "n2"]
+    assert [each_object.name for each_object in documents.objects] == ["n1", "n2"]
     assert documents.ignored == ("Secret s: not a kind that an endpoint picker reads",)
 
 
 def test_the_items_of_a_typed_list_are_of_its_kind() -> None:
     text = "apiVersion: v1\nkind: NodeList\nitems:\n- {metadata: {name: n1}}\n- {metadata: {name: n2}}\n"
     found = read(text).objects
-    assert [(one.kind, one.name) for one in found] == [(NODE, "n1"), (NODE, "n2")]
+    assert [(each.kind, each.name) for each in found] == [(NODE, "n1"), (NODE, "n2")]
     assert found[0].content["kind"] == "Node"
     assert read(text, ()).ignored == ("NodeList : not a kind that an endpoint picker reads",)
 
@@ -81,9 +81,13 @@ def test_the_items_of_a_typed_list_are_of_its_kind() -> None:
 def test_a_resource_that_somebody_wants_is_a_resource_none_the_less() -> None:
     text = "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: default}\nspec: {}\n"
     documents = read(text, (POOLS,))
-    assert [one.name for one in documents.resources] == [one.name for one in documents.objects] == ["default"]
+    assert (
+        [resource.name for resource in documents.resources]
+        == [each_object.name for each_object in documents.objects]
+        == ["default"]
+    )
     documents = read(text.replace(POOLS.group, "example.com"), (OTHER_POOLS,))
-    assert (documents.resources, [one.kind for one in documents.objects]) == ((), [OTHER_POOLS])
+    assert (documents.resources, [each.kind for each in documents.objects]) == ((), [OTHER_POOLS])
 
 
 @pytest.mark.parametrize(
@@ -116,13 +120,13 @@ def test_what_an_api_server_wouldnt_take_is_an_error(text: str, expected: str) -
 
 def test_a_mistake_in_a_resource_that_somebody_wants_is_told_once() -> None:
     text = "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {}\nspec: {}\n"
-    assert [one.split(" (")[0] for one in errors(text, (POOLS,))] == ["metadata.name: required, and missing"]
+    assert [error.split(" (")[0] for error in errors(text, (POOLS,))] == ["metadata.name: required, and missing"]
 
 
 def test_an_object_that_is_given_twice_is_an_error() -> None:
     [error] = errors(f"{NODE_TEXT}---\n{NODE_TEXT}")
     assert "v1 Node gpu-1 is given twice" in error
     in_two = "".join(
-        f"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: a, namespace: {one}}}\n" for one in "xy"
+        f"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: a, namespace: {each}}}\n" for each in "xy"
     )
     assert errors(in_two, (DEPLOYMENTS,)) == []

@@ -30,7 +30,7 @@ def test_a_name_that_never_resolved_has_no_endpoint_and_the_others_do() -> None:
     names, endpoints = names_for("a.example", "b.example")
     names.failed("a.example", "not found", 1.0)
     names.answered("b.example", ["10.0.0.2"], 1.0)
-    assert [names.resolve(one) is not None for one in endpoints] == [False, True]
+    assert [names.resolve(each_endpoint) is not None for each_endpoint in endpoints] == [False, True]
     assert names.unresolved == ["a.example"]
 
 
@@ -41,7 +41,7 @@ def test_a_name_that_stops_resolving_to_a_usable_address_keeps_the_one_it_has_an
     assert (names.names["a.example"].error, names.names["a.example"].failures) == ("not found", 1)
     assert names.answered("a.example", ["fe80::1%eth0", "0.0.0.0"], 61.0) is False
     assert names.names["a.example"].error == "no address that a server could have"
-    assert [names.resolve(one) for one in endpoints] == [endpoint("e0", "a.example", "10.0.0.1")]
+    assert [names.resolve(each_endpoint) for each_endpoint in endpoints] == [endpoint("e0", "a.example", "10.0.0.1")]
 
 
 def test_a_name_is_looked_up_again_after_the_interval() -> None:
@@ -80,7 +80,7 @@ def test_an_earlier_watchers_address_holds_until_the_name_resolves() -> None:
     names, endpoints = names_for("a.example", "b.example")
     names.answered("b.example", ["10.0.0.2"], 1.0)
     names.adopt([endpoint("e0", "a.example", "10.0.0.7"), endpoint("e1", "b.example", "10.0.0.8")])
-    assert [one and one.address for one in map(names.resolve, endpoints)] == ["10.0.0.7", "10.0.0.2"]
+    assert [each and each.address for each in map(names.resolve, endpoints)] == ["10.0.0.7", "10.0.0.2"]
     assert names.answered("a.example", ["10.0.0.1"], 2.0) is True
 
 

@@ -29,7 +29,7 @@ def read(text: str, pool: PoolId | None = OURS) -> Documents:
 def errors(text: str) -> list[str]:
     problems = Problems()
     read_documents(text, "pool.yaml", problems, pool=OURS)
-    return [str(one) for one in problems.errors]
+    return [str(error) for error in problems.errors]
 
 
 POOL_V1 = """
@@ -114,7 +114,7 @@ def test_a_rule_whose_matches_name_no_model_is_never_used_rather_than_always() -
     [rewrite] = documents.resources
     assert isinstance(rewrite, ModelRewrite)
     assert [rule.targets for rule in rewrite.rules] == [(Target(model="base"),)]
-    assert [str(one) for one in documents.warnings] == [
+    assert [str(warning) for warning in documents.warnings] == [
         "spec.rules[0].matches: no match names a model, so the rule is never used (line 8)"
     ]
 
@@ -175,7 +175,10 @@ def test_what_is_for_somebody_else_is_left_out_with_a_reason(text: str, reason: 
         (objective("{poolRef: {name: mistral}}"), None, Objective(name="batch")),
         (objective("{poolRef: {name: llama}}"), PoolId("models", "llama"), Objective(name="batch", priority=0)),
         (POOL_V1, OURS, OUR_POOL),
-        *((one, OURS, Pool(name="llama", selector={"app": "vllm"}, target_ports=(8000,))) for one in FORMER_POOLS),
+        *(
+            (each_pool, OURS, Pool(name="llama", selector={"app": "vllm"}, target_ports=(8000,)))
+            for each_pool in FORMER_POOLS
+        ),
         *(
             (
                 objective(f"{{priority: -5, poolRef: {{name: llama, group: {group}}}}}").replace(EXPERIMENTAL, group),

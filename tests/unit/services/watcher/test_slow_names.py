@@ -170,3 +170,34 @@ def test_names_that_failed_least_are_asked_for_first() -> None:
         2.0,
         None,
     ]
+
+
+async def test_the_event_loop_starts_no_thread_but_the_first(dns: Dns, monkeypatch: pytest.MonkeyPatch) -> None:
+    starters: Counter[int] = Counter()
+    start = threading.Thread.start
+
+    def recording(thread: threading.Thread) -> None:
+        starters[threading.get_ident()] += 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", recording)
+    lookup = SystemLookup(30.0, concurrent=8)
+    asking = [asyncio.create_task(lookup(host)) for host in slow(20)]
+    await eventually(lambda: sum(dns.hanging.values()) == 8)
+    assert starters.total() == 8
+    assert starters[threading.get_ident()] == 1
+    dns.release()
+    assert await asyncio.gather(*asking) == [["10.0.0.1"]] * 20
+    assert starters.total() == 8, "threads are used again"
+
+
+async def test_a_thread_that_cannot_be_started_fails_the_look_up(monkeypatch: pytest.MonkeyPatch, dns: Dns) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    lookup = SystemLookup(30.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="no thread can be started"):
+            await lookup("a")
+    assert await lookup("b") == ["10.0.0.1"]

@@ -25,7 +25,7 @@ def endpoints(origin: str, *names: str) -> Reset:
 
 def names(state: State) -> list[str]:
     assert state.merged is not None
-    return [one.name for _, one in sorted(state.merged.endpoints.items())]
+    return [each_endpoint.name for _, each_endpoint in sorted(state.merged.endpoints.items())]
 
 
 def test_nothing_holds_before_the_first_good_set() -> None:
@@ -115,7 +115,7 @@ def test_single_changes_come_to_the_same_as_complete_statements(events: list[Eve
         state.apply([event], now=1.0)
         match event:
             case Reset(origin, documents):
-                stated[origin] = {one.name for one in documents.endpoints or ()}
+                stated[origin] = {each_endpoint.name for each_endpoint in documents.endpoints or ()}
             case Upsert(origin, one):
                 stated[origin].add(one.name)
             case Delete(origin, id):
@@ -145,7 +145,7 @@ def test_a_resource_of_two_origins_keeps_the_set_that_fitted() -> None:
     state.apply([Reset("b", Documents(resources=(Objective(name="o", priority=2),)))], now=2.0)
     assert state.merged is not None
     assert [*state.merged.resources.values()] == [Objective(name="o", priority=1)]
-    assert [str(one) for one in state.problems()["b"]] == ["document: InferenceObjective 'o' is in a too"]
+    assert [str(problem) for problem in state.problems()["b"]] == ["document: InferenceObjective 'o' is in a too"]
 
 
 def configured(origin: str, text: str) -> Reset:
@@ -158,7 +158,9 @@ def test_two_configurations_keep_the_set_that_fitted() -> None:
     state.apply([configured("b", "2")], now=2.0)
     assert state.merged is not None
     assert state.merged.configuration == Configuration(text="1", origin="a")
-    assert [str(one) for one in state.problems()["b"]] == ["document: EndpointPickerConfig is in a too; a pool has one"]
+    assert [str(problem) for problem in state.problems()["b"]] == [
+        "document: EndpointPickerConfig is in a too; a pool has one"
+    ]
 
 
 def test_the_preferred_origins_configuration_goes_before_the_others() -> None:
@@ -214,7 +216,7 @@ def test_of_endpoints_that_two_files_give_the_first_are_named_and_the_others_cou
 
 def test_problems_of_all_origins_come_in_one_list() -> None:
     collected = collect({"a.yaml": list(BAD), "b.yaml": [Problem("", "is empty")]})
-    assert [str(one) for one in collected.errors] == [
+    assert [str(error) for error in collected.errors] == [
         "a.yaml: endpoints[0].port: 0 isn't a port (line 3)",
         "b.yaml: is empty",
     ]
@@ -230,7 +232,7 @@ def nodes(origin: str, *found: str) -> Reset:
 
 def seen(state: State) -> list[str]:
     assert state.merged is not None
-    return sorted(one.name for one in state.merged.objects.values())
+    return sorted(each_object.name for each_object in state.merged.objects.values())
 
 
 def test_the_objects_of_all_origins_are_merged_and_what_isnt_stated_any_more_is_gone() -> None:

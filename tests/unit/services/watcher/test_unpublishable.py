@@ -55,9 +55,9 @@ CONFIGURATION = "kind: EndpointPickerConfig\napiVersion: llm-d.ai/v1alpha1\n#" +
 )
 def test_it_is_refused_at_its_place_in_the_file(text: str, problem: str) -> None:
     errors = FileReader(None, installed).read("f", text.encode()).errors
-    assert any(str(one).startswith(problem) for one in errors), [str(one)[:200] for one in errors]
-    for one in errors:
-        str(one).encode()  # whoever prints it can
+    assert any(str(error).startswith(problem) for error in errors), [str(error)[:200] for error in errors]
+    for error in errors:
+        str(error).encode()  # whoever prints it can
 
 
 def test_surrogate_pairs_are_characters() -> None:

@@ -20,18 +20,22 @@ def config(**given: Any) -> EngineConfig:
 def problems(**given: Any) -> list[str]:
     found = Problems()
     assert decode({"name": "mine", **given}, EngineConfig, "engine", found, ignore_case=True) is MISSING
-    return [str(one) for one in found.errors]
+    return [str(error) for error in found.errors]
 
 
 def test_what_an_engine_leaves_out_is_off() -> None:
-    assert config(queuedRequestsSpec="q").engine() == Engine(name="mine", queued=specs("q"))
+    assert config(queuedRequestsSpec="q").engine() == Engine(name="mine", queued_requests=specs("q"))
 
 
 def test_what_an_engine_leaves_out_is_that_of_the_engine_which_it_extends() -> None:
     engine = config(extends="vllm", runningRequestsSpec="mine_running", loraSpec="").engine()
-    assert engine.running == specs("mine_running")
+    assert engine.running_requests == specs("mine_running")
     assert engine.lora == ()
-    assert (engine.queued, engine.kv_usage, engine.cache_info) == (VLLM.queued, VLLM.kv_usage, VLLM.cache_info)
+    assert (engine.queued_requests, engine.kv_usage, engine.cache_info) == (
+        VLLM.queued_requests,
+        VLLM.kv_usage,
+        VLLM.cache_info,
+    )
 
 
 def test_labels_are_those_of_the_engine_which_is_extended() -> None:
@@ -45,11 +49,11 @@ def test_labels_are_those_of_the_engine_which_is_extended() -> None:
 
 def test_what_a_quantity_is_derived_from_stands_in_for_the_extended_engines_own_metric() -> None:
     """Who gives all requests means the difference: the direct metric, which goes before it, isn't added."""
-    assert config(extends="vllm", allRequestsSpec="a").engine().queued == ()
+    assert config(extends="vllm", allRequestsSpec="a").engine().queued_requests == ()
     assert config(extends="vllm", usedKvBlocksSpec="u").engine().kv_usage == ()
     assert config(extends="vllm", usedKvTokensSpec="u").engine().kv_usage == ()
     both = config(extends="vllm", allRequestsSpec="a", queuedRequestsSpec="q").engine()
-    assert (both.queued, both.all) == (specs("q"), specs("a"))
+    assert (both.queued_requests, both.all_requests) == (specs("q"), specs("a"))
 
 
 @pytest.mark.parametrize(
@@ -77,13 +81,13 @@ def test_what_a_quantity_is_derived_from_stands_in_for_the_extended_engines_own_
 )
 def test_an_engine_that_can_not_be_is_refused_by_field(given: dict[str, Any], problem: str) -> None:
     found = problems(**given)
-    assert any(problem in one for one in found), found
+    assert any(problem in each for each in found), found
 
 
 def test_an_engine_of_a_built_ins_name_stands_in_its_place() -> None:
-    mine, sglang = Engine(name="mine"), Engine(name="sglang", queued=specs("q"))
+    mine, sglang = Engine(name="mine"), Engine(name="sglang", queued_requests=specs("q"))
     known = engines_by_name([mine, sglang])
-    assert list(known) == ["mine", "sglang", *(one.name for one in BUILT_IN if one.name != "sglang")]
+    assert list(known) == ["mine", "sglang", *(each.name for each in BUILT_IN if each.name != "sglang")]
     assert known["sglang"] is sglang
 
 
@@ -94,16 +98,16 @@ def test_an_engine_of_a_built_ins_name_stands_in_its_place() -> None:
     ("engine", "key", "gives"),
     [
         (Engine(name="e"), WAITING_QUEUE_SIZE, False),
-        (Engine(name="e", queued=specs("q")), WAITING_QUEUE_SIZE, True),
-        (Engine(name="e", all=specs("a")), WAITING_QUEUE_SIZE, False),
-        (Engine(name="e", all=specs("a"), running=specs("r")), WAITING_QUEUE_SIZE, True),
-        (Engine(name="e", used_blocks=specs("u")), KV_CACHE_USAGE, False),
-        (Engine(name="e", max_blocks=specs("m")), KV_CACHE_USAGE, False),
-        (Engine(name="e", used_blocks=specs("u"), max_blocks=specs("m")), KV_CACHE_USAGE, True),
-        (Engine(name="e", used_blocks=specs("u"), cache_num_blocks=specs("m")), KV_CACHE_USAGE, True),
-        (Engine(name="e", used_blocks=specs("u"), cache_info=specs("m")), KV_CACHE_USAGE, True),
-        (Engine(name="e", used_blocks=specs("u"), max_tokens=specs("m")), KV_CACHE_USAGE, False),
-        (Engine(name="e", used_tokens=specs("u"), max_tokens=specs("m")), KV_CACHE_USAGE, True),
+        (Engine(name="e", queued_requests=specs("q")), WAITING_QUEUE_SIZE, True),
+        (Engine(name="e", all_requests=specs("a")), WAITING_QUEUE_SIZE, False),
+        (Engine(name="e", all_requests=specs("a"), running_requests=specs("r")), WAITING_QUEUE_SIZE, True),
+        (Engine(name="e", used_kv_blocks=specs("u")), KV_CACHE_USAGE, False),
+        (Engine(name="e", max_kv_blocks=specs("m")), KV_CACHE_USAGE, False),
+        (Engine(name="e", used_kv_blocks=specs("u"), max_kv_blocks=specs("m")), KV_CACHE_USAGE, True),
+        (Engine(name="e", used_kv_blocks=specs("u"), cache_num_blocks=specs("m")), KV_CACHE_USAGE, True),
+        (Engine(name="e", used_kv_blocks=specs("u"), cache_info=specs("m")), KV_CACHE_USAGE, True),
+        (Engine(name="e", used_kv_blocks=specs("u"), max_kv_tokens=specs("m")), KV_CACHE_USAGE, False),
+        (Engine(name="e", used_kv_tokens=specs("u"), max_kv_tokens=specs("m")), KV_CACHE_USAGE, True),
         (Engine(name="e"), AttributeKey("Cost", CORE, float), False),
         (
             config(customMetrics=[{"attributeKey": "Cost", "metricSpec": "m"}]).engine(),

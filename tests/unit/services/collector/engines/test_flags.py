@@ -36,13 +36,15 @@ def loaded(text: str, *argv: str) -> LoadedConfig:
 
 
 def core(config: LoadedConfig) -> CoreParameters:
-    (found,) = [one.parameters for one in config.plugins.values() if issubclass(one.kind, CoreMetricsExtractor)]
+    (found,) = [
+        plugin.parameters for plugin in config.plugins.values() if issubclass(plugin.kind, CoreMetricsExtractor)
+    ]
     assert isinstance(found, CoreParameters)
     return found
 
 
 def source(config: LoadedConfig) -> MetricsParameters:
-    (found,) = [one.parameters for one in config.plugins.values() if issubclass(one.kind, MetricsSource)]
+    (found,) = [plugin.parameters for plugin in config.plugins.values() if issubclass(plugin.kind, MetricsSource)]
     assert isinstance(found, MetricsParameters)
     return found
 
@@ -59,16 +61,22 @@ def test_without_metric_flags_there_is_no_engine_of_theirs() -> None:
 @pytest.mark.parametrize(
     ("flags", "field"),
     [
-        (("--total-queued-requests-metric", "--totalQueuedRequestsMetric", "-totalQueuedRequestsMetric"), "queued"),
-        (("--waiting-requests-metric", "--waitingRequestsMetric", "-waitingRequestsMetric"), "queued"),
-        (("--total-running-requests-metric", "--running-requests-metric", "--runningRequestsMetric"), "running"),
-        (("--all-requests-metric", "--allRequestsMetric"), "all"),
+        (
+            ("--total-queued-requests-metric", "--totalQueuedRequestsMetric", "-totalQueuedRequestsMetric"),
+            "queued_requests",
+        ),
+        (("--waiting-requests-metric", "--waitingRequestsMetric", "-waitingRequestsMetric"), "queued_requests"),
+        (
+            ("--total-running-requests-metric", "--running-requests-metric", "--runningRequestsMetric"),
+            "running_requests",
+        ),
+        (("--all-requests-metric", "--allRequestsMetric"), "all_requests"),
         (("--kv-cache-usage-percentage-metric", "--kvCacheUsagePercentageMetric"), "kv_usage"),
         (("--kv-cache-usage-metric", "--kVCacheUsageMetric", "-kVCacheUsageMetric"), "kv_usage"),
-        (("--used-kv-cache-blocks-metric", "--usedKVCacheBlocksMetric"), "used_blocks"),
-        (("--max-kv-cache-blocks-metric", "--maxKVCacheBlocksMetric"), "max_blocks"),
-        (("--used-kv-cache-tokens-metric", "--usedKVCacheTokensMetric"), "used_tokens"),
-        (("--max-kv-cache-tokens-metric", "--maxKVCacheTokensMetric"), "max_tokens"),
+        (("--used-kv-cache-blocks-metric", "--usedKVCacheBlocksMetric"), "used_kv_blocks"),
+        (("--max-kv-cache-blocks-metric", "--maxKVCacheBlocksMetric"), "max_kv_blocks"),
+        (("--used-kv-cache-tokens-metric", "--usedKVCacheTokensMetric"), "used_kv_tokens"),
+        (("--max-kv-cache-tokens-metric", "--maxKVCacheTokensMetric"), "max_kv_tokens"),
         (("--lora-info-metric", "--loraInfoMetric", "--lora-request-info-metric", "-loraRequestInfoMetric"), "lora"),
         (("--cache-info-metric", "--cacheInfoMetric"), "cache_info"),
     ],
@@ -80,9 +88,9 @@ def test_each_flag_in_each_spelling_is_a_quantity(flags: tuple[str, ...], field:
 
 def test_what_is_not_given_is_that_of_the_engine_to_which_the_given_names_belong() -> None:
     made = engine("--total-queued-requests-metric=vllm:other_queue")
-    assert made.queued == specs("vllm:other_queue")
-    assert (made.running, made.kv_usage, made.lora, made.cache_info) == (
-        VLLM.running,
+    assert made.queued_requests == specs("vllm:other_queue")
+    assert (made.running_requests, made.kv_usage, made.lora, made.cache_info) == (
+        VLLM.running_requests,
         VLLM.kv_usage,
         VLLM.lora,
         VLLM.cache_info,
@@ -110,12 +118,16 @@ def test_names_tell_the_engine(name: str, base: str) -> None:
 def test_names_of_two_engines_or_of_one_and_none_add_nothing() -> None:
     for other in ("sglang:token_usage", "mine"):
         made = engine("--total-queued-requests-metric=vllm:q", f"--kv-cache-usage-percentage-metric={other}")
-        assert made == Engine(name="flags", queued=specs("vllm:q"), kv_usage=specs(other))
+        assert made == Engine(name="flags", queued_requests=specs("vllm:q"), kv_usage=specs(other))
 
 
 def test_an_empty_flag_switches_its_quantity_off() -> None:
     assert engine("--lora-info-metric=") == Engine(
-        name="flags", queued=VLLM.queued, running=VLLM.running, kv_usage=VLLM.kv_usage, cache_info=VLLM.cache_info
+        name="flags",
+        queued_requests=VLLM.queued_requests,
+        running_requests=VLLM.running_requests,
+        kv_usage=VLLM.kv_usage,
+        cache_info=VLLM.cache_info,
     )
     made = engine("--total-queued-requests-metric", f"{TRT}{{request_type=waiting}}", "--lora-info-metric", "")
     assert made.lora == ()
@@ -169,7 +181,7 @@ def test_engines_of_the_document_go_before_the_flags_and_a_warning_says_so(given
     text = HEAD + f"plugins:\n- {{type: core-metrics-extractor, parameters: {given}}}\n"
     config = loaded(text, "--total-queued-requests-metric=vllm:q", "--lora-info-metric=")
     assert core(config) == core(load(text, REGISTRY))
-    assert [str(one) for one in config.warnings if "no effect" in one.message] == [
+    assert [str(warning) for warning in config.warnings if "no effect" in warning.message] == [
         "plugins[0].parameters: no effect of --total-queued-requests-metric and --lora-info-metric: "
         f"overridden by {named} here"
     ]
@@ -201,7 +213,7 @@ def test_flags_that_suffice_are_taken_without_a_warning(argv: list[str]) -> None
 
 def test_a_quantity_that_flags_switch_off_on_purpose_is_a_warning() -> None:
     config = loaded("", "--total-queued-requests-metric=q", "--kv-cache-usage-percentage-metric=")
-    assert [str(one).partition(":")[0] for one in config.warnings] == ["--kv-cache-usage-percentage-metric"]
+    assert [str(warning).partition(":")[0] for warning in config.warnings] == ["--kv-cache-usage-percentage-metric"]
 
 
 # The metrics page
@@ -265,5 +277,5 @@ OWN = endpoint("a", "10.0.0.1", "10.0.0.9:9")
 def test_the_port_is_that_of_every_endpoint_of_a_pool_with_one_port(
     pool: Pool | None, endpoints: tuple[Endpoint, ...], port: int | None, hosts: list[str]
 ) -> None:
-    found = at_metrics_port({one.id: one for one in endpoints}, pool, port)
-    assert [one.metrics_host for one in found.values()] == hosts
+    found = at_metrics_port({each_endpoint.id: each_endpoint for each_endpoint in endpoints}, pool, port)
+    assert [each.metrics_host for each in found.values()] == hosts

@@ -9,7 +9,7 @@ REGISTRY = Registry.installed()
 
 
 def document(engine: str, *plugins: str) -> str:
-    listed = "".join(f"- type: {one}\n" for one in plugins)
+    listed = "".join(f"- type: {plugin}\n" for plugin in plugins)
     return (
         f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n{listed}"
         f"- type: core-metrics-extractor\n  parameters: {{engineConfigs: [{engine}]}}\n"
@@ -19,11 +19,11 @@ def document(engine: str, *plugins: str) -> str:
 def problems(engine: str, *plugins: str) -> list[str]:
     with pytest.raises(Invalid) as caught:
         load(document(engine, *plugins), REGISTRY)
-    return [str(one) for one in caught.value.problems]
+    return [str(problem) for problem in caught.value.problems]
 
 
 def warnings(engine: str, *plugins: str) -> list[str]:
-    return [str(one) for one in load(document(engine, *plugins), REGISTRY).warnings]
+    return [str(warning) for warning in load(document(engine, *plugins), REGISTRY).warnings]
 
 
 AT = "plugins[1].parameters.engineConfigs[0]: "
@@ -54,7 +54,7 @@ def test_attributes_of_one_specification_are_one_error() -> None:
 def test_every_engine_is_checked_and_named_by_its_place() -> None:
     engines = "{name: a, queuedRequestsSpec: q, kvUsageSpec: k}, {name: b, kvUsageSpec: k}, {name: vllm}"
     found = problems(engines, "queue-scorer")
-    assert [one.partition(":")[0] for one in found] == [
+    assert [each.partition(":")[0] for each in found] == [
         "plugins[1].parameters.engineConfigs[1]",
         "plugins[1].parameters.engineConfigs[2]",
     ]
@@ -98,7 +98,7 @@ def test_what_is_only_used_and_switched_off_is_nothing_to_speak_of() -> None:
 )
 def test_what_a_built_in_default_engine_does_not_publish_is_a_warning(scorer: str, attribute: str) -> None:
     text = document("", scorer).replace("engineConfigs: []", "defaultEngine: triton")
-    assert [one.message for one in load(text, REGISTRY).warnings] == [
+    assert [warning.message for warning in load(text, REGISTRY).warnings] == [
         f"triton doesn't publish {attribute}, which '{scorer}' requires: endpoints of this engine don't have it"
     ]
 

@@ -136,8 +136,8 @@ def test_other_engines_publish_the_same_quantities_by_other_names(
     ],
 )
 def test_an_engine_is_chosen_by_label(labels: dict[str, str], engine: str) -> None:
-    one = Endpoint(id="a", name="a", address="10.0.0.1", port=1, labels=labels)
-    assert CoreMetricsExtractor("core").bind(one).engine.name == engine
+    endpoint = Endpoint(id="a", name="a", address="10.0.0.1", port=1, labels=labels)
+    assert CoreMetricsExtractor("core").bind(endpoint).engine.name == engine
 
 
 def test_the_label_and_the_default_engine_can_be_configured() -> None:
@@ -199,7 +199,7 @@ def test_engines_of_the_configuration(given: dict[str, Any], engine: str, page: 
 def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, Any], problem: str) -> None:
     problems = parameters(**given)
     assert isinstance(problems, list)
-    assert any(problem in one for one in problems), problems
+    assert any(problem in each_problem for each_problem in problems), problems
 
 
 def test_all_wrong_specifications_of_an_engine_are_named_at_once() -> None:
@@ -228,7 +228,7 @@ def test_a_value_that_is_no_amount_is_left_out_and_said(value: str) -> None:
     read(binding, f"vllm:num_requests_waiting {value}\nvllm:num_requests_running 1\n", attributes)
     assert attributes.get(WAITING_QUEUE_SIZE) is None
     assert attributes.get(RUNNING_REQUESTS_SIZE) == 1.0
-    outcomes = {one.attribute: one.outcome for one in binding.findings()}
+    outcomes = {finding.attribute: finding.outcome for finding in binding.findings()}
     assert outcomes["WaitingQueueSize"] is Outcome.INVALID
     assert outcomes["RunningRequestsSize"] is Outcome.FOUND
     assert outcomes["KVCacheUsagePercent"] is Outcome.ABSENT
@@ -261,24 +261,31 @@ def test_lora_adapters(page: str, values: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "outcome"),
+    ("name", "count", "given", "outcome"),
     [
-        ("adapter-{}", 6_000, Outcome.INVALID),
-        ("{}", 1_001, Outcome.INVALID),
-        ("adapter-{}", 20_000, Outcome.ABSENT),
+        ("adapter-{}", 6_000, {}, Outcome.INVALID),
+        ("{}", 1_001, {}, Outcome.INVALID),
+        ("{}", 2_000, {"maxLoraAdapters": 2_001}, Outcome.FOUND),
+        ("{}", 4, {"maxLoraAdapters": 3}, Outcome.INVALID),
+        ("adapter-{:0100}", 2, {"maxLoraAdapters": 3}, Outcome.INVALID),
+        ("adapter-{}", 20_000, {}, Outcome.ABSENT),
     ],
-    ids=["the list", "the names", "the whole line"],
+    ids=["the list", "the names", "a higher limit", "a lower limit", "the bytes", "the whole line"],
 )
-def test_a_monstrous_list_of_adapters_is_refused(name: str, count: int, outcome: Outcome) -> None:
-    binding, attributes = CoreMetricsExtractor("core").bind(labelled("vllm")), AttributeMap()
+def test_a_monstrous_list_of_adapters_is_refused(
+    name: str, count: int, given: dict[str, int], outcome: Outcome
+) -> None:
+    made = parameters(**given)
+    assert isinstance(made, CoreParameters)
+    binding, attributes = CoreMetricsExtractor("core", made).bind(labelled("vllm")), AttributeMap()
     read(binding, lora(",".join(map(name.format, range(count))), "", "1"), attributes)
-    assert [one.outcome for one in binding.findings() if one.attribute in LORA] == [outcome] * 3
-    assert len(attributes) == 0
+    assert [finding.outcome for finding in binding.findings() if finding.attribute in LORA] == [outcome] * 3
+    assert bool(len(attributes)) == (outcome is Outcome.FOUND)
 
 
 @pytest.mark.parametrize(
     ("blocks", "expected"),
-    [("9" * 9, {"CacheNumBlocks": 999_999_999.0}), *((one, {}) for one in ("None", "", "-1", "1.5", "²", "9" * 18))],
+    [("9" * 9, {"CacheNumBlocks": 999_999_999.0}), *((each, {}) for each in ("None", "", "-1", "1.5", "²", "9" * 18))],
 )
 def test_a_label_that_is_no_whole_number_costs_only_its_own_attribute(blocks: str, expected: dict[str, Any]) -> None:
     page = f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}"}} 1\n'
@@ -308,12 +315,19 @@ def test_metrics_of_every_engines_own_are_among_what_the_extractor_makes() -> No
     assert made == (*STANDARD_KEYS, COST, TOKENS)
 
 
+def test_a_page_is_news_when_only_an_own_metric_changes() -> None:
+    binding = CoreMetricsExtractor("core", parameters(engineConfigs=OWN)).bind(labelled("mine"))
+    attributes = AttributeMap()
+    pages = [VLLM + f'cost{{tier="gold"}} {cost}\n' for cost in (1, 2, 2)]
+    assert [read(binding, page, attributes, at=float(at)) for at, page in enumerate(pages)] == [True, True, False]
+
+
 def test_an_own_metric_is_an_attribute_beside_the_standard_ones() -> None:
     binding = CoreMetricsExtractor("core", parameters(engineConfigs=OWN)).bind(labelled("mine"))
     attributes = AttributeMap()
     read(binding, VLLM + "tokens_total 100\n", attributes, at=1.0)
     assert (attributes.get(COST), attributes.get(TOKENS)) == (None, None)
-    found = {one.attribute: (one.what, one.outcome) for one in binding.findings()}
+    found = {finding.attribute: (finding.what, finding.outcome) for finding in binding.findings()}
     assert found["Cost"] == ("cost{tier=gold}", Outcome.ABSENT)
     assert found["Tokens"][0] == "rate(tokens_total, 10s)"
     read(binding, VLLM + 'cost{tier="gold"} -2.5\ncost{tier="iron"} 1\ntokens_total 140\n', attributes, at=5.0)

@@ -65,7 +65,7 @@ def test_a_page_without_a_share_of_the_endpoint_says_why(page: str, outcome: Out
     binding, attributes = bind(), AttributeMap()
     assert not read(binding, page, attributes)
     assert attributes.get(GPU_UTILIZATION) is None
-    assert [one.outcome for one in binding.findings()] == [outcome]
+    assert [finding.outcome for finding in binding.findings()] == [outcome]
 
 
 def test_a_page_without_the_metric_leaves_the_last_value_to_age() -> None:

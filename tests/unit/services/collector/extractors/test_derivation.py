@@ -23,7 +23,7 @@ def values(binding: CoreBinding, page: str) -> dict[str, Any]:
 
 def outcomes(binding: CoreBinding, attribute: str) -> dict[str, Outcome]:
     """What was said of each specification that an attribute can be made of."""
-    return {one.what: one.outcome for one in binding.findings() if one.attribute == attribute}
+    return {finding.what: finding.outcome for finding in binding.findings() if finding.attribute == attribute}
 
 
 REQUESTS = {"allRequestsSpec": "r{type=active}", "runningRequestsSpec": "r{type=scheduled}"}

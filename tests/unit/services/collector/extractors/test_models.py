@@ -27,7 +27,7 @@ PERMISSION: dict[str, Any] = dict.fromkeys((f"allow_something_{number}" for numb
 
 
 def answer(*ids: object) -> bytes:
-    return json.dumps({"data": [{"id": one} for one in ids]}).encode()
+    return json.dumps({"data": [{"id": each_id} for each_id in ids]}).encode()
 
 
 def test_base_models_and_adapters_are_served_in_order_each_once() -> None:
@@ -114,7 +114,7 @@ def test_a_list_that_can_not_be_read_leaves_the_last_one_to_age() -> None:
     sample = attributes.sample(SERVED_MODELS)
     assert sample is not None
     assert (sample.value, sample.at) == (("llama", "sql"), 1.0)
-    assert [one.outcome for one in binding.findings()] == [Outcome.INVALID]
+    assert [finding.outcome for finding in binding.findings()] == [Outcome.INVALID]
     assert "not a list of models" in binding.describe()["models_problem"]
 
 

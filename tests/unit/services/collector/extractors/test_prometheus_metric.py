@@ -73,7 +73,7 @@ def test_a_store_says_whether_the_value_is_another_one_and_a_missing_metric_leav
 def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, Any], problem: str) -> None:
     problems = Problems()
     assert decode(given, PrometheusMetricParameters, "parameters", problems, ignore_case=True) is MISSING
-    assert any(problem in str(one) for one in problems.errors), problems.errors
+    assert any(problem in str(error) for error in problems.errors), problems.errors
 
 
 LATENCY = """\
@@ -98,7 +98,7 @@ plugins:
 
 def test_a_latency_without_an_empty_value_is_warned_of_where_it_is_scored() -> None:
     warnings = load(LATENCY, Registry.installed()).warnings
-    assert [one.path for one in warnings] == [
+    assert [warning.path for warning in warnings] == [
         "plugins[0].parameters",
         "plugins[1].parameters.engineConfigs[0].customMetrics[0]",
     ]

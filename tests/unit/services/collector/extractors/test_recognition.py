@@ -209,7 +209,7 @@ def test_a_label_that_names_no_engine_is_said() -> None:
         "engine_chosen_by": "default",
         "unknown_engine_label": "vlm",
     }
-    assert [(one["event"], one["engine"]) for one in logs] == [("engine.unknown", "vlm")]
+    assert [(log["event"], log["engine"]) for log in logs] == [("engine.unknown", "vlm")]
     assert "sglang, triton, triton-tensorrt-llm, trtllm-serve, vllm" in logs[0]["known"]
 
 

@@ -29,8 +29,8 @@ def other(tmp_path: Path) -> Authority:
 
 def trusted(context: ssl.SSLContext) -> list[str]:
     """The common names of the authorities."""
-    names = [dict(part[0] for part in one["subject"]) for one in context.get_ca_certs()]  # type: ignore[misc]
-    return [one["commonName"] for one in names]
+    names = [dict(part[0] for part in get_ca_cert["subject"]) for get_ca_cert in context.get_ca_certs()]  # type: ignore[misc]
+    return [name["commonName"] for name in names]
 
 
 def test_a_ca_that_was_renewed_is_trusted_after_the_next_look(authority: Authority, other: Authority) -> None:
@@ -69,12 +69,12 @@ def test_until_a_renewed_pair_fits_together_the_former_holds(authority: Authorit
         for _ in range(3):
             clock.now += CHECK_INTERVAL
             assert tls.context is before
-    assert [(one["event"], one["source"]) for one in logs] == [("certificates.refused", "secure")]
+    assert [(log["event"], log["source"]) for log in logs] == [("certificates.refused", "secure")]
     key.write_bytes(its_key.read_bytes())
     with capture_logs() as logs:
         clock.now += CHECK_INTERVAL
         assert tls.context is not before
-    assert [one["event"] for one in logs] == ["certificates.taken"]
+    assert [each_log["event"] for each_log in logs] == ["certificates.taken"]
 
 
 def test_without_files_nothing_is_looked_at() -> None:

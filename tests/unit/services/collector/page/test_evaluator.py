@@ -24,19 +24,19 @@ def evaluator(name: str, **given: Any) -> QueryEvaluator:
     return QueryEvaluator(parameters.query(spec, "metricName"))
 
 
-def page(one: QueryEvaluator, text: str, at: float) -> float | None:
+def page(query_evaluator: QueryEvaluator, text: str, at: float) -> float | None:
     """The value after a page."""
-    for choice in one.fallbacks:
+    for choice in query_evaluator.fallbacks:
         choice.begin()
         while (selector := choice.next()) is not None:
             selector.clear()
             scan(text.encode(), selector.name, [selector])
-    return one.evaluate(at)
+    return query_evaluator.evaluate(at)
 
 
-def read(one: QueryEvaluator, texts: Iterable[str], every: float = 1.0) -> list[float | None]:
+def read(query_evaluator: QueryEvaluator, texts: Iterable[str], every: float = 1.0) -> list[float | None]:
     """The value after each of the pages, `every` seconds apart."""
-    return [page(one, text, index * every) for index, text in enumerate(texts)]
+    return [page(query_evaluator, text, index * every) for index, text in enumerate(texts)]
 
 
 TWO = 'm{i="1"} 3 5\nm{i="2"} 4\n'
@@ -54,9 +54,9 @@ def test_values_are_aggregated_over_the_series(aggregation: str, value: float) -
 
 @pytest.mark.parametrize("aggregation", ["sum", "max", "min", "mean"])
 def test_a_series_that_is_no_number_makes_the_result_none(aggregation: str) -> None:
-    one = evaluator("m", aggregation=aggregation)
-    assert read(one, [TWO + 'm{i="3"} NaN\n']) == [None]
-    assert one.outcome is Outcome.INVALID
+    each = evaluator("m", aggregation=aggregation)
+    assert read(each, [TWO + 'm{i="3"} NaN\n']) == [None]
+    assert each.outcome is Outcome.INVALID
 
 
 PAIR = ['c{r="a"} 0\nc{r="b"} 0\n', 'c{r="a"} 3\nc{r="b"} 6\n']
@@ -127,9 +127,9 @@ IDLE = [(1, 1), (5, 2), (5, 2), (5, 2), (5, 2), (8, 3)]
     ],
 )
 def test_means(given: dict[str, Any], observed: list[tuple[float, ...]], means: list[float | None]) -> None:
-    one = evaluator("h", function="mean", **given)
-    assert read(one, [histogram(*each) if each else "" for each in observed]) == means
-    assert (one.outcome is Outcome.UNOBSERVED) is (means[-1] in (None, 0.1))
+    entry = evaluator("h", function="mean", **given)
+    assert read(entry, [histogram(*each) if each else "" for each in observed]) == means
+    assert (entry.outcome is Outcome.UNOBSERVED) is (means[-1] in (None, 0.1))
 
 
 def test_means_pool_the_observations_of_all_series() -> None:
@@ -137,9 +137,9 @@ def test_means_pool_the_observations_of_all_series() -> None:
 
 
 def test_series_that_disappear_leave_their_value_to_age_and_are_forgotten_after_a_window() -> None:
-    one = evaluator("m", emptyValue=0.0)
+    each = evaluator("m", emptyValue=0.0)
     texts = [("m 4\n", 0.0), ("", 1.0), ("", 9.9), ("", 10.0)]
-    assert [page(one, text, at) for text, at in texts] == [4.0, None, None, 0.0]
+    assert [page(each, text, at) for text, at in texts] == [4.0, None, None, 0.0]
 
 
 def buckets(**counts: float) -> str:
@@ -206,9 +206,9 @@ def test_quantiles_are_those_of_promqls_histogram_quantile(
 
 @pytest.mark.parametrize("function", ["rate", "mean"])
 def test_counters_that_are_no_numbers_are_passed_over(function: str) -> None:
-    one = evaluator("h" if function == "mean" else "h_count", function=function)
+    each = evaluator("h" if function == "mean" else "h_count", function=function)
     good, bad = histogram(1, 1), "h_sum NaN\nh_count NaN\n"
-    assert read(one, [good, bad, histogram(5, 3)]) == [None, None, 2.0 if function == "mean" else 1.0]
+    assert read(each, [good, bad, histogram(5, 3)]) == [None, None, 2.0 if function == "mean" else 1.0]
 
 
 @pytest.mark.parametrize(
@@ -216,27 +216,27 @@ def test_counters_that_are_no_numbers_are_passed_over(function: str) -> None:
     [({"function": "rate"}, MAX_SERIES), ({"function": "rate", "aggregation": "max"}, MAX_GROUPS)],
 )
 def test_more_series_than_are_kept_make_no_value(given: dict[str, Any], most: int) -> None:
-    one = evaluator("c", **given)
+    each = evaluator("c", **given)
     text = "".join(f'c{{i="{index}"}} 1\n' for index in range(most + 1))
-    page(one, text, 0.0)
-    assert page(one, text, 1.0) is None
-    assert one.outcome is Outcome.INVALID
+    page(each, text, 0.0)
+    assert page(each, text, 1.0) is None
+    assert each.outcome is Outcome.INVALID
 
 
 @pytest.mark.parametrize(
     "given", [{"function": "rate", "aggregation": "max"}, {"function": "quantile", "quantile": 0.5}]
 )
 def test_series_that_change_with_every_page_fill_no_memory(given: dict[str, Any]) -> None:
-    one = evaluator("c", **given)
+    each = evaluator("c", **given)
     name = "c_bucket" if "quantile" in given else "c"
     for at in range(100):
-        page(one, "".join(f'{name}{{le="{at * 100 + index}"}} {at}\n' for index in range(100)), float(at))
-    window = one._evaluation._window  # type: ignore[attr-defined]
+        page(each, "".join(f'{name}{{le="{at * 100 + index}"}} {at}\n' for index in range(100)), float(at))
+    window = each._evaluation._window  # type: ignore[attr-defined]
     assert window.groups <= MAX_GROUPS + 100
-    assert len(one._evaluation._baselines.values) <= 2 * MAX_SERIES  # type: ignore[attr-defined]
+    assert len(each._evaluation._baselines.values) <= 2 * MAX_SERIES  # type: ignore[attr-defined]
     assert len(window._samples) <= SAMPLES + 2
 
 
 def test_a_rate_holds_however_often_the_endpoint_is_asked() -> None:
-    one = evaluator("c", function="rate", window="10s")
-    assert read(one, (f"c {index}\n" for index in range(5000)), every=0.01)[-1] == pytest.approx(100.0)
+    each = evaluator("c", function="rate", window="10s")
+    assert read(each, (f"c {index}\n" for index in range(5000)), every=0.01)[-1] == pytest.approx(100.0)

@@ -64,7 +64,7 @@ def test_an_aggregation_that_makes_no_sense_is_refused_with_those_that_do(
 def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, Any], problem: str) -> None:
     problems = Problems()
     assert decode(given, QueryParameters, "parameters", problems, ignore_case=True) is MISSING
-    assert any(problem in str(one) for one in problems.errors), problems.errors
+    assert any(problem in str(error) for error in problems.errors), problems.errors
 
 
 @pytest.mark.parametrize("end", ["_sum", "_count", "_bucket"])

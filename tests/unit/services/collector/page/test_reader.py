@@ -61,8 +61,8 @@ class Watch:
         if not self._remembers:
             self.reader = MetricsReader(self.bindings)
         asyncio.run(self._read(page, at))
-        news = [one.store(self.attributes, at) for one in self.bindings]
-        return [news, self.attributes.items(), [one.findings() for one in self.bindings]]
+        news = [binding.store(self.attributes, at) for binding in self.bindings]
+        return [news, self.attributes.items(), [each_binding.findings() for each_binding in self.bindings]]
 
     def read_again(self, page: bytes, at: float) -> None:
         """The same page so often at that moment that the number of pages is no reason to keep the memory."""
@@ -76,7 +76,7 @@ class Watch:
 def group(name: str, *samples: str, kind: str = "gauge", help: str = "Help.") -> str:
     """A family as pages have it: its header and its samples."""
     header = [f"# HELP {name} {help}"] * bool(help) + [f"# TYPE {name} {kind}"] * bool(kind)
-    return "".join(f"{one}\n" for one in (*header, *samples))
+    return "".join(f"{each}\n" for each in (*header, *samples))
 
 
 def filler(count: int, number: int = 0) -> str:
@@ -320,8 +320,8 @@ def test_an_adapter_is_seen_on_the_page_that_first_has_it() -> None:
     sample = (
         line + b'vllm:lora_requests_info{max_lora="2",running_lora_adapters="sql",waiting_lora_adapters=""} 1.7e9\n'
     )
-    for at, one in ((0.0, page), (0.1, page), (0.2, page.replace(line, sample))):
-        asyncio.run(reader.read(one, at))
+    for at, each in ((0.0, page), (0.1, page), (0.2, page.replace(line, sample))):
+        asyncio.run(reader.read(each, at))
         binding.store(attributes, at)
     assert attributes.get(ACTIVE_MODELS) == ("sql",)
 
@@ -340,8 +340,8 @@ async def test_a_hundred_thousand_series_are_read_in_small_steps(monkeypatch: py
     both = [metric("m"), metric("m", aggregation=Aggregation.SUM)]
     reader, attributes = MetricsReader(both), AttributeMap()
     await reader.read(page, 0.0)
-    for one in both:
-        one.store(attributes, 0.0)
+    for each in both:
+        each.store(attributes, 0.0)
     assert len(steps) >= 2 * count // page_reader.MAX_OFFERS
     assert set(steps) == {page_reader.MAX_OFFERS}
     assert [sample.value for _, sample in attributes.items()] == [7.0, 7.0]

@@ -53,9 +53,9 @@ def test_a_line_that_is_no_sample_of_the_metric_costs_only_itself(line: str) -> 
 
 
 def test_sinks_of_one_metric_are_all_offered_its_samples() -> None:
-    one, other = Everything(), Everything()
-    assert scan(b"m 1\nm 2\n", b"m", [one, other]) == (0, 8, 8)
-    assert one.samples == other.samples == [(b"", 1.0, 0.0), (b"", 2.0, 0.0)]
+    each, other = Everything(), Everything()
+    assert scan(b"m 1\nm 2\n", b"m", [each, other]) == (0, 8, 8)
+    assert each.samples == other.samples == [(b"", 1.0, 0.0), (b"", 2.0, 0.0)]
 
 
 def test_the_pieces_of_a_page_end_with_its_lines_and_are_all_of_it() -> None:
@@ -85,21 +85,21 @@ def parsed(page: str) -> dict[str, list[Sample]]:
     """Every sample by name, according to prometheus_client; timestamps in milliseconds, as on the page."""
     found: dict[str, list[Sample]] = {}
     for family in text_string_to_metric_families(page):
-        for one in family.samples:
-            moment = 0.0 if one.timestamp is None else float(one.timestamp) * 1000
-            found.setdefault(one.name, []).append((one.name, dict(one.labels), float(one.value), moment))
+        for sample in family.samples:
+            moment = 0.0 if sample.timestamp is None else float(sample.timestamp) * 1000
+            found.setdefault(sample.name, []).append((sample.name, dict(sample.labels), float(sample.value), moment))
     return found
 
 
 def same(ours: list[Sample], theirs: list[Sample]) -> bool:
     return len(ours) == len(theirs) and all(
-        one[:2] == other[:2] and equal(one[2], other[2]) and math.isclose(one[3], other[3], rel_tol=1e-12)
-        for one, other in zip(ours, theirs, strict=True)
+        our[:2] == other[:2] and equal(our[2], other[2]) and math.isclose(our[3], other[3], rel_tol=1e-12)
+        for our, other in zip(ours, theirs, strict=True)
     )
 
 
-def equal(one: float | None, other: float | None) -> bool:
-    return one == other or (one is not None and other is not None and math.isnan(one) and math.isnan(other))
+def equal(number: float | None, other: float | None) -> bool:
+    return number == other or (number is not None and other is not None and math.isnan(number) and math.isnan(other))
 
 
 def test_the_recorded_page_has_the_values_that_prometheus_client_reads() -> None:

@@ -77,7 +77,7 @@ def test_an_overrides_port_goes_before_every_other() -> None:
 def test_an_override_that_can_not_be_used_is_refused_by_its_place(override: dict[str, Any], problem: str) -> None:
     problems = Problems()
     assert decode({"overrides": [override]}, HttpParameters, "parameters", problems, ignore_case=True) is MISSING
-    assert any(problem in str(one) for one in problems.errors), problems.errors
+    assert any(problem in str(error) for error in problems.errors), problems.errors
 
 
 @pytest.mark.parametrize("path", ["/a b", "/a#b", "/modèles", "/a\tb", "/a\r\nHost: x"])
@@ -112,7 +112,7 @@ plugins:
 - {{type: queue-scorer}}
 dataLayer: {{staleMetrics: {stale}}}
 """
-    return [f"{one.path}: {one.message}" for one in load(text, Registry.installed()).warnings]
+    return [f"{warning.path}: {warning.message}" for warning in load(text, Registry.installed()).warnings]
 
 
 def test_whoever_names_a_ca_has_servers_verified_by_it(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_whoever_names_a_ca_has_servers_verified_by_it(tmp_path: Path) -> None:
 def test_a_ca_without_effect_is_warned_of(parameters: str, warning: str) -> None:
     found = warnings(parameters)
     assert len(found) == bool(warning)
-    assert all(one.startswith("plugins[0].parameters.caCertPath: no effect") and warning in one for one in found)
+    assert all(each.startswith("plugins[0].parameters.caCertPath: no effect") and warning in each for each in found)
 
 
 @pytest.mark.parametrize(

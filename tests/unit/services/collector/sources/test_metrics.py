@@ -60,7 +60,7 @@ def test_a_metrics_host_that_is_no_address_is_an_error(host: str) -> None:
 def test_parameters_that_can_not_be_used_are_refused_by_name(given: dict[str, Any], problem: str) -> None:
     problems = Problems()
     assert decode(given, MetricsParameters, "parameters", problems, ignore_case=True) is MISSING
-    assert any(problem in str(one) for one in problems.errors), problems.errors
+    assert any(problem in str(error) for error in problems.errors), problems.errors
 
 
 @pytest.mark.parametrize(("given", "interval"), [({}, None), ({"interval": 0.05}, 0.05), ({"interval": 0.0}, None)])

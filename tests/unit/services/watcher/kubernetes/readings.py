@@ -61,7 +61,7 @@ def view(*items: JsonObject, name: str = "llama", **more: Any) -> PoolView:
     """Of a pool that is there."""
     served = PoolId("default", name)
     told: dict[str, Any] = {"pools": {name}, "selected": pods("a"), **more}
-    return PoolView(pool=served, results=[reading(one, served) for one in items], **told)
+    return PoolView(pool=served, results=[reading(item, served) for item in items], **told)
 
 
 def config_map(*problems: Problem) -> ResourceResult:

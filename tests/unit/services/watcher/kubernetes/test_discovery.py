@@ -37,10 +37,10 @@ POOLS = Resource(POOL, "inferencepools", True, frozenset({"list", "watch"}), fro
 def plain(*resources: Resource) -> dict[str, Any]:
     """The APIResourceList of one group and version."""
     told: list[dict[str, Any]] = []
-    for one in resources:
-        common = {"namespaced": one.namespaced, "kind": one.kind.kind, "verbs": sorted(one.verbs)}
-        told.append({"name": one.plural, **common})
-        told += [{"name": f"{one.plural}/{name}", **common} for name in sorted(one.subresources)]
+    for resource in resources:
+        common = {"namespaced": resource.namespaced, "kind": resource.kind.kind, "verbs": sorted(resource.verbs)}
+        told.append({"name": resource.plural, **common})
+        told += [{"name": f"{resource.plural}/{name}", **common} for name in sorted(resource.subresources)]
     return {"kind": "APIResourceList", "groupVersion": "x", "resources": told}
 
 
@@ -61,7 +61,9 @@ class Server:
             raise failure
         _, _, rest = path.lstrip("/").partition("/")
         group, _, version = rest.rpartition("/")
-        found = [one for one in self.resources if (one.kind.group, one.kind.version) == (group, version)]
+        found = [
+            resource for resource in self.resources if (resource.kind.group, resource.kind.version) == (group, version)
+        ]
         if not found:
             raise NotFound(f"get {path}", 404, "NotFound")
         return plain(*found)

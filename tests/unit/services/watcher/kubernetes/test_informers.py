@@ -49,11 +49,13 @@ class Api(FakeApi):
             await asyncio.Event().wait()
         if error := self.down():
             raise error
-        found = [one for one in self.served if path.endswith(f"/{one.group}/{one.version}" if one.group else "/v1")]
+        found = [
+            each for each in self.served if path.endswith(f"/{each.group}/{each.version}" if each.group else "/v1")
+        ]
         if not found:
             raise NotFound(f"get {path}", 404, "NotFound")
         common = {"namespaced": self.namespaced, "verbs": ["list", "watch"]}
-        told = [{"name": resource_of(one).plural, "kind": one.kind, **common} for one in found]
+        told = [{"name": resource_of(entry).plural, "kind": entry.kind, **common} for entry in found]
         return {"resources": told}
 
 
@@ -92,7 +94,7 @@ class Peer:
             for task in self.tasks:
                 task.cancel()
             ends = await asyncio.gather(*self.tasks, return_exceptions=True)
-            assert [one for one in ends if not isinstance(one, asyncio.CancelledError | None)] == []
+            assert [end for end in ends if not isinstance(end, asyncio.CancelledError | None)] == []
 
 
 def names(informer: Informer) -> list[str]:
@@ -203,10 +205,10 @@ async def test_a_kind_without_namespaces_is_watched_once_whoever_asks_for_it_fro
         late = peer.follow(InformerSpec((node,), "c"))
         assert (late.synced, names(late)) == (True, ["n1"])
         peer.api.cluster.put("n2")
-        await until(lambda: all(names(one) == ["n1", "n2"] for one in (first, second, late)))
+        await until(lambda: all(names(each) == ["n1", "n2"] for each in (first, second, late)))
         assert len(peer.api.pages) == 1
-        for one in (first, second):
-            peer.factory.remove(one, peer.handle)
+        for each in (first, second):
+            peer.factory.remove(each, peer.handle)
         peer.api.cluster.delete("n1")
         await until(lambda: names(late) == ["n2"])
         peer.factory.remove(late, peer.handle)
@@ -276,7 +278,7 @@ async def test_what_nothing_can_be_made_of_is_told_of_until_there_is_another_for
         await peer.known(informer)
         with capture_logs() as logs:
             assert [informer.read(item, read, 0) for _, item in sorted(informer.objects.items())] == [1, 0]
-        assert [(one["event"], one["name"]) for one in logs] == [("kubernetes.object.unreadable", "b")]
+        assert [(log["event"], log["name"]) for log in logs] == [("kubernetes.object.unreadable", "b")]
         assert "default/b can't be read: AssertionError: it has no size" in str(peer.factory.problem())
         peer.api.cluster.put("b", labels={"app": "vllm"}, size=1)
         await until(lambda: peer.factory.problem() is None)
@@ -295,10 +297,10 @@ async def test_a_server_that_hangs_confirms_nothing_after_two_looks_however_open
         heard = peer.factory.discovery.heard_at
         assert heard is not None
         assert began - heard <= 12.0
-        for since, one in ((0.0, informer), (0.0, absent), (19.0, informer), (19.0, absent)):
-            assert one.confirmed_at(heard + since) == heard + since
-        for one in (informer, absent):
-            assert one.confirmed_at(heard + 21.0) == heard
+        for since, each in ((0.0, informer), (0.0, absent), (19.0, informer), (19.0, absent)):
+            assert each.confirmed_at(heard + since) == heard + since
+        for each in (informer, absent):
+            assert each.confirmed_at(heard + 21.0) == heard
         assert informer.reflector is not None
         assert informer.reflector.in_touch
         peer.time.now = heard + 60.0
@@ -317,12 +319,12 @@ async def test_a_newer_version_takes_the_place_of_an_older_one_and_what_is_known
         assert informer.resource == resource_of(OLD_POOL)
         peer.api.list_failures.extend([ConnectionFailed("no connection")] * 3)
         seen: list[list[str]] = []
-        peer.factory.add(informer.spec, lambda one, _: seen.append(names(one)))
+        peer.factory.add(informer.spec, lambda item, _: seen.append(names(item)))
         peer.api.served.append(POOL)
         await until(lambda: informer.resource == resource_of(POOL))
         assert names(informer) == ["llama"], "not known anew yet"
         await until(lambda: informer.synced)
-        assert all(one == ["llama"] for one in seen)
+        assert all(each == ["llama"] for each in seen)
 
 
 AWAY_ERROR = ConnectionFailed("no connection to https://127.0.0.1:6443: Connection refused")

@@ -108,7 +108,9 @@ def test_each_target_port_that_the_annotation_names_is_a_rank(
     annotations: dict[str, str], ranks: list[tuple[int, int]]
 ) -> None:
     found = endpoints_of(pod(annotations=annotations), RANKS)
-    assert [(one.id, one.port, one.rank) for one in found] == [(f"serving/a-rank-{at}", port, at) for port, at in ranks]
+    assert [(each.id, each.port, each.rank) for each in found] == [
+        (f"serving/a-rank-{at}", port, at) for port, at in ranks
+    ]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_what_is_kept_of_a_pod_makes_the_same_endpoints_and_is_a_fraction_of_it(
     assert endpoints_of(kept, RANKS) == endpoints_of(pod(annotations=annotations), RANKS)
     assert kept["metadata"]["annotations"] == {"llm-d.ai/active-ports": "8001"}
     assert kept["spec"] == {"nodeName": "n1"}
-    assert [one["type"] for one in kept["status"]["conditions"]] == ["Ready"]
+    assert [each["type"] for each in kept["status"]["conditions"]] == ["Ready"]
     assert "managedFields" not in kept["metadata"]
     assert "containerStatuses" not in kept["status"]
 

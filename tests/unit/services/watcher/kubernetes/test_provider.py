@@ -2,8 +2,8 @@
 
 import pytest
 
+from services.watcher.kubernetes.config_map import ConfigMapKey
 from services.watcher.kubernetes.provider import pool_options
-from services.watcher.kubernetes.source import ConfigMapKey
 from services.watcher.settings import WatcherSettings
 from shared.config.problems import Invalid
 from shared.service import parse

@@ -20,7 +20,7 @@ def read(item: JsonObject, served: PoolId = LLAMA) -> Reset | Rejected | str:
 def problems(item: JsonObject) -> list[str]:
     found = read(item)
     assert isinstance(found, Rejected)
-    return [str(one) for one in found.problems]
+    return [str(problem) for problem in found.problems]
 
 
 OTHER = "for pool 'other', and default/llama is served"
@@ -47,7 +47,7 @@ def test_what_is_for_others_is_left_out_with_the_reason_and_what_is_bad_is_refus
 
 @pytest.mark.parametrize("spec", [{}, {"poolRef": 1}, {"poolRef": {"name": 7}}], ids=str)
 def test_what_says_no_pool_is_refused_rather_than_left_out(spec: dict[str, Any]) -> None:
-    assert any(one.startswith("spec.poolRef") for one in problems(item_of("InferenceObjective", "bad", spec)))
+    assert any(problem.startswith("spec.poolRef") for problem in problems(item_of("InferenceObjective", "bad", spec)))
 
 
 @pytest.mark.parametrize(

@@ -251,21 +251,22 @@ async def test_a_watch_that_went_wrong_once_it_had_begun_is_trusted_again_when_i
         peer.api.send(b"garbage\n")
         await peer.api.idle()
         assert reader.reports == ["listed a b", "troubled bad_answer", "listed a b", "listed a b"]
-        assert peer.watch.consecutive_failures == 2
         peer.api.send_bookmark()
         await peer.api.idle()
-        assert (peer.watch.problem, peer.watch.consecutive_failures) == (None, 0)
+        assert peer.watch.problem is None
 
 
 async def test_a_watch_of_full_length_without_an_event_is_a_success() -> None:
     peer = Peer()
     peer.api.list_failures.extend(ConnectionFailed("refused") for _ in range(3))
     async with peer.followed():
-        assert peer.watch.consecutive_failures == 3
+        assert len(peer.time.sleeps) == 3
         peer.time.now += 300
         peer.api.end()
         await peer.api.idle()
-        assert peer.watch.consecutive_failures == 0
+        peer.api.send(b"garbage\n")
+        await peer.api.idle()
+        assert 0.25 <= peer.time.sleeps[3] <= 0.5, "the pauses begin anew"
 
 
 async def test_five_minutes_without_an_api_server() -> None:
@@ -279,7 +280,7 @@ async def test_five_minutes_without_an_api_server() -> None:
             confirmed = peer.watch.confirmed_at
             peer.api.fail()
             peer.time.now += 2
-            await until(lambda: peer.watch.consecutive_failures > 2)
+            await until(lambda: len(peer.time.sleeps) > 2)
             assert reader.names == ["a", "b"]
             assert not reader.watch.in_touch
             assert peer.watch.confirmed_at == confirmed
@@ -288,7 +289,7 @@ async def test_five_minutes_without_an_api_server() -> None:
             peer.cluster.compact()
     assert reader.reports == ["listed a b", "troubled unreachable", "listed b"]
     told = [entry["event"] for entry in logs]
-    assert [told.count(f"kubernetes.watch.{one}") for one in ("failed", "recovered")] == [1, 1]
+    assert [told.count(f"kubernetes.watch.{text}") for text in ("failed", "recovered")] == [1, 1]
     assert all(0.25 <= pause <= 30 for pause in peer.time.sleeps)
     assert max(peer.time.sleeps) >= 15
     assert 10 <= len(peer.time.sleeps) <= 30
@@ -426,7 +427,7 @@ async def test_a_watch_that_fails_as_it_begins_confirms_nothing() -> None:
         down_until = peer.time.now + 60
         peer.api.down = lambda: ConnectionFailed("refused") if peer.time.now < down_until else None
         peer.api.send(line("ERROR", status(410, "Expired")))
-        await until(lambda: peer.watch.consecutive_failures > 3)
+        await until(lambda: len(peer.time.sleeps) > 3)
         assert peer.watch.confirmed_at == 1000.0
 
 

@@ -72,7 +72,7 @@ class FakeApi:
 
     @property
     def names(self) -> list[str]:
-        return [one["metadata"]["name"] for one in self.conditions]
+        return [condition["metadata"]["name"] for condition in self.conditions]
 
 
 class World:
@@ -129,7 +129,7 @@ async def test_a_condition_that_somebody_removes_each_time_is_written_more_and_m
             world.change(view(objective(resourceVersion=str(10_000 + turn))))
             await world.look(after=1.0)
     assert 10 <= len(world.api.conditions) <= 25
-    assert [one["event"] for one in logs].count("status.contested") == 1
+    assert [log["event"] for log in logs].count("status.contested") == 1
     state = world.reporter.state()
     assert state["contested"] == {"InferenceObjective default/premium": len(world.api.conditions)}
     written = len(world.api.conditions)
@@ -263,7 +263,7 @@ async def test_what_may_be_over_in_a_moment_is_waited_for() -> None:
     await world.look(after=3.0)
     assert world.api.events == []
     await world.look(after=1.0)
-    assert [one["reason"] for one in world.api.events] == ["NoEndpoints"]
+    assert [event["reason"] for event in world.api.events] == ["NoEndpoints"]
 
 
 async def test_what_is_still_wrong_is_said_again_and_an_event_that_is_there_is_enough() -> None:
@@ -289,7 +289,7 @@ async def test_events_are_bounded_in_a_minute_and_what_is_over_by_then_is_never_
     world.change(view(*bad[:3]))
     await world.look(after=1.0)
     await world.look(after=100.0)
-    assert [one["regarding"]["name"] for one in world.api.events] == ["o-0", "o-1", "o-2"]
+    assert [event["regarding"]["name"] for event in world.api.events] == ["o-0", "o-1", "o-2"]
 
 
 async def test_who_leads_anew_begins_from_what_is_there() -> None:

@@ -24,11 +24,11 @@ LATER = "2027-01-01T00:00:00Z"
 
 
 def said(*views: PoolView) -> dict[str, Report]:
-    return {one.item["metadata"]["name"]: one for one in make_reports(views)}
+    return {report.item["metadata"]["name"]: report for report in make_reports(views)}
 
 
 def reasons(verdict: Report) -> list[str]:
-    return [one.reason for one in verdict.findings]
+    return [finding.reason for finding in verdict.findings]
 
 
 GONE = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
@@ -71,18 +71,18 @@ VERDICTS: dict[str, tuple[PoolView, Condition | str | None, str | None]] = {
 def test_a_resource_has_a_condition_and_what_is_wrong_with_it_is_found(
     seen: PoolView, condition: Condition | str | None, finding: str | None
 ) -> None:
-    one = said(seen).get("it")
+    each = said(seen).get("it")
     if isinstance(condition, str):
-        assert one is not None
-        assert one.condition is not None
-        assert (one.condition.accepted, one.condition.reason) == (False, condition)
+        assert each is not None
+        assert each.condition is not None
+        assert (each.condition.accepted, each.condition.reason) == (False, condition)
     else:
-        assert (one and one.condition) == condition
+        assert (each and each.condition) == condition
     if finding is None:
-        assert one is None or one.findings == ()
+        assert each is None or each.findings == ()
     else:
-        assert one is not None
-        [found] = one.findings
+        assert each is not None
+        [found] = each.findings
         assert f"{found.reason} {found.text}".startswith(finding)
         assert found.transient is (found.reason != "ResourceRefused")
 
@@ -98,12 +98,12 @@ def test_what_is_odd_in_what_is_accepted_is_in_the_message() -> None:
 
 def test_every_problem_of_a_refused_one_is_named() -> None:
     spec = {"poolRef": {"name": "llama"}, "priorty": 1, "priority": "high"}
-    one = said(view(item_of("InferenceObjective", "bad", spec)))["bad"]
-    assert one.condition is not None
-    assert (one.condition.accepted, one.condition.reason) == (False, "Invalid")
-    assert "spec.priorty: unknown field" in one.condition.message
-    assert "spec.priority: 'high'" in one.condition.message
-    assert one.findings == (Finding("ResourceRefused", one.condition.message),)
+    each = said(view(item_of("InferenceObjective", "bad", spec)))["bad"]
+    assert each.condition is not None
+    assert (each.condition.accepted, each.condition.reason) == (False, "Invalid")
+    assert "spec.priorty: unknown field" in each.condition.message
+    assert "spec.priority: 'high'" in each.condition.message
+    assert each.findings == (Finding("ResourceRefused", each.condition.message),)
 
 
 def test_while_it_is_not_known_which_pools_there_are_nothing_is_said_of_what_refers_to_them() -> None:
@@ -119,15 +119,15 @@ def test_with_several_pools_each_resource_is_spoken_of_once_by_the_one_that_it_i
     ):
         found = said(*views)
         assert len(make_reports(views)) == 2
-        assert all(one.condition is not None and one.condition.accepted for one in found.values())
+        assert all(each.condition is not None and each.condition.accepted for each in found.values())
 
 
 def test_of_two_of_one_name_in_two_groups_the_other_one_is_told_that_it_does_not_count() -> None:
     shadowed = reading(objective(), shadowed_by="llm-d.ai")
-    [one] = make_reports([PoolView(pool=LLAMA, results=[shadowed], pools={"llama"})])
-    assert one.condition is not None
-    assert one.condition.reason == "Shadowed"
-    assert "llm-d.ai" in one.condition.message
+    [report] = make_reports([PoolView(pool=LLAMA, results=[shadowed], pools={"llama"})])
+    assert report.condition is not None
+    assert report.condition.reason == "Shadowed"
+    assert "llm-d.ai" in report.condition.message
 
 
 def test_of_models_of_one_name_the_oldest_is_accepted() -> None:
@@ -138,7 +138,7 @@ def test_of_models_of_one_name_the_oldest_is_accepted() -> None:
             model("b", "code", "2026-01-03T00:00:00Z"),
         )
     )
-    conditions = {name: one.condition.reason for name, one in found.items() if one.condition}
+    conditions = {name: each.condition.reason for name, each in found.items() if each.condition}
     assert conditions == {"z": "Accepted", "a": "ModelNameInUse", "b": "Accepted"}
     assert "InferenceModel 'z'" in found["a"].findings[0].text
 
@@ -149,10 +149,12 @@ def test_of_an_older_model_that_is_refused_the_last_good_name_is_still_taken() -
     younger = reading(model("a", "chat", "2026-01-02T00:00:00Z"))
     for last_valid, reason in ((good, "ModelNameInUse"), (None, "Accepted")):
         readings = [reading(bad, last_valid=last_valid), younger]
-        found = {one.item["metadata"]["name"]: one for one in make_reports([PoolView(pool=LLAMA, results=readings)])}
+        found = {
+            report.item["metadata"]["name"]: report for report in make_reports([PoolView(pool=LLAMA, results=readings)])
+        }
         assert found == {}, "it isn't known which pools there are"
         views = [PoolView(pool=LLAMA, results=readings, pools={"llama"})]
-        conditions = {name: one.condition.reason for name, one in said(*views).items() if one.condition}
+        conditions = {name: each.condition.reason for name, each in said(*views).items() if each.condition}
         assert conditions == {"z": "Invalid", "a": reason}
 
 
@@ -160,13 +162,13 @@ def test_a_reference_to_a_group_that_has_no_such_pool_is_found() -> None:
     spec = {"poolRef": {"name": "llama", "group": EXPERIMENTAL}, "priority": 1}
     items = [pool(x="1"), item_of("InferenceObjective", "lost", spec)]
     readings = [
-        ResourceResult(one.resource, one.item, read_item(one.item, one.kind, "", LLAMA, {STABLE}))
-        for one in map(reading, items)
+        ResourceResult(each.resource, each.item, read_item(each.item, each.kind, "", LLAMA, {STABLE}))
+        for each in map(reading, items)
     ]
     views = [PoolView(pool=LLAMA, results=readings, pools={"llama"}, selected=pods("a", x="1"))]
-    one = said(*views)["lost"]
-    assert one.condition is None
-    [finding] = one.findings
+    each = said(*views)["lost"]
+    assert each.condition is None
+    [finding] = each.findings
     assert (finding.reason, finding.transient) == ("PoolNotFound", True)
     expected = (
         f"spec.poolRef.group: InferencePool 'llama' of namespace default isn't in {EXPERIMENTAL}; {STABLE}, where it"
@@ -206,7 +208,7 @@ def test_a_pool_of_the_older_group_selects_too_and_one_that_goes_or_says_nothing
 def test_a_config_map_that_several_pools_have_is_spoken_of_once() -> None:
     refused = config_map(Problem("plugins[0].type", "'x' isn't known"))
     found = make_reports([view(configuration=refused), view(name="qwen", configuration=refused)])
-    assert [one.findings for one in found] == [(Finding("ResourceRefused", "plugins[0].type: 'x' isn't known"),)]
+    assert [each.findings for each in found] == [(Finding("ResourceRefused", "plugins[0].type: 'x' isn't known"),)]
     assert make_reports([view(configuration=config_map())])[0].findings == ()
 
 
@@ -214,4 +216,4 @@ def test_resources_of_one_name_in_two_groups_or_namespaces_are_kept_apart() -> N
     items = [pool(x="1"), item_of("InferencePool", "llama", {"selector": {"x": "1"}, "targetPortNumber": 1})]
     readings = [reading(items[0]), reading(items[1], shadowed_by=STABLE)]
     found = make_reports([PoolView(pool=PoolId("default", "llama"), results=readings, selected={})])
-    assert {one.resource.kind.group: len(one.findings) for one in found} == {STABLE: 1, EXPERIMENTAL: 0}
+    assert {each.resource.kind.group: len(each.findings) for each in found} == {STABLE: 1, EXPERIMENTAL: 0}

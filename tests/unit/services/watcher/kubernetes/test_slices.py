@@ -81,7 +81,7 @@ def test_the_family_decides_and_host_names_are_no_addresses(kind: str, family: I
 )
 def test_what_is_no_pod_with_a_name_goes_by_its_address(target: Any) -> None:
     found = endpoints_of_slice(slice_of({**entry("10.0.0.7"), "targetRef": target}, entry("10.0.0.8")), POOL)
-    assert [one.id for one in found] == ["serving/10.0.0.7-rank-0", "serving/a-rank-0"]
+    assert [each.id for each in found] == ["serving/10.0.0.7-rank-0", "serving/a-rank-0"]
 
 
 @pytest.mark.parametrize("endpoints", [None, [], [{"addresses": []}]])

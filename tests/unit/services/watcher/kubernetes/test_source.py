@@ -9,11 +9,12 @@ import pytest
 
 from services.watcher.configuration import installed
 from services.watcher.kubernetes import source as module
+from services.watcher.kubernetes.config_map import ConfigMapKey
 from services.watcher.kubernetes.errors import ErrorKind
 from services.watcher.kubernetes.informers import Handler, Informer, InformerFactory, InformerSpec
 from services.watcher.kubernetes.reflector import Problem
 from services.watcher.kubernetes.resource import JsonObject, Resource
-from services.watcher.kubernetes.source import PODS, ConfigMapKey, KubernetesSource, PoolOptions
+from services.watcher.kubernetes.source import PODS, KubernetesSource, PoolOptions
 from services.watcher.resources import PoolId
 from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
 from shared.config.loaded import LoadedConfig
@@ -59,7 +60,7 @@ class Informers:
         """These are all objects now, and they are known."""
         informer.discovered = True
         informer.resource = Resource(informer.spec.kinds[0], "things", True)
-        informer.objects = {(one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in items}
+        informer.objects = {(item["metadata"].get("namespace", ""), item["metadata"]["name"]): item for item in items}
         informer.notify()
 
     def say_the_rest(self, *but: Informer) -> None:
@@ -104,7 +105,7 @@ def _validate(configuration: Configuration) -> LoadedConfig:
 
 
 def _by_origin(events: Iterable[Event]) -> dict[str, Event]:
-    found = {one.origin: one for one in events}
+    found = {event.origin: event for event in events}
     assert len(found) == len(list(events)), "each origin once"
     return found
 
@@ -141,7 +142,7 @@ def endpoints(event: Event | None) -> dict[str, str]:
     """`address:port` by id, of what is told of the pods."""
     assert isinstance(event, Reset)
     assert event.documents.endpoints is not None
-    return {one.id: one.authority for one in event.documents.endpoints}
+    return {endpoint.id: endpoint.authority for endpoint in event.documents.endpoints}
 
 
 async def served(**plan: Any) -> Peer:
@@ -196,16 +197,16 @@ async def test_a_pod_that_changes_is_told_alone() -> None:
         pods.objects = {("default", name): item for name, item in objects.items()}
         pods.notify([("default", name)])
         found = await peer.source.changes()
-        assert {one.id: None for one in found if isinstance(one, Delete)} | {
-            one.endpoint.id: one.endpoint.authority for one in found if isinstance(one, Upsert)
+        assert {entry.id: None for entry in found if isinstance(entry, Delete)} | {
+            upsert.endpoint.id: upsert.endpoint.authority for upsert in found if isinstance(upsert, Upsert)
         } == expected
-        assert all(one.origin == PODS for one in found)
+        assert all(each.origin == PODS for each in found)
     assert endpoints((await peer.loaded())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}, "all of them again"
 
 
 async def test_a_server_that_moves_between_slices_keeps_its_endpoint() -> None:
     def slice_of(name: str, *servers: str) -> JsonObject:
-        entries = [{"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": one}} for one in servers]
+        entries = [{"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": server}} for server in servers]
         return {"metadata": {"name": name, "namespace": "default"}, "addressType": "IPv4", "endpoints": entries}
 
     peer = Peer(stand_alone=ALONE, slices_of="servers")
@@ -225,14 +226,14 @@ async def test_another_selector_holds_back_until_it_is_known_what_it_selects() -
     assert PODS not in found, "what was told last holds"
     peer.informers.say(peer.informers.find("InferencePool", STABLE), pool())
     assert PODS not in await peer.changes(), "nothing has changed when it is changed back"
-    assert [one.labels for one in peer.informers.left] == ["app=sglang"]
+    assert [each.labels for each in peer.informers.left] == ["app=sglang"]
     peer.informers.say(peer.informers.find("InferencePool", STABLE), pool("sglang"))
     await peer.changes()
     peer.informers.say(peer.pods(), pod("a"), pod("a2", "10.0.0.3"))
     assert "default/a2-rank-0" in endpoints((await peer.changes())[PODS]), "and is still followed"
     peer.informers.say(peer.pods("app=sglang"), pod("b", "10.0.0.2"))
     assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}
-    assert [one.labels for one in peer.informers.left][1:] == ["app=vllm"]
+    assert [entry.labels for entry in peer.informers.left][1:] == ["app=vllm"]
 
 
 async def test_other_ports_are_other_endpoints_of_the_same_pods_at_once() -> None:
@@ -277,10 +278,10 @@ async def test_nothing_is_said_to_be_in_force_before_everything_is_known() -> No
     assert await peer.waits()
     peer.informers.say(peer.pods(), pod("a"))
     assert await peer.waits(), "there is no configuration"
-    assert {one.id[1] for one in peer.source.view().results} == {"llama", "bad"}, "what is wrong can be said"
+    assert {result.id[1] for result in peer.source.view().results} == {"llama", "bad"}, "what is wrong can be said"
     peer.informers.say(peer.informers.find("ConfigMap"), config_map())
     await peer.loaded()
-    assert {one.id[1] for one in peer.source.view().results} == {"llama", "bad", "premium"}
+    assert {each_result.id[1] for each_result in peer.source.view().results} == {"llama", "bad", "premium"}
 
 
 async def test_what_holds_of_a_resource_that_goes_isnt_held_by_a_refused_one_of_its_name() -> None:
@@ -291,8 +292,8 @@ async def test_what_holds_of_a_resource_that_goes_isnt_held_by_a_refused_one_of_
     assert await peer.changes() == {}
     peer.informers.say(stable)
     events = await peer.source.changes()
-    assert [type(one) for one in events if one.origin == "InferencePool default/llama"] == [Removed, Rejected]
-    assert endpoints({one.origin: one for one in events}[PODS]) == {}
+    assert [type(event) for event in events if event.origin == "InferencePool default/llama"] == [Removed, Rejected]
+    assert endpoints({each_event.origin: each_event for each_event in events}[PODS]) == {}
 
 
 async def test_of_two_groups_a_good_pool_counts_before_a_refused_one_and_the_last_good_one_holds() -> None:
@@ -319,7 +320,7 @@ async def test_a_pool_that_goes_or_is_being_deleted_takes_its_endpoints_along() 
         found = await peer.changes()
         assert endpoints(found[PODS]) == {}
         assert found["InferencePool default/llama"] == Removed("InferencePool default/llama")
-        assert [one.labels for one in peer.informers.left] == ["app=vllm"]
+        assert [each.labels for each in peer.informers.left] == ["app=vllm"]
 
 
 async def test_resources_of_other_pools_are_left_out_with_the_reason() -> None:
@@ -333,7 +334,7 @@ async def test_resources_of_other_pools_are_left_out_with_the_reason() -> None:
     assert isinstance(found["InferenceObjective default/bad"], Rejected)
     assert "qwen" in peer.source.ignored()["InferenceObjective default/other"]
     peer.informers.say(peer.informers.find("InferenceObjective", EXPERIMENTAL), theirs)
-    assert {type(one) for one in (await peer.changes()).values()} == {Removed}
+    assert {type(change) for change in (await peer.changes()).values()} == {Removed}
 
 
 async def test_an_optional_kind_that_cannot_be_read_is_not_waited_for() -> None:
@@ -438,8 +439,8 @@ async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted(
     found = await peer.changes()
     told = found[f"objects {NODE}"]
     assert isinstance(told, Reset)
-    [one] = told.documents.objects
-    assert (one.kind, one.name, one.namespace) == (NODE, "n1", "")
+    [each_object] = told.documents.objects
+    assert (each_object.kind, each_object.name, each_object.namespace) == (NODE, "n1", "")
     peer.informers.say(peer.pods(), pod("b"))
     assert (await peer.changes()).keys() == {PODS}, "they stay while others change"
     peer.source.set_object_kinds({NODE: frozenset({"metadata"})})
@@ -493,10 +494,14 @@ async def test_what_refers_to_the_pool_by_its_group_is_read_again_when_the_pool_
 
 async def test_a_pool_of_some_group_has_to_be_installed_and_what_extractors_hear_of_too() -> None:
     peer = Peer()
-    assert {one.required for one in peer.informers.informers if one.kinds[0].kind == "InferencePool"} == {
-        "InferencePool isn't installed, and default/llama is one"
-    }
-    assert {one.required for one in peer.informers.informers if one.kinds[0].kind != "InferencePool"} == {""}
+    assert {
+        informer.required for informer in peer.informers.informers if informer.kinds[0].kind == "InferencePool"
+    } == {"InferencePool isn't installed, and default/llama is one"}
+    assert {
+        each_informer.required
+        for each_informer in peer.informers.informers
+        if each_informer.kinds[0].kind != "InferencePool"
+    } == {""}
     peer.source.set_object_kinds({NODE: None})
     node = peer.informers.find("Node").spec
     assert node.required == "v1 Node isn't installed, and a source of the configuration names it"
@@ -511,15 +516,15 @@ async def test_of_what_is_refused_the_last_good_one_is_told_along_with_the_pods_
     peer.informers.say(informer, item_of("InferenceModel", "m", {**spec, "criticality": "Utmost"}))
     await peer.changes()
     view = peer.source.view()
-    [reading] = [one for one in view.results if one.kind == "InferenceModel"]
+    [reading] = [result for result in view.results if result.kind == "InferenceModel"]
     assert isinstance(reading.outcome, Rejected)
     assert reading.last_valid is not None
-    assert [type(one).__name__ for one in reading.last_valid.documents.resources] == ["Model"]
+    assert [type(resource).__name__ for resource in reading.last_valid.documents.resources] == ["Model"]
     assert view.selected is not None
     assert view.selected["default", "a"]["metadata"]["name"] == "a"
     peer.informers.say(informer)
     await peer.changes()
     peer.informers.say(informer, item_of("InferenceModel", "m", {**spec, "criticality": "Utmost"}))
     await peer.changes()
-    [reading] = [one for one in peer.source.view().results if one.kind == "InferenceModel"]
+    [reading] = [each_result for each_result in peer.source.view().results if each_result.kind == "InferenceModel"]
     assert reading.last_valid is None, "it is another one of the name"

@@ -12,11 +12,11 @@ from services.watcher.kubernetes.watch_events import LineSplitter, WatchEvent, c
 
 @settings(max_examples=50)
 @given(
-    lines=st.lists(st.binary(min_size=1, max_size=40).filter(lambda one: b"\n" not in one and not one.isspace())),
+    lines=st.lists(st.binary(min_size=1, max_size=40).filter(lambda item: b"\n" not in item and not item.isspace())),
     cuts=st.lists(st.integers(0, 2000)),
 )
 def test_lines_are_the_same_however_the_bytes_are_cut(lines: list[bytes], cuts: list[int]) -> None:
-    data = b"".join(one + b"\n" for one in lines)
+    data = b"".join(each_line + b"\n" for each_line in lines)
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     reader = LineSplitter(100)
     found = [line for start, end in itertools.pairwise(places) for line in reader.feed(data[start:end])]

@@ -116,7 +116,7 @@ def test_an_extractor_that_fails_on_an_endpoint_costs_only_its_own_attributes_th
     assert table.of("a") == {OTHER.wire: 5.0}
     assert table.of("b") == {"Size/sizes": 1.0}
     assert failures.counts() == {"sizes": 1}
-    assert [(one["plugin"], one["endpoint"], one["reason"]) for one in logs] == [("sizes", "a", "KeyError: 'gpu'")]
+    assert [(log["plugin"], log["endpoint"], log["reason"]) for log in logs] == [("sizes", "a", "KeyError: 'gpu'")]
 
 
 @pytest.mark.parametrize(

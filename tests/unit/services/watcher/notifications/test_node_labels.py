@@ -36,16 +36,21 @@ def node(name: str, labels: dict[str, str] | None = None) -> KubernetesObject:
     return KubernetesObject(NODE, name, {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status})
 
 
-def on(one: NodeLabelsExtractor, name: str, labels: dict[str, str] | None, change: Change = Change.UPDATED) -> bool:
-    return one.on_object(NotificationEvent(change, node(name, labels)))
+def on(
+    node_labels_extractor: NodeLabelsExtractor,
+    name: str,
+    labels: dict[str, str] | None,
+    change: Change = Change.UPDATED,
+) -> bool:
+    return node_labels_extractor.on_object(NotificationEvent(change, node(name, labels)))
 
 
 def at(name: str) -> Endpoint:
     return Endpoint(id="e", name="e", address="10.0.0.1", port=8000, node=name)
 
 
-def said(one: NodeLabelsExtractor, name: str) -> dict[str, float]:
-    return {key.name: value for key, value in one.attributes(at(name)).items()}
+def said(node_labels_extractor: NodeLabelsExtractor, name: str) -> dict[str, float]:
+    return {key.name: value for key, value in node_labels_extractor.attributes(at(name)).items()}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +88,7 @@ def test_what_cant_be_read_is_logged_once() -> None:
             on(made, "n1", {"nvidia.com/gpu.memory": "many"})
         on(made, "n1", {"nvidia.com/gpu.memory": "few"})
         on(made, "n1", {"nvidia.com/gpu.memory": "8"})
-    assert [one["labels"] for one in logs] == [{"nvidia.com/gpu.memory": "many"}, {"nvidia.com/gpu.memory": "few"}]
+    assert [log["labels"] for log in logs] == [{"nvidia.com/gpu.memory": "many"}, {"nvidia.com/gpu.memory": "few"}]
     assert made.describe() == {"nodes": {"n1": {"GPUMemory": 8.0}}, "unread": {}}
 
 

@@ -54,8 +54,8 @@ A, B = at("a", "n1"), at("b", "n2")
 
 def test_without_a_source_nothing_is_wanted_and_nothing_made() -> None:
     made = made_anew()
-    for one in (None, load("", Registry.installed())):
-        made.use(one)
+    for each in (None, load("", Registry.installed())):
+        made.use(each)
         made.set_objects([node("n1", "8")])
         assert made.kinds == {}
         assert not made.table.makes
@@ -184,7 +184,7 @@ def test_a_plugin_that_can_not_be_made_leaves_what_held(monkeypatch: pytest.Monk
     made = served(node("n1", "8"))
     with capture_logs() as logs:
         made.use(odd(monkeypatch, "constructor"))
-    assert [(one["event"], one["problems"]) for one in logs] == [("notifications.refused", ["KeyError: 'gpu'"])]
+    assert [(log["event"], log["problems"]) for log in logs] == [("notifications.refused", ["KeyError: 'gpu'"])]
     made.set_endpoints(
         by_id(
             A,
